@@ -1,0 +1,79 @@
+# Every target works on a fresh clone: what it needs is installed into .venv first.
+# Variables: PYTHON (3.11 or later), WORKERS (parallel tests), TIDELOG_SOAK_SECONDS.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo $$p && break; done || true)
+VENV := .venv
+PY := $(VENV)/bin/python
+WORKERS ?= 2
+TIDELOG_SOAK_SECONDS ?= 600
+export TIDELOG_SOAK_SECONDS
+# Spark's Python workers must be the interpreter that the driver runs.
+export PYSPARK_PYTHON := $(CURDIR)/$(PY)
+
+STAMPS := .make
+DEPENDENCIES := $(STAMPS)/dependencies
+INSTALLED := $(STAMPS)/installed
+
+.PHONY: help venv demo test test-fast test-spark bench bench-quick soak lint format docs lock clean
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(INSTALLED) ## Create .venv from requirements.lock and install Tidelog editable
+	@echo "$(VENV) is ready: source $(VENV)/bin/activate"
+
+$(DEPENDENCIES): requirements.lock
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed: apt-get install python3 python3-venv, or make PYTHON=…"; exit 1; }
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@mkdir -p $(STAMPS) && touch $@
+
+$(INSTALLED): $(DEPENDENCIES) pyproject.toml
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: venv ## Everything embedded, from an empty directory to a verified lake, in under three minutes
+	$(VENV)/bin/tidelog demo $(ARGS)
+
+test: test-fast test-spark ## All tests but the soak
+
+test-fast: venv ## Tests without Spark, in parallel
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal -m "not spark and not soak" $(ARGS)
+
+test-spark: venv ## Tests that start Spark, one after the other
+	$(PY) -m pytest -m "spark and not soak" $(ARGS)
+
+soak: venv ## The history oracle for TIDELOG_SOAK_SECONDS (600)
+	$(PY) -m pytest -m soak --timeout 0 $(ARGS)
+
+bench: venv ## Print the benchmark table of the README
+	$(PY) -m benchmarks $(ARGS)
+
+bench-quick: venv ## The same with little data: shows that it runs, its numbers mean nothing
+	$(PY) -m benchmarks --quick $(ARGS)
+
+lint: venv ## ruff, mypy, import contracts, reference pages current
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+	$(PY) tools/reference.py --check
+
+format: venv ## Format and mend what ruff can
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+docs: venv ## Write docs/reference from the code
+	$(PY) tools/reference.py
+
+lock: ## Renew requirements.lock (needs uv)
+	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command "make lock" --python-version 3.11 --extra dev pyproject.toml -o requirements.lock
+
+clean: ## Remove .venv and everything generated
+	rm -rf $(VENV) $(STAMPS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -1,0 +1,23 @@
+"""Capture every row change of a database, dump its tables without locks, deliver both through Spark.
+
+``tidelog.Capture`` and ``tidelog.Engine`` are for embedding; they are loaded on first use, so that
+``import tidelog`` stays quick.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__version__ = "0.1.0"
+
+__all__ = ["Capture", "Engine", "__version__"]
+
+_LAZY = {"Capture": "tidelog.runtime", "Engine": "tidelog.runtime"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'tidelog' has no attribute {name!r}")

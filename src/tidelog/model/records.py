@@ -1,0 +1,185 @@
+"""Records on their way from a source's log to the event log, column-wise.
+
+A *position* is a place in the source's log as one int64 (PostgreSQL: the commit record's LSN);
+``(position, ordinal)`` orders every record of a source, ``ordinal`` being the record's place in its
+transaction as counted on the wire before any filter of ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+UInt8s = npt.NDArray[np.uint8]
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+UInt64s = npt.NDArray[np.uint64]
+Bools = npt.NDArray[np.bool_]
+
+
+def binary_array(offsets: Int32s, data: UInt8s) -> pa.BinaryArray:
+    """``n`` binary values as an Arrow array over the given memory (offsets int32[n + 1])."""
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+
+
+class Kind(IntEnum):
+    """What a record of the event log is; the number is stored."""
+
+    INSERT = ord("I")
+    UPDATE = ord("U")
+    DELETE = ord("D")
+    TRUNCATE = ord("T")
+    MESSAGE = ord("M")  # a logical message of the source
+    DUMP_ROW = ord("r")  # payload: an insert's
+    ABSENT = ord("a")  # a requested key that the table lacks; payload: a delete's
+    CONTROL = ord("c")  # ours: JSON about a dump, schema_id 0
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Where capture goes on after a restart.
+
+    ``acknowledge``: the source may forget everything before this position (a commit's end).
+    A record is already durable, and is skipped, if its ``(position, ordinal)`` is not above
+    ``(position, ordinal)``.
+    """
+
+    acknowledge: int
+    position: int
+    ordinal: int
+
+    def to_json(self) -> list[int]:
+        return [self.acknowledge, self.position, self.ordinal]
+
+
+@dataclass(slots=True)
+class LogBatch:
+    """``n`` records in log order.
+
+    Attributes:
+        kind: uint8[n], `Kind` codes.
+        schema_id: int32[n].
+        position: int64[n]; ordinal: int64[n]; xid: int64[n], widened to 64 bits.
+        commit_ts: int64[n], microseconds since 1970 UTC.
+        payload_offsets: int32[n + 1] into ``payload``, starting at 0.
+        payload: uint8[...], the wire payloads back to back.
+        resume: where a restart goes on once this batch and all before it are durable.
+    """
+
+    kind: UInt8s
+    schema_id: Int32s
+    position: Int64s
+    ordinal: Int64s
+    xid: Int64s
+    commit_ts: Int64s
+    payload_offsets: Int32s
+    payload: UInt8s
+    resume: Resume
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    @property
+    def payload_bytes(self) -> int:
+        return int(self.payload_offsets[-1])
+
+    def filter(self, keep: Bools) -> LogBatch:
+        """The records where ``keep`` (bool[n]) is true, in order, in memory of their own."""
+        payloads = binary_array(self.payload_offsets, self.payload).filter(pa.array(keep))
+        offsets = np.frombuffer(payloads.buffers()[1], np.int32, len(payloads) + 1)
+        data = payloads.buffers()[2]
+        return LogBatch(
+            kind=self.kind[keep],
+            schema_id=self.schema_id[keep],
+            position=self.position[keep],
+            ordinal=self.ordinal[keep],
+            xid=self.xid[keep],
+            commit_ts=self.commit_ts[keep],
+            payload_offsets=offsets,
+            payload=np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8),
+            resume=self.resume,
+        )
+
+
+class KeyEffect(IntEnum):
+    """What a record does to a key."""
+
+    COMPLETE = 0  # the record holds the key's whole new state
+    PARTIAL = 1  # the key's new state, columns missing (unchanged TOAST)
+    GONE = 2  # the key is deleted, or was moved to another key
+    MOVED_PARTIAL = 3  # the new key of a key change, columns missing
+
+
+@dataclass(slots=True)
+class KeyEntries:
+    """Keys that a batch's records of one table touch: ``m`` entries in record order; an update that
+    changes its key gives two (old key GONE, then the new key).
+
+    Attributes:
+        record: int32[m], index of the record in its batch.
+        hash: uint64[m], of the encoded key (equal keys have equal hashes; not the reverse).
+        effect: uint8[m], `KeyEffect`.
+        offsets: int32[m + 1] into ``data``; data: uint8[...], the encoded keys: per key column a
+            big-endian int32 length (-1: NULL) and the value's bytes.
+    """
+
+    record: Int32s
+    hash: UInt64s
+    effect: UInt8s
+    offsets: Int32s
+    data: UInt8s
+
+    def __len__(self) -> int:
+        return len(self.record)
+
+    def key(self, index: int) -> bytes:
+        return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
+
+    def keys(self) -> pa.BinaryArray:
+        return binary_array(self.offsets, self.data)
+
+
+class Snapshot(Protocol):
+    """What a chunk's SELECT could see."""
+
+    def visible(self, xid: Int64s) -> Bools:
+        """bool[n]: was the transaction's effect visible to the SELECT?"""
+        ...
+
+    def invisible(self, upto_xid: int) -> Int64s:
+        """The xids not above ``upto_xid`` that are not visible, sorted; few, as a rule."""
+        ...
+
+    def to_text(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkMeta:
+    """What a chunk's segment says of the chunk (JSON in the segment's metadata).
+
+    ``low_key``/``high_key`` are the encoded key bounds ``(lo, hi]`` as lists of texts, None where
+    open; both None for a key chunk, which has ``keys_requested`` > 0.
+    """
+
+    dump_id: str
+    table: str
+    chunk_id: str
+    low_key: list[str | None] | None
+    high_key: list[str | None] | None
+    low_watermark: str
+    high_watermark: str
+    snapshot: str
+    rows_read: int
+    rows_superseded: int
+    keys_requested: int = 0
+    spared_keys: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}

@@ -1,0 +1,266 @@
+"""The Protocols that adapters implement. Few and small; a behaviour suite is each one's contract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tidelog.model.records import Int32s, KeyEntries, LogBatch, Resume, Snapshot
+from tidelog.model.schema import TableName, TableSchema
+
+# ---------------------------------------------------------------- source: the log
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkSeen:
+    """A watermark stands in the log here. ``mark`` is the text that was written."""
+
+    mark: str
+    position: int
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSeen:
+    """From here on the table's records have this schema (numbered by the schema store)."""
+
+    schema: TableSchema
+    previous: TableSchema | None
+
+
+@dataclass(frozen=True, slots=True)
+class IdleAt:
+    """The source has nothing more up to this position, and no transaction is open in the stream."""
+
+    resume: Resume
+
+
+LogEvent = LogBatch | WatermarkSeen | SchemaSeen | IdleAt
+
+
+@dataclass(frozen=True, slots=True)
+class SourceId:
+    """Which log this is. All but ``timeline`` must never change under one event log."""
+
+    kind: str
+    system: str
+    database: str
+    timeline: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class LogReader(Protocol):
+    """Reads one source's transaction log in commit order. Used by one thread."""
+
+    def start(self, resume: Resume | None) -> Resume:
+        """Connect and stream from after ``resume`` (None: a new log, create what is needed).
+
+        Returns where the stream starts. Raises GapError or SourceChangedError if records after
+        ``resume`` can't be had any more.
+        """
+        ...
+
+    def poll(self, timeout_s: float) -> Iterator[LogEvent]:
+        """What has arrived, in log order, waiting at most ``timeout_s``. Bounded in size.
+
+        Raises ConnectionLostError; then `start` may be called again.
+        """
+        ...
+
+    def acknowledge(self, position: int) -> None:
+        """Everything before ``position`` is durable here; the source may forget it."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class SchemaRegistry(Protocol):
+    """Numbers schemas. Thread-safe, durable before it returns."""
+
+    def register(self, schema: TableSchema) -> TableSchema:
+        """The stored version of this shape, a new one if none has its fingerprint for the table."""
+        ...
+
+    def get(self, schema_id: int) -> TableSchema: ...
+
+    def latest(self, table: TableName) -> TableSchema | None: ...
+
+
+# ---------------------------------------------------------------- source: chunks
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRequest:
+    """One SELECT. Either a range ``after < key`` limited to ``limit_rows``, or ``keys``.
+
+    Keys are lists of the key columns' texts, in `TableSchema.key` order.
+    """
+
+    table: TableName
+    after: tuple[str | None, ...] | None = None
+    upto: tuple[str | None, ...] | None = None
+    limit_rows: int = 10_000
+    keys: tuple[tuple[str | None, ...], ...] | None = None
+    where: str | None = None
+
+
+@dataclass(slots=True)
+class ChunkRows:
+    """What a chunk's SELECT returned, in key order, in the log's own wire format.
+
+    ``rows`` has kind DUMP_ROW (and ABSENT for requested keys that the table lacks), position and
+    xid 0; ``last_key`` is the greatest key read, ``exhausted`` true if no row follows it.
+    """
+
+    schema: TableSchema
+    rows: LogBatch
+    snapshot: Snapshot
+    last_key: tuple[str | None, ...] | None
+    exhausted: bool
+
+
+class ChunkReader(Protocol):
+    """Reads chunks between watermarks over connections of its own. Used by one thread at a time.
+
+    The order is fixed: write low; begin, lock against DDL, snapshot, read; hand the rows over;
+    write high *while the lock is still held* (so no DDL stands between snapshot and high); end.
+    """
+
+    def write_watermark(self, mark: str) -> None:
+        """Write ``mark`` (a text unique for ever) into the source's log; returns once committed."""
+        ...
+
+    def read(self, request: ChunkRequest) -> ChunkRows:
+        """Read under a fresh snapshot. The DDL lock is held until `release`. Raises ChunkError."""
+        ...
+
+    def release(self) -> None:
+        """End the reading transaction. Must be called after every `read`, also after an error."""
+        ...
+
+    def current_snapshot(self) -> Snapshot:
+        """A snapshot of now, for forgetting transactions that are visible."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """What the catalogue says of a table now, to notice what changes rows without row events.
+
+    ``storage``: changes when the table is rewritten, or a partition is truncated, attached or
+    detached.
+    """
+
+    schema: TableSchema
+    storage: str
+    estimated_rows: int
+    estimated_bytes: int
+
+
+class Catalogue(Protocol):
+    """What tables there are. Thread-safe; takes no locks that writers wait for."""
+
+    def tables(self, patterns: Sequence[str]) -> list[TableName]:
+        """Tables that match, e.g. ``public.*``; sorted. Excludes system and Tidelog's own."""
+        ...
+
+    def shape(self, table: TableName) -> TableShape | None:
+        """None if there is no such table (any more)."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class KeyExtractor(Protocol):
+    """Decodes keys of one wire format, vectorised, without decoding rows."""
+
+    def keys(self, batch: LogBatch, records: Any, schema: TableSchema) -> KeyEntries:
+        """Keys of the records of ``batch`` at int32 indices ``records`` (all of ``schema``)."""
+        ...
+
+    def moved(self, batch: LogBatch) -> Int32s:
+        """Records of ``batch`` whose key changed and whose new state may lack columns; few."""
+        ...
+
+    def texts(self, key: bytes) -> tuple[str | None, ...]:
+        """An encoded key as the key columns' texts."""
+        ...
+
+    def encode(self, texts: Sequence[str | None]) -> bytes: ...
+
+
+# ---------------------------------------------------------------- state and election
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A small JSON document and its version (from 1 up; 0 means absent)."""
+
+    value: Any
+    version: int
+
+
+class StateStore(Protocol):
+    """Compare-and-set on small JSON documents. Thread-safe; durable before it returns."""
+
+    def get(self, key: str) -> Document | None: ...
+
+    def put(self, key: str, value: Any, expected_version: int | None) -> int:
+        """Store; the new version. ``expected_version`` 0: only if absent; None: whatever is there.
+
+        Raises StateConflictError if the version differs.
+        """
+        ...
+
+    def delete(self, key: str) -> None: ...
+
+    def keys(self, prefix: str) -> list[str]:
+        """Sorted keys that start with ``prefix``."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Leadership. ``epoch`` grows with every new leader; ``deadline`` is on time.monotonic()."""
+
+    holder: str
+    epoch: int
+    deadline: float
+
+
+class Election(Protocol):
+    """One leader at a time, with a time limit and a fencing token. Thread-safe."""
+
+    def acquire(self) -> Lease | None:
+        """Try once: a lease, or None while another holds it."""
+        ...
+
+    def renew(self, lease: Lease) -> Lease:
+        """Raises LeaseLostError if the lease is not ours any more."""
+        ...
+
+    def release(self, lease: Lease) -> None: ...
+
+    def leader(self) -> str | None: ...
+
+
+# ---------------------------------------------------------------- outputs
+
+
+@dataclass(frozen=True, slots=True)
+class DumpCompleted:
+    """A CONTROL record: a table's full dump is complete. Rows of the table that an output holds
+    with a version below ``first_offset`` are gone from the source, but for ``spared`` keys."""
+
+    dump_id: str
+    table: str
+    first_offset: int
+    delete_absent: bool
+    spared_keys: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Capture every row change of a database, dump its tables without locks, deliver both through Spark.
+"""Capture a database's row changes, dump its tables without locks, deliver both through Spark.
 
 ``tidelog.Capture`` and ``tidelog.Engine`` are for embedding; they are loaded on first use, so that
 ``import tidelog`` stays quick.

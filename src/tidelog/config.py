@@ -1,0 +1,386 @@
+"""``tidelog.yaml``: the models, and how a file becomes a `Config`.
+
+Relative paths are resolved against the directory of the file. Everything wrong in a file is
+reported at once, each with its line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+from tidelog.configfile import MarkedData, read_yaml
+from tidelog.configtypes import (
+    Bytes,
+    Duration,
+    LocalPath,
+    Location,
+    Milliseconds,
+    PostgresName,
+    SecretUrl,
+    SlotName,
+    TablePattern,
+    base_directory,
+)
+from tidelog.errors import ConfigError
+
+# ---------------------------------------------------------------- models
+
+
+class Section(BaseModel):
+    """Base of all sections: immutable, no unknown keys, no input values in messages."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True
+    )
+
+
+class Source(Section):
+    """The database that is captured."""
+
+    kind: Literal["postgres"] = Field(description="The kind of database.")
+    url: SecretUrl = Field(
+        description="Connection URL or `key=value` string as libpq reads it. The role needs "
+        "`REPLICATION` and `SELECT` on the tables. The password is never printed.",
+        examples=["postgresql://tidelog:${PGPASSWORD}@db:5432/shop"],
+    )
+    tables: list[TablePattern] = Field(
+        default=["*.*"],
+        min_length=1,
+        description="Tables to capture, as `namespace.table` with `*` for any text. System tables "
+        "and Tidelog's own never match.",
+        examples=[["public.*", "billing.invoices"]],
+    )
+    snapshot: Literal["initial", "never"] = Field(
+        default="initial",
+        description="`initial`: the first start dumps every captured table. `never`: only changes "
+        "from now on; dump later with `tidelog dump`.",
+    )
+    keys: dict[TablePattern, list[str]] = Field(
+        default={},
+        description="For tables without a primary key: columns of a unique, not null key to dump "
+        "and match rows by.",
+        examples=[{"public.audit": ["event_id"]}],
+    )
+    slot: SlotName = Field(
+        default="tidelog",
+        description="Replication slot; created at the first start. One slot for each event log.",
+    )
+    publication: PostgresName = Field(
+        default="tidelog", description="Publication; created and kept in step with `tables`."
+    )
+    watermark_schema: PostgresName = Field(
+        default="tidelog",
+        description="Schema of the one-row table `watermark` that dumps write their marks to.",
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _url_of_postgres(cls, url: SecretUrl) -> SecretUrl:
+        text = url.reveal()
+        scheme = text.split("://")[0] if "://" in text else ""
+        if scheme not in ("postgresql", "postgres") and "=" not in text:
+            raise ValueError("expected postgresql://user:password@host:port/database")
+        return url
+
+
+class Log(Section):
+    """The event log."""
+
+    path: LocalPath = Field(description="Directory of the segments.", examples=["./data/log"])
+    retention: Duration | None = Field(
+        default=None,
+        description="Remove segments older than this, but none that an output still has to read. "
+        "Unset: keep all.",
+        examples=["7d"],
+    )
+    retention_cap: Duration | None = Field(
+        default=None,
+        description="Remove segments older than this even if an output has not read them; that "
+        "output then stops with an error and has to be dumped again. Unset: never.",
+        examples=["30d"],
+    )
+    rollup_bytes: Bytes = Field(
+        default=64 * 2**20,
+        ge=0,
+        description="Merge small old segments into ones of about this size. 0: never.",
+        examples=["64MiB"],
+    )
+
+    @model_validator(mode="after")
+    def _cap_not_below_retention(self) -> Log:
+        if self.retention and self.retention_cap and self.retention_cap < self.retention:
+            raise ValueError("retention_cap is shorter than retention")
+        return self
+
+
+class State(Section):
+    """Where progress of dumps, commands and leadership are kept."""
+
+    url: str = Field(
+        default="sqlite:///data/state.db",
+        description="`sqlite:///relative/path` or `sqlite:////absolute/path`. Captures that stand "
+        "by for each other share it.",
+        examples=["sqlite:///data/state.db"],
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _url_of_sqlite(cls, url: str, info: ValidationInfo) -> str:
+        parts = urlsplit(url)
+        if parts.scheme != "sqlite" or parts.netloc or len(parts.path) < 2:
+            raise ValueError("expected sqlite:///path/to/state.db")
+        return f"sqlite:///{(base_directory(info) / parts.path[1:]).resolve()}"
+
+    @property
+    def sqlite_path(self) -> Path:
+        """The file of the state store."""
+        return Path(self.url.removeprefix("sqlite:///"))
+
+
+class Capture(Section):
+    """How log capture buffers and flushes."""
+
+    flush_bytes: Bytes = Field(
+        default=4 * 2**20,
+        ge=1024,
+        le=2**30,
+        description="Write a segment when this much is buffered.",
+        examples=["4MiB"],
+    )
+    flush_ms: Milliseconds = Field(
+        default=50,
+        ge=1,
+        le=60_000,
+        description="Write a segment when its oldest record has waited this long.",
+        examples=["50ms"],
+    )
+    buffer_bytes: Bytes = Field(
+        default=32 * 2**20,
+        ge=4096,
+        description="Output buffer between reader and writer. When it is full the reader waits.",
+        examples=["32MiB"],
+    )
+    lease_ms: Milliseconds = Field(
+        default=10_000,
+        ge=1_000,
+        description="Leadership ends this long after its last renewal; a capture that stands by "
+        "takes over then.",
+        examples=["10s"],
+    )
+
+    @model_validator(mode="after")
+    def _buffer_holds_a_flush(self) -> Capture:
+        if self.buffer_bytes < self.flush_bytes:
+            raise ValueError("buffer_bytes is smaller than flush_bytes")
+        return self
+
+
+class Dump(Section):
+    """How dumps read; `tidelog set` changes these at run time."""
+
+    chunk_rows: int = Field(
+        default=10_000, ge=1, le=1_000_000, description="Rows that one chunk's SELECT reads."
+    )
+    delay_ms: Milliseconds = Field(
+        default=0, ge=0, description="Pause between two chunks.", examples=["100ms"]
+    )
+    parallelism: int = Field(default=1, ge=1, le=64, description="Chunks that are read at once.")
+
+
+class Pipeline(Section):
+    """How Spark runs."""
+
+    checkpoint: Location = Field(
+        default="./data/checkpoint",
+        description="Directory of the streaming queries' checkpoints, one below it per output.",
+    )
+    trigger_ms: Milliseconds = Field(
+        default=1_000, ge=0, description="Start a micro-batch at most this often.", examples=["1s"]
+    )
+    batch_bytes: Bytes = Field(
+        default=256 * 2**20,
+        ge=2**20,
+        description="Event log bytes that one micro-batch reads at most.",
+        examples=["256MiB"],
+    )
+    master: str | None = Field(
+        default=None,
+        description="Spark master. Unset: `local[*]`, or what `spark-submit` sets.",
+        examples=["local[4]"],
+    )
+    conf: dict[str, str | int | float | bool] = Field(
+        default={},
+        description="Further Spark settings, passed on as they are.",
+        examples=[{"spark.driver.memory": "4g"}],
+    )
+
+
+class DeltaOutput(Section):
+    """Delta tables, one for each source table, kept equal to it by MERGE."""
+
+    kind: Literal["delta"] = Field(description="The kind of output.")
+    name: str = Field(
+        default="delta",
+        pattern=r"^[A-Za-z0-9_-]{1,64}$",
+        description="Names the output in its checkpoint and in the Delta transaction log: keep it "
+        "for as long as the output's tables live.",
+    )
+    path: Location = Field(
+        description="Directory or URL; the table `public.orders` goes to `<path>/public/orders`.",
+        examples=["./data/lake"],
+    )
+    tables: list[TablePattern] = Field(
+        default=["*.*"], min_length=1, description="Which of the captured tables to write."
+    )
+
+
+# Validated like a section of the file, so that default paths are resolved too.
+_EMPTY: Any = {}
+
+
+class Config(Section):
+    """All of ``tidelog.yaml``."""
+
+    source: Source
+    log: Log
+    state: State = Field(default=_EMPTY)
+    capture: Capture = Field(default=_EMPTY)
+    dump: Dump = Field(default=_EMPTY)
+    pipeline: Pipeline = Field(default=_EMPTY)
+    outputs: list[DeltaOutput] = Field(
+        default=[], description="Destinations of the pipeline; none: capture alone."
+    )
+
+    @model_validator(mode="after")
+    def _names_of_outputs_differ(self) -> Config:
+        names = [output.name for output in self.outputs]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(
+                    f"{names.count(name)} outputs are named {name!r}; give each a name"
+                )
+        return self
+
+
+# ---------------------------------------------------------------- from a file
+
+
+def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> Config:
+    """Read ``path`` and fill in ``${NAME}`` from ``environ`` (None: the process's).
+
+    Raises:
+        ConfigError: names file and line of everything that is wrong.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; `tidelog check` needs a configuration") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 at byte {error.start}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    return parse_config(text, str(path), path.parent, os.environ if environ is None else environ)
+
+
+def parse_config(text: str, file_name: str, base: Path, environ: Mapping[str, str]) -> Config:
+    """Like `load_config`, from a text; relative paths are below ``base``."""
+    marked = read_yaml(text, file_name, environ)
+    if not isinstance(marked.data, dict):
+        raise ConfigError(f"{file_name}:1: expected the sections source, log, outputs, …")
+    try:
+        return Config.model_validate(marked.data, context={"base": base})
+    except ValidationError as error:
+        problems = [
+            (marked.line(details["loc"]), _explain(details, marked)) for details in error.errors()
+        ]
+    raise ConfigError("\n".join(f"{file_name}:{line}: {text}" for line, text in sorted(problems)))
+
+
+# pydantic's error type → ours, with the values of its context
+_EXPLANATIONS = {
+    "missing": "is missing",
+    "string_type": "expected a text (put it in quotes)",
+    "int_type": "expected a whole number",
+    "int_parsing": "expected a whole number",
+    "int_from_float": "expected a whole number",
+    "list_type": "expected a list, such as [a, b]",
+    "dict_type": "expected a mapping",
+    "model_type": "expected a mapping of options",
+    "path_type": "expected a path",
+    "literal_error": "expected {expected}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "too_short": "must not be empty",
+    "string_pattern_mismatch": "must match {pattern}",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
+}
+
+
+def _explain(details: ErrorDetails, marked: MarkedData) -> str:
+    """One problem as text. Values are shown only where they can't be secret."""
+    location, context = details["loc"], details.get("ctx", {})
+    name = _dotted(location)
+    if details["type"] == "extra_forbidden":
+        return f"{name}: unknown key{_did_you_mean(location)}"
+    if details["type"] == "value_error":
+        explanation = str(context["error"])
+    elif details["type"] in _EXPLANATIONS:
+        explanation = _EXPLANATIONS[details["type"]].format(**context)
+    else:
+        explanation = details["msg"]
+    given = details["input"]
+    shown = isinstance(given, (str, int, float)) and location not in marked.interpolated
+    if shown and location and location[-1] not in ("url", "conf"):
+        explanation += f", not {given!r}"
+    return f"{name}: {explanation}" if name else explanation
+
+
+def _dotted(location: tuple[str | int, ...]) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".")
+
+
+def _did_you_mean(location: tuple[str | int, ...]) -> str:
+    section, unknown = _section_at(location[:-1]), str(location[-1])
+    near = difflib.get_close_matches(unknown, section.model_fields, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    for other, model in _SECTIONS.items():
+        if unknown in model.model_fields and model is not section:
+            return f"; {unknown!r} belongs under {other!r}"
+    return f"; known are {', '.join(section.model_fields)}"
+
+
+_SECTIONS: dict[str, type[Section]] = {
+    "source": Source,
+    "log": Log,
+    "state": State,
+    "capture": Capture,
+    "dump": Dump,
+    "pipeline": Pipeline,
+    "outputs": DeltaOutput,
+}
+
+
+def _section_at(location: tuple[str | int, ...]) -> type[Section]:
+    return _SECTIONS[str(location[0])] if location else Config

@@ -1,0 +1,149 @@
+"""A channel of commands over the state store: any process puts them, the leading capture acts.
+
+A command is the document ``commands/<id>``; ids sort by time, so commands are handled in the order
+they were given. Its outcome is ``results/<id>``, written once; then the command is removed. A crash
+between handling and writing the outcome handles the command again, which is why handlers are
+idempotent; a command whose outcome stands is never handled again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tidelog.control.commands import Command, from_json
+from tidelog.errors import Policy, StateConflictError, TidelogError
+from tidelog.ports import StateStore
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[str, Command], dict[str, Any]]
+
+_COMMANDS = "commands/"
+_RESULTS = "results/"
+_KEEP_RESULTS_MS = 7 * 86_400_000
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32, as ULID has it
+_id_lock = threading.Lock()
+_last_id = 0
+
+
+def new_id() -> str:
+    """A ULID: sorts by time, and strictly within this process."""
+    global _last_id
+    with _id_lock:
+        fresh = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
+        _last_id = max(fresh, _last_id + 1)
+        value = _last_id
+    return "".join(_ALPHABET[value >> shift & 31] for shift in range(125, -1, -5))
+
+
+def id_time_ms(command_id: str) -> int:
+    """When `new_id` made the id, in milliseconds since 1970; 0 if it did not."""
+    try:
+        return sum(
+            _ALPHABET.index(character) << 5 * (9 - place)
+            for place, character in enumerate(command_id[:10])
+        )
+    except ValueError:
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a command.
+
+    ``details`` is what the handler returned; ``error`` says why it failed, None if it did not.
+    """
+
+    command_id: str
+    details: dict[str, Any]
+    error: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"id": self.command_id, "details": self.details, "error": self.error}
+
+
+class Mailbox:
+    """Both ends of the channel. Thread-safe as far as the state store is."""
+
+    def __init__(self, state: StateStore) -> None:
+        self._state = state
+
+    # ------------------------------------------------------------ the end that gives commands
+
+    def send(self, command: Command) -> str:
+        """Put a command; its id. Durable when this returns."""
+        command_id = new_id()
+        self._state.put(_COMMANDS + command_id, command.to_json(), 0)
+        return command_id
+
+    def outcome(self, command_id: str) -> Outcome | None:
+        """None while the command waits."""
+        document = self._state.get(_RESULTS + command_id)
+        if document is None:
+            return None
+        value = document.value
+        return Outcome(command_id, value["details"], value["error"])
+
+    def wait(self, command_id: str, timeout_s: float, poll_s: float = 0.1) -> Outcome | None:
+        """The outcome, or None if there is none within ``timeout_s``; the command stays put."""
+        deadline = time.monotonic() + timeout_s
+        while (outcome := self.outcome(command_id)) is None:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return None
+            time.sleep(min(poll_s, remaining))
+        return outcome
+
+    # ------------------------------------------------------------ the end that acts
+
+    def handle_pending(self, handler: Handler) -> int:
+        """Handle what waits, oldest first; how many. Called by the leader, by one thread.
+
+        A handler's TidelogError becomes the command's outcome, unless its policy is to retry or to
+        restart: then it is raised, and the command is handled again at the next call. Any other
+        exception becomes an outcome too: one bad command must not stop capture for ever.
+        """
+        handled = 0
+        for key in self._state.keys(_COMMANDS):
+            command_id = key.removeprefix(_COMMANDS)
+            document = self._state.get(key)
+            if document is None:
+                continue
+            if self._state.get(_RESULTS + command_id) is None:
+                outcome = self._handle(command_id, document.value, handler)
+                try:
+                    self._state.put(_RESULTS + command_id, outcome.to_json(), 0)
+                except StateConflictError:
+                    logger.info("command %s has an outcome already", command_id)
+                handled += 1
+            self._state.delete(key)
+        return handled
+
+    def _handle(self, command_id: str, document: Any, handler: Handler) -> Outcome:
+        try:
+            return Outcome(command_id, handler(command_id, from_json(document)))
+        except TidelogError as error:
+            if error.policy in (Policy.RETRY, Policy.RESTART):
+                raise
+            return Outcome(command_id, {}, str(error))
+        except Exception as error:  # noqa: BLE001 - see handle_pending
+            # The exception's text is not ours and may hold values.
+            logger.error("command %s failed: %s", command_id, type(error).__name__)
+            return Outcome(command_id, {}, f"internal error ({type(error).__name__})")
+
+    def forget_old_outcomes(self, now_ms: int) -> int:
+        """Remove outcomes of commands given over a week ago; how many."""
+        old = [
+            key
+            for key in self._state.keys(_RESULTS)
+            if id_time_ms(key.removeprefix(_RESULTS)) < now_ms - _KEEP_RESULTS_MS
+        ]
+        for key in old:
+            self._state.delete(key)
+        return len(old)

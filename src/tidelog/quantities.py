@@ -1,0 +1,77 @@
+"""Durations and sizes as people write them: ``7d``, ``50ms``, ``4MiB``."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+_MS_PER = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_BYTES_PER = {
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+_BYTES_BY_NAME = {name.lower(): factor for name, factor in _BYTES_PER.items()}
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
+
+
+def parse_milliseconds(text: str) -> int:
+    """``'50ms'``, ``'1.5s'``, ``'1h 30m'`` as milliseconds.
+
+    Raises:
+        ValueError: with a text for the user.
+    """
+    total, end = 0.0, 0
+    text = text.strip()
+    for match in _DURATION.finditer(text):
+        if match.start() != end:
+            break
+        total += float(match[1]) * _MS_PER[match[2]]
+        end = match.end()
+    if end == 0 or end != len(text):
+        raise ValueError("expected a duration such as 50ms, 30s, 15m, 12h or 7d")
+    return round(total)
+
+
+def parse_duration(text: str) -> timedelta:
+    """Like `parse_milliseconds`, as a timedelta."""
+    return timedelta(milliseconds=parse_milliseconds(text))
+
+
+def parse_bytes(text: str) -> int:
+    """``'4MiB'`` (2^20), ``'4MB'`` (10^6), ``'100B'`` as bytes.
+
+    Raises:
+        ValueError: with a text for the user.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    factor = _BYTES_BY_NAME.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise ValueError("expected a size such as 64KiB, 4MiB, 1GiB or 500MB")
+    return round(float(match[1]) * factor)
+
+
+def format_milliseconds(milliseconds: int) -> str:
+    """The shortest exact spelling: 604800000 → ``7d``."""
+    for unit in ("d", "h", "m", "s"):
+        if milliseconds and milliseconds % _MS_PER[unit] == 0:
+            return f"{milliseconds // _MS_PER[unit]}{unit}"
+    return f"{milliseconds}ms"
+
+
+def format_bytes(count: int) -> str:
+    """With a binary unit: exact where possible, else one decimal."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        factor = _BYTES_PER[unit]
+        if count >= factor:
+            value = count / factor
+            return f"{value:.0f}{unit}" if value == int(value) else f"{value:.1f}{unit}"
+    return f"{count}B"

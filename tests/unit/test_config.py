@@ -1,0 +1,215 @@
+"""Configuration files: what they may say, and how mistakes are reported."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tidelog.config import Config, load_config
+from tidelog.errors import ConfigError
+
+MINIMAL = """\
+source: {kind: postgres, url: "postgresql://user:${PGPASSWORD}@host:5432/shop"}
+log: {path: ./data/log, retention: 7d}
+"""
+ENVIRON = {"PGPASSWORD": "s3cret", "N": "500"}
+
+
+def load(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -> Config:
+    file = tmp_path / "tidelog.yaml"
+    file.write_text(text, encoding="utf-8")
+    return load_config(file, ENVIRON if environ is None else environ)
+
+
+def problem(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text, environ)
+    assert caught.value.exit_code == 2
+    return str(caught.value).replace(f"{tmp_path}/", "")
+
+
+def test_file_of_the_design_is_read(tmp_path: Path) -> None:
+    config = load(
+        tmp_path,
+        """
+source: {kind: postgres, url: "postgresql://user:${PGPASSWORD}@host:5432/shop",
+         tables: ["public.*"], snapshot: initial}
+log:    {path: ./data/log, retention: 7d}
+state:  {url: "sqlite:///data/state.db"}
+outputs:
+  - {kind: delta, path: ./data/lake, tables: ["public.*"]}
+""",
+    )
+    assert config.source.url.reveal() == "postgresql://user:s3cret@host:5432/shop"
+    assert config.log.retention == timedelta(days=7)
+    assert config.log.path == tmp_path / "data/log"
+    assert config.state.sqlite_path == tmp_path / "data/state.db"
+    assert config.outputs[0].path == str(tmp_path / "data/lake")
+
+
+def test_defaults_are_those_of_the_reference_and_resolve_paths(tmp_path: Path) -> None:
+    config = load(tmp_path, MINIMAL)
+    assert (config.capture.flush_bytes, config.capture.flush_ms) == (4 * 2**20, 50)
+    assert config.capture.buffer_bytes == 32 * 2**20
+    assert config.log.rollup_bytes == 64 * 2**20
+    assert (config.dump.chunk_rows, config.dump.delay_ms, config.dump.parallelism) == (10_000, 0, 1)
+    assert config.state.sqlite_path == tmp_path / "data/state.db"
+    assert config.pipeline.checkpoint == str(tmp_path / "data/checkpoint")
+
+
+def test_password_shows_nowhere_but_through_reveal(tmp_path: Path) -> None:
+    config = load(tmp_path, MINIMAL)
+    for text in (repr(config), str(config.source.url), config.model_dump_json()):
+        assert "s3cret" not in text
+    assert "user:***@host" in repr(config)
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:s3cret@h/db",
+        "postgresql://u:a/s3cret@x@h/db",
+        "postgresql://h/db?user=u&password=s3cret&sslmode=require",
+        "host=h password=s3cret dbname=db",
+        r"host=h password='it\'s s3cret' dbname=db",
+        "host=h sslpassword = s3cret",
+    ],
+)
+def test_password_is_found_in_every_form_of_url(tmp_path: Path, url: str) -> None:
+    text = MINIMAL.replace('"postgresql://user:${PGPASSWORD}@host:5432/shop"', '"${URL}"')
+    config = load(tmp_path, text, {"URL": url}).source
+    assert config.url.reveal() == url
+    assert "s3cret" not in repr(config)
+
+
+def test_password_with_url_characters_is_encoded_but_a_whole_url_is_not(tmp_path: Path) -> None:
+    config = load(tmp_path, MINIMAL, {"PGPASSWORD": "p@ss/w:%"})
+    assert config.source.url.reveal() == "postgresql://user:p%40ss%2Fw%3A%25@host:5432/shop"
+    text = MINIMAL.replace("@host:5432", "@${HOST}")
+    config = load(tmp_path, text, {"PGPASSWORD": "x", "HOST": "db:5433"})
+    assert config.source.url.reveal() == "postgresql://user:x@db:5433/shop"
+
+
+def test_variables_have_defaults_and_can_be_numbers_and_escaped(tmp_path: Path) -> None:
+    text = (
+        MINIMAL
+        + "dump: {chunk_rows: '${N}', delay_ms: '${D:-100ms}'}\npipeline: {conf: {a: '$${b}$$'}}\n"
+    )
+    config = load(tmp_path, text)
+    assert (config.dump.chunk_rows, config.dump.delay_ms) == (500, 100)
+    assert config.pipeline.conf == {"a": "${b}$$"}
+
+
+def test_all_missing_variables_are_named_with_their_lines(tmp_path: Path) -> None:
+    message = problem(tmp_path, MINIMAL + "dump:\n  chunk_rows: ${ROWS}\n", {})
+    assert "tidelog.yaml:1: environment variable PGPASSWORD is not set" in message
+    assert "tidelog.yaml:4: environment variable ROWS is not set" in message
+
+
+def test_value_of_a_variable_cannot_change_the_structure(tmp_path: Path) -> None:
+    text = MINIMAL + "pipeline:\n  conf:\n    a: ${V}\n"
+    config = load(tmp_path, text, {**ENVIRON, "V": "x\nsource: 1"})
+    assert config.pipeline.conf == {"a": "x\nsource: 1"}
+
+
+@pytest.mark.parametrize(
+    ("addition", "expected"),
+    [
+        ("dump:\n  chunk_row: 5\n", "4: dump.chunk_row: unknown key; did you mean 'chunk_rows'?"),
+        ("dumps: {}\n", "3: dumps: unknown key; did you mean 'dump'?"),
+        ("chunk_rows: 5\n", "3: chunk_rows: unknown key; 'chunk_rows' belongs under 'dump'"),
+        ("state:\n  zzz: 1\n", "4: state.zzz: unknown key; known are url"),
+        ("dump:\n  chunk_rows: many\n", "dump.chunk_rows: expected a whole number, not 'many'"),
+        ("dump:\n  chunk_rows: 0\n", "4: dump.chunk_rows: must be at least 1, not 0"),
+        ("dump:\n  delay_ms: 5 parsecs\n", "dump.delay_ms: expected a duration such as 50ms"),
+        ("dump:\n  delay_ms: true\n", "dump.delay_ms: expected a duration"),
+        ("dump: 7\n", "3: dump: expected a mapping of options"),
+        ("capture: {flush_bytes: 4 QiB}\n", "capture.flush_bytes: expected a size such as"),
+        (
+            "capture: {flush_bytes: 4MiB, buffer_bytes: 1MiB}\n",
+            "3: capture: buffer_bytes is smaller",
+        ),
+        ("state: {url: 'redis://x'}\n", "3: state.url: expected sqlite:///path/to/state.db"),
+        ("outputs:\n  - kind: delta\n", "4: outputs[0].path: is missing"),
+        (
+            "outputs:\n  - {kind: delta, path: a}\n  - {kind: delat, path: b}\n",
+            "5: outputs[1].kind: expected 'delta', not 'delat'",
+        ),
+        ("outputs: {kind: delta}\n", "3: outputs: expected a list"),
+        (
+            "outputs: [{kind: delta, path: a}, {kind: delta, path: b}]\n",
+            "2 outputs are named 'delta'",
+        ),
+        (
+            "outputs: [{kind: delta, path: a, tables: [orders]}]\n",
+            "expected namespace.table, * for any, such as public.orders or public.*, not 'orders'",
+        ),
+    ],
+)
+def test_mistake_is_reported_with_its_line(tmp_path: Path, addition: str, expected: str) -> None:
+    message = problem(tmp_path, MINIMAL + addition)
+    assert message.startswith("tidelog.yaml:")
+    assert expected in message
+
+
+def test_missing_section_bad_slot_and_bad_duration_are_all_reported_at_once(tmp_path: Path) -> None:
+    message = problem(tmp_path, "source:\n  kind: postgres\n  url: postgres://h/d\n  slot: A-b\n")
+    assert "tidelog.yaml:1: log: is missing" in message
+    assert "tidelog.yaml:4: source.slot: must match" in message
+    assert "log.retention: expected a duration" in problem(
+        tmp_path, MINIMAL.replace("7d", "7 days")
+    )
+    assert "with its unit" in problem(tmp_path, MINIMAL.replace("7d", "7"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("source: {kind: postgres\nlog: }", "tidelog.yaml:2: not valid YAML"),
+        ("a: 1\n\tb: 2\n", "tidelog.yaml:2: not valid YAML"),
+        ("", "tidelog.yaml:1: expected the sections"),
+        ("- 1\n", "tidelog.yaml:1: expected the sections"),
+        ("log: {}\n\nlog: {}\n", "tidelog.yaml:3: 'log' is given twice, first on line 1"),
+        ("a: &a [*a]\n", "an alias refers to what contains it"),
+        ("? [1]\n: 2\n", "a key must be a plain word"),
+        ("a: '${x y}'\n", "tidelog.yaml:1: ${ does not start a variable"),
+        ("a: !!python/object:os.system x\n", "not valid YAML"),
+    ],
+)
+def test_file_that_is_not_yaml_is_reported_with_its_line(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    assert expected in problem(tmp_path, text)
+
+
+def test_problem_with_a_url_or_a_variable_does_not_show_its_value(tmp_path: Path) -> None:
+    text = MINIMAL.replace("postgresql://user:", "mysql://user:")
+    message = problem(tmp_path, text)
+    assert "source.url: expected postgresql://user:password@host:port/database" in message
+    assert "s3cret" not in message
+    message = problem(tmp_path, MINIMAL + "dump: {chunk_rows: '${PGPASSWORD}'}\n")
+    assert "expected a whole number" in message
+    assert "s3cret" not in message
+
+
+def test_missing_and_unreadable_files_are_reported(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        load_config(tmp_path / "nowhere.yaml", {})
+    (tmp_path / "latin1.yaml").write_bytes(b"a: \xff\n")
+    with pytest.raises(ConfigError, match="not UTF-8 at byte 3"):
+        load_config(tmp_path / "latin1.yaml", {})
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path, {})
+
+
+def test_anchors_and_merge_keys_work(tmp_path: Path) -> None:
+    text = MINIMAL + (
+        "outputs:\n  - &a {kind: delta, path: a}\n  - {<<: *a, name: second, path: s3://lake/b}\n"
+    )
+    config = load(tmp_path, text)
+    assert [output.name for output in config.outputs] == ["delta", "second"]
+    assert config.outputs[1].path == "s3://lake/b"

@@ -1,0 +1,128 @@
+"""Commands: their JSON, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tidelog.control.commands import (
+    Command,
+    ExecuteSnapshot,
+    PauseSnapshot,
+    ResumeSnapshot,
+    SetDumpOptions,
+    StopSnapshot,
+    from_json,
+    parse_keys,
+)
+from tidelog.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ExecuteSnapshot(dump_id="d1"),
+        ExecuteSnapshot(dump_id="d1", tables=("public.*", "a.b"), mode="blocking"),
+        ExecuteSnapshot(dump_id="d1", tables=("a.b",), where="id > 5"),
+        ExecuteSnapshot(dump_id="d", tables=("a.b",), keys=(("1", "x"),), key_columns=("n", "t")),
+        StopSnapshot(),
+        StopSnapshot(dump_id="d1", tables=("a.b",)),
+        PauseSnapshot(dump_id="d1"),
+        ResumeSnapshot(),
+        SetDumpOptions(chunk_rows=5, parallelism=2),
+    ],
+)
+def test_command_survives_json(command: Command) -> None:
+    assert from_json(json.loads(json.dumps(command.to_json()))) == command
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        (None, "a command is"),
+        ({"type": "drop-database"}, "known are execute-snapshot"),
+        ({"type": "execute-snapshot"}, "dump_id: Field required"),
+        ({"type": "execute-snapshot", "data": {"dump_id": "a b"}}, "dump_id"),
+        ({"type": "execute-snapshot", "data": {"dump_id": "d", "tables": ["orders"]}}, "tables.0"),
+        (
+            {"type": "execute-snapshot", "data": {"dump_id": "d", "where": "x=1"}},
+            "exactly one table",
+        ),
+        (
+            {
+                "type": "execute-snapshot",
+                "data": {"dump_id": "d", "tables": ["a.b"], "where": "1=1; DROP TABLE x"},
+            },
+            "one SQL condition",
+        ),
+        (
+            {"type": "execute-snapshot", "data": {"dump_id": "d", "tables": ["a.b"], "keys": []}},
+            "no keys",
+        ),
+        (
+            {
+                "type": "execute-snapshot",
+                "data": {"dump_id": "d", "tables": ["a.b"], "keys": [["1"], ["1", "2"]]},
+            },
+            "differ in their number of columns",
+        ),
+        (
+            {
+                "type": "execute-snapshot",
+                "data": {"dump_id": "d", "tables": ["a.b"], "where": "x", "mode": "blocking"},
+            },
+            "blocking dump reads whole tables",
+        ),
+        ({"type": "set-dump-options"}, "at least one of"),
+        ({"type": "set-dump-options", "data": {"chunk_rows": 0}}, "chunk_rows"),
+        ({"type": "pause-snapshot", "data": {"dump": "d"}}, "dump"),
+    ],
+)
+def test_bad_command_is_refused(document: Any, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        from_json(document)
+
+
+def test_refusal_does_not_show_values() -> None:
+    with pytest.raises(UsageError) as caught:
+        from_json(
+            {
+                "type": "execute-snapshot",
+                "data": {"dump_id": "d", "tables": ["a.b"], "keys": ["s3cret"], "where": 7},
+            }
+        )
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "columns"),
+    [
+        ("[1, 2]", (("1",), ("2",)), None),
+        ("7", (("7",),), None),
+        ('[["a", 1], ["b", 2]]', (("a", "1"), ("b", "2")), None),
+        ('[{"a": 1, "b": "x"}, {"b": "y", "a": 2}]', (("1", "x"), ("2", "y")), ("a", "b")),
+        ('{"id": 1}', (("1",),), ("id",)),
+        ('{"id": 1}\n\n{"id": 2}\n', (("1",), ("2",)), ("id",)),
+        ("[12345678901234567890.10, true]", (("12345678901234567890.10",), ("t",)), None),
+    ],
+)
+def test_keys_are_parsed_to_texts(text: str, keys: Any, columns: Any) -> None:
+    assert parse_keys(text) == (keys, columns)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{", "not JSON"),
+        ("1\n{", "neither a JSON list nor JSON lines"),
+        ("[null]", "never null"),
+        ('[{"a": 1}, 2]', "either all keys name"),
+        ('[{"a": 1}, {"b": 2}]', "same columns"),
+        ("[[[1]]]", "a key column is"),
+    ],
+)
+def test_bad_keys_are_refused(text: str, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        parse_keys(text)

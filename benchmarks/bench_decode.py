@@ -1,0 +1,139 @@
+"""Decode a 10-column table (payloads of about 180 bytes) into typed Arrow columns, one core.
+
+``python benchmarks/bench_decode.py [--batch-rows N]`` prints rows/s and CPU µs a row for inserts,
+updates, updates with full old images, and a fold. Floor: one pass that only copies the payloads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.wire.decode import decode
+from tidelog.wire.fold import fold
+
+COLUMNS = (
+    ("id", "int64"), ("customer_id", "int32"), ("quantity", "int32"), ("price", "decimal(10,2)"),
+    ("paid", "bool"), ("created_at", "timestamptz"), ("due", "date"), ("status", "text"),
+    ("email", "text"), ("note", "text"),
+)  # fmt: skip
+SCHEMA = TableSchema(
+    table=TableName("public", "orders"),
+    relation_id=16385,
+    columns=tuple(Column(name, 0, -1, logical, logical) for name, logical in COLUMNS),
+    key=("id",),
+    identity=("id",),
+    identity_kind="d",
+    wire_format="pgoutput",
+    schema_id=1,
+)
+
+
+def row(rng: random.Random, key: int) -> list[bytes]:
+    texts = [
+        str(key), str(rng.randrange(10**6)), str(rng.randrange(100)),
+        f"{rng.randrange(10**6)}.{rng.randrange(100):02d}", rng.choice("tf"),
+        f"2024-{rng.randrange(1, 13):02d}-{rng.randrange(1, 29):02d} "
+        f"{rng.randrange(24):02d}:{rng.randrange(60):02d}:{rng.randrange(60):02d}."
+        f"{rng.randrange(10**6):06d}+00",
+        f"2025-{rng.randrange(1, 13):02d}-{rng.randrange(1, 29):02d}",
+        rng.choice(["new", "paid", "shipped", "returned"]),
+        f"user{rng.randrange(10**6)}@example.com",
+        "x" * rng.randrange(10, 40),
+    ]  # fmt: skip
+    return [text.encode() for text in texts]
+
+
+def tuple_data(cells: list[bytes]) -> bytes:
+    parts = [len(cells).to_bytes(2, "big")]
+    for cell in cells:
+        parts += [b"t", len(cell).to_bytes(4, "big"), cell]
+    return b"".join(parts)
+
+
+def batch(kinds: str, rows: int, keys: int, seed: int = 1) -> pa.RecordBatch:
+    rng = random.Random(seed)
+    relation = SCHEMA.relation_id.to_bytes(4, "big")
+    kind, payload = [], []
+    for number in range(rows):
+        what = kinds[number % len(kinds)]
+        new = tuple_data(row(rng, rng.randrange(keys)))
+        if what == "F":
+            kind.append(ord("U"))
+            payload.append(b"U" + relation + b"O" + new + b"N" + new)
+        else:
+            kind.append(ord(what))
+            payload.append(what.encode() + relation + b"N" + new)
+    sizes = np.fromiter((len(p) for p in payload), dtype=np.int64)
+    return pa.record_batch(
+        {
+            "offset": np.concatenate([[0], np.cumsum(sizes)[:-1]]),
+            "kind": np.array(kind, dtype=np.uint8),
+            "schema_id": np.ones(rows, dtype=np.int32),
+            "position": np.arange(rows, dtype=np.int64),
+            "ordinal": np.arange(rows, dtype=np.int64),
+            "xid": np.full(rows, 700, dtype=np.int64),
+            "commit_ts": np.full(rows, 10**15, dtype=np.int64),
+            "payload": pa.array(payload, pa.binary()),
+        }
+    )
+
+
+def measure(name: str, rows: int, work: Callable[[], object], seconds: float) -> float:
+    work()  # compile
+    best, cpu, times = float("inf"), 0.0, 0
+    start, cpu_start = time.perf_counter(), time.process_time()
+    while time.perf_counter() - start < seconds:
+        begin = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - begin)
+        times += 1
+    cpu = (time.process_time() - cpu_start) / times / rows
+    mean = (time.perf_counter() - start) / times / rows
+    print(
+        f"{name:34s} {1 / mean:12,.0f} rows/s mean {rows / best:12,.0f} best"
+        f" {cpu * 1e6:7.3f} CPU µs/row"
+    )
+    return 1 / mean
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch-rows", type=int, nargs="*", default=[8_192, 65_536])
+    parser.add_argument("--seconds", type=float, default=2.0)
+    arguments = parser.parse_args()
+    for rows in arguments.batch_rows:
+        inserts = batch("I", rows, 10**6)
+        indices = pa.array(np.arange(rows))
+        mean_bytes = inserts.column("payload").nbytes / rows - 4
+        print(f"-- batches of {rows} records, {mean_bytes:.0f} bytes of payload")
+        measure(
+            "floor: copy the payloads",
+            rows,
+            lambda b=inserts.column("payload"), i=indices: b.take(i),
+            arguments.seconds / 4,
+        )
+        for name, kinds, keys in (
+            ("inserts", "I", 10**6),
+            ("updates", "U", 10**6),
+            ("updates with full old images", "F", 10**6),
+        ):
+            records = batch(kinds, rows, keys)
+            measure(f"decode {name}", rows, lambda b=records: decode(b, SCHEMA), arguments.seconds)
+        for keys in (10**6, 1_000):
+            records = batch("IUU", rows, keys)
+            measure(
+                f"fold over {keys} keys", rows, lambda b=records: fold(b, SCHEMA), arguments.seconds
+            )
+    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()

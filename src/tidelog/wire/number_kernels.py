@@ -1,0 +1,284 @@
+"""HOT PATH. Kernels: number texts of a column → fixed-width values.
+
+Every kernel takes ``data`` (uint8[...]), ``start`` and ``length`` (int32[n], a length < 0 is NULL)
+and fills ``out``; it returns the first row that does not parse, or -1. NULL rows are set to 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+_MINUS, _PLUS, _DOT, _ZERO = ord("-"), ord("+"), ord("."), ord("0")
+_EXPONENT, _EXPONENT_CAPITAL = ord("e"), ord("E")
+_NAN = np.frombuffer(b"NaN", dtype=np.uint8)
+_INFINITY = np.frombuffer(b"Infinity", dtype=np.uint8)
+# A float64 holds these, and integers up to 2**53, exactly: one multiplication or division of the
+# two is correctly rounded (Clinger 1990, the fast path of every strtod).
+_POWERS_OF_TEN = np.array([10.0**k for k in range(23)])
+_EXACT_INTEGER = 2**53
+_MIDPOINT_BITS = 0x1FFFFFFF  # bits of a float64 below a float32's precision
+_MIDPOINT = 0x10000000
+_UINT64_TENS = np.array([10**k for k in range(20)], dtype=np.uint64)
+
+
+@njit(cache=True, nogil=True)
+def booleans(data, start, length, out):  # type: ignore[no-untyped-def]
+    """``t`` or ``f`` → uint8 1 or 0."""
+    for i in range(len(start)):
+        out[i] = 0
+        if length[i] < 0:
+            continue
+        if length[i] != 1:
+            return i
+        byte = data[start[i]]
+        if byte == 116:
+            out[i] = 1
+        elif byte != 102:
+            return i
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def integers(data, start, length, low, high, out):  # type: ignore[no-untyped-def]
+    """Decimal integers within ``low``..``high`` → ``out``'s integer type."""
+    for i in range(len(start)):
+        size = length[i]
+        if size < 0:
+            out[i] = 0
+            continue
+        position = np.int64(start[i])
+        end = position + size
+        negative = size > 0 and data[position] == _MINUS
+        if negative:
+            position += 1
+        # 19 digits fit into uint64; PostgreSQL writes no leading zeros.
+        if position == end or end - position > 19:
+            return i
+        value = np.uint64(0)
+        while position < end:
+            digit = np.uint64(data[position]) - np.uint64(_ZERO)  # wraps far above 9 if below '0'
+            if digit > np.uint64(9):
+                return i
+            value = value * np.uint64(10) + digit
+            position += 1
+        if negative:
+            if value > np.uint64(1) << np.uint64(63):
+                return i
+            signed = -np.int64(value)  # 2**63 wraps to the right result
+        else:
+            if value >= np.uint64(1) << np.uint64(63):
+                return i
+            signed = np.int64(value)
+        if signed < low or signed > high:
+            return i
+        out[i] = signed
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _equals(data, position, size, word):  # type: ignore[no-untyped-def]
+    if size != len(word):
+        return False
+    for k in range(size):  # noqa: SIM110 - numba has no all()
+        if data[position + k] != word[k]:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def floats(data, start, length, single, out, slow):  # type: ignore[no-untyped-def]
+    """Float texts → float64 in ``out``, exactly rounded (for float32 if ``single``), or marked in
+    ``slow`` (bool[n]) where the short way can't promise that. The grammar is checked for all.
+    """
+    for i in range(len(start)):
+        out[i] = 0.0
+        slow[i] = False
+        size = np.int64(length[i])
+        if size < 0:
+            continue
+        position = np.int64(start[i])
+        end = position + size
+        negative = size > 0 and data[position] == _MINUS
+        if negative:
+            position += 1
+        if position == end:
+            return i
+        if data[position] > 57:  # a letter
+            if not negative and _equals(data, position, size, _NAN):
+                out[i] = np.nan
+            elif _equals(data, position, end - position, _INFINITY):
+                out[i] = -np.inf if negative else np.inf
+            else:
+                return i
+            continue
+        mantissa = np.int64(0)
+        digits = 0  # significant ones
+        seen = 0
+        exponent = np.int64(0)
+        fraction = False
+        while position < end:
+            byte = data[position]
+            if byte >= 48 and byte <= 57:
+                seen += 1
+                if digits > 0 or byte != 48:
+                    digits += 1
+                if digits <= 18:
+                    mantissa = mantissa * 10 + np.int64(byte - 48)
+                if fraction:
+                    exponent -= 1
+            elif byte == _DOT and not fraction:
+                fraction = True
+            else:
+                break
+            position += 1
+        if seen == 0:
+            return i
+        if position < end:
+            if data[position] != _EXPONENT and data[position] != _EXPONENT_CAPITAL:
+                return i
+            position += 1
+            down = False
+            if position < end and (data[position] == _MINUS or data[position] == _PLUS):
+                down = data[position] == _MINUS
+                position += 1
+            if position == end or end - position > 5:
+                return i
+            power = np.int64(0)
+            while position < end:
+                if data[position] < 48 or data[position] > 57:
+                    return i
+                power = power * 10 + np.int64(data[position] - 48)
+                position += 1
+            exponent += -power if down else power
+        if digits > 18 or mantissa > _EXACT_INTEGER or exponent > 22 or exponent < -22:
+            if mantissa != 0:
+                slow[i] = True
+                continue
+            exponent = np.int64(0)
+        value = np.float64(mantissa)
+        if exponent < 0:
+            value /= _POWERS_OF_TEN[-exponent]
+        else:
+            value *= _POWERS_OF_TEN[exponent]
+        out[i] = -value if negative else value
+        if single and mantissa != 0:
+            # Rounding twice is wrong only from a float64 that lies midway between two float32s.
+            slow[i] = (out[i : i + 1].view(np.int64)[0] & _MIDPOINT_BITS) == _MIDPOINT
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def decimals(data, start, length, precision, scale, rounding, out, null):  # type: ignore[no-untyped-def]
+    """Numeric texts → decimal128, as ``out`` uint64[n, 2] (low word first).
+
+    ``NaN`` sets ``null[i]``. Digits beyond ``scale`` must be zeros, or are rounded half away from
+    zero, as PostgreSQL does, if ``rounding``.
+    """
+    for i in range(len(start)):
+        out[i, 0] = np.uint64(0)
+        out[i, 1] = np.uint64(0)
+        null[i] = length[i] < 0
+        size = np.int64(length[i])
+        if size < 0:
+            continue
+        position = np.int64(start[i])
+        end = position + size
+        if _equals(data, position, size, _NAN):
+            null[i] = True
+            continue
+        negative = size > 0 and data[position] == _MINUS
+        if negative:
+            position += 1
+        upper = np.uint64(0)  # the first digits; after them up to 19 more in lower
+        lower = np.uint64(0)
+        lower_digits = 0
+        digits = 0
+        seen = 0
+        fraction = -1  # digits after the point; -1 before it
+        carry = False
+        while position < end:
+            byte = data[position]
+            position += 1
+            if byte == _DOT:
+                if fraction >= 0:
+                    return i
+                fraction = 0
+                continue
+            if byte < 48 or byte > 57:
+                return i
+            seen += 1
+            if fraction >= 0:
+                fraction += 1
+                if fraction > scale:
+                    if fraction == scale + 1 and byte >= 53:
+                        carry = True
+                    if byte != 48 and not rounding:
+                        return i
+                    continue
+            if digits > 0 or byte != 48:
+                digits += 1
+                if digits > precision:
+                    return i
+                if digits <= 19:
+                    upper = upper * np.uint64(10) + np.uint64(byte - 48)
+                else:
+                    lower = lower * np.uint64(10) + np.uint64(byte - 48)
+                    lower_digits += 1
+        if seen == 0:
+            return i
+        zeros = scale - min(max(fraction, 0), scale)
+        if digits > 0:
+            digits += zeros
+            if digits > precision:
+                return i
+            for k in range(zeros):
+                if digits - zeros + k < 19:
+                    upper = upper * np.uint64(10)
+                else:
+                    lower = lower * np.uint64(10)
+                    lower_digits += 1
+        # value = upper * 10**lower_digits + lower in 128 bits, by halves of 32 bits
+        high = np.uint64(0)
+        low = upper
+        if lower_digits > 0:
+            factor = _UINT64_TENS[lower_digits]
+            mask = np.uint64(0xFFFFFFFF)
+            shift = np.uint64(32)
+            a0 = upper & mask
+            a1 = upper >> shift
+            b0 = factor & mask
+            b1 = factor >> shift
+            p00 = a0 * b0
+            middle = a1 * b0 + (p00 >> shift)
+            middle_low = (middle & mask) + a0 * b1
+            high = a1 * b1 + (middle >> shift) + (middle_low >> shift)
+            low = (middle_low << shift) | (p00 & mask)
+            low = low + lower
+            if low < lower:
+                high = high + np.uint64(1)
+        if rounding and carry:
+            low = low + np.uint64(1)
+            if low == np.uint64(0):
+                high = high + np.uint64(1)
+            if not _below_power_of_ten(high, low, precision):
+                return i
+        if negative:
+            low = ~low + np.uint64(1)
+            high = ~high
+            if low == np.uint64(0):
+                high = high + np.uint64(1)
+        out[i, 0] = low
+        out[i, 1] = high
+    return -1
+
+
+_TENS_HIGH = np.array([10**k >> 64 for k in range(39)], dtype=np.uint64)
+_TENS_LOW = np.array([10**k & (2**64 - 1) for k in range(39)], dtype=np.uint64)
+
+
+@njit(cache=True, nogil=True)
+def _below_power_of_ten(high, low, power):  # type: ignore[no-untyped-def]
+    if high != _TENS_HIGH[power]:
+        return high < _TENS_HIGH[power]
+    return low < _TENS_LOW[power]

@@ -68,7 +68,7 @@ class WriterThread(threading.Thread):
     def run(self) -> None:
         try:
             self._drain()
-        except BaseException as failure:  # handed to the reader, which decides
+        except BaseException as failure:  # noqa: BLE001 - handed to the reader, which decides
             self._buffer.fail(failure)
 
     def _drain(self) -> None:

@@ -491,15 +491,15 @@ class DumpCoordinator:
         try:
             self._engine.register(window)
             self._reader.write_watermark(window.low_mark)
-            failpoints.reach("chunk-after-low")
+            failpoints.hit("chunk.after_low")
             try:
                 rows = self._reader.read(task.request)
-                failpoints.reach("chunk-after-read")
+                failpoints.hit("chunk.after_read")
                 self._engine.resolve_unseen(rows.snapshot)
                 self._advance(task, rows)
                 self._engine.deliver(window, rows)
                 self._reader.write_watermark(window.high_mark)
-                failpoints.reach("chunk-after-high")
+                failpoints.hit("chunk.after_high")
             finally:
                 self._reader.release()
         except (ChunkError, ConnectionLostError) as error:
@@ -536,7 +536,7 @@ class DumpCoordinator:
         self.counters.chunks += 1
         self.counters.rows += len(closed.rows)
         self.counters.superseded += closed.rows_superseded
-        failpoints.reach("chunk-durable-before-progress")
+        failpoints.hit("chunk.durable_before_progress")
         if task.dump is None or task.progress is None:
             again = {self._keys.texts(key) for key in closed.reread}
             if again:  # still unseen: give the transaction time to become visible
@@ -613,10 +613,13 @@ class DumpCoordinator:
                 self._finish_if_done(task.dump)
                 self._store(task.dump)
             return
-        if task.dump is None and task.tries + 1 >= MAX_READ_FAILURES:
-            if self._catalogue.shape(task.table) is None:  # dropped: nothing is left to read
-                self._reread_done(task, list(task.request.keys or ()))
-                return
+        if (
+            task.dump is None
+            and task.tries + 1 >= MAX_READ_FAILURES
+            and self._catalogue.shape(task.table) is None
+        ):  # dropped: nothing is left to read
+            self._reread_done(task, list(task.request.keys or ()))
+            return
         self._again(task)
 
     def _again(self, task: Task) -> None:

@@ -111,7 +111,7 @@ class CaptureEngine:
                 self._buffer.raise_failure()
                 durable = self._writer.durable.acknowledge
                 if durable > acknowledged:
-                    failpoints.reach("before-acknowledge")
+                    failpoints.hit("capture.before_acknowledge")
                     acknowledged = durable
                     self._reader.acknowledge(durable)
         finally:
@@ -132,7 +132,7 @@ class CaptureEngine:
             with self._lock:
                 outcome = self._windows.on_watermark(event)
                 if isinstance(outcome, Closed):
-                    failpoints.reach("window-closed")
+                    failpoints.hit("window.closed")
                     item = self._coordinator.closed(outcome)
                     if item is not None:
                         self._put(item)

@@ -98,7 +98,7 @@ class Journal:
     def invisible(
         self, snapshot: Snapshot, is_table: Callable[[int], bool], before: int
     ) -> set[int]:
-        """Xids of batches numbered below ``before`` that touched the table unseen by the snapshot."""
+        """Xids, of batches numbered below ``before``, that touched the table unseen."""
         found: set[int] = set()
         for xid, schema, sequence in zip(self._xid, self._schema, self._sequence, strict=True):
             if sequence >= before:

@@ -81,7 +81,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Voided:
-    """A window that may not be used; ``unseen_xids``: whose keys the event log must be asked for."""
+    """A window that may not be used; ``unseen_xids``: ask the event log for the keys of these."""
 
     window: Window
     reason: VoidReason
@@ -156,7 +156,7 @@ class Windows:
         self._by_high.pop(window.high_mark, None)
 
     def seed_keys(self, table: TableName, xids: set[int], batches: list[LogBatch]) -> None:
-        """Hold the keys of ``xids``, whose records of the table were read back from the event log."""
+        """Hold the keys of ``xids``; ``batches``: their records, read back from the event log."""
         history = self._histories.get(table)
         if history is None:
             return
@@ -240,7 +240,7 @@ class Windows:
                 window.schema_seen = schema.schema_id
 
     def on_watermark(self, seen: WatermarkSeen) -> Closed | Voided | None:
-        """A mark stands here in the log; None for a low mark, or one that is not ours (any more)."""
+        """A mark stands here in the log; None for a low mark, or one that is not ours any more."""
         low = self._by_low.pop(seen.mark, None)
         if low is not None:
             low.low_position = seen.position

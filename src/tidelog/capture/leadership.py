@@ -1,0 +1,133 @@
+"""One leader at a time: acquire the lease, capture until something ends it, start again.
+
+Whatever ends a session, the next one starts from the event log's tail with nothing carried over in
+memory; so a crash, a lost race and a lost connection all are the same case.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from tidelog.errors import LeaseLostError, Policy, TidelogError
+from tidelog.ports import Election, Lease
+
+logger = logging.getLogger(__name__)
+
+RETRY_FIRST_S = 0.5
+RETRY_MOST_S = 30.0
+
+
+class Session(Protocol):
+    """One leadership's work, from the tail on."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Until ``stop`` or a failure, which is raised."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class LeaseKeeper:
+    """Renews a lease in a thread of its own; `check` fails closed once it is in doubt."""
+
+    def __init__(self, election: Election, lease: Lease, every_s: float) -> None:
+        self._election = election
+        self._lease = lease
+        self._every_s = every_s
+        self._stopped = threading.Event()
+        self._lost: LeaseLostError | None = None
+        self._thread = threading.Thread(target=self._keep, name="tidelog-lease", daemon=True)
+        self._thread.start()
+
+    @property
+    def lease(self) -> Lease:
+        return self._lease
+
+    def check(self) -> None:
+        """Raises LeaseLostError if the lease may have ended. Called before every append."""
+        if self._lost is not None:
+            raise self._lost
+        if time.monotonic() >= self._lease.deadline:
+            raise LeaseLostError(
+                f"the lease of epoch {self._lease.epoch} ended before it was renewed; another "
+                "capture may lead now. This one stands by"
+            )
+
+    def _keep(self) -> None:
+        while not self._stopped.wait(self._every_s):
+            try:
+                self._lease = self._election.renew(self._lease)
+            except LeaseLostError as error:
+                self._lost = error
+                return
+            except TidelogError as error:  # the state store is away: the deadline decides
+                logger.warning("the lease could not be renewed: %s", error)
+
+    def release(self) -> None:
+        self._stopped.set()
+        self._thread.join(5)
+        if self._lost is None:
+            with contextlib.suppress(TidelogError):
+                self._election.release(self._lease)
+
+
+def lead(
+    election: Election,
+    open_session: Callable[[LeaseKeeper], Session],
+    stop: threading.Event,
+    *,
+    renew_every_s: float,
+    on_state: Callable[[str, str], None] = lambda _state, _reason: None,
+) -> None:
+    """Stand by until leader, lead until the session ends, and so on until ``stop``.
+
+    Args:
+        election: gives the leases.
+        open_session: builds a session on the event log's tail; it appends the fence.
+        stop: ends everything; what was read is made durable first.
+        renew_every_s: below a third of the lease's length.
+        on_state: told ``standby``, ``leading`` or ``retrying``, and why.
+
+    Raises:
+        TidelogError: whose policy is to stop.
+    """
+    retry_s = RETRY_FIRST_S
+    while not stop.is_set():
+        lease = election.acquire()
+        if lease is None:
+            on_state("standby", "another capture leads")
+            stop.wait(renew_every_s)
+            continue
+        keeper = LeaseKeeper(election, lease, renew_every_s)
+        started = time.monotonic()
+        session: Session | None = None
+        try:
+            session = open_session(keeper)
+            on_state("leading", "")
+            session.run(stop)
+        except TidelogError as error:
+            if error.policy is Policy.STOP:
+                raise
+            if time.monotonic() - started > 30:
+                retry_s = RETRY_FIRST_S
+            logger.warning("capture starts again from the event log's tail: %s", error)
+            on_state("retrying", str(error))
+            _close(session)
+            session = None
+            keeper.release()
+            stop.wait(retry_s)
+            retry_s = min(RETRY_MOST_S, retry_s * 2)
+        finally:
+            _close(session)
+            keeper.release()
+
+
+def _close(session: Session | None) -> None:
+    if session is not None:
+        with contextlib.suppress(TidelogError):
+            session.close()

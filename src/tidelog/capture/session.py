@@ -1,0 +1,239 @@
+"""One leadership's work: the engine's loop, the dumps' thread and the housekeeping beside them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tidelog.capture.catalogue_watch import SHAPES_KEY, CatalogueWatch, changes_rows
+from tidelog.capture.dumps import DUMP_PREFIX, REREAD_KEY, DumpCoordinator
+from tidelog.capture.engine import CaptureEngine
+from tidelog.errors import ConnectionLostError, TidelogError
+from tidelog.model.records import ChunkMeta
+from tidelog.model.schema import TableName
+from tidelog.ports import Catalogue, ChunkReader, LogReader, SchemaSeen, StateStore
+
+logger = logging.getLogger(__name__)
+
+INITIAL_DUMP = "initial"
+STATUS_KEY = "status"
+GENERATION_KEY = "log-generation"
+STATUS_EVERY_S = 1.0
+LOOK_EVERY_S = 5.0
+MAINTAIN_EVERY_S = 30.0
+
+
+@dataclass(slots=True)
+class Housekeeping:
+    """What is done beside the log, by one thread.
+
+    Attributes:
+        commands: act on commands that wait.
+        maintain: roll up, retain, quarantine.
+        sync_tables: publish tables that newly match; they are returned.
+        on_status: told the status document now and then.
+    """
+
+    commands: Callable[[DumpCoordinator], None]
+    maintain: Callable[[], None]
+    sync_tables: Callable[[], Sequence[TableName]]
+    on_status: Callable[[dict[str, Any]], None]
+
+
+class CaptureSession:
+    """Runs engine, coordinator and housekeeping until one of them ends."""
+
+    def __init__(
+        self,
+        *,
+        engine: CaptureEngine,
+        coordinator: DumpCoordinator,
+        reader: LogReader,
+        catalogue: Catalogue,
+        chunk_reader: ChunkReader,
+        snapshot_reader: ChunkReader,
+        state: StateStore,
+        housekeeping: Housekeeping,
+        patterns: Sequence[str],
+        chunks: Iterable[tuple[int, ChunkMeta]],
+        initial_dump: bool,
+        epoch: int,
+        holder: str,
+        generation: str,
+        close_log: Callable[[], None],
+    ) -> None:
+        self.engine = engine
+        self.coordinator = coordinator
+        self._reader = reader
+        self._catalogue = catalogue
+        self._chunk_reader = chunk_reader
+        self._snapshot_reader = snapshot_reader
+        self._state = state
+        self._housekeeping = housekeeping
+        self._patterns = patterns
+        self._chunks = chunks
+        self._initial_dump = initial_dump
+        self._epoch = epoch
+        self._holder = holder
+        self._generation = generation
+        self._close_log = close_log
+        self._ended = threading.Event()
+        self._failure: BaseException | None = None
+        self._watch = CatalogueWatch(catalogue, state, patterns, self._dump_again)
+        self._schema_dumps: list[tuple[TableName, str]] = []
+
+    def run(self, stop: threading.Event) -> None:
+        """Until ``stop`` or the first failure of any part, which is raised."""
+        self._bind_state()
+        self.coordinator.recover(self.engine, self._chunks)
+        if self._initial_dump:
+            self._request_initial()
+        threads = [
+            threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
+            for name, work in (
+                ("tidelog-dumps", lambda: self.coordinator.run(self._ended)),
+                ("tidelog-housekeeping", self._keep_house),
+                ("tidelog-stop", lambda: self._wait_for(stop)),
+            )
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self.engine.run(self._ended)
+        finally:
+            self._ended.set()
+            for thread in threads:
+                thread.join(10)
+        if self._failure is not None:
+            raise self._failure
+        self._publish_status()
+
+    def _bind_state(self) -> None:
+        """Progress belongs to one event log: with another one it would hide rows never dumped."""
+        stored = self._state.get(GENERATION_KEY)
+        if stored is not None and stored.value == self._generation:
+            return
+        if stored is not None:
+            for prefix in (DUMP_PREFIX, REREAD_KEY, SHAPES_KEY):
+                for key in self._state.keys(prefix):
+                    self._state.delete(key)
+        self._state.put(GENERATION_KEY, self._generation, None)
+
+    def close(self) -> None:
+        self._ended.set()
+        for part in (self._reader, self._chunk_reader, self._snapshot_reader, self._catalogue):
+            part.close()
+        self._close_log()
+
+    def on_schema(self, seen: SchemaSeen) -> None:
+        """Told by the engine; the dump, if one is due, is asked for by the housekeeping."""
+        reason = changes_rows(seen)
+        if reason is not None and seen.schema.key:
+            self._schema_dumps.append((seen.schema.table, reason))
+
+    # ------------------------------------------------------------ threads
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as failure:  # noqa: BLE001 - raised by run
+            if self._failure is None:
+                self._failure = failure
+            self._ended.set()
+
+    def _wait_for(self, stop: threading.Event) -> None:
+        while not self._ended.is_set():
+            if stop.wait(0.05):
+                self._ended.set()
+
+    def _keep_house(self) -> None:
+        due = dict.fromkeys(("status", "look", "maintain"), 0.0)
+        every = {"status": STATUS_EVERY_S, "look": LOOK_EVERY_S, "maintain": MAINTAIN_EVERY_S}
+        while not self._ended.wait(0.1):
+            self._housekeeping.commands(self.coordinator)
+            while self._schema_dumps:
+                self._dump_again(*self._schema_dumps.pop(0))
+            now = time.monotonic()
+            for work in [name for name, at in due.items() if now >= at]:
+                due[work] = now + every[work]
+                try:
+                    self._do(work)
+                except ConnectionLostError as error:
+                    logger.warning("%s: %s", work, error)
+
+    def _do(self, work: str) -> None:
+        if work == "status":
+            self.engine.prune_journal(self._snapshot_reader.current_snapshot)
+            self._publish_status()
+        elif work == "look":
+            for table in self._housekeeping.sync_tables():
+                self._dump_again(table, "the table is new")
+            self._watch.look()
+        else:
+            self._housekeeping.maintain()
+
+    # ------------------------------------------------------------ dumps of our own
+
+    def _request_initial(self) -> None:
+        """Dump every captured table once, in the life of this event log."""
+        tables = self._catalogue.tables(self._patterns)
+        if tables:
+            self.coordinator.request(
+                INITIAL_DUMP, tables, reason="initial", now_ms=int(time.time() * 1000)
+            )
+
+    def _dump_again(self, table: TableName, reason: str) -> None:
+        """Queue a dump of the table, unless one waits that has not begun to read it."""
+        for dump in self.coordinator.dumps():
+            if dump.finished or not dump.whole_tables:
+                continue
+            for progress in dump.tables:
+                if (progress.table, progress.status) == (str(table), "pending"):
+                    return
+        now_ms = int(time.time() * 1000)
+        try:
+            self.coordinator.request(
+                f"auto-{table.namespace}-{table.name}-{now_ms}",
+                [table],
+                reason=reason,
+                now_ms=now_ms,
+            )
+        except TidelogError as error:
+            logger.warning("%s could not be dumped again: %s", table, error)
+        else:
+            logger.info("%s is dumped again: %s", table, reason)
+
+    # ------------------------------------------------------------ status
+
+    def _publish_status(self) -> None:
+        status = self.status()
+        self._state.put(STATUS_KEY, status, None)
+        self._housekeeping.on_status(status)
+
+    def status(self) -> dict[str, Any]:
+        """What `tidelog status` shows, as JSON."""
+        progress = asdict(self.engine.progress())
+        counters = asdict(self.coordinator.counters)
+        return {
+            "holder": self._holder,
+            "epoch": self._epoch,
+            "updated_ms": int(time.time() * 1000),
+            "capture": progress,
+            "dump_options": asdict(self.coordinator.options),
+            "dump_counters": counters,
+            "dumps": [dump_summary(dump.to_json()) for dump in self.coordinator.dumps()[-20:]],
+        }
+
+
+def dump_summary(dump: dict[str, Any]) -> dict[str, Any]:
+    """A dump's stored document without keys and ranges, which hold cell values."""
+    hidden = ("ranges", "keys", "spared")
+    tables = [
+        {**{k: v for k, v in table.items() if k not in hidden}, "ranges": len(table["ranges"])}
+        for table in dump["tables"]
+    ]
+    return {**dump, "tables": tables, "where": None if dump["where"] is None else "(condition)"}

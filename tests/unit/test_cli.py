@@ -1,0 +1,379 @@
+"""The command line: what each command asks of the runtime, what it writes, how it exits."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import tidelog
+from tidelog import cli
+from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, SetDumpOptions, StopSnapshot
+from tidelog.errors import ConnectionLostError, GapError, LeaseLostError, PreflightError
+from tidelog.exits import stopping
+
+CONFIG = """\
+source: {kind: postgres, url: "postgresql://u:s3cret@localhost/shop"}
+log: {path: log}
+outputs: [{kind: delta, path: lake}]
+"""
+
+
+class Runtime(ModuleType):
+    """Records what the command line asks for; stands where `tidelog.runtime` is imported."""
+
+    def __init__(self) -> None:
+        super().__init__("tidelog.runtime")
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.answers: dict[str, Any] = {
+            "send_command": {"id": "1", "state": "done", "details": {"paused": 1}, "error": None}
+        }
+        self.failure: BaseException | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.calls.append((name, {"arguments": arguments, **options}))
+            if self.failure is not None:
+                raise self.failure
+            for option in ("on_status", "on_progress"):
+                if option in options:
+                    options[option]({"position": "0/1", "rows": 7})
+            return self.answers.get(name)
+
+        return call
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
+    module = Runtime()
+    monkeypatch.setitem(sys.modules, "tidelog.runtime", module)
+    monkeypatch.setattr(tidelog, "runtime", module, raising=False)
+    return module
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    file = tmp_path / "tidelog.yaml"
+    file.write_text(CONFIG, encoding="utf-8")
+    return str(file)
+
+
+def invoke(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    return int(caught.value.code or 0)
+
+
+def test_every_command_of_the_public_surface_exists() -> None:
+    commands = cli.app.registered_commands
+    names = {command.name or command.callback.__name__ for command in commands}  # type: ignore[union-attr]
+    runs = {"demo", "run", "capture", "pipeline"}
+    dumps = {"dump", "pause", "resume", "cancel", "set"}
+    assert names == runs | dumps | {"check", "status", "log", "verify"}
+
+
+def test_help_is_quick_and_imports_nothing_heavy() -> None:
+    script = (
+        "import sys, tidelog.cli as c\n"
+        "try: c.main(['--help'])\n"
+        "except SystemExit as e: assert e.code == 0\n"
+        "heavy = {'numba', 'pyarrow', 'pyspark', 'psycopg', 'pydantic'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=60)
+
+
+def test_version_and_usage_errors_have_their_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke("--version") == 0
+    assert capsys.readouterr().out == f"tidelog {tidelog.__version__}\n"
+    assert invoke("nonsense") == 2
+    assert invoke("status") == 2
+    assert invoke("--log-level", "loud", "status", "x") == 2
+
+
+def test_bad_configuration_is_told_with_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "t.yaml"
+    file.write_text(CONFIG + "dmp: {}\n")
+    assert invoke("status", str(file), "--json") == 2
+    captured = capsys.readouterr()
+    assert "t.yaml:4: dmp: unknown key; did you mean 'dump'?" in captured.err
+    assert json.loads(captured.out)["error"]["kind"] == "ConfigError"
+    assert invoke("status", str(tmp_path / "nowhere.yaml")) == 2
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "text"),
+    [
+        (GapError("the slot is ahead"), 1, "error: the slot is ahead\n"),
+        (PreflightError("wal_level is replica"), 2, "error: wal_level is replica\n"),
+        (ConnectionLostError("gone"), 1, "error: gone (this may pass: try again)\n"),
+        (LeaseLostError("lost"), 1, "(start it again; it goes on from what is durable)"),
+    ],
+)
+def test_error_has_its_exit_code_and_advice(
+    runtime: Runtime,
+    config: str,
+    capsys: pytest.CaptureFixture[str],
+    failure: Exception,
+    code: int,
+    text: str,
+) -> None:
+    runtime.failure = failure
+    assert invoke("capture", config) == code
+    assert text in capsys.readouterr().err
+
+
+def test_unexpected_error_shows_where_but_not_its_text(
+    runtime: Runtime,
+    config: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runtime.failure = ValueError("row ('s3cret')")
+    assert invoke("status", config, "--json") == 1
+    captured = capsys.readouterr()
+    assert "internal error (ValueError)" in captured.err
+    assert "cli.py" in captured.err
+    assert "s3cret" not in captured.err + captured.out
+    monkeypatch.setenv("TIDELOG_DEBUG", "1")
+    assert invoke("status", config) == 1
+    assert "s3cret" in capsys.readouterr().err
+
+
+def test_status_as_json_and_as_lines(
+    runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime.answers["status"] = {
+        "leader": None,
+        "log": {"bytes": 4 << 20},
+        "dumps": [{"dump": "d1", "status": "running", "tables": [{"table": "a.b", "rows": 5}]}],
+    }
+    assert invoke("status", config, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == runtime.answers["status"]
+    assert invoke("status", config) == 0
+    out = capsys.readouterr().out
+    assert "leader: -\n" in out
+    assert "log.bytes: 4MiB\n" in out
+    assert "dumps: dump=d1 status=running" in out
+
+
+def test_check_says_how_to_mend_and_exits_2_only_for_errors(
+    runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ok = {"check": "wal_level", "level": "ok", "message": "logical", "fix": None}
+    bad = {"check": "slots", "level": "error", "message": "none free", "fix": "ALTER SYSTEM …;"}
+    runtime.answers["check"] = [ok, bad]
+    assert invoke("check", config) == 2
+    assert capsys.readouterr().out == (
+        "✓ wal_level: logical\n✗ slots: none free\n      ALTER SYSTEM …;\n"
+    )
+    assert invoke("check", config, "--json") == 2
+    assert json.loads(capsys.readouterr().out) == {"ok": False, "findings": [ok, bad]}
+    runtime.answers["check"] = [ok, {**bad, "level": "warning"}]
+    assert invoke("check", config) == 0
+
+
+def sent(runtime: Runtime) -> Any:
+    [(_, call)] = [call for call in runtime.calls if call[0] == "send_command"]
+    return call["arguments"][1]
+
+
+def test_dump_becomes_a_command(runtime: Runtime, config: str) -> None:
+    assert invoke("dump", config, "-t", "public.a", "--table", "public.b*", "--id", "x") == 0
+    assert sent(runtime) == ExecuteSnapshot(dump_id="x", tables=("public.a", "public.b*"))
+
+
+def test_dump_of_keys_from_option_and_file(runtime: Runtime, config: str, tmp_path: Path) -> None:
+    assert invoke("dump", config, "-t", "p.a", "--keys", '[{"id": 1}]') == 0
+    assert sent(runtime).keys == (("1",),)
+    assert sent(runtime).key_columns == ("id",)
+    runtime.calls.clear()
+    (tmp_path / "keys.json").write_text('["a", 1]\n["b", 2]\n')
+    assert invoke("dump", config, "-t", "p.a", "--keys-file", str(tmp_path / "keys.json")) == 0
+    assert sent(runtime).keys == (("a", "1"), ("b", "2"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--where", "x = 1"],
+        ["-t", "orders"],
+        ["-t", "p.a", "--keys", "[1]", "--keys-file", "f"],
+        ["-t", "p.a", "--keys", "{"],
+        ["-t", "p.a", "--keys-file", "/nonexistent"],
+        ["--mode", "sideways"],
+        ["--id", "not an id"],
+    ],
+)
+def test_bad_dump_is_refused_before_anything_is_sent(
+    runtime: Runtime, config: str, arguments: list[str]
+) -> None:
+    assert invoke("dump", config, *arguments) == 2
+    assert runtime.calls == []
+
+
+def test_dump_wait_exits_by_how_the_dump_ended(
+    runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime.answers["dump_wait"] = {"dump_id": "x", "status": "completed"}
+    assert invoke("dump", config, "--wait", "--json", "--id", "x") == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[-1] == {"dump_id": "x", "status": "completed"}
+    runtime.answers["dump_wait"] = {"dump_id": "x", "status": "aborted"}
+    assert invoke("dump", config, "--wait", "--id", "x") == 1
+
+
+def test_pause_cancel_and_set_become_commands(runtime: Runtime, config: str) -> None:
+    assert invoke("pause", config) == 0
+    assert sent(runtime) == PauseSnapshot()
+    runtime.calls.clear()
+    assert invoke("cancel", config, "d1", "-t", "a.b") == 0
+    assert sent(runtime) == StopSnapshot(dump_id="d1", tables=("a.b",))
+    runtime.calls.clear()
+    assert invoke("set", config, "chunk_rows=500", "delay=1.5s", "parallelism=2") == 0
+    assert sent(runtime) == SetDumpOptions(chunk_rows=500, delay_ms=1500, parallelism=2)
+    assert invoke("set", config, "chunk_rows") == 2
+    assert invoke("set", config, "speed=9") == 2
+    assert invoke("set", config, "delay=soon") == 2
+    assert invoke("set", config) == 2
+
+
+def test_command_that_failed_or_waits_is_told_apart(
+    runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = {"id": "1", "state": "failed", "details": {}, "error": "no dump is running"}
+    runtime.answers["send_command"] = answer
+    assert invoke("resume", config) == 1
+    assert "error: no dump is running" in capsys.readouterr().err
+    runtime.answers["send_command"] = {**answer, "state": "waiting", "error": None}
+    assert invoke("resume", config) == 0
+    assert "No capture has acted on it" in capsys.readouterr().out
+
+
+def test_log_writes_json_lines(
+    runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime.answers["read_log"] = iter([{"op": "c", "after": {"name": "ä"}}, {"op": "d"}])
+    assert invoke("log", config, "--table", "a.b", "--from", "17", "--follow") == 0
+    assert capsys.readouterr().out == '{"op": "c", "after": {"name": "ä"}}\n{"op": "d"}\n'
+    [(_, call)] = runtime.calls
+    assert (call["table"], call["start"], call["follow"]) == ("a.b", 17, True)
+
+
+def test_verify_exits_1_when_a_key_differs(runtime: Runtime, config: str) -> None:
+    runtime.answers["verify"] = {"equal": True, "tables": []}
+    assert invoke("verify", config) == 0
+    runtime.answers["verify"] = {"equal": False, "tables": [{"table": "a.b", "differing": 1}]}
+    assert invoke("verify", config, "-t", "a.b", "--repair") == 1
+    assert runtime.calls[-1][1]["repair"] is True
+
+
+def test_demo_exits_1_unless_everything_is_equal(runtime: Runtime) -> None:
+    runtime.answers["demo"] = {"equal": False}
+    assert invoke("demo", "--json") == 1
+    runtime.answers["demo"] = {"equal": True}
+    assert invoke("demo", "--rows", "1000", "--seconds", "1") == 0
+
+
+def test_progress_is_json_lines_with_json_and_plain_lines_without_a_terminal(
+    runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke("capture", config, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"position": "0/1", "rows": 7}
+    assert invoke("pipeline", config, "--once") == 0
+    assert capsys.readouterr().out == "pipeline: position=0/1 rows=7\n"
+
+
+def test_pipeline_without_outputs_is_refused(runtime: Runtime, tmp_path: Path) -> None:
+    file = tmp_path / "t.yaml"
+    file.write_text(CONFIG.rsplit("outputs", 1)[0])
+    assert invoke("pipeline", str(file)) == 2
+    assert runtime.calls == []
+
+
+@pytest.fixture
+def process() -> Iterator[list[subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for child in started:
+        child.kill()
+        child.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_capture_in_order(
+    process: list[subprocess.Popen[str]], config: str, number: signal.Signals
+) -> None:
+    script = (
+        "import sys, types\n"
+        "import tidelog\n"
+        "runtime = types.ModuleType('tidelog.runtime')\n"
+        "def capture(config, on_status, stop_event):\n"
+        "    print('ready', flush=True)\n"
+        "    assert stop_event.wait(60)\n"
+        "    print('stopped in order', flush=True)\n"
+        "runtime.capture = capture\n"
+        "sys.modules['tidelog.runtime'] = tidelog.runtime = runtime\n"
+        "from tidelog.cli import main\n"
+        f"main(['capture', {config!r}])\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    process.append(child)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    child.send_signal(number)
+    out, _ = child.communicate(timeout=30)
+    assert out == "stopped in order\n"
+    assert child.returncode == 0
+
+
+def test_reader_that_has_enough_ends_log_without_a_word(
+    process: list[subprocess.Popen[str]], config: str
+) -> None:
+    script = (
+        "import sys, types, itertools\n"
+        "import tidelog\n"
+        "runtime = types.ModuleType('tidelog.runtime')\n"
+        "runtime.read_log = lambda *a, **k: ({'op': 'c', 'n': n} for n in itertools.count())\n"
+        "sys.modules['tidelog.runtime'] = tidelog.runtime = runtime\n"
+        "from tidelog.cli import main\n"
+        f"main(['log', {config!r}])\n"
+    )
+    read_end, write_end = os.pipe()
+    child = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=write_end, stderr=subprocess.PIPE, text=True
+    )
+    process.append(child)
+    os.close(write_end)
+    assert os.read(read_end, 100).startswith(b'{"op": "c", "n": 0}\n')
+    os.close(read_end)
+    _, err = child.communicate(timeout=30)
+    assert (child.returncode, err) == (0, "")
+
+
+def test_second_interrupt_ends_at_once() -> None:
+    with stopping() as stop:
+        signal.raise_signal(signal.SIGINT)
+        deadline = time.monotonic() + 5
+        while not stop.is_set() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert stop.is_set()
+        pid = os.fork()
+        if pid == 0:
+            signal.raise_signal(signal.SIGINT)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 128 + signal.SIGINT

@@ -89,7 +89,9 @@ def main() -> None:
     began = time.perf_counter()
     PgoutputScanner()
     print(f"kernel ready after {time.perf_counter() - began:.2f} s")
-    packed = [pg.packed(f) for f in feeds(arguments.transactions, arguments.rows, arguments.feed_bytes)]
+    packed = [
+        pg.packed(f) for f in feeds(arguments.transactions, arguments.rows, arguments.feed_bytes)
+    ]
     messages = sum(len(offsets) - 1 for _, offsets in packed)
     size = sum(len(data) for data, _ in packed)
     print(f"{messages:,} messages of {size / messages:.0f} bytes in {len(packed)} feeds")

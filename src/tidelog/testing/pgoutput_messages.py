@@ -1,4 +1,4 @@
-"""Builds pgoutput messages (protocol version 1), field by field as the PostgreSQL manual lists them.
+"""Builds pgoutput messages (protocol version 1), field by field as PostgreSQL's manual lists them.
 
 For tests and benchmarks only: an implementation apart from the decoders that they check.
 """
@@ -42,9 +42,7 @@ def tuple_data(values: Sequence[Value]) -> bytes:
 
 def begin(final_lsn: int, commit_ts: int = POSTGRES_EPOCH_US, xid: int = 700) -> bytes:
     """Begin; ``commit_ts`` in microseconds since 1970."""
-    return struct.pack(
-        "!cqqI", b"B", final_lsn, commit_ts - POSTGRES_EPOCH_US, xid & 0xFFFFFFFF
-    )
+    return struct.pack("!cqqI", b"B", final_lsn, commit_ts - POSTGRES_EPOCH_US, xid & 0xFFFFFFFF)
 
 
 def commit(final_lsn: int, end_lsn: int, commit_ts: int = POSTGRES_EPOCH_US) -> bytes:

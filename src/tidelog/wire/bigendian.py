@@ -14,13 +14,13 @@ from tidelog.model.records import UInt8s
 @njit(inline="always")
 def uint16_at(data: UInt8s, at: int) -> int:
     """The unsigned 16-bit integer at ``at``."""
-    return (np.int64(data[at]) << 8) | np.int64(data[at + 1])
+    return int((np.int64(data[at]) << 8) | np.int64(data[at + 1]))
 
 
 @njit(inline="always")
 def uint32_at(data: UInt8s, at: int) -> int:
     """The unsigned 32-bit integer at ``at``."""
-    return (
+    return int(
         (np.int64(data[at]) << 24)
         | (np.int64(data[at + 1]) << 16)
         | (np.int64(data[at + 2]) << 8)

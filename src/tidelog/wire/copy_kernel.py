@@ -70,7 +70,7 @@ def copy_to_inserts(
                 to = start
                 while at < size:
                     byte = data[at]
-                    if byte == _TAB or byte == _NEWLINE:
+                    if byte in (_TAB, _NEWLINE):
                         break
                     at += 1
                     if byte == _BACKSLASH:

@@ -39,7 +39,7 @@ _8 = np.uint64(8)
 
 
 @njit(cache=True, nogil=True)
-def hash64(data: UInt8s, start: int, end: int) -> int:
+def hash64(data: UInt8s, start: int, end: int) -> np.uint64:
     """A well mixed 64-bit hash of ``data[start:end]``."""
     size = end - start
     h = _SEED ^ (np.uint64(size) * _MULTIPLIER)
@@ -153,15 +153,20 @@ def extract_keys(
     """Write the key entries of ``records``; their number, or the negated fault.
 
     Args:
-        payload: with payload_offsets and kind, the batch.
+        payload: uint8[...], the batch's.
+        payload_offsets: int32[n + 1], the batch's.
+        kind: uint8[n], the batch's.
         records: indices into the batch.
         key_slot: int32[columns], a column's place in the match key, or -1.
         in_identity: bool[columns], does a ``K`` tuple carry the column?
         slots: columns of the match key.
         identity_has_key: does a ``K`` tuple carry the whole match key?
-        record: with hashes, effect, offsets and data, the entries: 2 per record (offsets one more)
-            and twice the records' payload bytes (an old value may serve both keys) plus 8 for each
-            slot of each record.
+        record: int32[2 * records], out, as all that follow: the columns of `KeyEntries`.
+        hashes: uint64[2 * records].
+        effect: uint8[2 * records].
+        offsets: int32[2 * records + 1].
+        data: uint8[...], twice the records' payload bytes (an old value may serve both keys) plus 8
+            for each slot of each record.
         fault_at: int32[1], out: the record that is at fault.
     """
     columns = len(key_slot)
@@ -179,8 +184,8 @@ def extract_keys(
         fault_at[0] = index
         if index < 0 or index >= len(kind):
             return -MALFORMED
-        at = np.int64(payload_offsets[index])
-        end = np.int64(payload_offsets[index + 1])
+        at = int(payload_offsets[index])
+        end = int(payload_offsets[index + 1])
         if at < 0 or end > len(payload):
             return -MALFORMED
         if kind[index] == _CONTROL or kind[index] == _MESSAGE:
@@ -194,7 +199,7 @@ def extract_keys(
             return -MALFORMED
         image = payload[at + 5]
         at += 6
-        has_old = image == _K or image == _O
+        has_old = image in (_K, _O)
         if (tag == _D) != has_old and tag != _U:
             return -MALFORMED
         if has_old:

@@ -3,9 +3,9 @@
 `PgoutputScanner` takes the payloads of XLogData messages and gives `LogBatch`es, with what a
 consumer must see in its place between them. Rows stay wire bytes; nothing here decodes a value.
 
-**Ordinals.** Every row message, every transactional logical message and every relation of a truncate
-counts one within its transaction, from 0, before any filter: the count depends on the wire alone, so
-that ``(position, ordinal)`` names the same record after a restart with other filters.
+**Ordinals.** Every row message, every transactional logical message and every relation of a
+truncate counts one within its transaction, from 0, before any filter: the count depends on the wire
+alone, so that ``(position, ordinal)`` names the same record after a restart with other filters.
 
 **Truncate.** One message may name several relations. Each captured one gets a record of its own,
 whose payload is the message narrowed to that relation.
@@ -354,14 +354,14 @@ class PgoutputScanner:
         return DecodeError(f"pgoutput: {what} ({where})")
 
 
-def readonly(array: np.ndarray, dtype: type[np.generic]) -> np.ndarray:  # type: ignore[type-arg]
+def readonly(array: np.ndarray, dtype: type[np.generic]) -> np.ndarray:
     """The array as the one type that the kernels are compiled for: contiguous and read-only."""
     view = np.ascontiguousarray(array, dtype=dtype).view()
     view.flags.writeable = False
     return view
 
 
-def _as_is(array: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def _as_is(array: np.ndarray) -> np.ndarray:
     return array
 
 

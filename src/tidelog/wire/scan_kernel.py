@@ -78,10 +78,17 @@ def scan(
         first: the message to begin at. Records are written from index ``first`` of the columns
             on and payload from ``offsets[first] - offsets[0]`` on, so that consecutive calls on one
             set of columns never overlap.
-        relations: sorted relation ids; relation_schemas: their schema ids (0: drop, WATCHED: stop).
+        relations: sorted relation ids.
+        relation_schemas: their schema ids (0: drop the rows, WATCHED: stop at them).
         state: int64[STATE_SLOTS], read and written.
-        kind: with the arrays after it, the columns of a `LogBatch`, each n (payload_offsets n + 1,
-            payload as long as the messages).
+        kind: uint8[n], out, as all that follow: the columns of `LogBatch`.
+        schema_id: int32[n].
+        position: int64[n].
+        ordinal: int64[n].
+        xid: int64[n].
+        commit_ts: int64[n].
+        payload_offsets: int32[n + 1].
+        payload: uint8[offsets[n] - offsets[0]].
 
     Returns:
         END, SPECIAL or an error code; CURSOR, RECORDS and PAYLOAD_BYTES are in ``state``.
@@ -116,7 +123,7 @@ def scan(
             code = MALFORMED
             break
         tag = data[start]
-        if tag == _I or tag == _U or tag == _D:
+        if tag in (_I, _U, _D):
             if not in_transaction:
                 code = OUTSIDE_TRANSACTION
                 break
@@ -125,7 +132,7 @@ def scan(
                 break
             image = data[start + 5]
             new_image = image == _N
-            old_image = image == _K or image == _O
+            old_image = image in (_K, _O)
             if (tag == _I and not new_image) or (tag == _D and not old_image):
                 code = MALFORMED
                 break
@@ -211,7 +218,7 @@ def scan(
                 break
             commit_end = max(commit_end, end_lsn)
             in_transaction = 0
-        elif tag == _R or tag == _Y or tag == _M or tag == _T:
+        elif tag in (_R, _Y, _M, _T):
             code = SPECIAL
             break
         elif tag == _O:

@@ -92,6 +92,17 @@ class PgoutputKeys:
             data=data[: offsets[entries]].copy(),
         )
 
+    def moved(self, batch: LogBatch) -> Int32s:
+        """Records of ``batch`` whose key changed and whose new state may lack columns.
+
+        These are the updates that carry an old key (``K``), and it may be that only a TOASTed key
+        made the server send it. A full old row (``O``) recovers what the new one lacks.
+        """
+        updates = np.flatnonzero(batch.kind == Kind.UPDATE)
+        image = batch.payload[batch.payload_offsets[updates] + 5]  # behind 'U' and the relation
+        moved: Int32s = updates[image == ord("K")].astype(np.int32)
+        return moved
+
     def texts(self, key: bytes) -> tuple[str | None, ...]:
         """An encoded key as the key columns' texts; inverse of `encode`.
 
@@ -124,9 +135,7 @@ class PgoutputKeys:
         return b"".join(parts)
 
 
-def copy_text_rows(
-    data: bytes | UInt8s, relation_id: int, schema_id: int, ncols: int
-) -> LogBatch:
+def copy_text_rows(data: bytes | UInt8s, relation_id: int, schema_id: int, ncols: int) -> LogBatch:
     r"""DUMP_ROW records of what ``COPY … TO STDOUT`` sent (text format, default delimiters).
 
     Args:

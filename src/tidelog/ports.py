@@ -1,9 +1,9 @@
-"""The Protocols that adapters implement. Few and small; a behaviour suite is each one's contract."""
+"""The Protocols that adapters implement: few and small; a behaviour suite is the contract."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tidelog.model.records import Int32s, KeyEntries, LogBatch, Resume, Snapshot
@@ -256,11 +256,13 @@ class Election(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DumpCompleted:
-    """A CONTROL record: a table's full dump is complete. Rows of the table that an output holds
-    with a version below ``first_offset`` are gone from the source, but for ``spared`` keys."""
+    """A CONTROL record: a table's full dump is complete.
+
+    Replaying from ``first_offset`` gives the table. With ``delete_absent``, rows that an
+    output holds of it with a version below ``first_offset`` are gone from the source.
+    """
 
     dump_id: str
     table: str
     first_offset: int
     delete_absent: bool
-    spared_keys: list[str] = field(default_factory=list)

@@ -14,10 +14,16 @@ FINISHED: frozenset[str] = frozenset({"done", "failed", "cancelled"})
 
 @dataclass(slots=True)
 class KeyRange:
-    """A completed range ``(low, high]`` of a table's key; None where open."""
+    """A completed range ``(low, high]`` of a table's key; None where open.
+
+    Ranges sort by key as they sort by ``order``, which each chunk was given when it was cut; only
+    the source can compare keys. ``last_order`` is that of the last chunk joined into the range.
+    """
 
     low: Key | None
     high: Key | None
+    order: float
+    last_order: float
 
 
 @dataclass(slots=True)
@@ -37,38 +43,29 @@ class TableProgress:
     rows_read: int = 0
     rows_superseded: int = 0
     estimated_rows: int = 0
-    spared: list[Key] = field(default_factory=list)
 
-    def add_range(self, low: Key | None, high: Key | None) -> None:
-        """Mark ``(low, high]`` complete and join it with its neighbours."""
-        for existing in self.ranges:
-            if (existing.low, existing.high) == (low, high):
-                return
-        ranges = {r.low: r for r in self.ranges}
-        ranges[low] = KeyRange(low, high)
-        joined: list[KeyRange] = []
-        ends = {r.high for r in ranges.values() if r.high is not None}
-        for start in [r for r in ranges.values() if r.low is None or r.low not in ends]:
-            current = KeyRange(start.low, start.high)
-            while current.high is not None and current.high in ranges:
-                current.high = ranges[current.high].high
-            joined.append(current)
-        joined.sort(key=lambda r: r.low is not None)
+    def add_range(self, low: Key | None, high: Key | None, order: float) -> bool:
+        """Mark ``(low, high]`` complete, joined with its neighbours; False if it was already."""
+        if any(known.order <= order <= known.last_order for known in self.ranges):
+            return False
+        self.ranges.append(KeyRange(low, high, order, order))
+        self.ranges.sort(key=lambda known: known.order)
+        joined = [self.ranges[0]]
+        for following in self.ranges[1:]:
+            last = joined[-1]
+            if last.high is not None and last.high == following.low:
+                joined[-1] = KeyRange(last.low, following.high, last.order, following.last_order)
+            else:
+                joined.append(following)
         self.ranges = joined
+        return True
 
     @property
     def complete(self) -> bool:
         """Is the whole key space one completed range?"""
         if self.keys is not None:
             return self.keys_done >= len(self.keys)
-        return len(self.ranges) == 1 and self.ranges[0] == KeyRange(None, None)
-
-    def cursor(self) -> Key | None:
-        """Where reading goes on: the end of the range that starts at the beginning."""
-        for existing in self.ranges:
-            if existing.low is None:
-                return existing.high
-        return None
+        return len(self.ranges) == 1 and self.ranges[0].low is self.ranges[0].high is None
 
 
 @dataclass(slots=True)
@@ -104,7 +101,6 @@ class DumpState:
             values["ranges"] = [KeyRange(_key(r["low"]), _key(r["high"])) for r in values["ranges"]]
             if values["keys"] is not None:
                 values["keys"] = [tuple(k) for k in values["keys"]]
-            values["spared"] = [tuple(k) for k in values["spared"]]
             tables.append(TableProgress(**values))
         return cls(**{**data, "tables": tables})
 

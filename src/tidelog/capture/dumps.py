@@ -46,8 +46,12 @@ class Log(Protocol):
     def deliver(self, window: Window, rows: ChunkRows) -> None: ...
     def discard(self, window: Window) -> None: ...
     def forget_table(self, table: TableName) -> None: ...
-    def append_control(self, value: dict[str, Any], done: Callable[[int], None]) -> int:
-        """Append behind all that was emitted; the number of the next batch of records."""
+    def append_control(self, value: dict[str, Any], done: Callable[[int], None]) -> None:
+        """Append behind all that was emitted."""
+        ...
+
+    def first_unseen(self, snapshot: Snapshot, table: TableName) -> int | None:
+        """The lowest offset of a durable record of ``table`` that the snapshot can't see."""
         ...
 
     def resolve_unseen(self, snapshot: Snapshot) -> None:
@@ -81,6 +85,8 @@ class Task:
     not_before: float = 0.0
     first_key: int = 0
     cut: bool = False  # its range is fixed: rows were read once
+    order: float = 0.0  # sorts as the range's keys
+    span: float = 1.0  # room in the order before the next range
     window: Window | None = None
     deadline: float = 0.0
 
@@ -124,8 +130,9 @@ class DumpCoordinator:
         self._retry: deque[Task] = deque()
         self._inflight: dict[str, Task] = {}
         self._cursor: dict[tuple[str, str], Key | None] = {}
+        self._cut: dict[tuple[str, str], float] = {}
         self._drained: set[tuple[str, str]] = set()
-        self._sequence: dict[tuple[str, str], int] = {}
+        self._started: set[tuple[str, str]] = set()
         self._starting: set[tuple[str, str]] = set()
         self._completing: set[tuple[str, str]] = set()
         self._rereads: dict[str, dict[Key, None]] = {}
@@ -165,9 +172,8 @@ class DumpCoordinator:
                     continue
                 for progress in found.tables:
                     if progress.table == meta.table and progress.keys is None:
-                        before = len(progress.ranges), progress.cursor()
-                        progress.add_range(_tuple(meta.low_key), _tuple(meta.high_key))
-                        if (len(progress.ranges), progress.cursor()) != before:
+                        low, high = _tuple(meta.low_key), _tuple(meta.high_key)
+                        if progress.add_range(low, high, meta.order):
                             changed[found.dump_id] = found
             for dump in changed.values():
                 self._store(dump)
@@ -285,11 +291,11 @@ class DumpCoordinator:
             rows_read=closed.rows_read,
             rows_superseded=closed.rows_superseded,
             keys_requested=len(task.request.keys or ()),
+            order=task.order,
         )
-        spared = [self._keys.texts(key) for key in closed.spared]
 
         def done(_offset: int) -> None:
-            self._inbox.put(lambda: self._chunk_done(task, closed, spared, absent))
+            self._inbox.put(lambda: self._chunk_done(task, closed, absent))
 
         if not len(closed.rows):
             done(-1)
@@ -398,7 +404,7 @@ class DumpCoordinator:
             spot = (dump.dump_id, progress.table)
             if spot in self._starting or spot in self._completing:
                 return None
-            if progress.first_offset is None or spot not in self._sequence:
+            if spot not in self._started:
                 self._start_table(dump, progress)
                 return None
             task = self._next_chunk(dump, progress)
@@ -412,7 +418,8 @@ class DumpCoordinator:
     def _start_table(self, dump: DumpState, progress: TableProgress) -> None:
         """Append the dump's first record: from its offset on, replay gives the table."""
         spot = (dump.dump_id, progress.table)
-        shape = self._catalogue.shape(_table(progress.table))
+        table = _table(progress.table)
+        shape = self._catalogue.shape(table)
         if shape is None or not shape.schema.key:
             progress.status = "failed"
             progress.reason = (
@@ -425,28 +432,54 @@ class DumpCoordinator:
             return
         progress.estimated_rows = shape.estimated_rows
         if progress.first_offset is not None:  # started before a restart
-            self._sequence[spot] = 1
-            self._cursor[spot] = progress.cursor()
+            self._started.add(spot)
+            self._cursor[spot] = None
+            self._refill(dump, progress)
             return
         dump.status = "running"
         self._starting.add(spot)
 
         def started(offset: int) -> None:
             def act() -> None:
+                # What was emitted before and is unseen by this snapshot may be unseen by a chunk's
+                # as well; then the chunk lacks it, and replay must begin with it.
+                unseen = self._engine.first_unseen(self._reader.current_snapshot(), table)
                 self._starting.discard(spot)
-                progress.first_offset = offset
+                self._started.add(spot)
+                progress.first_offset = offset if unseen is None else min(offset, unseen)
                 progress.status = "running"
                 self._cursor[spot] = None
                 self._store(dump)
 
             self._inbox.put(act)
 
-        def call() -> None:
-            self._sequence[spot] = self._engine.append_control(
-                {"type": "dump-started", "dump_id": dump.dump_id, "table": progress.table}, started
-            )
+        record = {"type": "dump-started", "dump_id": dump.dump_id, "table": progress.table}
+        self._calls.append(lambda: self._engine.append_control(record, started))
 
-        self._calls.append(call)
+    def _refill(self, dump: DumpState, progress: TableProgress) -> None:
+        """After a restart: read the gaps between completed ranges, then go on behind the last."""
+        table, spot = _table(progress.table), (dump.dump_id, progress.table)
+        low: Key | None = None
+        order = progress.ranges[0].order - 1 if progress.ranges else 0.0
+        for done in progress.ranges:
+            if done.low != low:
+                request = ChunkRequest(
+                    table,
+                    after=low,
+                    upto=done.low,
+                    limit_rows=self.options.chunk_rows,
+                    where=dump.where,
+                )
+                span = (done.order - order) / 2
+                task = Task(table, dump, progress, request, cut=True, order=order + span, span=span)
+                self._retry.append(task)
+            low, order = done.high, done.last_order
+        if progress.ranges:
+            last = progress.ranges[-1]
+            self._cut[spot] = last.last_order + 1
+            self._cursor[spot] = last.high
+            if last.high is None:
+                self._drained.add(spot)
 
     def _next_chunk(self, dump: DumpState, progress: TableProgress) -> Task | None:
         spot = (dump.dump_id, progress.table)
@@ -470,7 +503,9 @@ class DumpCoordinator:
             limit_rows=self.options.chunk_rows,
             where=dump.where,
         )
-        return Task(table, dump, progress, request)
+        order = self._cut.get(spot, 0.0)
+        self._cut[spot] = order + 1
+        return Task(table, dump, progress, request, order=order)
 
     def _read(self, task: Task) -> None:
         """Steps 1 to 6 of Algorithm 1 for one chunk; the window closes on the engine's thread."""
@@ -480,9 +515,6 @@ class DumpCoordinator:
             table=task.table,
             low_mark=f"{chunk_id}:low",
             high_mark=f"{chunk_id}:high",
-            dump_sequence=self._sequence.get(
-                (task.dump.dump_id, str(task.table)) if task.dump else ("", ""), 0
-            ),
         )
         task.window = window
         task.deadline = time.monotonic() + self._window_timeout_s
@@ -523,15 +555,18 @@ class DumpCoordinator:
                 else:
                     self._cursor[spot] = rows.last_key
             elif cut_short:  # rows were inserted since it was read first
-                rest = replace(task.request, after=rows.last_key)
-                self._retry.append(Task(task.table, task.dump, task.progress, rest, cut=True))
+                task.span /= 2
+                rest = replace(task, tries=0, not_before=0.0, window=None)
+                rest.request = replace(task.request, after=rows.last_key)
+                rest.order = task.order + task.span
+                self._retry.append(rest)
             task.cut = True
             if cut_short:
                 task.request = replace(task.request, upto=rows.last_key)
 
     # ------------------------------------------------------------ outcomes (under the lock)
 
-    def _chunk_done(self, task: Task, closed: Closed, spared: list[Key], absent: int) -> None:
+    def _chunk_done(self, task: Task, closed: Closed, absent: int) -> None:
         self._inflight.pop(closed.window.chunk_id, None)
         self.counters.chunks += 1
         self.counters.rows += len(closed.rows)
@@ -547,12 +582,11 @@ class DumpCoordinator:
         progress.chunks += 1
         progress.rows_read += closed.rows_read
         progress.rows_superseded += closed.rows_superseded
-        progress.spared = list(dict.fromkeys([*progress.spared, *spared]))
         if task.request.keys is not None:
             progress.keys_done += len(task.request.keys)
             progress.keys_absent += absent
         else:
-            progress.add_range(task.request.after, task.request.upto)
+            progress.add_range(task.request.after, task.request.upto, task.order)
         self._store(task.dump)
 
     def _complete_if_read(self, dump: DumpState, progress: TableProgress) -> None:
@@ -580,9 +614,8 @@ class DumpCoordinator:
             "table": progress.table,
             "first_offset": progress.first_offset,
             "delete_absent": dump.whole_tables,
-            "spared_keys": [list(key) for key in progress.spared],
         }
-        self._calls.append(lambda: _ignore(self._engine.append_control(record, completed)))
+        self._calls.append(lambda: self._engine.append_control(record, completed))
 
     def _void(self, voided: Voided) -> None:
         task = self._inflight.pop(voided.window.chunk_id, None)
@@ -630,8 +663,9 @@ class DumpCoordinator:
 
     def _forget(self, dump: DumpState, progress: TableProgress) -> None:
         spot = (dump.dump_id, progress.table)
-        self._sequence.pop(spot, None)
+        self._started.discard(spot)
         self._cursor.pop(spot, None)
+        self._cut.pop(spot, None)
         self._drained.discard(spot)
         self._release(_table(progress.table))
 
@@ -639,7 +673,7 @@ class DumpCoordinator:
         """Let the table's key history go if nothing reads the table any more."""
         if any(t.table == table for t in [*self._inflight.values(), *self._retry]):
             return
-        if any(name == str(table) for _dump, name in self._sequence):
+        if any(name == str(table) for _dump, name in self._started):
             return
         self._calls.append(lambda: self._engine.forget_table(table))
 
@@ -678,7 +712,3 @@ def _tuple(key: list[str | None] | None) -> Key | None:
 
 def _list(key: Key | None) -> list[str | None] | None:
     return None if key is None else list(key)
-
-
-def _ignore(_number: int) -> None:
-    """The completing record's place matters to nobody here."""

@@ -33,7 +33,13 @@ class EmittedLog(Protocol):
         """The records of ``xids`` on ``table``, in log order."""
         ...
 
-    def max_xid(self) -> int: ...
+    def first_offset_of(self, xids: Iterable[int], table: TableName) -> int | None:
+        """The lowest offset of a durable record of ``xids`` on ``table``; None if there is none."""
+        ...
+
+    def max_xid(self) -> int:
+        """The greatest xid in the event log; 0 if there is none."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +193,13 @@ class CaptureEngine:
         with self._lock:
             self._windows.forget(table)
 
-    def append_control(self, value: dict[str, Any], done: Callable[[int], None]) -> int:
+    def append_control(self, value: dict[str, Any], done: Callable[[int], None]) -> None:
         with self._lock:
             self._put(ControlItem(value, self._resume.position, done))
-            return self._windows.sequence + 1
+
+    def first_unseen(self, snapshot: Snapshot, table: TableName) -> int | None:
+        unseen = [int(x) for x in snapshot.invisible(self._emitted.max_xid())]
+        return self._emitted.first_offset_of(unseen, table) if unseen else None
 
     def resolve_unseen(self, snapshot: Snapshot) -> None:
         if self._windows.journal.complete:

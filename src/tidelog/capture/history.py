@@ -113,7 +113,7 @@ class Journal:
 @dataclass(slots=True)
 class Touched:
     """Keys touched by records, in log order: ``key`` binary[m], effect uint8[m], xid int64[m];
-    ``before_dump`` bool[m]: emitted before the dump's first record.
+    ``sequence`` int64[m]: the batch's number, -1 if read back from the event log.
     """
 
     key: pa.BinaryArray

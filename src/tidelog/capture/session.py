@@ -231,7 +231,7 @@ class CaptureSession:
 
 def dump_summary(dump: dict[str, Any]) -> dict[str, Any]:
     """A dump's stored document without keys and ranges, which hold cell values."""
-    hidden = ("ranges", "keys", "spared")
+    hidden = ("ranges", "keys")
     tables = [
         {**{k: v for k, v in table.items() if k not in hidden}, "ranges": len(table["ranges"])}
         for table in dump["tables"]

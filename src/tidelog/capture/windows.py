@@ -49,7 +49,6 @@ class Window:
     table: TableName
     low_mark: str
     high_mark: str
-    dump_sequence: int
     low_position: int | None = None
     rows: ChunkRows | None = None
     schema_seen: int | None = None
@@ -63,8 +62,7 @@ class Closed:
     """A window that closed: ``rows`` are to be appended here, before any later record.
 
     ``reread``: encoded keys whose superseding records lack columns, so that a key chunk must
-    complete them. ``spared``: encoded keys touched, before the dump's first record, by transactions
-    the chunk could not see: not to be taken for vanished.
+    complete them.
     """
 
     window: Window
@@ -76,7 +74,6 @@ class Closed:
     low_position: int
     high_position: int
     reread: list[bytes] = field(default_factory=list)
-    spared: list[bytes] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,24 +272,20 @@ class Windows:
 
         rows = chunk.rows
         reread: list[bytes] = []
-        spared: list[bytes] = []
         read = len(rows)
         if history.truncated_unseen(snapshot):
             rows = rows.filter(np.zeros(read, np.bool_))
         touched = history.invisible(snapshot)
-        if touched is not None:
-            earlier = touched.key.filter(pa.array(touched.sequence < window.dump_sequence))
-            spared = [key.as_py() for key in earlier.unique()]
-            if len(rows):
-                everything = np.arange(len(rows), dtype=np.int32)
-                keys = self._keys.keys(rows, everything, chunk.schema).keys()
-                superseded = pc.is_in(keys, value_set=touched.key)
-                completing = touched.key.filter(pa.array(np.isin(touched.effect, COMPLETING)))
-                lacking = pc.and_not(superseded, pc.is_in(keys, value_set=completing))
-                reread = [key.as_py() for key in keys.filter(lacking)]
-                if superseded.true_count:
-                    keep = ~superseded.to_numpy(zero_copy_only=False)
-                    rows = rows.filter(keep)
+        if touched is not None and len(rows):
+            everything = np.arange(len(rows), dtype=np.int32)
+            keys = self._keys.keys(rows, everything, chunk.schema).keys()
+            superseded = pc.is_in(keys, value_set=touched.key)
+            completing = touched.key.filter(pa.array(np.isin(touched.effect, COMPLETING)))
+            lacking = pc.and_not(superseded, pc.is_in(keys, value_set=completing))
+            reread = [key.as_py() for key in keys.filter(lacking)]
+            if superseded.true_count:
+                keep = ~superseded.to_numpy(zero_copy_only=False)
+                rows = rows.filter(keep)
         self.forget_visible(snapshot)
         return Closed(
             window=window,
@@ -304,5 +297,4 @@ class Windows:
             low_position=low_position,
             high_position=high_position,
             reread=reread,
-            spared=spared,
         )

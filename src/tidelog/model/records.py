@@ -7,7 +7,7 @@ transaction as counted on the wire before any filter of ours.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol
 
@@ -179,7 +179,8 @@ class ChunkMeta:
     rows_read: int
     rows_superseded: int
     keys_requested: int = 0
-    spared_keys: list[str] = field(default_factory=list)
+    order: float = 0.0
+    """Ranges of one dump and table sort by key as they sort by this."""
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}

@@ -7,6 +7,7 @@ updates, updates with full old images, and a fold. Floor: one pass that only cop
 from __future__ import annotations
 
 import argparse
+import functools
 import random
 import resource
 import time
@@ -15,7 +16,8 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.model.records import Kind
+from tidelog.testing.payloads import insert, record_batch, table_schema, update
 from tidelog.wire.decode import decode
 from tidelog.wire.fold import fold
 
@@ -24,20 +26,11 @@ COLUMNS = (
     ("paid", "bool"), ("created_at", "timestamptz"), ("due", "date"), ("status", "text"),
     ("email", "text"), ("note", "text"),
 )  # fmt: skip
-SCHEMA = TableSchema(
-    table=TableName("public", "orders"),
-    relation_id=16385,
-    columns=tuple(Column(name, 0, -1, logical, logical) for name, logical in COLUMNS),
-    key=("id",),
-    identity=("id",),
-    identity_kind="d",
-    wire_format="pgoutput",
-    schema_id=1,
-)
+SCHEMA = table_schema(COLUMNS, key=["id"])
 
 
-def row(rng: random.Random, key: int) -> list[bytes]:
-    texts = [
+def row(rng: random.Random, key: int) -> list[str]:
+    return [
         str(key), str(rng.randrange(10**6)), str(rng.randrange(100)),
         f"{rng.randrange(10**6)}.{rng.randrange(100):02d}", rng.choice("tf"),
         f"2024-{rng.randrange(1, 13):02d}-{rng.randrange(1, 29):02d} "
@@ -48,42 +41,20 @@ def row(rng: random.Random, key: int) -> list[bytes]:
         f"user{rng.randrange(10**6)}@example.com",
         "x" * rng.randrange(10, 40),
     ]  # fmt: skip
-    return [text.encode() for text in texts]
-
-
-def tuple_data(cells: list[bytes]) -> bytes:
-    parts = [len(cells).to_bytes(2, "big")]
-    for cell in cells:
-        parts += [b"t", len(cell).to_bytes(4, "big"), cell]
-    return b"".join(parts)
 
 
 def batch(kinds: str, rows: int, keys: int, seed: int = 1) -> pa.RecordBatch:
+    """``kinds`` in turn: I insert, U update, F update with a full old image."""
     rng = random.Random(seed)
-    relation = SCHEMA.relation_id.to_bytes(4, "big")
-    kind, payload = [], []
+    records = []
     for number in range(rows):
         what = kinds[number % len(kinds)]
-        new = tuple_data(row(rng, rng.randrange(keys)))
-        if what == "F":
-            kind.append(ord("U"))
-            payload.append(b"U" + relation + b"O" + new + b"N" + new)
+        new = row(rng, rng.randrange(keys))
+        if what == "I":
+            records.append((Kind.INSERT, insert(new)))
         else:
-            kind.append(ord(what))
-            payload.append(what.encode() + relation + b"N" + new)
-    sizes = np.fromiter((len(p) for p in payload), dtype=np.int64)
-    return pa.record_batch(
-        {
-            "offset": np.concatenate([[0], np.cumsum(sizes)[:-1]]),
-            "kind": np.array(kind, dtype=np.uint8),
-            "schema_id": np.ones(rows, dtype=np.int32),
-            "position": np.arange(rows, dtype=np.int64),
-            "ordinal": np.arange(rows, dtype=np.int64),
-            "xid": np.full(rows, 700, dtype=np.int64),
-            "commit_ts": np.full(rows, 10**15, dtype=np.int64),
-            "payload": pa.array(payload, pa.binary()),
-        }
-    )
+            records.append((Kind.UPDATE, update(new, new if what == "F" else None, b"O")))
+    return record_batch(records)
 
 
 def measure(name: str, rows: int, work: Callable[[], object], seconds: float) -> float:
@@ -117,7 +88,7 @@ def main() -> None:
         measure(
             "floor: copy the payloads",
             rows,
-            lambda b=inserts.column("payload"), i=indices: b.take(i),
+            functools.partial(inserts.column("payload").take, indices),
             arguments.seconds / 4,
         )
         for name, kinds, keys in (

@@ -11,7 +11,6 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidelog.model.records import Int32s, UInt8s
 from tidelog.wire import number_kernels, text_kernels, time_kernels
@@ -135,20 +134,12 @@ def _floats(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> p
     rows = np.flatnonzero(slow)
     if len(rows):
         texts = _texts(data, start[rows], length[rows], pa.string())
-        try:
-            values[rows] = texts.cast(kind).to_numpy(zero_copy_only=False)
-        except pa.ArrowInvalid:
-            raise CellError(_first_uncastable(texts, kind, rows)) from None
+        parsed = texts.cast(kind).to_numpy()  # the kernel has checked the grammar
+        too_large = np.isinf(parsed)
+        if too_large.any():
+            raise CellError(int(rows[np.argmax(too_large)]))
+        values[rows] = parsed
     return _fixed(kind, length, values)
-
-
-def _first_uncastable(texts: pa.Array, kind: pa.DataType, rows: npt.NDArray[np.int64]) -> int:
-    for i, row in enumerate(rows):
-        try:
-            pc.cast(texts[i], kind)
-        except pa.ArrowInvalid:
-            return int(row)
-    return int(rows[0])
 
 
 def _decimals(

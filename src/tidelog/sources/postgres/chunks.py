@@ -1,0 +1,297 @@
+"""`tidelog.ports.ChunkReader` over PostgreSQL: watermarks, and short reads between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import psycopg
+
+from tidelog.errors import ChunkError, ChunkVoidError
+from tidelog.model.records import LogBatch, UInt8s
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
+from tidelog.sources.postgres.chunk_sql import ChunkSql, Key, operator_schemas
+from tidelog.sources.postgres.connect import connect, quote_ident
+from tidelog.sources.postgres.copy_out import CopyReader
+from tidelog.sources.postgres.publication import WATERMARK_COLUMN, WATERMARK_TABLE
+from tidelog.sources.postgres.schemas import FoundTable, SchemaFinder
+from tidelog.sources.postgres.snapshot import PgSnapshot
+from tidelog.wire.tuples import absent_rows, copy_text_rows
+
+LOCK_TIMEOUT_MS = 2_000
+STATEMENT_TIMEOUT_MS = 600_000
+
+# SQLSTATE → what happened and what to do. The server's own text may quote a key's value.
+_REASONS = {
+    "55P03": "another session holds a conflicting lock (DDL is running)",
+    "57014": "the read took longer than its time limit: lower dump.chunk_rows, or add an index "
+    "that serves the dump's condition",
+    "42P01": "the table does not exist (any more)",
+    "3F000": "the table's schema does not exist (any more)",
+    "40P01": "the server ended it to break a deadlock",
+    "40001": "the server ended it for a conflict with recovery",
+}
+
+_UNESCAPED = {
+    b"b": b"\b",
+    b"f": b"\f",
+    b"n": b"\n",
+    b"r": b"\r",
+    b"t": b"\t",
+    b"v": b"\v",
+}
+
+
+class PostgresChunkReader:
+    """Reads chunks over two connections of its own. Used by one thread at a time.
+
+    Args:
+        dsn: connection string.
+        registry: numbers the schema that a chunk was read under.
+        watermark_schema: schema of the watermark table.
+        keys: surrogate keys by table pattern, see `SchemaFinder`.
+        lock_timeout_ms: how long a mark, or a read's lock against DDL, may wait.
+        statement_timeout_ms: how long a SELECT may take.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        registry: SchemaRegistry,
+        *,
+        watermark_schema: str = "tidelog",
+        keys: Mapping[str, Sequence[str]] | None = None,
+        lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+        statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
+    ) -> None:
+        self._dsn = dsn
+        self._registry = registry
+        self._finder = SchemaFinder(keys)
+        self._mark_sql = (
+            f"INSERT INTO {quote_ident(watermark_schema, WATERMARK_TABLE)} AS w "
+            f"(id, {WATERMARK_COLUMN}) VALUES (1, %s) "
+            f"ON CONFLICT (id) DO UPDATE SET {WATERMARK_COLUMN} = excluded.{WATERMARK_COLUMN}"
+        ).encode()
+        # A synchronous standby that hangs must not stall every window: marks commit locally.
+        self._mark_settings = {
+            "synchronous_commit": "local",
+            "lock_timeout": str(lock_timeout_ms),
+            "statement_timeout": str(max(lock_timeout_ms * 5, 10_000)),
+        }
+        # row_security off: a policy that would hide rows makes the read fail instead.
+        self._read_settings = {
+            "lock_timeout": str(lock_timeout_ms),
+            "statement_timeout": str(statement_timeout_ms),
+            "row_security": "off",
+        }
+        self._copy = CopyReader()
+        self._operators: dict[tuple[int, tuple[str, ...]], tuple[str, ...]] = {}
+        self._marks: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._reads: psycopg.Connection[tuple[Any, ...]] | None = None
+
+    # ------------------------------------------------------------------ port
+
+    def write_watermark(self, mark: str) -> None:
+        with _chunk_errors("writing a watermark"):
+            self._marking().execute(self._mark_sql, (mark,))
+
+    def read(self, request: ChunkRequest) -> ChunkRows:
+        with _chunk_errors(f"reading a chunk of {request.table}"):
+            connection = self._reading()
+            found, snapshot = self._begin(connection, request.table)
+            schema = self._registry.register(found.schema)
+            if request.keys is not None:
+                return self._read_keys(connection, request, schema, found.partitioned, snapshot)
+            return self._read_range(connection, request, schema, found.partitioned, snapshot)
+
+    def release(self) -> None:
+        connection = self._reads
+        if connection is None:
+            return
+        try:
+            connection.execute(b"ROLLBACK")
+        except psycopg.Error:
+            connection.close()
+            self._reads = None
+
+    def current_snapshot(self) -> PgSnapshot:
+        with _chunk_errors("taking a snapshot"):
+            row = self._marking().execute(b"SELECT pg_current_snapshot()::text").fetchone()
+        assert row is not None
+        return PgSnapshot.from_text(row[0])
+
+    def close(self) -> None:
+        for connection in (self._marks, self._reads):
+            if connection is not None:
+                connection.close()
+        self._marks = self._reads = None
+
+    # ------------------------------------------------------------------ reading
+
+    def _begin(
+        self, connection: psycopg.Connection[tuple[Any, ...]], table: TableName
+    ) -> tuple[FoundTable, PgSnapshot]:
+        """Begin, lock against DDL, *then* take the snapshot: rewrites are not MVCC-safe."""
+        # Without ONLY: it also locks partitions, and inheritors, which does no harm.
+        cursor = connection.execute(
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
+            f"LOCK TABLE {quote_ident(table.namespace, table.name)} IN ACCESS SHARE MODE;"
+            "SELECT pg_current_snapshot()::text".encode()
+        )
+        while cursor.nextset():
+            pass
+        row = cursor.fetchone()
+        assert row is not None
+        found = self._finder.find(connection, table)
+        if found is None:
+            raise ChunkError(f"reading a chunk of {table}: {_REASONS['42P01']}")
+        return found, PgSnapshot.from_text(row[0])
+
+    def _read_range(
+        self,
+        connection: psycopg.Connection[tuple[Any, ...]],
+        request: ChunkRequest,
+        schema: TableSchema,
+        partitioned: bool,
+        snapshot: PgSnapshot,
+    ) -> ChunkRows:
+        sql = self._sql(connection, schema, schema.key, partitioned)
+        for bound in (request.after, request.upto):
+            if bound is not None and len(bound) != len(schema.key):
+                raise ChunkVoidError(
+                    f"reading a chunk of {schema.table}: its primary key has changed since the "
+                    "dump began; start the dump of this table again"
+                )
+        query = sql.range(request.after, request.upto, request.limit_rows, request.where)
+        data, count = self._copy.read(connection.pgconn, query)
+        return ChunkRows(
+            schema=schema,
+            rows=_rows(data, schema),
+            snapshot=snapshot,
+            last_key=_last_key(data, schema, schema.key) if count else None,
+            exhausted=count < request.limit_rows,
+        )
+
+    def _read_keys(
+        self,
+        connection: psycopg.Connection[tuple[Any, ...]],
+        request: ChunkRequest,
+        schema: TableSchema,
+        partitioned: bool,
+        snapshot: PgSnapshot,
+    ) -> ChunkRows:
+        sql = self._sql(connection, schema, schema.match_key, partitioned)
+        keys = list(dict.fromkeys(request.keys or ()))
+        if any(len(key) != len(sql.key) for key in keys):
+            raise ChunkError(
+                f"reading keys of {schema.table}: a key has another number of values than the "
+                f"columns it stands for: {', '.join(sql.key)}"
+            )
+        if not keys:
+            return ChunkRows(schema, absent_rows([], schema), snapshot, None, True)
+        data, _ = self._copy.read(connection.pgconn, sql.of_keys(keys, request.where))
+        rows = _rows(data, schema)
+        data, _ = self._copy.read(connection.pgconn, sql.absent_keys(keys))
+        lines = data.tobytes().split(b"\n")[:-1]
+        absent = absent_rows([_fields(line) for line in lines], schema)
+        return ChunkRows(schema, _joined(rows, absent), snapshot, None, True)
+
+    def _sql(
+        self,
+        connection: psycopg.Connection[tuple[Any, ...]],
+        schema: TableSchema,
+        key: tuple[str, ...],
+        partitioned: bool,
+    ) -> ChunkSql:
+        if not key:
+            raise ChunkError(
+                f"{schema.table} has no primary key and can't be dumped: add one, or name a "
+                "unique key of it in source.keys"
+            )
+        known = (schema.schema_id, key)
+        if known not in self._operators:
+            self._operators[known] = operator_schemas(connection, schema, key)
+        return ChunkSql(schema, key, self._operators[known], partitioned)
+
+    # ------------------------------------------------------------------ connections
+
+    def _marking(self) -> psycopg.Connection[tuple[Any, ...]]:
+        if self._marks is None or self._marks.closed or self._marks.broken:
+            self._marks = connect(self._dsn, purpose="watermarks", settings=self._mark_settings)
+        return self._marks
+
+    def _reading(self) -> psycopg.Connection[tuple[Any, ...]]:
+        if self._reads is None or self._reads.closed or self._reads.broken:
+            self._reads = connect(self._dsn, purpose="chunks", settings=self._read_settings)
+        return self._reads
+
+
+@contextmanager
+def _chunk_errors(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        state = error.sqlstate or ""
+        reason = _REASONS.get(state)
+        if reason is None and state == "42501":
+            # insufficient_privilege names the object, never a value
+            reason = f"{error.diag.message_primary}; grant it (`tidelog check` prints the SQL)"
+        elif reason is None and (not state or state[:2] in ("08", "57")):
+            reason = "the connection was lost"
+        elif reason is None and state[:2] == "22":
+            reason = "a value of a key or of the dump's condition does not fit its column's type"
+        elif reason is None and state[:2] == "42":
+            reason = f"{error.diag.message_primary} (check the dump's condition)"
+        raise ChunkError(f"{doing}: {reason or 'the server refused'} (SQLSTATE {state})") from None
+
+
+def _rows(data: UInt8s, schema: TableSchema) -> LogBatch:
+    return copy_text_rows(data, schema.relation_id, schema.schema_id, len(schema.columns))
+
+
+def _last_key(data: UInt8s, schema: TableSchema, key: Sequence[str]) -> Key:
+    """The key of the last row; a newline inside a value is escaped in COPY's text format."""
+    tail = 4096
+    while True:
+        end = data[max(0, len(data) - tail) :].tobytes()
+        at = end.rfind(b"\n", 0, len(end) - 1)
+        if at >= 0 or tail >= len(data):
+            break
+        tail *= 16
+    fields = _fields(end[at + 1 : -1])
+    return tuple(fields[schema.column_index(name)] for name in key)
+
+
+def _fields(line: bytes) -> Key:
+    """One row of COPY's text format (manual, "COPY", File Formats)."""
+    return tuple(None if field == rb"\N" else _unescape(field) for field in line.split(b"\t"))
+
+
+def _unescape(field: bytes) -> str:
+    if b"\\" in field:
+        field = re.sub(
+            rb"\\(.)", lambda match: _UNESCAPED.get(match[1], match[1]), field, flags=re.DOTALL
+        )
+    return field.decode("utf-8", "surrogateescape")
+
+
+def _joined(first: LogBatch, second: LogBatch) -> LogBatch:
+    """Both batches' records in one."""
+    if not len(second):
+        return first
+    shifted = second.payload_offsets[1:] + first.payload_offsets[-1]
+    return LogBatch(
+        kind=np.concatenate([first.kind, second.kind]),
+        schema_id=np.concatenate([first.schema_id, second.schema_id]),
+        position=np.concatenate([first.position, second.position]),
+        ordinal=np.concatenate([first.ordinal, second.ordinal]),
+        xid=np.concatenate([first.xid, second.xid]),
+        commit_ts=np.concatenate([first.commit_ts, second.commit_ts]),
+        payload_offsets=np.concatenate([first.payload_offsets, shifted]),
+        payload=np.concatenate([first.payload, second.payload]),
+        resume=first.resume,
+    )

@@ -1,0 +1,315 @@
+"""Connections to PostgreSQL: pinned session settings, and errors that say what to do.
+
+The walsender's session and the chunk readers' must render every value alike, because rows from the
+log and rows from a SELECT are compared and decoded as text. So every session pins `PINNED`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tidelog.errors import (
+    ConfigError,
+    ConnectionLostError,
+    PreflightError,
+    SourceError,
+    TidelogError,
+)
+
+APPLICATION = "tidelog"
+
+# Each changes how some type is written as text (manual, "Client Connection Defaults").
+PINNED = {
+    "DateStyle": "ISO,YMD",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "TimeZone": "UTC",
+    "client_encoding": "UTF8",
+    "lc_monetary": "C",
+    "search_path": "",  # regclass and the like are qualified unless found in the path
+    "quote_all_identifiers": "off",
+}
+
+# A role's or database's defaults for these must not end our sessions at random.
+TIMEOUTS = {
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "lock_timeout": "0",
+}
+
+CONNECT_TIMEOUT_S = 10
+
+# (pattern in the server's or libpq's message, error class, what to do). libpq gives no SQLSTATE for
+# a failed connection; a server that answers in another language gets the general message.
+_REFUSALS: tuple[tuple[str, type[TidelogError], str], ...] = (
+    (
+        r"password authentication failed",
+        ConfigError,
+        "the password in source.url is wrong for this user",
+    ),
+    (
+        r"no password supplied",
+        ConfigError,
+        "the server wants a password: put one in source.url, e.g. from an environment variable",
+    ),
+    (
+        r"no pg_hba\.conf entry",
+        ConfigError,
+        "the server's pg_hba.conf does not let this user in from this host; add a line for it "
+        "(its database for SQL and for logical replication) and run SELECT pg_reload_conf()",
+    ),
+    (
+        r"database .* does not exist",
+        ConfigError,
+        "there is no such database: check the last part of source.url",
+    ),
+    (r"role .* does not exist", ConfigError, "there is no such user: check source.url"),
+    (
+        r"role .* is not permitted to log in",
+        ConfigError,
+        "let the role log in: ALTER ROLE <user> LOGIN",
+    ),
+    (
+        r"permission denied.*start WAL sender"
+        r"|must be superuser or replication role"
+        r"|permission denied to initiate",
+        PreflightError,
+        "the user needs the REPLICATION attribute: ALTER ROLE <user> REPLICATION",
+    ),
+    (
+        r"could not translate host name|Name or service not known|nodename nor servname",
+        ConfigError,
+        "the host name in source.url is not known",
+    ),
+    (
+        r"server does not support SSL|certificate|SSL error|sslmode",
+        ConfigError,
+        "TLS failed: check sslmode and certificates in source.url",
+    ),
+    (
+        r"too many clients|remaining connection slots|too many connections",
+        ConnectionLostError,
+        "the server has no free connection: raise max_connections or close some",
+    ),
+    (
+        r"number of requested standby connections exceeds|max_wal_senders",
+        ConnectionLostError,
+        "the server has no free WAL sender: raise max_wal_senders and restart it",
+    ),
+    (
+        r"starting up|shutting down|recovery mode|not yet accepting",
+        ConnectionLostError,
+        "the server is starting or stopping; it is tried again",
+    ),
+    (
+        r"Connection refused|No such file or directory|timeout expired|timed out|unreachable",
+        ConnectionLostError,
+        "nothing answers there: is the server running, and host and port right?",
+    ),
+)
+
+# Hosts that answered once in this process: a name that can't be resolved now is then an outage,
+# not a typing error.
+_reached: set[str] = set()
+
+
+def lsn_text(position: int) -> str:
+    """An int64 position as PostgreSQL writes it."""
+    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
+
+
+def lsn_value(text: str) -> int:
+    high, low = text.split("/")
+    return int(high, 16) << 32 | int(low, 16)
+
+
+def quote_ident(*names: str) -> str:
+    """A qualified identifier, each part always quoted."""
+    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
+
+
+def quote_literal(text: str) -> str:
+    """A string literal that reads alike under any standard_conforming_strings."""
+    quoted = "'" + text.replace("'", "''") + "'"
+    return " E" + quoted.replace("\\", "\\\\") if "\\" in text else quoted
+
+
+def conninfo(
+    dsn: str,
+    *,
+    application: str,
+    settings: Mapping[str, str] | None = None,
+    replication: bool = False,
+) -> str:
+    """The connection string with our settings over the user's.
+
+    Raises ConfigError if ``dsn`` does not parse; its text is never part of the message.
+    """
+    _check_encoding(dsn)
+    try:
+        parameters = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        # libpq's message may quote what it took for a port or host, e.g. half of a password.
+        raise ConfigError(
+            "source.url is not a valid PostgreSQL connection string: expected "
+            "postgresql://user:password@host:port/database, with special characters in the "
+            "password percent-encoded (@ is %40, / is %2F)"
+        ) from None
+    options = [str(parameters.get("options") or "")]
+    for name, value in {**PINNED, **TIMEOUTS, **(settings or {})}.items():
+        escaped = re.sub(r"([\\ ])", r"\\\1", value)
+        options.append(f"-c {name}={escaped}")
+    overrides: dict[str, Any] = {
+        "options": " ".join(options).strip(),
+        "application_name": application,
+        "client_encoding": "UTF8",
+    }
+    defaults: dict[str, Any] = {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+    }
+    if replication:
+        overrides["replication"] = "database"
+    return make_conninfo(**{**defaults, **parameters, **overrides})
+
+
+def connect(
+    dsn: str,
+    *,
+    purpose: str,
+    settings: Mapping[str, str] | None = None,
+    autocommit: bool = True,
+) -> psycopg.Connection[tuple[Any, ...]]:
+    """An SQL connection whose application_name is ``tidelog-<purpose>``.
+
+    Raises:
+        ConfigError, PreflightError: something must be changed first; the message says what.
+        ConnectionLostError: trying again may help.
+    """
+    info = conninfo(dsn, application=f"{APPLICATION}-{purpose}", settings=settings)
+    try:
+        # No server-side prepared statements: each would outlive DDL on the tables it names.
+        connection = psycopg.connect(info, autocommit=autocommit, prepare_threshold=None)
+    except psycopg.OperationalError as error:
+        raise connection_error(info, str(error)) from None
+    _reached.add(_host(info))
+    return connection
+
+
+def connect_replication(dsn: str, *, purpose: str) -> pq.abc.PGconn:
+    """A walsender connection to the database of ``dsn``; raises as `connect` does."""
+    application = f"{APPLICATION}-{purpose}"
+    info = conninfo(dsn, application=application, replication=True)
+    pgconn = pq.PGconn.connect_start(info.encode())
+    deadline = time.monotonic() + CONNECT_TIMEOUT_S + 5
+    try:
+        _finish_connecting(pgconn, deadline)
+    except OSError:
+        pgconn.finish()
+        raise connection_error(info, "timeout expired") from None
+    if pgconn.status != pq.ConnStatus.OK:
+        message = pgconn.get_error_message()
+        pgconn.finish()
+        raise connection_error(info, message)
+    _reached.add(_host(info))
+    return pgconn
+
+
+def _finish_connecting(pgconn: pq.abc.PGconn, deadline: float) -> None:
+    import select
+
+    while pgconn.status != pq.ConnStatus.BAD:
+        step = pgconn.connect_poll()
+        if step in (pq.PollingStatus.OK, pq.PollingStatus.FAILED):
+            return
+        waiter = select.poll()
+        reading = step == pq.PollingStatus.READING
+        waiter.register(pgconn.socket, select.POLLIN if reading else select.POLLOUT)
+        if not waiter.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise TimeoutError
+
+
+def connection_error(info: str, message: str) -> TidelogError:
+    """Our error for a connection that was not made; ``message`` is libpq's or the server's."""
+    where = _where(info)
+    for pattern, kind, advice in _REFUSALS:
+        if re.search(pattern, message):
+            unknown_host = "host name" in advice
+            if unknown_host and _host(info) in _reached:
+                return ConnectionLostError(
+                    f"cannot connect to {where}: its host name is not known (any more)"
+                )
+            return kind(f"cannot connect to {where}: {advice}")
+    return ConnectionLostError(f"cannot connect to {where}: {_first_line(message, info)}")
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Turn psycopg's errors inside into ours. ``doing`` says what was tried, e.g. ``reading …``.
+
+    The server's detail and context are left out: they may quote values of rows.
+    """
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translate(error, doing) from None
+
+
+def translate(error: psycopg.Error, doing: str) -> TidelogError:
+    """Our error for one of psycopg's."""
+    message = error.diag.message_primary or "the connection to the server was lost"
+    lost = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
+    if lost or (error.sqlstate or "")[:2] == "08" or error.sqlstate in _SHUTDOWN_STATES:
+        return ConnectionLostError(f"{doing}: {message}")
+    if error.sqlstate == "42501":
+        return PreflightError(f"{doing}: {message}; grant it (`tidelog check` prints the SQL)")
+    return SourceError(f"{doing}: {message} (SQLSTATE {error.sqlstate})")
+
+
+# admin_shutdown, crash_shutdown, cannot_connect_now, idle_session_timeout, too_many_connections
+_SHUTDOWN_STATES = {"57P01", "57P02", "57P03", "57P05", "53300"}
+
+
+def _check_encoding(dsn: str) -> None:
+    """Refuse a URI whose password is not percent-encoded before libpq takes a part of it for the
+    host and prints it."""
+    if "://" not in dsn:
+        return
+    rest = dsn.split("://", 1)[1]
+    authority, _, path = rest.partition("/")
+    if authority.count("@") > 1 or "@" in path.split("?", 1)[0]:
+        raise ConfigError(
+            "source.url has an @ where none may stand: percent-encode special characters in the "
+            "user name and password (@ is %40, / is %2F)"
+        )
+
+
+def _host(info: str) -> str:
+    parameters = conninfo_to_dict(info)
+    return f"{parameters.get('host')}:{parameters.get('port')}"
+
+
+def _where(info: str) -> str:
+    parameters = conninfo_to_dict(info)
+    host = parameters.get("host") or parameters.get("hostaddr") or "the local socket"
+    port = parameters.get("port") or "5432"
+    name = parameters.get("dbname") or parameters.get("user") or ""
+    return f"PostgreSQL at {host}:{port}, database {name!r}, user {parameters.get('user')!r}"
+
+
+def _first_line(message: str, info: str) -> str:
+    lines = message.strip().splitlines()
+    text = lines[-1].strip() if lines else "no reason was given"
+    password = conninfo_to_dict(info).get("password")
+    return text.replace(str(password), "***") if password else text

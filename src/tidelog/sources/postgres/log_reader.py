@@ -1,0 +1,349 @@
+"""`tidelog.ports.LogReader` over PostgreSQL's logical decoding."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+
+from tidelog.errors import (
+    ConnectionLostError,
+    DecodeError,
+    PreflightError,
+    SourceChangedError,
+    SourceError,
+)
+from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.ports import IdleAt, LogEvent, SchemaRegistry, SchemaSeen, SourceId, WatermarkSeen
+from tidelog.sources.postgres import slots
+from tidelog.sources.postgres.connect import connect, lsn_text, lsn_value, translated
+from tidelog.sources.postgres.patterns import matches
+from tidelog.sources.postgres.publication import WATERMARK_COLUMN, Publications
+from tidelog.sources.postgres.replication import ReplicationStream
+from tidelog.sources.postgres.schemas import SchemaFinder
+from tidelog.wire.pgoutput import LogicalMessage, PgoutputScanner, RelationSeen, RowOf
+
+MIN_VERSION = 14
+WATERMARK_PREFIX = "tidelog.watermark"  # of logical messages that are watermarks
+
+
+class PostgresLogReader:
+    """Streams one database's changes from one slot. Used by one thread, but for `acknowledge`.
+
+    Args:
+        dsn: connection string; the user needs REPLICATION.
+        registry: numbers the schemas that the log shows.
+        slot, publication: created at the first `start` if they don't exist.
+        tables: patterns of the tables to capture.
+        watermark_schema: schema of the watermark table; never captured.
+        keys: surrogate keys by table pattern.
+        expected: the source that the event log was captured from, if there is one.
+        buffer_bytes: how much one `poll` returns at most (a larger single message apart).
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        registry: SchemaRegistry,
+        *,
+        slot: str = "tidelog",
+        publication: str = "tidelog",
+        tables: Sequence[str] = ("*.*",),
+        watermark_schema: str = "tidelog",
+        keys: Mapping[str, Sequence[str]] | None = None,
+        expected: SourceId | None = None,
+        buffer_bytes: int = 4 << 20,
+    ) -> None:
+        self._dsn = dsn
+        self._registry = registry
+        self._slot = slot
+        self._tables = tuple(tables)
+        self._publications = Publications(publication, tables, watermark_schema)
+        self._finder = SchemaFinder(keys)
+        self._expected = expected
+        self._buffer_bytes = buffer_bytes
+        self._sql: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._stream: ReplicationStream | None = None
+        self._scanner = PgoutputScanner(None)
+        self._bound: dict[int, TableSchema] = {}
+        self._mark_index = 0
+        self._idle_at = 0
+        self._source: SourceId | None = None
+
+    # ------------------------------------------------------------------ port
+
+    def start(self, resume: Resume | None) -> Resume:
+        """Check the source, create what is missing, stream from after ``resume``.
+
+        Raises:
+            ConfigError, PreflightError: the set-up is wrong; the message holds what mends it.
+            SourceChangedError: another server, database or timeline than the event log's.
+            GapError: the slot no longer gives all changes after ``resume``.
+            ConnectionLostError: trying again may help.
+        """
+        self._disconnect()
+        sql = self._connected()
+        with translated(f"starting to read slot {self._slot!r}"):
+            self._check_server(sql)
+            begin = self._prepare_slot(sql, resume)
+            next_xid = _one(sql, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8")
+        stream = ReplicationStream(self._dsn, purpose=self._slot, buffer_bytes=self._buffer_bytes)
+        self._stream = stream
+        self._source = self._identify(stream, begin)
+        slots.take_over(sql, self._slot)
+        stream.start(self._slot, begin.acknowledge, self._publications.names)
+        self._scanner = PgoutputScanner(begin, next_xid)
+        self._bound.clear()
+        self._idle_at = begin.acknowledge
+        return begin
+
+    def poll(self, timeout_s: float) -> Iterator[LogEvent]:
+        """See `tidelog.ports.LogReader`. Take every event of one poll before the next poll."""
+        stream = self._streaming()
+        received = stream.receive(timeout_s)
+        if received is None:
+            return
+        for item in self._scanner.feed(received.data, received.offsets):
+            if isinstance(item, LogBatch):
+                item.resume = self._not_before_idle(item.resume)
+                yield item
+            elif isinstance(item, RelationSeen):
+                yield from self._relation(item)
+            elif isinstance(item, RowOf):
+                yield from self._watermark(item)
+            elif isinstance(item, LogicalMessage) and item.prefix == WATERMARK_PREFIX:
+                yield WatermarkSeen(item.content.decode(), item.position, item.ordinal)
+        resume = self._scanner.resume
+        if self._scanner.in_transaction:
+            return
+        end = max(received.sent_up_to or 0, resume.acknowledge)
+        if end > self._idle_at:
+            # Also after transactions that held nothing for us: the source may forget them.
+            self._idle_at = end
+            yield IdleAt(replace(resume, acknowledge=end))
+
+    def acknowledge(self, position: int) -> None:
+        if self._stream is not None:
+            self._stream.acknowledge(position)
+
+    def close(self) -> None:
+        self._disconnect()
+
+    # ------------------------------------------------------------------ beyond the port
+
+    def keepalive(self) -> None:
+        """Keep the connection alive while nothing is polled, from the polling thread."""
+        if self._stream is not None:
+            self._stream.keepalive()
+
+    def identify(self) -> SourceId:
+        """Which log this is; connects if need be."""
+        if self._source is None:
+            stream = ReplicationStream(self._dsn, purpose=self._slot)
+            try:
+                found = stream.identify()
+            finally:
+                stream.close()
+            return SourceId("postgres", found.system, found.database, found.timeline)
+        return self._source
+
+    def sync_publication(self) -> list[TableName]:
+        """Publish tables that match the patterns by now; those that are newly published.
+
+        They need a dump: their earlier changes were never in the stream.
+        """
+        return self._publications.sync(self._connected())
+
+    def server_lag(self) -> tuple[int, int]:
+        """The end of the source's WAL, and its clock at the newest message in µs since 1970."""
+        with translated("asking for the source's position"):
+            end = _one(self._connected(), "SELECT pg_catalog.pg_current_wal_lsn()::text")
+        return lsn_value(end), self._stream.server_clock_us if self._stream else 0
+
+    # ------------------------------------------------------------------ start
+
+    def _check_server(self, sql: psycopg.Connection[tuple[Any, ...]]) -> None:
+        if sql.info.server_version < MIN_VERSION * 10_000:
+            raise PreflightError(
+                f"PostgreSQL {sql.info.server_version // 10_000} is too old: {MIN_VERSION} or "
+                "newer is needed"
+            )
+        level = _one(sql, "SELECT pg_catalog.current_setting('wal_level')")
+        if level != "logical":
+            raise PreflightError(
+                f"wal_level is {level}: ALTER SYSTEM SET wal_level = 'logical', then restart the "
+                "server"
+            )
+
+    def _prepare_slot(
+        self, sql: psycopg.Connection[tuple[Any, ...]], resume: Resume | None
+    ) -> Resume:
+        state = slots.find_slot(sql, self._slot)
+        if state is None and resume is not None:
+            raise slots.missing_slot(self._slot, resume)
+        if state is not None:
+            slots.check_slot(state, self._slot, sql.info.dbname)
+            if not self._publications.exist(sql) and resume is None:
+                # Decoding asks for the publication as it was at each change.
+                raise PreflightError(
+                    f"slot {self._slot!r} exists, but publication {self._publications.name!r} does "
+                    "not: the slot's first changes could not be decoded. Drop the slot: SELECT "
+                    f"pg_drop_replication_slot('{self._slot}')"
+                )
+            slots.take_over(sql, self._slot)
+            state = slots.find_slot(sql, self._slot) or state
+        # Before the slot: a publication must be older than the first change that is decoded.
+        self._publications.sync(sql)
+        if state is None:
+            return Resume(slots.create_slot(sql, self._slot), 0, -1)
+        if resume is None:
+            return Resume(state.confirmed, 0, -1)
+        slots.check_position(state, self._slot, resume)
+        return resume
+
+    def _identify(self, stream: ReplicationStream, begin: Resume) -> SourceId:
+        found = stream.identify()
+        source = SourceId("postgres", found.system, found.database, found.timeline)
+        expected = self._expected or self._source
+        if expected is not None:
+            if (expected.system, expected.database) != (source.system, source.database):
+                raise SourceChangedError(
+                    f"the event log holds database {expected.database!r} of system "
+                    f"{expected.system}, but source.url leads to {source.database!r} of system "
+                    f"{source.system}: correct source.url, or begin a new event log"
+                )
+            if expected.timeline not in (0, source.timeline):
+                self._check_timeline(stream, expected.timeline, source.timeline, begin)
+        if begin.acknowledge > found.flushed:
+            raise SourceChangedError(
+                f"the event log ends at {lsn_text(begin.acknowledge)}, beyond the end of the "
+                f"source's own log at {lsn_text(found.flushed)}: the server was restored from a "
+                "backup. Begin a new event log and dump the tables again"
+            )
+        return source
+
+    def _check_timeline(
+        self, stream: ReplicationStream, ours: int, theirs: int, begin: Resume
+    ) -> None:
+        """A promotion is harmless if it happened after all that we have."""
+        for line in stream.timeline_history(theirs).splitlines():
+            fields = line.split()
+            if len(fields) >= 2 and fields[0] == str(ours):
+                if lsn_value(fields[1]) >= begin.acknowledge:
+                    return
+                break
+        raise SourceChangedError(
+            f"the source is on timeline {theirs}; the event log holds timeline {ours} up to "
+            f"{lsn_text(begin.acknowledge)}, which the new one does not contain: changes were lost "
+            "in a failover. Begin a new event log and dump the tables again"
+        )
+
+    # ------------------------------------------------------------------ stream
+
+    def _relation(self, seen: RelationSeen) -> Iterator[LogEvent]:
+        table = TableName(seen.namespace, seen.name)
+        if table == self._publications.watermark:
+            names = [name for _, name, _, _ in seen.columns]
+            if WATERMARK_COLUMN not in names:
+                raise SourceError(
+                    f"{table} has no column {WATERMARK_COLUMN!r}: drop the table, it is made anew"
+                )
+            self._mark_index = names.index(WATERMARK_COLUMN)
+            self._scanner.bind(seen.relation_id, 0, watch=True)
+            return
+        own = table.namespace == self._publications.watermark.namespace
+        if own or not matches(self._tables, table):
+            self._scanner.bind(seen.relation_id, 0)
+            return
+        bound = self._bound.get(seen.relation_id)
+        previous = bound or self._registry.latest(table)
+        with translated(f"looking up {table}"):
+            schema = self._finder.of_relation(self._connected(), seen)
+        schema = self._registry.register(schema)
+        self._bound[seen.relation_id] = schema
+        self._scanner.bind(seen.relation_id, schema.schema_id)
+        if bound is None or bound.schema_id != schema.schema_id or bound.table != table:
+            yield SchemaSeen(schema, previous)
+
+    def _watermark(self, row: RowOf) -> Iterator[WatermarkSeen]:
+        if row.kind in (Kind.INSERT, Kind.UPDATE):
+            mark = _new_text(row.payload, self._mark_index)
+            if mark is not None:
+                yield WatermarkSeen(mark, row.position, row.ordinal)
+
+    def _not_before_idle(self, resume: Resume) -> Resume:
+        """What was reported as idle may be acknowledged already: never resume before it."""
+        if resume.acknowledge >= self._idle_at:
+            return resume
+        return replace(resume, acknowledge=self._idle_at)
+
+    # ------------------------------------------------------------------ connections
+
+    def _streaming(self) -> ReplicationStream:
+        if self._stream is None:
+            raise ConnectionLostError("the log reader is not started")
+        return self._stream
+
+    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+        if self._sql is None or self._sql.closed or self._sql.broken:
+            self._sql = connect(self._dsn, purpose="capture")
+        return self._sql
+
+    def _disconnect(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+        if self._sql is not None:
+            self._sql.close()
+            self._sql = None
+
+
+def _one(connection: psycopg.Connection[tuple[Any, ...]], query: str) -> Any:
+    row = connection.execute(query.encode()).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def _new_text(payload: bytes, index: int) -> str | None:
+    """Column ``index`` of the new tuple of an insert or update; None if it is NULL or unchanged."""
+    try:
+        at = 5
+        tag = payload[at : at + 1]
+        if tag in (b"K", b"O"):
+            at = _skip_columns(payload, at + 1)
+            tag = payload[at : at + 1]
+        if tag != b"N":
+            raise ValueError("tuple tag")
+        (count,) = struct.unpack_from("!h", payload, at + 1)
+        if index >= count:
+            raise ValueError("column count")
+        at += 3
+        for column in range(count):
+            if payload[at : at + 1] in (b"n", b"u"):
+                if column == index:
+                    return None
+                at += 1
+                continue
+            (length,) = struct.unpack_from("!i", payload, at + 1)
+            if column == index:
+                return payload[at + 5 : at + 5 + length].decode()
+            at += 5 + length
+    except (struct.error, ValueError) as error:
+        raise DecodeError("a row of the watermark table does not parse") from error
+    return None
+
+
+def _skip_columns(payload: bytes, at: int) -> int:
+    (count,) = struct.unpack_from("!h", payload, at)
+    at += 2
+    for _ in range(count):
+        if payload[at : at + 1] in (b"n", b"u"):
+            at += 1
+        else:
+            (length,) = struct.unpack_from("!i", payload, at + 1)
+            at += 5 + length
+    return at

@@ -1,0 +1,221 @@
+"""The publications that a capture streams, and the watermark table.
+
+There are two publications. Publishing updates of a table without a usable replica identity makes the
+application's UPDATE and DELETE fail, so such tables go to a second one that publishes inserts and
+truncates only. Both publish partitioned tables as their root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from tidelog.errors import PreflightError
+from tidelog.model.schema import TableName
+from tidelog.sources.postgres.catalogue import matching_tables
+from tidelog.sources.postgres.connect import quote_ident, quote_literal, translated
+
+WATERMARK_TABLE = "watermark"
+WATERMARK_COLUMN = "mark"
+
+# A publication with this comment is ours: tables that no pattern names are removed from it.
+MANAGED = "managed by tidelog"
+
+# DDL may not queue behind long transactions: everything that comes later would wait for us.
+LOCK_TIMEOUT = "5s"
+
+_OPTIONS = {
+    True: "publish = 'insert, update, delete, truncate', publish_via_partition_root = true",
+    False: "publish = 'insert, truncate', publish_via_partition_root = true",
+}
+
+# Can updates of the table be published? Partitions are checked by the server each for itself.
+# RelationGetReplicaIndex wants a valid index that is not deferrable.
+_IDENTITY = """
+WITH RECURSIVE tree AS (
+  SELECT c.oid AS root, c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY (%s::oid[])
+  UNION ALL
+  SELECT tree.root, i.inhrelid FROM pg_catalog.pg_inherits i
+  JOIN tree ON i.inhparent = tree.oid
+  JOIN pg_catalog.pg_class p ON p.oid = tree.oid AND p.relkind = 'p'
+)
+SELECT tree.root::int8, bool_and(c.relreplident = 'f' OR EXISTS (
+  SELECT FROM pg_catalog.pg_index i
+  WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
+    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END))
+FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid
+GROUP BY tree.root
+"""
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """A captured table and where it stands."""
+
+    table: TableName
+    relation_id: int
+    partitioned: bool
+    identified: bool  # can updates and deletes be published?
+
+
+class Publications:
+    """Keeps both publications in step with the table patterns. Holds no connection.
+
+    Args:
+        name: the publication; the second one is called ``<name>_inserts``.
+        patterns: tables to capture.
+        watermark_schema: where the watermark table is, also captured.
+    """
+
+    def __init__(
+        self, name: str, patterns: Sequence[str], watermark_schema: str = "tidelog"
+    ) -> None:
+        self.name = name
+        self.inserts_name = f"{name[:55]}_inserts"
+        self.patterns = tuple(patterns)
+        self.watermark = TableName(watermark_schema, WATERMARK_TABLE)
+
+    @property
+    def names(self) -> list[str]:
+        return [self.name, self.inserts_name]
+
+    def captured(self, connection: Connection) -> list[PublishedTable]:
+        """Tables of the catalogue that match now, sorted."""
+        names = matching_tables(
+            connection, self.patterns, ["information_schema", self.watermark.namespace]
+        )
+        rows = connection.execute(
+            b"SELECT n.nspname, c.relname, c.oid::int8, c.relkind = 'p' "
+            b"FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+            b"WHERE c.relkind IN ('r', 'p') AND n.nspname = ANY (%s)",
+            ([name.namespace for name in names],),
+        ).fetchall()
+        found = {TableName(row[0], row[1]): (row[2], row[3]) for row in rows}
+        names = [name for name in names if name in found]
+        identified = dict(
+            connection.execute(_IDENTITY.encode(), ([found[name][0] for name in names],)).fetchall()
+        )
+        return [
+            PublishedTable(name, *found[name], bool(identified.get(found[name][0])))
+            for name in names
+        ]
+
+    def members(self, connection: Connection) -> dict[str, set[TableName]]:
+        """Tables by publication; only publications that exist."""
+        rows = connection.execute(
+            b"SELECT p.pubname, t.schemaname, t.tablename FROM pg_catalog.pg_publication p "
+            b"LEFT JOIN pg_catalog.pg_publication_tables t ON t.pubname = p.pubname "
+            b"WHERE p.pubname = ANY (%s)",
+            (self.names,),
+        ).fetchall()
+        members: dict[str, set[TableName]] = {name: set() for name, _, _ in rows}
+        for name, namespace, table in rows:
+            if table is not None:
+                members[name].add(TableName(namespace, table))
+        return members
+
+    def exist(self, connection: Connection) -> bool:
+        return len(self.members(connection)) == len(self.names)
+
+    def sync(self, connection: Connection) -> list[TableName]:
+        """Create what is missing, add and remove tables; which captured tables are newly added.
+
+        Raises PreflightError if the user may not, SourceError if a lock could not be had.
+        """
+        with translated(f"preparing publication {self.name!r} and {self.watermark}"):
+            connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT}'".encode())
+            try:
+                self._create_watermark_table(connection)
+                self._create_publications(connection)
+                return self._sync_tables(connection)
+            finally:
+                if not connection.closed and not connection.broken:
+                    connection.execute(b"SET lock_timeout = 0")
+
+    def _create_watermark_table(self, connection: Connection) -> None:
+        table = quote_ident(self.watermark.namespace, self.watermark.name)
+        exists = connection.execute("SELECT to_regclass(%s)", (table,)).fetchone()
+        if exists is not None and exists[0] is not None:
+            return
+        schema = quote_ident(self.watermark.namespace)
+        has_schema = connection.execute(
+            b"SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s", (self.watermark.namespace,)
+        ).fetchone()
+        if has_schema is None:
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}".encode())
+        # Room on the page keeps each new mark a HOT update.
+        connection.execute(
+            f"CREATE TABLE IF NOT EXISTS {table} (id int PRIMARY KEY CHECK (id = 1), "
+            f"{WATERMARK_COLUMN} text NOT NULL) WITH (fillfactor = 10)".encode()
+        )
+
+    def _create_publications(self, connection: Connection) -> None:
+        existing = self.members(connection)
+        for name, updates in ((self.name, True), (self.inserts_name, False)):
+            if name in existing:
+                continue
+            quoted = quote_ident(name)
+            with connection.transaction():
+                connection.execute(
+                    f"CREATE PUBLICATION {quoted} WITH ({_OPTIONS[updates]})".encode()
+                )
+                connection.execute(
+                    f"COMMENT ON PUBLICATION {quoted} IS {quote_literal(MANAGED)}".encode()
+                )
+
+    def _sync_tables(self, connection: Connection) -> list[TableName]:
+        members = self.members(connection)
+        managed = self._managed(connection)
+        captured = self.captured(connection)
+        everywhere = members[self.name] | members[self.inserts_name]
+        if self.watermark not in members[self.name]:
+            self._alter(connection, [(self.name, "ADD", self.watermark, True)])
+        added = []
+        for table in captured:
+            right = self.name if table.identified else self.inserts_name
+            wrong = self.inserts_name if table.identified else self.name
+            steps = []
+            if table.table in members[wrong] and wrong in managed:
+                steps.append((wrong, "DROP", table.table, not table.partitioned))
+            if table.table not in members[right]:
+                if right == self.inserts_name and table.table in members[wrong] and not steps:
+                    raise PreflightError(
+                        f"{table.table} is in publication {wrong!r} and has no replica identity: "
+                        "its updates and deletes fail. ALTER TABLE "
+                        f"{quote_ident(table.table.namespace, table.table.name)} REPLICA IDENTITY "
+                        "FULL, or add a primary key"
+                    )
+                steps.append((right, "ADD", table.table, not table.partitioned))
+            if steps:
+                self._alter(connection, steps)
+            if table.table not in everywhere:
+                added.append(table.table)
+        wanted = {table.table for table in captured} | {self.watermark}
+        for name in managed:
+            for table_name in sorted(members[name] - wanted):
+                self._alter(connection, [(name, "DROP", table_name, True)])
+        return added
+
+    def _alter(self, connection: Connection, steps: list[tuple[str, str, TableName, bool]]) -> None:
+        """ALTER PUBLICATION … ADD/DROP TABLE, all steps at once. ONLY: without inheritors, which
+        are captured tables of their own."""
+        with connection.transaction():
+            for publication, action, table, only in steps:
+                target = quote_ident(table.namespace, table.name)
+                connection.execute(
+                    f"ALTER PUBLICATION {quote_ident(publication)} {action} TABLE "
+                    f"{'ONLY ' if only else ''}{target}".encode()
+                )
+
+    def _managed(self, connection: Connection) -> list[str]:
+        rows = connection.execute(
+            b"SELECT pubname FROM pg_catalog.pg_publication WHERE pubname = ANY (%s) AND NOT "
+            b"puballtables AND pg_catalog.obj_description(oid, 'pg_publication') = %s",
+            (self.names, MANAGED),
+        ).fetchall()
+        return [row[0] for row in rows]

@@ -1,0 +1,186 @@
+"""The replication slot: create it, take it over, and find out whether it still holds what we need."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from tidelog.errors import GapError, PreflightError, SourceError
+from tidelog.model.records import Resume
+from tidelog.sources.postgres.connect import APPLICATION, lsn_text, lsn_value, translated
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+CREATE_TIMEOUT = "120s"
+TAKE_OVER_TIMEOUT_S = 30.0
+
+START_ANEW = (
+    "What was changed in between can only be had by a new dump: move the event log's directory "
+    "away, drop the slot if it exists, and start again; it dumps all tables into a new log"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """A row of pg_replication_slots."""
+
+    plugin: str
+    kind: str
+    database: str
+    active_pid: int | None
+    confirmed: int
+    restart: int
+    lost: str | None  # why the slot can't be used any more
+    two_phase: bool
+    retained_bytes: int
+
+
+def find_slot(connection: Connection, slot: str) -> SlotState | None:
+    row = connection.execute(
+        # Columns that not all versions have are reached through JSON.
+        b"SELECT s.plugin, s.slot_type, s.database, s.active_pid, s.confirmed_flush_lsn::text, "
+        b"s.restart_lsn::text, s.wal_status, s.two_phase, "
+        b"to_jsonb(s) ->> 'invalidation_reason', coalesce(to_jsonb(s) ->> 'conflicting', 'false'), "
+        b"pg_catalog.pg_wal_lsn_diff(CASE WHEN pg_catalog.pg_is_in_recovery() "
+        b"THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_lsn() END, "
+        b"s.restart_lsn)::int8 "
+        b"FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = %s",
+        (slot,),
+    ).fetchone()
+    if row is None:
+        return None
+    (
+        plugin,
+        kind,
+        database,
+        pid,
+        confirmed,
+        restart,
+        wal_status,
+        two_phase,
+        reason,
+        conflict,
+        size,
+    ) = row
+    lost: str | None = reason
+    if lost is None and wal_status == "lost":
+        lost = "its WAL was removed (max_slot_wal_keep_size)"
+    if lost is None and conflict == "true":
+        lost = "it conflicted with recovery"
+    return SlotState(
+        plugin=plugin or "",
+        kind=kind,
+        database=database or "",
+        active_pid=pid,
+        confirmed=lsn_value(confirmed) if confirmed else 0,
+        restart=lsn_value(restart) if restart else 0,
+        lost=lost,
+        two_phase=bool(two_phase),
+        retained_bytes=size or 0,
+    )
+
+
+def create_slot(connection: Connection, slot: str) -> int:
+    """Create a logical slot; the position from which on it gives changes.
+
+    The server waits for every transaction that is open now, hence the time limit.
+    """
+    connection.execute(f"SET statement_timeout = '{CREATE_TIMEOUT}'".encode())
+    try:
+        row = connection.execute(
+            "SELECT lsn::text FROM pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput')",
+            (slot,),
+        ).fetchone()
+    except psycopg.errors.QueryCanceled:
+        raise SourceError(
+            f"slot {slot!r} could not be created within {CREATE_TIMEOUT}: a transaction that was "
+            "open before is still open. Find it: SELECT pid, xact_start, state FROM "
+            "pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start"
+        ) from None
+    except psycopg.errors.ConfigurationLimitExceeded:
+        raise PreflightError(
+            f"slot {slot!r} could not be created: all replication slots are in use. Raise "
+            "max_replication_slots and restart the server, or drop slots that nothing reads"
+        ) from None
+    finally:
+        if not connection.closed and not connection.broken:
+            connection.execute(b"SET statement_timeout = 0")
+    assert row is not None
+    return lsn_value(row[0])
+
+
+def check_slot(state: SlotState, slot: str, database: str) -> None:
+    """Is it a slot that we can read? Raises PreflightError or GapError."""
+    mend = f"SELECT pg_drop_replication_slot('{slot}'), or name another one in source.slot"
+    if state.kind != "logical" or state.plugin != "pgoutput":
+        what = state.plugin if state.kind == "logical" else state.kind
+        raise PreflightError(f"slot {slot!r} is {what}, not a pgoutput slot: {mend}")
+    if state.database != database:
+        raise PreflightError(
+            f"slot {slot!r} belongs to database {state.database!r}, not to {database!r}: name "
+            "another one in source.slot"
+        )
+    if state.two_phase:
+        raise PreflightError(f"slot {slot!r} was created with two_phase, which is not read: {mend}")
+    if state.lost is not None:
+        raise GapError(
+            f"slot {slot!r} is invalid: {state.lost}; the source can't give changes after "
+            f"{lsn_text(state.confirmed)} any more. {START_ANEW}"
+        )
+
+
+def check_position(state: SlotState, slot: str, resume: Resume) -> None:
+    """The server skips, without a word, what precedes the slot's confirmed position."""
+    if state.confirmed > resume.acknowledge:
+        raise GapError(
+            f"the event log ends at {lsn_text(resume.acknowledge)}, but slot {slot!r} gives changes "
+            f"only from {lsn_text(state.confirmed)} on: it was recreated, or something else read "
+            f"it, or the event log lost its end. {START_ANEW}"
+        )
+
+
+def missing_slot(slot: str, resume: Resume) -> GapError:
+    return GapError(
+        f"slot {slot!r} does not exist any more; the event log ends at "
+        f"{lsn_text(resume.acknowledge)} and nothing kept the changes after it. {START_ANEW}"
+    )
+
+
+def take_over(connection: Connection, slot: str, *, pause_s: float = 0.05) -> None:
+    """See that nobody reads the slot. A Tidelog of ours that still does is frozen or on its way
+    out, since only the leader gets here: its backend is ended.
+
+    Raises SourceError if another program reads it.
+    """
+    deadline = time.monotonic() + TAKE_OVER_TIMEOUT_S
+    while (reader := _reader(connection, slot)) is not None:
+        pid, application, same_user = reader
+        if not application.startswith(f"{APPLICATION}-") or not same_user:
+            raise SourceError(
+                f"slot {slot!r} is being read by {application or 'an unnamed program'!r} (process "
+                f"{pid} of the server): stop that, or name another slot in source.slot"
+            )
+        if time.monotonic() > deadline:
+            raise SourceError(
+                f"slot {slot!r} is still held by process {pid} of the server, which did not end "
+                f"within {TAKE_OVER_TIMEOUT_S:.0f} s"
+            )
+        with translated(f"ending the previous reader of slot {slot!r}"):
+            connection.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (pid,))
+        time.sleep(pause_s)
+
+
+def _reader(connection: Connection, slot: str) -> tuple[int, str, bool] | None:
+    row = connection.execute(
+        b"SELECT s.active_pid, coalesce(a.application_name, ''), a.usename IS NOT DISTINCT FROM "
+        b"current_user FROM pg_catalog.pg_replication_slots s "
+        b"LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid "
+        b"WHERE s.slot_name = %s AND s.active_pid IS NOT NULL",
+        (slot,),
+    ).fetchone()
+    if row is None:
+        return None
+    return row[0], row[1], row[2]

@@ -15,14 +15,33 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from tidelog.errors import DecodeError
 from tidelog.model.records import Int32s, Int64s, Kind, LogBatch, Resume, UInt8s
 from tidelog.wire import scan_kernel as kernel
+from tidelog.wire.pgoutput_messages import (
+    LogicalMessage,
+    RelationSeen,
+    RowOf,
+    TypeSeen,
+    parse_relation,
+    parse_type,
+    text_at,
+)
 from tidelog.wire.scan_kernel import WATCHED
+
+__all__ = [
+    "START",
+    "LogicalMessage",
+    "PgoutputScanner",
+    "RelationSeen",
+    "RowOf",
+    "Scanned",
+    "TypeSeen",
+    "readonly",
+]
 
 START = Resume(acknowledge=0, position=0, ordinal=-1)
 """Resume of a log that holds nothing yet."""
@@ -40,52 +59,6 @@ _FAULTS = {
     kernel.UNKNOWN_MESSAGE: "is unknown to protocol version 1 (is streaming or two_phase on?)",
 }
 _MISFIT = "message offsets do not fit the data"
-
-
-@dataclass(frozen=True, slots=True)
-class RelationSeen:
-    """A relation's shape, before its first row and after each change.
-
-    ``columns``: (flags, name, type oid, type modifier) as sent; flag 1: part of the identity.
-    ``replica_identity``: ``d``, ``n``, ``f`` or ``i`` as in ``pg_class.relreplident``.
-    """
-
-    relation_id: int
-    namespace: str
-    name: str
-    replica_identity: str
-    columns: list[tuple[int, str, int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class TypeSeen:
-    """A type that is not built in, before the relation that uses it."""
-
-    oid: int
-    namespace: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class LogicalMessage:
-    """What ``pg_logical_emit_message`` wrote. Not transactional: ``position`` is its own LSN."""
-
-    transactional: bool
-    prefix: str
-    content: bytes
-    position: int
-    ordinal: int
-
-
-@dataclass(frozen=True, slots=True)
-class RowOf:
-    """A row message of a watched relation; a truncate is narrowed to that relation."""
-
-    relation_id: int
-    kind: Kind
-    payload: bytes
-    position: int
-    ordinal: int
 
 
 Scanned = LogBatch | RelationSeen | TypeSeen | LogicalMessage | RowOf
@@ -242,12 +215,12 @@ class PgoutputScanner:
         tag = message[:1]
         try:
             if tag == b"R":
-                relation = _parse_relation(message)
+                relation = parse_relation(message)
                 if self._bindings.pop(relation.relation_id, None) is not None:
                     self._index_bindings()
                 yield relation
             elif tag == b"Y":
-                yield _parse_type(message)
+                yield parse_type(message)
             elif tag == b"M":
                 yield from self._logical_message(message)
             elif tag == b"T":
@@ -262,7 +235,7 @@ class PgoutputScanner:
 
     def _logical_message(self, message: bytes) -> Iterator[LogicalMessage]:
         flags, lsn = struct.unpack_from("!Bq", message, 1)
-        prefix, at = _text(message, 10)
+        prefix, at = text_at(message, 10)
         (length,) = struct.unpack_from("!i", message, at)
         content = message[at + 4 :]
         if length != len(content) or lsn < 0:
@@ -367,37 +340,3 @@ def _as_is(array: np.ndarray) -> np.ndarray:
 
 def _lsn(position: int) -> str:
     return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
-
-
-def _text(message: bytes, at: int) -> tuple[str, int]:
-    """The zero-terminated text at ``at`` and where the next field begins."""
-    end = message.index(b"\0", at)
-    return message[at:end].decode("utf-8", "surrogateescape"), end + 1
-
-
-def _parse_relation(message: bytes) -> RelationSeen:
-    (relation_id,) = struct.unpack_from("!I", message, 1)
-    namespace, at = _text(message, 5)
-    name, at = _text(message, at)
-    identity, count = struct.unpack_from("!cH", message, at)
-    at += 3
-    columns = []
-    for _ in range(count):
-        flags = message[at]
-        column, at = _text(message, at + 1)
-        type_oid, modifier = struct.unpack_from("!Ii", message, at)
-        at += 8
-        columns.append((flags, column, type_oid, modifier))
-    if at != len(message) or identity not in (b"d", b"n", b"f", b"i"):
-        raise ValueError("length or identity")
-    # The protocol spells pg_catalog as an empty namespace.
-    return RelationSeen(relation_id, namespace or "pg_catalog", name, identity.decode(), columns)
-
-
-def _parse_type(message: bytes) -> TypeSeen:
-    (oid,) = struct.unpack_from("!I", message, 1)
-    namespace, at = _text(message, 5)
-    name, at = _text(message, at)
-    if at != len(message):
-        raise ValueError("length")
-    return TypeSeen(oid, namespace or "pg_catalog", name)

@@ -1,0 +1,94 @@
+"""Single messages of a pgoutput stream that a consumer must see in their place.
+
+Formats: PostgreSQL manual, "Logical Replication Message Formats". The parsers raise struct.error,
+IndexError or ValueError on malformed bytes; the scanner turns those into one DecodeError.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from tidelog.model.records import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class RelationSeen:
+    """A relation's shape, before its first row and after each change.
+
+    ``columns``: (flags, name, type oid, type modifier) as sent; flag 1: part of the identity.
+    ``replica_identity``: ``d``, ``n``, ``f`` or ``i`` as in ``pg_class.relreplident``.
+    """
+
+    relation_id: int
+    namespace: str
+    name: str
+    replica_identity: str
+    columns: list[tuple[int, str, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class TypeSeen:
+    """A type that is not built in, before the relation that uses it."""
+
+    oid: int
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalMessage:
+    """What ``pg_logical_emit_message`` wrote. Not transactional: ``position`` is its own LSN."""
+
+    transactional: bool
+    prefix: str
+    content: bytes
+    position: int
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowOf:
+    """A row message of a watched relation; a truncate is narrowed to that relation."""
+
+    relation_id: int
+    kind: Kind
+    payload: bytes
+    position: int
+    ordinal: int
+
+
+def text_at(message: bytes, at: int) -> tuple[str, int]:
+    """The zero-terminated text at ``at`` and where the next field begins."""
+    end = message.index(b"\0", at)
+    return message[at:end].decode("utf-8", "surrogateescape"), end + 1
+
+
+def parse_relation(message: bytes) -> RelationSeen:
+    """A Relation message."""
+    (relation_id,) = struct.unpack_from("!I", message, 1)
+    namespace, at = text_at(message, 5)
+    name, at = text_at(message, at)
+    identity, count = struct.unpack_from("!cH", message, at)
+    at += 3
+    columns = []
+    for _ in range(count):
+        flags = message[at]
+        column, at = text_at(message, at + 1)
+        type_oid, modifier = struct.unpack_from("!Ii", message, at)
+        at += 8
+        columns.append((flags, column, type_oid, modifier))
+    if at != len(message) or identity not in (b"d", b"n", b"f", b"i"):
+        raise ValueError("length or identity")
+    # The protocol spells pg_catalog as an empty namespace.
+    return RelationSeen(relation_id, namespace or "pg_catalog", name, identity.decode(), columns)
+
+
+def parse_type(message: bytes) -> TypeSeen:
+    """A Type message."""
+    (oid,) = struct.unpack_from("!I", message, 1)
+    namespace, at = text_at(message, 5)
+    name, at = text_at(message, at)
+    if at != len(message):
+        raise ValueError("length")
+    return TypeSeen(oid, namespace or "pg_catalog", name)

@@ -266,3 +266,51 @@ class DumpCompleted:
     table: str
     first_offset: int
     delete_absent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableRange:
+    """What a batch holds of one table: its records' schema versions, rows and payload bytes (both
+    may count somewhat more than the range, for planning only)."""
+
+    table: TableName
+    schema_ids: frozenset[int]
+    rows: int
+    payload_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutputBatch:
+    """Offsets ``[start, end)`` of the event log of ``generation``, for outputs to bring over."""
+
+    generation: str
+    start: int
+    end: int
+    tables: tuple[TableRange, ...]
+    completed: tuple[DumpCompleted, ...] = ()
+
+
+class Output(Protocol):
+    """A destination. Batches come in order, but a batch, or the end of one together with what
+    follows it, may come again after a failure or from a new checkpoint: an output derives from the
+    destination itself what it has (`committed`), and must never replace newer state by older.
+
+    One batch at a time; `write` may use threads of its own.
+    """
+
+    name: str
+
+    def prepare(self, generation: str) -> None:
+        """Check the destination before the first batch. Raises OutputError if it was filled from
+        another generation of the log, or isn't ours."""
+        ...
+
+    def write(self, batch: OutputBatch) -> None:
+        """Bring the batch over; durable upon return. Raises OutputError; then it may come again."""
+        ...
+
+    def committed(self, table: TableName) -> int | None:
+        """The offset below which everything of the table is in the destination; None: nothing."""
+        ...
+
+    def close(self) -> None: ...

@@ -24,8 +24,6 @@ class Appended(Protocol):
     def first(self) -> int: ...
     @property
     def next(self) -> int: ...
-    @property
-    def resume(self) -> Resume: ...
 
 
 class Appender(Protocol):
@@ -35,7 +33,7 @@ class Appender(Protocol):
 
     def append_log(self, batches: Sequence[LogBatch], resume: Resume) -> Appended: ...
     def append_chunk(self, rows: LogBatch, chunk: ChunkMeta, position: int) -> Appended: ...
-    def append_control(self, value: dict[str, Any], position: int) -> Appended: ...
+    def append_control(self, message: dict[str, Any]) -> Appended: ...
     def append_position(self, resume: Resume) -> Appended: ...
 
 
@@ -124,7 +122,7 @@ class WriterThread(threading.Thread):
             self.records += len(item.rows)
             item.done(appended.first)
         else:
-            appended = self._log.append_control(item.value, item.position)
+            appended = self._log.append_control(item.value)
             self._written(appended, None)
             item.done(appended.first)
         self._buffer.wrote(size)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Catalogue, SchemaSeen, StateStore
 
@@ -19,11 +20,18 @@ SHAPES_KEY = "table-shapes"
 class CatalogueWatch:
     """Compares the catalogue with what was stored. Used by one thread.
 
+    A dump is asked for only once every transaction has ended that ran when the change was seen:
+    PostgreSQL publishes no change that a transaction made before its table joined the publication,
+    so a chunk read earlier could miss what the log will never show.
+
     Args:
         catalogue: of the source.
         state: keeps the fingerprints.
         patterns: the tables that are captured.
+        publish: brings the publication in step with the patterns; called before tables are judged.
+        snapshot: takes a snapshot of now.
         request_dump: called with a table and why; must be safe to call twice.
+        dump_new: whether tables that are new get a dump.
     """
 
     def __init__(
@@ -31,31 +39,63 @@ class CatalogueWatch:
         catalogue: Catalogue,
         state: StateStore,
         patterns: Sequence[str],
+        *,
+        publish: Callable[[], object],
+        snapshot: Callable[[], Snapshot],
         request_dump: Callable[[TableName, str], None],
+        dump_new: bool,
     ) -> None:
         self._catalogue = catalogue
         self._state = state
         self._patterns = patterns
+        self._publish = publish
+        self._snapshot = snapshot
         self._request_dump = request_dump
+        self._dump_new = dump_new
+        self._waiting: dict[str, tuple[str, Snapshot]] = {}
 
     def look(self) -> list[TableName]:
         """Compare once; the tables whose dump was asked for."""
         stored = self._state.get(SHAPES_KEY)
         known: dict[str, str] = dict(stored.value) if stored is not None else {}
+        tables = self._catalogue.tables(self._patterns)
+        self._publish()
         current: dict[str, str] = {}
         asked: list[TableName] = []
-        for table in self._catalogue.tables(self._patterns):
+        for table in tables:
             shape = self._catalogue.shape(table)
             if shape is None:
                 continue
             name = str(table)
-            current[name] = shape.storage
-            if name in known and known[name] != shape.storage and shape.schema.key:
-                asked.append(table)
-                self._request_dump(table, "its rows may have changed without row events")
-        if current != known:
+            found = f"{shape.storage} {','.join(shape.schema.match_key)}"
+            new = name not in known
+            if stored is None or found == known.get(name) or (new and not self._dump_new):
+                current[name] = found
+                self._waiting.pop(name, None)
+            elif self._settled(name, found):
+                reason = (
+                    "the table is new" if new else "its rows may have changed without row events"
+                )
+                current[name] = found
+                if shape.schema.key:
+                    asked.append(table)
+                    self._request_dump(table, reason)
+            elif not new:
+                current[name] = known[name]
+        if stored is None or current != known:
             self._state.put(SHAPES_KEY, current, None)
         return asked
+
+    def _settled(self, name: str, found: str) -> bool:
+        """Have all transactions ended that ran when the difference was first seen?"""
+        waiting = self._waiting.get(name)
+        if waiting is None or waiting[0] != found:
+            self._waiting[name] = (found, self._snapshot())
+            return False
+        if not self._snapshot().follows(waiting[1]):
+            return False
+        del self._waiting[name]
+        return True
 
 
 def changes_rows(seen: SchemaSeen) -> str | None:

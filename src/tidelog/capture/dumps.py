@@ -37,6 +37,7 @@ REREAD_KEY = "dump-reread"
 OPTIONS_KEY = "dump-options"
 MAX_READ_FAILURES = 8
 KEYS_PER_CHUNK = 1_000
+RECONNECT_S = 0.5
 
 
 class Log(Protocol):
@@ -443,7 +444,14 @@ class DumpCoordinator:
             def act() -> None:
                 # What was emitted before and is unseen by this snapshot may be unseen by a chunk's
                 # as well; then the chunk lacks it, and replay must begin with it.
-                unseen = self._engine.first_unseen(self._reader.current_snapshot(), table)
+                try:
+                    snapshot = self._reader.current_snapshot()
+                except (ChunkError, ConnectionLostError) as error:
+                    self.counters.last_error = str(error)
+                    time.sleep(RECONNECT_S)
+                    self._inbox.put(act)
+                    return
+                unseen = self._engine.first_unseen(snapshot, table)
                 self._starting.discard(spot)
                 self._started.add(spot)
                 progress.first_offset = offset if unseen is None else min(offset, unseen)

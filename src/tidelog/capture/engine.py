@@ -195,7 +195,7 @@ class CaptureEngine:
 
     def append_control(self, value: dict[str, Any], done: Callable[[int], None]) -> None:
         with self._lock:
-            self._put(ControlItem(value, self._resume.position, done))
+            self._put(ControlItem(value, done))
 
     def first_unseen(self, snapshot: Snapshot, table: TableName) -> int | None:
         unseen = [int(x) for x in snapshot.invisible(self._emitted.max_xid())]

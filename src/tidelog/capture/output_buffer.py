@@ -32,7 +32,6 @@ class ControlItem:
     """A CONTROL record."""
 
     value: dict[str, Any]
-    position: int
     done: Done
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from tidelog.capture.catalogue_watch import SHAPES_KEY, CatalogueWatch, changes_rows
 from tidelog.capture.dumps import DUMP_PREFIX, REREAD_KEY, DumpCoordinator
 from tidelog.capture.engine import CaptureEngine
-from tidelog.errors import ConnectionLostError, TidelogError
+from tidelog.errors import ChunkError, ConnectionLostError, TidelogError
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
 from tidelog.ports import Catalogue, ChunkReader, LogReader, SchemaSeen, StateStore
@@ -34,13 +34,11 @@ class Housekeeping:
     Attributes:
         commands: act on commands that wait.
         maintain: roll up, retain, quarantine.
-        sync_tables: publish tables that newly match; they are returned.
         on_status: told the status document now and then.
     """
 
     commands: Callable[[DumpCoordinator], None]
     maintain: Callable[[], None]
-    sync_tables: Callable[[], Sequence[TableName]]
     on_status: Callable[[dict[str, Any]], None]
 
 
@@ -58,6 +56,7 @@ class CaptureSession:
         snapshot_reader: ChunkReader,
         state: StateStore,
         housekeeping: Housekeeping,
+        watch: Callable[[Callable[[TableName, str], None]], CatalogueWatch],
         patterns: Sequence[str],
         chunks: Iterable[tuple[int, ChunkMeta]],
         initial_dump: bool,
@@ -83,7 +82,7 @@ class CaptureSession:
         self._close_log = close_log
         self._ended = threading.Event()
         self._failure: BaseException | None = None
-        self._watch = CatalogueWatch(catalogue, state, patterns, self._dump_again)
+        self._watch = watch(self._dump_again)
         self._schema_dumps: list[tuple[TableName, str]] = []
 
     def run(self, stop: threading.Event) -> None:
@@ -162,7 +161,7 @@ class CaptureSession:
                 due[work] = now + every[work]
                 try:
                     self._do(work)
-                except ConnectionLostError as error:
+                except (ConnectionLostError, ChunkError) as error:
                     logger.warning("%s: %s", work, error)
 
     def _do(self, work: str) -> None:
@@ -170,8 +169,6 @@ class CaptureSession:
             self.engine.prune_journal(self._snapshot_reader.current_snapshot)
             self._publish_status()
         elif work == "look":
-            for table in self._housekeeping.sync_tables():
-                self._dump_again(table, "the table is new")
             self._watch.look()
         else:
             self._housekeeping.maintain()

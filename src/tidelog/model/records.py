@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -155,6 +155,10 @@ class Snapshot(Protocol):
 
     def invisible(self, upto_xid: int) -> Int64s:
         """The xids not above ``upto_xid`` that are not visible, sorted; few, as a rule."""
+        ...
+
+    def follows(self, earlier: Self) -> bool:
+        """Have all transactions ended that had begun when ``earlier`` was taken?"""
         ...
 
     def to_text(self) -> str: ...

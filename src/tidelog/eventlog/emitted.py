@@ -1,0 +1,73 @@
+"""What capture asks of the event log about transactions it emitted before (DESIGN.md §4).
+
+After a restart, or when its memory of a table's keys ends too late, capture must know which of the
+transactions that a snapshot can't see it has emitted, and which keys they touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.eventlog.reader import EventLog
+from tidelog.model.records import LogBatch, Resume
+from tidelog.model.schema import TableName
+
+
+class EmittedTransactions:
+    """`tidelog.capture.engine.EmittedLog` over an event log. Thread-safe."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+
+    def max_xid(self) -> int:
+        return max((meta.max_xid or 0 for meta in self._log.chain().segments), default=0)
+
+    def touched_by(self, xids: Iterable[int]) -> dict[int, set[int]]:
+        found = self._log.records_with_xids(list(xids))
+        return {xid: set(ids) for xid, ids in found.items()}
+
+    def first_offset_of(self, xids: Iterable[int], table: TableName) -> int | None:
+        first = next(self._records(xids, table), None)
+        return None if first is None else int(first.column("offset")[0].as_py())
+
+    def records_of(self, xids: Iterable[int], table: TableName) -> list[LogBatch]:
+        return [_log_batch(batch) for batch in self._records(xids, table)]
+
+    def _records(self, xids: Iterable[int], table: TableName) -> Iterator[pa.RecordBatch]:
+        """The records of ``xids`` on ``table``, in log order."""
+        wanted = np.array(sorted(set(xids)), np.int64)
+        if not len(wanted):
+            return
+        chain = self._log.chain()
+        for meta in chain.segments:
+            if meta.max_xid is None or meta.min_xid is None or not chain.next > meta.first:
+                continue
+            low = np.searchsorted(wanted, meta.min_xid)
+            if low == len(wanted) or wanted[low] > meta.max_xid:
+                continue
+            for ref in self._log.segments(meta.first, meta.next, tables=[str(table)]):
+                for batch in self._log.batches(ref, tables=[str(table)]):
+                    hits = np.isin(batch.column("xid").to_numpy(), wanted)
+                    if hits.any():
+                        yield batch.filter(pa.array(hits))
+
+
+def _log_batch(batch: pa.RecordBatch) -> LogBatch:
+    columns = {
+        name: batch.column(name).to_numpy()
+        for name in ("kind", "schema_id", "position", "ordinal", "xid", "commit_ts")
+    }
+    payload = pa.concat_arrays([batch.column("payload")])  # offsets from 0
+    buffers = payload.buffers()
+    offsets = np.frombuffer(buffers[1], np.int32, len(payload) + 1, payload.offset * 4)
+    data = np.frombuffer(buffers[2], np.uint8) if buffers[2] else np.empty(0, np.uint8)
+    data = data[offsets[0] : offsets[-1]]
+    return LogBatch(
+        **columns,
+        payload_offsets=(offsets - offsets[0]).astype(np.int32),
+        payload=data,
+        resume=Resume(0, 0, -1),
+    )

@@ -44,7 +44,10 @@ Tables = Annotated[
     typer.Option("--table", "-t", metavar="TABLE", help="namespace.table; may be repeated."),
 ]
 Wait = Annotated[
-    float, typer.Option("--timeout", help="Seconds to wait until capture has acted on it.")
+    float,
+    typer.Option(
+        "--timeout", metavar="SECONDS", help="How long to wait until capture has acted on it."
+    ),
 ]
 
 
@@ -62,7 +65,10 @@ def _options(
     log_level: Annotated[
         str,
         typer.Option(
-            "--log-level", envvar="TIDELOG_LOG_LEVEL", help="debug, info, warning or error."
+            "--log-level",
+            envvar="TIDELOG_LOG_LEVEL",
+            metavar="LEVEL",
+            help="debug, info, warning or error.",
         ),
     ] = "warning",
 ) -> None:
@@ -81,10 +87,17 @@ def _options(
 @app.command()
 def demo(
     directory: Annotated[
-        Path, typer.Option("--dir", help="Where it works; emptied first if it is a demo's.")
+        Path,
+        typer.Option(
+            "--dir", metavar="DIR", help="Where it works; emptied first if it is a demo's."
+        ),
     ] = Path("tidelog-demo"),
-    rows: Annotated[int, typer.Option(min=1000, help="Rows in the shop at the start.")] = 300_000,
-    seconds: Annotated[int, typer.Option(min=1, help="How long the workload writes.")] = 45,
+    rows: Annotated[
+        int, typer.Option(min=1000, metavar="N", help="Rows in the shop at the start.")
+    ] = 300_000,
+    seconds: Annotated[
+        int, typer.Option(min=1, metavar="N", help="How many seconds the workload writes.")
+    ] = 45,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the directory afterwards.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -163,10 +176,14 @@ def dump(
         Path | None, typer.Option(metavar="FILE", help="Keys as --keys, or one JSON value a line.")
     ] = None,
     mode: Annotated[
-        str, typer.Option(help="incremental (the log goes on) or blocking (one snapshot).")
+        str,
+        typer.Option(
+            metavar="MODE", help="incremental (the log goes on) or blocking (one snapshot)."
+        ),
     ] = "incremental",
     dump_id: Annotated[
-        str | None, typer.Option("--id", help="Names the dump; the same id again does nothing.")
+        str | None,
+        typer.Option("--id", metavar="ID", help="Names the dump; the same id again does nothing."),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Return when the dump is complete.")] = False,
     timeout: Wait = 10.0,
@@ -296,7 +313,7 @@ def status(config: ConfigFile, as_json: Json = False) -> None:
 def log(
     config: ConfigFile,
     table: Annotated[
-        str | None, typer.Option("--table", "-t", help="Only this table's events.")
+        str | None, typer.Option("--table", "-t", metavar="TABLE", help="Only this table's events.")
     ] = None,
     start: Annotated[
         int | None, typer.Option("--from", metavar="OFFSET", help="First offset; default: oldest.")

@@ -365,13 +365,13 @@ def _did_you_mean(location: tuple[str | int, ...]) -> str:
     near = difflib.get_close_matches(unknown, section.model_fields, n=1, cutoff=0.6)
     if near:
         return f"; did you mean {near[0]!r}?"
-    for other, model in _SECTIONS.items():
+    for other, model in SECTIONS.items():
         if unknown in model.model_fields and model is not section:
             return f"; {unknown!r} belongs under {other!r}"
     return f"; known are {', '.join(section.model_fields)}"
 
 
-_SECTIONS: dict[str, type[Section]] = {
+SECTIONS: dict[str, type[Section]] = {
     "source": Source,
     "log": Log,
     "state": State,
@@ -383,4 +383,4 @@ _SECTIONS: dict[str, type[Section]] = {
 
 
 def _section_at(location: tuple[str | int, ...]) -> type[Section]:
-    return _SECTIONS[str(location[0])] if location else Config
+    return SECTIONS[str(location[0])] if location else Config

@@ -100,15 +100,6 @@ class Mailbox:
             time.sleep(min(poll_s, remaining))
         return outcome
 
-    def ask(self, command: Command, timeout_s: float) -> dict[str, Any]:
-        """Send and wait: ``id``, ``state`` (done, failed, waiting), ``details`` and ``error``."""
-        command_id = self.send(command)
-        outcome = self.wait(command_id, timeout_s)
-        if outcome is None:
-            return {"id": command_id, "state": "waiting", "details": {}, "error": None}
-        state = "done" if outcome.error is None else "failed"
-        return {"state": state, **outcome.to_json()}
-
     # ------------------------------------------------------------ the end that acts
 
     def handle_pending(self, handler: Handler) -> int:

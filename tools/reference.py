@@ -1,0 +1,207 @@
+"""Write docs/reference from the code, or with --check say what is out of date."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import typer.main
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from tidelog import cli
+from tidelog.config import SECTIONS, Config
+from tidelog.pipeline import options
+from tidelog.quantities import format_bytes, format_milliseconds
+
+REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+NOTE = "<!-- Written by `make docs` from the code; do not edit. -->\n"
+
+CONFIGURATION_HEAD = """\
+# Configuration
+
+One YAML file, by custom `tidelog.yaml`. The same as a JSON schema for editors:
+[tidelog.schema.json](tidelog.schema.json).
+
+```yaml
+source: {kind: postgres, url: "postgresql://user:${PGPASSWORD}@host:5432/shop", tables: ["public.*"], snapshot: initial}
+log:    {path: ./data/log, retention: 7d}
+state:  {url: "sqlite:///data/state.db"}
+outputs:
+  - {kind: delta, path: ./data/lake, tables: ["public.*"]}
+```
+
+- **Paths** that are relative are below the directory of the file.
+- **Variables**: `${NAME}` is replaced by the environment variable, `${NAME:-text}` by `text` if it is
+  not set; `$${` is a literal `${`. Inside a URL's `user:password@` the value is percent-encoded, so
+  a password is given as it is.
+- **Durations** are written `50ms`, `30s`, `15m`, `12h`, `7d`, `2w`, also `1h 30m`. Where a name ends
+  in `_ms`, a bare number is milliseconds.
+- **Sizes** are written `64KiB`, `4MiB`, `1GiB` (powers of 1024) or `500MB` (powers of 1000); a bare
+  number is bytes.
+- Everything wrong in a file is reported at once, each with its line; the exit code is 2.
+"""
+
+
+def configuration() -> Iterator[str]:
+    yield NOTE + CONFIGURATION_HEAD
+    for name, model in SECTIONS.items():
+        several = " (a list)" if name == "outputs" else ""
+        kind = f", kind `{kind_of(model)}`" if "kind" in model.model_fields else ""
+        yield f"\n## `{name}`{several}{kind}\n\n{(model.__doc__ or '').strip()}\n"
+        yield "\n| option | type | default | meaning |\n|---|---|---|---|\n"
+        schema = model.model_json_schema()["properties"]
+        for option, field in model.model_fields.items():
+            example = ""
+            if field.examples:
+                shown = field.examples[0]
+                text = shown if isinstance(shown, str) else json.dumps(shown)
+                example = f" Example: `{text}`."
+            cells = (
+                f"`{option}`",
+                type_of(option, schema[option]),
+                default_of(option, field),
+                f"{field.description}{example}",
+            )
+            yield f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |\n"
+
+
+def kind_of(model: type[BaseModel]) -> str:
+    return str(model.model_json_schema()["properties"]["kind"]["const"])
+
+
+def type_of(option: str, schema: dict[str, Any]) -> str:
+    if "anyOf" in schema:
+        schema = next(part for part in schema["anyOf"] if part.get("type") != "null")
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if "enum" in schema:
+        return " or ".join(f"`{value}`" for value in schema["enum"])
+    if isinstance(schema.get("type"), list):
+        return "duration" if option.endswith("_ms") else "size"
+    if schema.get("examples") == ["7d", "12h"]:
+        return "duration"
+    if schema.get("format") == "path":
+        return "path"
+    if schema["type"] == "array":
+        return "list of texts"
+    if schema["type"] == "integer":
+        limits = [str(schema[limit]) for limit in ("minimum", "maximum") if limit in schema]
+        return f"integer, {' to '.join(limits)}" if len(limits) == 2 else "integer"
+    return {"string": "text", "object": "mapping", "boolean": "yes or no"}[schema["type"]]
+
+
+def default_of(option: str, field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.default
+    if value is None:
+        return "unset"
+    if isinstance(value, timedelta):
+        return f"`{format_milliseconds(round(value.total_seconds() * 1000))}`"
+    if isinstance(value, int) and option.endswith("_bytes"):
+        return f"`{format_bytes(value)}`"
+    if isinstance(value, int) and option.endswith("_ms"):
+        return f"`{format_milliseconds(value)}`" if value else "`0`"
+    return f"`{value}`" if isinstance(value, str) else f"`{json.dumps(value)}`"
+
+
+CLI_HEAD = """\
+# Command line
+
+Exit codes: 0 done; 1 failed, or `verify` and `demo` found a difference; 2 bad usage or configuration,
+or `check` found what keeps capture from starting; 130 interrupted. SIGINT and SIGTERM end `run`,
+`capture` and `pipeline` in order (exit 0): what was read is made durable first. A second one ends the
+process at once, which is safe too.
+
+With `--json` results go to stdout, one JSON document a line; errors are then also written as
+`{"error": {"kind": …, "message": …}}`. Messages for people about errors go to stderr.
+
+`--log-level` (or `TIDELOG_LOG_LEVEL`) stands before the command. `TIDELOG_DEBUG=1` shows the full text of
+unexpected errors, which may hold data of rows; without it only the place is shown. `TIDELOG_JARS` names
+a directory that holds Delta's jars, `TIDELOG_MAVEN_URL` a Maven repository to fetch them from.
+"""
+
+
+def command_line() -> Iterator[str]:
+    yield NOTE + CLI_HEAD
+    group: Any = typer.main.get_command(cli.app)
+    order = [
+        command.name or getattr(command.callback, "__name__", "")
+        for command in cli.app.registered_commands
+    ]
+    for name in order:
+        command = group.commands[name]
+        arguments = [p for p in command.params if p.param_type_name == "argument"]
+        flags = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
+        usage = " ".join(["tidelog", name, *(str(a.metavar or a.name.upper()) for a in arguments)])
+        yield f"\n## `tidelog {name}`\n\n{command.help.strip()}\n\n```\n{usage} [OPTIONS]\n```\n"
+        yield "\n| | meaning | default |\n|---|---|---|\n"
+        for argument in arguments:
+            yield f"| `{argument.metavar}` | {argument.help} | |\n"
+        for option in flags:
+            if option.name == "help":
+                continue
+            spelled = ", ".join(option.opts)
+            if option.metavar:
+                spelled += f" {option.metavar}"
+            shown = option.default is not None and option.default is not False
+            default = f"`{option.default}`" if shown else ""
+            yield f"| `{spelled}` | {option.help} | {default} |\n"
+
+
+SPARK_HEAD = """\
+# Spark source
+
+`format("tidelog")`, for `spark.readStream` and `spark.read`.
+How to use it: [read in Spark](../how-to/read-in-spark.md). Names of options may be written in any case.
+
+| option | meaning |
+|---|---|
+"""
+
+
+def spark_source() -> Iterator[str]:
+    yield NOTE + SPARK_HEAD
+    for name, meaning in options._NAMES.items():
+        yield f"| `{name}` | {meaning} |\n"
+
+
+def pages() -> dict[str, str]:
+    schema = Config.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return {
+        "configuration.md": "".join(configuration()),
+        "cli.md": "".join(command_line()),
+        "spark-source.md": "".join(spark_source()),
+        "tidelog.schema.json": json.dumps(schema, indent=2) + "\n",
+    }
+
+
+def main() -> int:
+    check = "--check" in sys.argv[1:]
+    stale = 0
+    for name, text in pages().items():
+        path = REFERENCE / name
+        present = path.read_text(encoding="utf-8") if path.exists() else ""
+        if present == text:
+            continue
+        if not check:
+            REFERENCE.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {path.relative_to(REFERENCE.parent.parent)}")
+            continue
+        stale = 1
+        print(f"docs/reference/{name} is out of date: run `make docs`")
+        diff = difflib.unified_diff(present.splitlines(), text.splitlines(), lineterm="", n=0)
+        print("\n".join(list(diff)[:20]))
+    return stale
+
+
+if __name__ == "__main__":
+    sys.exit(main())

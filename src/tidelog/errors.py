@@ -20,7 +20,8 @@
      │    ├── OffsetGoneError  retention removed what is asked for                  stop, exit 1
      │    └── StorageError     disk full, I/O error                                 retry
      ├── LeaseLostError                                                             restart from the tail
-     ├── StateConflictError    compare-and-set lost                                 retry
+     ├── StateError            the state store failed                               retry
+     │    └── StateConflictError  compare-and-set lost                              retry
      ├── DecodeError           a payload that is not what its schema says           stop, exit 1
      └── OutputError           a destination refused                                retry
 
@@ -138,10 +139,14 @@ class LeaseLostError(TidelogError):
     policy = Policy.RESTART
 
 
-class StateConflictError(TidelogError):
-    """A compare-and-set on a state document found another version."""
+class StateError(TidelogError):
+    """The state store cannot be read or written."""
 
     policy = Policy.RETRY
+
+
+class StateConflictError(StateError):
+    """A compare-and-set on a state document found another version."""
 
 
 class DecodeError(TidelogError):

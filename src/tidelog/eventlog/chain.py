@@ -1,0 +1,357 @@
+"""Which files are the log: the chain of predecessors, walked back from the newest segment.
+
+Roll-up and retention free names, and a frozen writer's late hard link to a freed name succeeds. So
+a file counts only if a successor names it by (name, epoch, nonce). ``chain.json`` is rewritten
+*before* names are freed; whoever cached the chain sees that and walks it again.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from tidelog.errors import EventLogError, ForeignSegmentError, SegmentCorruptError
+from tidelog.eventlog.layout import (
+    FORMAT,
+    SegmentMeta,
+    is_segment_name,
+    segment_name,
+)
+from tidelog.eventlog.segments import SegmentFile
+from tidelog.eventlog.storage import Storage, Tag
+from tidelog.ports import SourceId
+
+LOG_FILE: Final = "log.json"
+CHAIN_FILE: Final = "chain.json"
+_WALK_ATTEMPTS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class LogInfo:
+    """What never changes of an event log (``log.json``)."""
+
+    generation: str
+    source: SourceId
+    start_offset: int
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChainState:
+    """``chain.json``: where the log begins, and a number that grows before names are freed."""
+
+    head: int
+    revision: int
+
+
+def create_log(storage: Storage, source: SourceId, start_offset: int) -> LogInfo:
+    """Create ``log.json`` unless there is one; what is stored then."""
+    info = {
+        "format": FORMAT,
+        "generation": secrets.token_hex(8),
+        "source": source.to_json(),
+        "start_offset": start_offset,
+        "created_ms": time.time_ns() // 1_000_000,
+    }
+    if storage.tag(LOG_FILE) is None:
+        strays = [name for name in storage.names() if is_segment_name(name)]
+        if strays:
+            raise ForeignSegmentError(
+                f"{storage!r} holds segments ({strays[0]} …) but no {LOG_FILE}: it is not an empty "
+                f"place for a new event log. Restore {LOG_FILE}, or use another directory."
+            )
+        storage.put_if_absent(LOG_FILE, json.dumps(info).encode())
+    return load_log(storage)
+
+
+def load_log(storage: Storage) -> LogInfo:
+    """What ``log.json`` says. Raises EventLogError if there is none."""
+    try:
+        raw = storage.read(LOG_FILE)
+    except FileNotFoundError:
+        raise EventLogError(
+            f"{storage!r} is not an event log: it has no {LOG_FILE}. "
+            "Check the path; capture creates the log when it first leads."
+        ) from None
+    try:
+        data = json.loads(raw)
+        if data["format"] != FORMAT:
+            raise ForeignSegmentError(
+                f"{storage!r} is an event log of format {data['format']}; this Tidelog reads "
+                f"format {FORMAT}. Use the version of Tidelog that wrote it."
+            )
+        return LogInfo(
+            data["generation"],
+            SourceId(**data["source"]),
+            data["start_offset"],
+            data["created_ms"],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise SegmentCorruptError(
+            f"{storage!r} {LOG_FILE} is damaged. Restore it from a backup."
+        ) from error
+
+
+def load_state(storage: Storage, info: LogInfo) -> ChainState:
+    """What ``chain.json`` says; the state of a new log if there is none."""
+    try:
+        return ChainState(**json.loads(storage.read(CHAIN_FILE)))
+    except FileNotFoundError:
+        return ChainState(info.start_offset, 0)
+    except (ValueError, TypeError) as error:
+        raise SegmentCorruptError(
+            f"{storage!r} {CHAIN_FILE} is damaged. Restore it from a backup, or write "
+            '{"head": <first offset of the oldest segment>, "revision": <any greater number>}.'
+        ) from error
+
+
+def store_state(storage: Storage, state: ChainState) -> None:
+    """Durable when it returns. Under the maintenance lock only."""
+    storage.replace(CHAIN_FILE, json.dumps(asdict(state)).encode())
+
+
+class Chain:
+    """The segments from head to tail, gap-free, as of one moment. Immutable."""
+
+    def __init__(self, segments: Sequence[SegmentMeta], state: ChainState) -> None:
+        self.segments = segments
+        self.state = state
+        self.firsts = [segment.first for segment in segments]
+
+    @property
+    def head(self) -> int:
+        return self.state.head
+
+    @property
+    def tail(self) -> SegmentMeta | None:
+        return self.segments[-1] if self.segments else None
+
+    @property
+    def next(self) -> int:
+        """The offset that the next record gets."""
+        return self.segments[-1].next if self.segments else self.state.head
+
+    def between(self, start: int, end: int) -> Sequence[SegmentMeta]:
+        """Segments that hold offsets in ``[start, end)``."""
+        if start >= end:
+            return ()
+        low = max(bisect_right(self.firsts, start) - 1, 0)
+        return self.segments[low : bisect_left(self.firsts, end)]
+
+    def covering(self, offset: int) -> SegmentMeta | None:
+        """The segment whose ``[first, next)`` holds ``offset``."""
+        index = bisect_right(self.firsts, offset) - 1
+        if index < 0 or offset >= self.segments[index].next:
+            return None
+        return self.segments[index]
+
+
+class _BrokenError(Exception):
+    """The walk found no predecessor: either damage, or names freed meanwhile."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class ChainReader:
+    """Walks the chain and caches segments' metadata. Thread-safe."""
+
+    def __init__(self, storage: Storage, info: LogInfo) -> None:
+        self.storage = storage
+        self.info = info
+        self._log_tag = storage.tag(LOG_FILE)
+        self._cache: dict[str, tuple[Tag, SegmentMeta]] = {}
+        self._chain: Chain | None = None
+        self._state_tag: Tag | None = None
+        self._lock = threading.Lock()
+
+    def meta(self, name: str) -> SegmentMeta:
+        """The metadata of the file ``name`` as it is now, of this log's generation.
+
+        Raises FileNotFoundError, SegmentCorruptError, ForeignSegmentError.
+        """
+        tag = self.storage.tag(name)
+        if tag is None:
+            raise FileNotFoundError(name)
+        cached = self._cache.get(name)
+        if cached is not None and cached[0] == tag:
+            return cached[1]
+        meta = SegmentFile(self.storage, name, columns=()).meta
+        if meta.generation != self.info.generation:
+            raise ForeignSegmentError(
+                f"{self.storage!r} segment {name} belongs to generation {meta.generation}, this "
+                f"log is generation {self.info.generation}. Move the file out of the directory."
+            )
+        self._cache[name] = (tag, meta)
+        return meta
+
+    def newest(self) -> SegmentMeta | None:
+        """The newest segment. It is on the chain: freed names are always older than the tail."""
+        for _ in range(_WALK_ATTEMPTS):
+            names = [name for name in self.storage.names() if is_segment_name(name)]
+            if not names:
+                return None
+            try:
+                return self.meta(names[-1])
+            except FileNotFoundError:
+                continue  # rolled up since: then a newer one exists
+        raise EventLogError(f"{self.storage!r}: the newest segment vanishes while it is read.")
+
+    def refresh(self) -> Chain:
+        """The chain as of now; cheap if little was appended since the last call."""
+        with self._lock:
+            self._check_generation()
+            chain = self._chain
+            if chain is not None and chain.segments:
+                chain = self._extended(chain)
+                # Read after the probes: a stray under a freed name is always younger than this.
+                if chain is not None and self.storage.tag(CHAIN_FILE) == self._state_tag:
+                    self._chain = chain
+                    return chain
+            self._chain = self._walk()
+            return self._chain
+
+    def walk(self) -> Chain:
+        """The whole chain, walked again."""
+        with self._lock:
+            self._check_generation()
+            self._chain = self._walk()
+            return self._chain
+
+    def _check_generation(self) -> None:
+        tag = self.storage.tag(LOG_FILE)
+        if tag == self._log_tag:
+            return
+        info = load_log(self.storage)
+        if info.generation != self.info.generation:
+            raise ForeignSegmentError(
+                f"{self.storage!r} was recreated: generation {self.info.generation} was opened, "
+                f"{info.generation} is there now. Restart; outputs need a new dump."
+            )
+        self._log_tag = tag
+
+    def _extended(self, chain: Chain) -> Chain | None:
+        tail = chain.segments[-1]
+        added = []
+        while True:
+            try:
+                meta = self.meta(segment_name(tail.next))
+            except FileNotFoundError:
+                break
+            if meta.pred != tail.tail:
+                return None
+            added.append(meta)
+            tail = meta
+        return Chain([*chain.segments, *added], chain.state) if added else chain
+
+    def _walk(self) -> Chain:
+        broken = "unknown"
+        revision = None
+        for attempt in range(_WALK_ATTEMPTS):
+            state_tag = self.storage.tag(CHAIN_FILE)
+            state = load_state(self.storage, self.info)
+            if state.revision == revision and attempt > 2:
+                break  # nothing was freed since the last attempt: it is real
+            revision = state.revision
+            try:
+                segments = self._walk_back(state)
+            except _BrokenError as error:
+                broken = error.message
+                time.sleep(0.002 * attempt)
+                continue
+            if self.storage.tag(CHAIN_FILE) != state_tag:
+                continue
+            self._state_tag = state_tag
+            kept = {segment.name for segment in segments}
+            for name in [name for name in self._cache if name not in kept]:
+                del self._cache[name]
+            return Chain(segments, state)
+        raise SegmentCorruptError(
+            f"{self.storage!r} is damaged: {broken}. Restore the file from a backup or a replica; "
+            "without one, recreate the event log with a new dump."
+        )
+
+    def _walk_back(self, state: ChainState) -> list[SegmentMeta]:
+        names = [name for name in self.storage.names() if is_segment_name(name)]
+        if not names:
+            if state.revision:
+                raise _BrokenError("it has no segments any more")
+            return []
+        try:
+            segments = [self.meta(names[-1])]
+        except FileNotFoundError:
+            raise _BrokenError(f"segment {names[-1]} vanished") from None
+        while segments[-1].first > state.head:
+            found = self._predecessor(segments[-1], names)
+            # An interrupted roll-up leaves segments behind that the merged one holds as well.
+            while len(segments) > 1 and segments[-1].first < found.next:
+                segments.pop()
+            if segments[-1].first != found.next or segments[-1].pred != found.tail:
+                raise _BrokenError(f"segment {found.name} does not join {segments[-1].name}")
+            segments.append(found)
+        if segments[-1].first < state.head:
+            raise _BrokenError(
+                f"the log begins at offset {state.head} ({CHAIN_FILE}), which is inside segment "
+                f"{segments[-1].name}"
+            )
+        segments.reverse()
+        return segments
+
+    def _predecessor(self, segment: SegmentMeta, names: list[str]) -> SegmentMeta:
+        if segment.pred is None:
+            raise _BrokenError(
+                f"segment {segment.name} says that it is the log's first, but the log begins at "
+                "a lower offset"
+            )
+        found = self.find_predecessor(segment, names)
+        if isinstance(found, SegmentMeta):
+            return found
+        missing = (
+            f"the segment before {segment.name} is missing: {segment.pred.name} "
+            f"(epoch {segment.pred.epoch}, nonce {segment.pred.nonce})"
+        )
+        raise _BrokenError(missing if found is None else f"{missing}; {found} cannot be read")
+
+    def find_predecessor(
+        self, segment: SegmentMeta, names: Sequence[str]
+    ) -> SegmentMeta | str | None:
+        """What stands before ``segment``, or what it was rolled up into itself.
+
+        Else the name of the newest candidate that can't be read; else None.
+        """
+        pred = segment.pred
+        if pred is None:
+            return None
+        unreadable = None
+        below = bisect_left(names, pred.name)
+        # Its own name first; if it was rolled up, the older name that it was merged under.
+        for name in (pred.name, *reversed(names[:below])):
+            try:
+                meta = self.meta(name)
+            except FileNotFoundError:
+                continue
+            except EventLogError:
+                unreadable = unreadable or name
+                continue
+            if meta.tail == pred or segment.identity in meta.merged:
+                return meta
+        return unreadable
+
+    def leftovers(self, chain: Chain) -> list[SegmentMeta]:
+        """Segments before the head that retention was about to delete, newest first."""
+        names = [name for name in self.storage.names() if is_segment_name(name)]
+        result: list[SegmentMeta] = []
+        segment = chain.segments[0] if chain.segments else None
+        while segment is not None and segment.pred is not None:
+            found = self.find_predecessor(segment, names)
+            segment = found if isinstance(found, SegmentMeta) else None
+            if segment is not None:
+                result.append(segment)
+        return result

@@ -1,0 +1,267 @@
+"""Roll-up, retention and quarantine: everything that frees the names of segments.
+
+All of it runs under one lock that a frozen process keeps and a dead one does not, so a leader that
+wakes up late cannot overwrite what its successor has rolled up. Before a name is freed,
+``chain.json`` gets a greater revision: readers with a cached chain then walk it again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from secrets import token_hex
+from typing import Final
+
+import pyarrow as pa
+
+from tidelog import failpoints
+from tidelog.errors import EventLogError
+from tidelog.eventlog.chain import Chain, ChainReader, ChainState, load_log, store_state
+from tidelog.eventlog.consumers import Consumers
+from tidelog.eventlog.layout import SegmentMeta, first_offset_of, is_segment_name
+from tidelog.eventlog.segments import SegmentFile, encode, payload_bytes
+from tidelog.eventlog.storage import Guard, LocalStorage, Storage
+
+_LOCK: Final = "maintenance"
+_MERGED_BATCH_BYTES: Final = 4 << 20
+_MERGE_AT_MOST: Final = 1024  # segments; bounds the list of merged ones in the metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """``deleted``: left by an interrupted roll-up or retention; ``quarantined``: new names."""
+
+    deleted: list[str]
+    quarantined: list[str]
+
+
+class EventLogMaintenance:
+    """For the leader. If another process holds the maintenance lock, every call does nothing."""
+
+    def __init__(self, storage: Storage | str | Path, check_lease: Guard | None = None) -> None:
+        if isinstance(storage, (str, Path)):
+            storage = LocalStorage(storage)
+        self._storage: Storage = storage
+        self._reader = ChainReader(storage, load_log(storage))
+        self._check_lease: Guard = check_lease or (lambda: None)
+
+    def rollup(
+        self,
+        *,
+        target_bytes: int = 64 << 20,
+        min_age_s: float = 60.0,
+        min_segments: int = 8,
+        now_ms: int | None = None,
+    ) -> int:
+        """Merge runs of small consecutive segments; how many segments are gone.
+
+        Never the tail, which a writer builds upon. A crash at any point leaves the log as it was or
+        rolled up; the next call cleans up.
+
+        Args:
+            target_bytes: of payload in a merged segment; segments above half of it stay.
+            min_age_s: younger segments stay.
+            min_segments: shorter runs stay, unless they reach half of ``target_bytes``.
+            now_ms: the time, for tests.
+        """
+        youngest_ms = _now_ms(now_ms) - int(min_age_s * 1000)
+        removed = 0
+        with self._storage.exclusive(_LOCK) as held:
+            if not held:
+                return 0
+            self._sweep()
+            chain = self._reader.walk()
+            for run in _runs(chain, target_bytes, youngest_ms, min_segments):
+                self._merge(run)
+                removed += len(run) - 1
+        return removed
+
+    def retain(
+        self,
+        max_age_s: float,
+        *,
+        hard_cap_age_s: float | None = None,
+        hard_cap_bytes: int | None = None,
+        now_ms: int | None = None,
+    ) -> int:
+        """Delete segments older than ``max_age_s`` that no consumer needs; the new head offset.
+
+        Args:
+            max_age_s: since a segment was written; a rolled-up one: its youngest part.
+            hard_cap_age_s: older segments go even if a registered consumer needs them.
+            hard_cap_bytes: as long as more payload than this is kept, the oldest go as well.
+            now_ms: the time, for tests.
+        """
+        now_ms = _now_ms(now_ms)
+        with self._storage.exclusive(_LOCK) as held:
+            if not held:
+                return self._reader.refresh().head
+            self._sweep()
+            chain = self._reader.walk()
+            needed = min(
+                (consumer.offset for consumer in Consumers(self._storage).all()),
+                default=chain.next,
+            )
+            kept_bytes = sum(segment.payload_bytes for segment in chain.segments)
+            count = 0
+            for segment in chain.segments[:-1]:
+                age_s = (now_ms - segment.created_ms) / 1000
+                expired = age_s > max_age_s and segment.next <= needed
+                capped = (hard_cap_age_s is not None and age_s > hard_cap_age_s) or (
+                    hard_cap_bytes is not None and kept_bytes > hard_cap_bytes
+                )
+                if not (expired or capped):
+                    break
+                kept_bytes -= segment.payload_bytes
+                count += 1
+            if not count:
+                return chain.head
+            head = chain.segments[count].first
+            self._check_lease()
+            store_state(self._storage, ChainState(head, chain.state.revision + 1))
+            failpoints.hit("retention.after_head")
+            # Oldest first: what a crash leaves then still hangs on the head and is recognised.
+            for segment in chain.segments[:count]:
+                self._check_lease()
+                self._storage.delete(segment.name)
+                failpoints.hit("retention.after_delete")
+            return head
+
+    def quarantine_strays(self) -> Swept:
+        """Move segments that are not on the chain to ``quarantine/``.
+
+        They come from writers that woke up late. What an interrupted roll-up or retention left is
+        deleted.
+        """
+        with self._storage.exclusive(_LOCK) as held:
+            return self._sweep() if held else Swept([], [])
+
+    def _sweep(self) -> Swept:
+        swept = Swept([], [])
+        chain = self._reader.walk()
+        if chain.tail is None:
+            return swept
+        on_chain = {segment.name for segment in chain.segments}
+        # Names above the tail are not judged: they were appended after the walk.
+        suspects = [
+            name
+            for name in self._storage.names()
+            if is_segment_name(name) and name not in on_chain and name < chain.tail.name
+        ]
+        if not suspects:
+            return swept
+        retained = {segment.identity for segment in self._reader.leftovers(chain)}
+        for name in suspects:
+            self._check_lease()
+            try:
+                meta = self._reader.meta(name)
+                cover = chain.covering(first_offset_of(name))
+                known = meta.identity in retained or (
+                    cover is not None and meta.identity in cover.merged
+                )
+            except FileNotFoundError:
+                continue
+            except EventLogError:
+                known = False
+            if known:
+                self._storage.delete(name)
+                swept.deleted.append(name)
+            else:
+                swept.quarantined.append(self._storage.quarantine(name))
+            failpoints.hit("sweep.after_file")
+        return swept
+
+    def _merge(self, run: Sequence[SegmentMeta]) -> None:
+        meta = _merged(run)
+        data = encode(meta, self._records(run))
+        state = self._reader.refresh().state
+        self._check_lease()
+        store_state(self._storage, ChainState(state.head, state.revision + 1))
+        failpoints.hit("rollup.before_replace")
+        self._storage.replace(meta.name, data, self._check_lease)
+        failpoints.hit("rollup.after_replace")
+        for segment in run[1:]:
+            self._check_lease()
+            self._storage.delete(segment.name)
+            failpoints.hit("rollup.after_delete")
+
+    def _records(self, run: Sequence[SegmentMeta]) -> Iterator[pa.RecordBatch]:
+        pending: list[pa.RecordBatch] = []
+        pending_bytes = 0
+        for segment in run:
+            for batch in SegmentFile(self._storage, segment.name).batches():
+                pending.append(batch.replace_schema_metadata(None))
+                pending_bytes += payload_bytes(batch)
+                if pending_bytes >= _MERGED_BATCH_BYTES:
+                    yield pa.concat_batches(pending)
+                    pending, pending_bytes = [], 0
+        if pending:
+            yield pa.concat_batches(pending)
+
+
+def _now_ms(now_ms: int | None) -> int:
+    return time.time_ns() // 1_000_000 if now_ms is None else now_ms
+
+
+def _runs(
+    chain: Chain, target_bytes: int, youngest_ms: int, min_segments: int
+) -> Iterator[list[SegmentMeta]]:
+    """Runs of consecutive segments to merge, in log order."""
+    run: list[SegmentMeta] = []
+    size = 0
+
+    def worthwhile() -> bool:
+        return len(run) > 1 and (len(run) >= min_segments or 2 * size >= target_bytes)
+
+    for segment in chain.segments[:-1]:
+        if segment.created_ms > youngest_ms:
+            break
+        large = 2 * segment.payload_bytes > target_bytes
+        full = size + segment.payload_bytes > target_bytes or len(run) == _MERGE_AT_MOST
+        if large or full:
+            if worthwhile():
+                yield run
+            run, size = [], 0
+        if not large:
+            run.append(segment)
+            size += segment.payload_bytes
+    if worthwhile():
+        yield run
+
+
+def _merged(run: Sequence[SegmentMeta]) -> SegmentMeta:
+    """The metadata of ``run`` as one segment, a link that replaces theirs in the chain."""
+    first, last = run[0], run[-1]
+    rows_by_table: dict[str, int] = {}
+    rows_by_schema: dict[int, int] = {}
+    for segment in run:
+        for table, rows in segment.rows_by_table.items():
+            rows_by_table[table] = rows_by_table.get(table, 0) + rows
+        for schema_id, rows in segment.rows_by_schema.items():
+            rows_by_schema[schema_id] = rows_by_schema.get(schema_id, 0) + rows
+    kinds = {segment.kind for segment in run}
+    low = [s.min_xid for s in run if s.min_xid is not None]
+    high = [s.max_xid for s in run if s.max_xid is not None]
+    return replace(
+        last,
+        kind=kinds.pop() if len(kinds) == 1 else "log",
+        nonce=token_hex(8),
+        pred=first.pred,
+        tail=last.tail,
+        first=first.first,
+        next=last.next,
+        first_position=next((s.first_position for s in run if s.first_position is not None), None),
+        last_position=next(
+            (s.last_position for s in reversed(run) if s.last_position is not None), None
+        ),
+        min_xid=min(low, default=None),
+        max_xid=max(high, default=None),
+        rows=sum(segment.rows for segment in run),
+        rows_by_table=rows_by_table,
+        rows_by_schema=rows_by_schema,
+        payload_bytes=sum(segment.payload_bytes for segment in run),
+        chunks=tuple(chunk for segment in run for chunk in segment.chunks),
+        merged=tuple(segment.identity for segment in run),
+    )

@@ -1,0 +1,318 @@
+"""Reading the event log: by offsets, never by file names alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.errors import EventLogError, OffsetGoneError
+from tidelog.eventlog.chain import LOG_FILE, Chain, ChainReader, load_log
+from tidelog.eventlog.layout import RECORD_SCHEMA, SegmentMeta
+from tidelog.eventlog.schemas import SchemaStore
+from tidelog.eventlog.segments import SegmentFile
+from tidelog.eventlog.storage import LocalStorage, Storage
+from tidelog.model.records import ChunkMeta
+from tidelog.ports import SourceId
+
+_RESOLVE_ATTEMPTS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRef:
+    """A run of offsets ``[start, end)`` inside one segment. Small and picklable.
+
+    ``name``, ``epoch`` and ``nonce`` are a hint that saves walking the chain: if the file is
+    another one by now, the offsets are resolved again. ``rows`` and ``payload_bytes`` are those of
+    the whole segment, for planning.
+    """
+
+    start: int
+    end: int
+    name: str
+    epoch: int
+    nonce: str
+    kind: str
+    rows: int
+    payload_bytes: int
+
+
+class EventLog:
+    """A reader of the event log. Thread-safe. Cheap to open: the chain is walked on demand."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.info = load_log(storage)
+        self.schemas = SchemaStore(storage)
+        self._reader = ChainReader(storage, self.info)
+        self._durable: str | None = None
+
+    @classmethod
+    def open(cls, path: str | Path) -> EventLog:
+        """Raises EventLogError if there is no event log at ``path``."""
+        return cls(LocalStorage(path))
+
+    @staticmethod
+    def exists(path: str | Path) -> bool:
+        return LocalStorage(path).tag(LOG_FILE) is not None
+
+    @property
+    def generation(self) -> str:
+        """Changes when the log is recreated; outputs refuse one they don't know."""
+        return self.info.generation
+
+    @property
+    def source(self) -> SourceId:
+        return self.info.source
+
+    def chain(self) -> Chain:
+        """The segments as of now."""
+        return self._reader.refresh()
+
+    @property
+    def head_offset(self) -> int:
+        """The oldest offset that can be read."""
+        return self.chain().head
+
+    @property
+    def tail(self) -> SegmentMeta | None:
+        """The newest segment."""
+        return self.chain().tail
+
+    def latest_offset(self, durable: bool = True) -> int:
+        """Where the log ends: the offset that the next record gets.
+
+        ``durable``: what this reports survives a power failure (DESIGN.md §4, visible is not
+        durable). Needed wherever the offset is stored, e.g. by Spark.
+        """
+        for _ in range(_RESOLVE_ATTEMPTS):
+            chain = self.chain()
+            tail = chain.tail
+            if tail is None or not durable or tail.nonce + tail.name == self._durable:
+                return chain.next
+            try:
+                self.storage.make_durable(tail.name)
+            except FileNotFoundError:
+                continue  # rolled up: a newer tail exists
+            self._durable = tail.nonce + tail.name
+            return chain.next
+        raise EventLogError(f"{self.storage!r}: the newest segment vanishes while it is read.")
+
+    def segments(
+        self, start: int, end: int | None = None, *, tables: Collection[str] | None = None
+    ) -> list[SegmentRef]:
+        """What to read for offsets ``[start, end)``, in order.
+
+        Args:
+            start: an offset at or above the head.
+            end: exclusive; None: the end of the log as of now.
+            tables: skip segments without records of these tables; segments with control records
+                are kept.
+
+        Raises:
+            OffsetGoneError: ``start`` is below the head.
+            EventLogError: ``end`` is beyond the end of the log.
+        """
+        chain = self.chain()
+        self._check_range(chain, start, end)
+        end = chain.next if end is None else end
+        return [
+            SegmentRef(
+                start=max(start, meta.first),
+                end=min(end, meta.next),
+                name=meta.name,
+                epoch=meta.epoch,
+                nonce=meta.nonce,
+                kind=meta.kind,
+                rows=meta.rows,
+                payload_bytes=meta.payload_bytes,
+            )
+            for meta in chain.between(start, end)
+            if meta.rows
+            and (
+                tables is None
+                or 0 in meta.rows_by_schema
+                or not meta.rows_by_table.keys().isdisjoint(tables)
+            )
+        ]
+
+    def read(
+        self,
+        ref: SegmentRef,
+        columns: Sequence[str] | None = None,
+        *,
+        tables: Collection[str] | None = None,
+        schema_ids: Collection[int] | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> pa.Table:
+        """As `batches`, as one table."""
+        batches = self.batches(
+            ref, columns, tables=tables, schema_ids=schema_ids, start=start, end=end
+        )
+        return pa.Table.from_batches(batches, schema=_projection(columns))
+
+    def batches(
+        self,
+        ref: SegmentRef,
+        columns: Sequence[str] | None = None,
+        *,
+        tables: Collection[str] | None = None,
+        schema_ids: Collection[int] | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of ``ref`` in order; they may be slices (with a non-zero Arrow offset).
+
+        Args:
+            ref: from `segments`.
+            columns: of `RECORD_SCHEMA`, in this order; all by default. Others are not decompressed.
+            tables: only records of these tables (all their schema versions); no control records.
+            schema_ids: only records of these schemas; 0 is control.
+            start: narrows ``ref`` further.
+            end: likewise, exclusive.
+
+        Raises:
+            OffsetGoneError: retention removed the offsets.
+            SegmentCorruptError, ForeignSegmentError: named in the message.
+        """
+        start = ref.start if start is None else max(start, ref.start)
+        end = ref.end if end is None else min(end, ref.end)
+        wanted = None if schema_ids is None else frozenset(schema_ids)
+        if tables is not None:
+            of_tables = frozenset(self._schema_ids_of(tables))
+            wanted = of_tables if wanted is None else wanted & of_tables
+        needed = None if columns is None else {*columns, "offset", "schema_id"}
+        if start >= end:
+            return
+        for segment in self._open(ref, start, end, needed):
+            if wanted is None or not wanted.isdisjoint(segment.meta.rows_by_schema):
+                whole = wanted is None or wanted.issuperset(segment.meta.rows_by_schema)
+                for batch in segment.batches():
+                    batch = _narrowed(batch, start, end, None if whole else wanted)
+                    if batch.num_rows:
+                        yield batch if columns is None else batch.select(list(columns))
+
+    def records_with_xids(
+        self, xids: Collection[int], *, down_to: int | None = None
+    ) -> dict[int, frozenset[int]]:
+        """Which tables emitted transactions touched: xid → schema ids of their records.
+
+        Looks from the newest segment back, as far as ``down_to`` or the head; a transaction that
+        has no record is not in the result.
+        """
+        found: dict[int, set[int]] = {}
+        if not xids:
+            return {}
+        wanted = np.array(sorted(xids), np.int64)
+        for _ in range(_RESOLVE_ATTEMPTS):
+            try:
+                chain = self.chain()
+                for meta in reversed(chain.segments):
+                    if down_to is not None and meta.next <= down_to:
+                        break
+                    if meta.min_xid is None or meta.max_xid is None:
+                        continue
+                    low = np.searchsorted(wanted, meta.min_xid)
+                    if low == len(wanted) or wanted[low] > meta.max_xid:
+                        continue
+                    segment = SegmentFile(self.storage, meta.name, ("xid", "schema_id"))
+                    if segment.meta.nonce != meta.nonce:
+                        raise FileNotFoundError(meta.name)
+                    for batch in segment.batches():
+                        xid = batch.column("xid").to_numpy()
+                        hits = np.isin(xid, wanted)
+                        ids = batch.column("schema_id").to_numpy()[hits]
+                        for pair in set(zip(xid[hits].tolist(), ids.tolist(), strict=True)):
+                            found.setdefault(pair[0], set()).add(pair[1])
+                return {xid: frozenset(ids) for xid, ids in found.items()}
+            except FileNotFoundError:
+                continue  # rolled up or retained meanwhile; what was found stays true
+        raise EventLogError(f"{self.storage!r}: segments vanish while they are read.")
+
+    def chunks(self, start: int | None = None) -> Iterator[tuple[SegmentMeta, ChunkMeta]]:
+        """Chunks from offset ``start`` on, in order, from metadata alone."""
+        chain = self.chain()
+        for meta in chain.between(chain.head if start is None else start, chain.next):
+            for chunk in meta.chunks:
+                yield meta, chunk
+
+    def _schema_ids_of(self, tables: Collection[str]) -> list[int]:
+        return [
+            schema.schema_id
+            for table in self.schemas.tables()
+            if str(table) in tables
+            for schema in self.schemas.versions(table)
+        ]
+
+    def _check_range(self, chain: Chain, start: int, end: int | None) -> None:
+        if start < chain.head:
+            raise OffsetGoneError(
+                f"{self.storage!r}: offset {start} was asked for, but retention removed everything "
+                f"before {chain.head}. Rebuild this consumer from a new dump, and register it or "
+                "raise log.retention so that it does not happen again."
+            )
+        if max(start, end or 0) > chain.next:
+            raise EventLogError(
+                f"{self.storage!r}: offset {max(start, end or 0)} was asked for, but the log ends "
+                f"at {chain.next}. Its newest segments were lost or the log was replaced; this "
+                "consumer is ahead of it and needs a new dump."
+            )
+
+    def _open(
+        self, ref: SegmentRef, start: int, end: int, columns: Collection[str] | None
+    ) -> Iterator[SegmentFile]:
+        """Files that together hold ``[start, end)``: one, or several after a roll-up."""
+        names = None if columns is None else tuple(columns)
+        try:
+            segment = SegmentFile(self.storage, ref.name, names)
+            meta = segment.meta
+            identity = (self.generation, ref.epoch, ref.nonce)
+            if (meta.generation, meta.epoch, meta.nonce) == identity:
+                yield segment
+                return
+        except FileNotFoundError:
+            pass
+        except EventLogError:
+            # Damaged: if it is on the chain, the walk below says so; if not, it does not matter.
+            pass
+        for _ in range(_RESOLVE_ATTEMPTS):
+            chain = self._reader.walk()
+            self._check_range(chain, start, end)
+            files = []
+            try:
+                for meta in chain.between(start, end):
+                    file = SegmentFile(self.storage, meta.name, names)
+                    if file.meta.nonce != meta.nonce:
+                        raise FileNotFoundError(meta.name)
+                    files.append(file)
+            except FileNotFoundError:
+                continue
+            yield from files
+            return
+        raise EventLogError(f"{self.storage!r}: segments vanish while they are read.")
+
+
+def _projection(columns: Sequence[str] | None) -> pa.Schema:
+    if columns is None:
+        return RECORD_SCHEMA
+    return pa.schema([RECORD_SCHEMA.field(name) for name in columns])
+
+
+def _narrowed(
+    batch: pa.RecordBatch, start: int, end: int, schema_ids: frozenset[int] | None
+) -> pa.RecordBatch:
+    batch = batch.replace_schema_metadata(None)
+    offsets = batch.column("offset").to_numpy()
+    low, high = np.searchsorted(offsets, (start, end)).tolist()
+    if high - low < batch.num_rows:
+        batch = batch.slice(low, high - low)
+    if schema_ids is not None:
+        mask = np.isin(batch.column("schema_id").to_numpy(), np.array(sorted(schema_ids), np.int32))
+        if not mask.all():
+            batch = batch.filter(pa.array(mask))
+    return batch

@@ -1,0 +1,119 @@
+"""The schema store: immutable numbered table schemas beside the segments."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from tidelog.errors import EventLogError, SegmentCorruptError
+from tidelog.eventlog.storage import LocalStorage, Storage
+from tidelog.model.schema import TableName, TableSchema
+
+_FOLDER: Final = "schemas"
+_FILE = re.compile(r"schemas/(\d{8})\.json")
+_ATTEMPTS: Final = 1000
+
+
+def _name(schema_id: int) -> str:
+    return f"{_FOLDER}/{schema_id:08d}.json"
+
+
+class SchemaStore:
+    """``schemas/%08d.json``, each created only if absent and fsynced; never changed or deleted.
+
+    Thread-safe, and safe with several writing processes. Reading needs no write access, so Spark's
+    executors may use it.
+    """
+
+    def __init__(self, storage: Storage | str | Path) -> None:
+        if isinstance(storage, (str, Path)):
+            storage = LocalStorage(storage)
+        self._storage: Storage = storage
+        self._lock = threading.Lock()
+        self._schemas: dict[int, TableSchema] = {}
+
+    def register(self, schema: TableSchema) -> TableSchema:
+        """The stored version of this shape, a new one if none has its fingerprint for the table."""
+        with self._lock:
+            for _ in range(_ATTEMPTS):
+                known = self._find(schema)
+                if known is None:
+                    self._load_new()
+                    known = self._find(schema)
+                if known is not None:
+                    return known
+                numbered = schema.numbered(max(self._schemas, default=0) + 1)
+                data = json.dumps(numbered.to_json(), ensure_ascii=False, indent=1).encode()
+                if self._storage.put_if_absent(_name(numbered.schema_id), data):
+                    self._schemas[numbered.schema_id] = numbered
+                    return numbered
+        raise EventLogError(
+            f"{self._storage!r}: could not number a schema of {schema.table} in {_ATTEMPTS} "
+            "attempts; other writers keep taking the next number."
+        )
+
+    def get(self, schema_id: int) -> TableSchema:
+        """Raises EventLogError if there is no such version."""
+        found = self._schemas.get(schema_id)
+        if found is None:
+            with self._lock:
+                found = self._schemas.get(schema_id) or self._load(schema_id)
+        if found is None:
+            raise EventLogError(
+                f"{self._storage!r} has no schema {schema_id} ({_name(schema_id)} is missing). "
+                "Restore the file from a backup."
+            )
+        return found
+
+    def versions(self, table: TableName) -> list[TableSchema]:
+        """All versions of the table, oldest first."""
+        with self._lock:
+            self._load_new()
+            return [s for _, s in sorted(self._schemas.items()) if s.table == table]
+
+    def latest(self, table: TableName) -> TableSchema | None:
+        """The version of the table that was numbered last."""
+        versions = self.versions(table)
+        return versions[-1] if versions else None
+
+    def newest_at(self, table: TableName, schema_ids: Iterable[int]) -> TableSchema | None:
+        """Of the versions ``schema_ids`` (e.g. those in a range of the log), the table's newest."""
+        own = [i for i in schema_ids if i and self.get(i).table == table]
+        return self.get(max(own)) if own else None
+
+    def tables(self) -> list[TableName]:
+        """Every table that has a schema, sorted."""
+        with self._lock:
+            self._load_new()
+            return sorted({schema.table for schema in self._schemas.values()})
+
+    def _find(self, schema: TableSchema) -> TableSchema | None:
+        same = (
+            known
+            for known in self._schemas.values()
+            if known.table == schema.table and known.fingerprint == schema.fingerprint
+        )
+        return next(same, None)
+
+    def _load_new(self) -> None:
+        for name in self._storage.names(_FOLDER):
+            match = _FILE.fullmatch(name)
+            if match and int(match[1]) not in self._schemas:
+                self._load(int(match[1]))
+
+    def _load(self, schema_id: int) -> TableSchema | None:
+        name = _name(schema_id)
+        try:
+            schema = TableSchema.from_json(json.loads(self._storage.read(name)))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise SegmentCorruptError(
+                f"{self._storage!r} {name} is damaged. Restore the file from a backup."
+            ) from error
+        self._schemas[schema_id] = schema
+        return schema

@@ -1,0 +1,264 @@
+"""The storage port under the event log, and its local directory.
+
+An object store needs the same few operations: a conditional put (``If-None-Match: *``), an
+unconditional one, list, get, delete. Names are relative, with ``/`` between folders.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from tidelog import failpoints
+from tidelog.errors import StorageError
+
+Guard = Callable[[], None]
+_TEMPORARY = ".tmp-"
+_QUARANTINE = "quarantine"
+
+
+class Tag(NamedTuple):
+    """Changes whenever the file behind a name does."""
+
+    inode: int
+    mtime_ns: int
+    bytes: int
+
+
+class Storage(Protocol):
+    """Whole immutable files by name. Thread-safe. Every failure is a StorageError."""
+
+    def put_if_absent(self, name: str, data: pa.Buffer | bytes, guard: Guard | None = None) -> bool:
+        """Create ``name`` with all of ``data``, or nothing. True: created and durable.
+
+        ``guard`` runs last before the file becomes visible; what it raises ends the put. False: the
+        name exists, or another process took our temporary file away. A StorageError may leave it
+        open whether the file exists: read it back.
+        """
+        ...
+
+    def replace(self, name: str, data: pa.Buffer | bytes, guard: Guard | None = None) -> None:
+        """Create or atomically replace ``name``; durable when it returns."""
+        ...
+
+    def open(self, name: str) -> pa.NativeFile:
+        """For random reads. Stays readable after a delete or replace. Raises FileNotFoundError."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """All of it. Raises FileNotFoundError."""
+        ...
+
+    def tag(self, name: str) -> Tag | None:
+        """None if there is no such file."""
+        ...
+
+    def names(self, folder: str = "") -> list[str]:
+        """Sorted names of the files in ``folder``, without temporary ones."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Does nothing if there is no such file."""
+        ...
+
+    def quarantine(self, name: str) -> str:
+        """Move the file where nobody reads it; its new name."""
+        ...
+
+    def make_durable(self, name: str) -> None:
+        """``name`` and its directory entry survive a power failure once this returns."""
+        ...
+
+    def sweep(self) -> None:
+        """Remove temporary files that dead or frozen writers left. For a new leader."""
+        ...
+
+    def exclusive(self, name: str) -> AbstractContextManager[bool]:
+        """True if this process holds the lock ``name`` within the block; never waits.
+
+        A frozen holder keeps it, a dead one does not.
+        """
+        ...
+
+
+class LocalStorage:
+    """A directory of a local file system that has hard links."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+
+    def __repr__(self) -> str:
+        return f"LocalStorage({str(self.root)!r})"
+
+    def path(self, name: str) -> Path:
+        return self.root / name
+
+    def put_if_absent(self, name: str, data: pa.Buffer | bytes, guard: Guard | None = None) -> bool:
+        target = self.path(name)
+        temporary = self._write_temporary(target, data, "put")
+        try:
+            if guard is not None:
+                guard()
+            with _storage_errors("create", target):
+                failpoints.hit("put.before_link")
+                try:
+                    target.hardlink_to(temporary)
+                except (FileExistsError, FileNotFoundError):
+                    return False
+                failpoints.hit("put.after_link")
+                _fsync_directory(target.parent)
+                failpoints.hit("put.after_fsync")
+            return True
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+
+    def replace(self, name: str, data: pa.Buffer | bytes, guard: Guard | None = None) -> None:
+        target = self.path(name)
+        temporary = self._write_temporary(target, data, "replace")
+        try:
+            if guard is not None:
+                guard()
+            with _storage_errors("replace", target):
+                failpoints.hit("replace.before_rename")
+                try:
+                    temporary.rename(target)
+                except FileNotFoundError as error:
+                    raise StorageError(
+                        f"cannot replace {target}: another process became leader and removed our "
+                        "temporary file. Nothing was changed."
+                    ) from error
+                failpoints.hit("replace.after_rename")
+                _fsync_directory(target.parent)
+                failpoints.hit("replace.after_fsync")
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+
+    def open(self, name: str) -> pa.NativeFile:
+        return pa.memory_map(str(self.path(name)), "r")
+
+    def read(self, name: str) -> bytes:
+        return self.path(name).read_bytes()
+
+    def tag(self, name: str) -> Tag | None:
+        try:
+            status = self.path(name).stat()
+        except FileNotFoundError:
+            return None
+        return Tag(status.st_ino, status.st_mtime_ns, status.st_size)
+
+    def names(self, folder: str = "") -> list[str]:
+        prefix = f"{folder}/" if folder else ""
+        with _storage_errors("list", self.path(folder)):
+            try:
+                with os.scandir(self.path(folder)) as entries:
+                    return sorted(
+                        prefix + entry.name
+                        for entry in entries
+                        if not entry.name.startswith(".") and not entry.is_dir()
+                    )
+            except FileNotFoundError:
+                return []
+
+    def delete(self, name: str) -> None:
+        with _storage_errors("delete", self.path(name)), suppress(FileNotFoundError):
+            self.path(name).unlink()
+
+    def quarantine(self, name: str) -> str:
+        kept = f"{_QUARANTINE}/{name}.{time.time_ns()}"
+        with _storage_errors("quarantine", self.path(name)):
+            _make_directory(self.path(kept).parent)
+            self.path(name).rename(self.path(kept))
+            _fsync_directory(self.path(kept).parent)
+            _fsync_directory(self.path(name).parent)
+        return kept
+
+    def make_durable(self, name: str) -> None:
+        target = self.path(name)
+        with _storage_errors("fsync", target):
+            descriptor = os.open(target, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            _fsync_directory(target.parent)
+
+    def sweep(self) -> None:
+        with _storage_errors("sweep", self.root):
+            for path in self.root.iterdir():
+                if path.name.startswith(_TEMPORARY):
+                    path.unlink(missing_ok=True)
+
+    @contextmanager
+    def exclusive(self, name: str) -> Iterator[bool]:
+        # flock: the kernel keeps it while its holder is frozen and frees it when the holder dies.
+        # An object store would make `replace` conditional (If-Match) instead.
+        path = self.path(f".{name}.lock")
+        with _storage_errors("lock", path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            yield True
+        finally:
+            os.close(descriptor)
+
+    def _write_temporary(self, target: Path, data: pa.Buffer | bytes, step: str) -> Path:
+        temporary = target.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}-{target.name}")
+        with _storage_errors("write", target):
+            _make_directory(target.parent)
+            try:
+                failpoints.hit(f"{step}.before_write")
+                descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+                try:
+                    view = memoryview(data).cast("B")
+                    while view:
+                        view = view[os.write(descriptor, view) :]
+                    failpoints.hit(f"{step}.after_write")
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+            except BaseException:
+                with suppress(OSError):
+                    temporary.unlink()
+                raise
+        return temporary
+
+
+def _make_directory(path: Path) -> None:
+    if not path.is_dir():
+        path.mkdir(parents=True, exist_ok=True)
+        _fsync_directory(path.parent)
+
+
+def _fsync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _storage_errors(verb: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StorageError(
+            f"cannot {verb} {path}: {error.strerror or error}. "
+            "Check free space, permissions and the file system (it must have hard links)."
+        ) from error

@@ -1,0 +1,390 @@
+"""Appending to the event log: fenced, in order, durable upon return."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog import failpoints
+from tidelog.errors import (
+    AppendRaceLostError,
+    EventLogError,
+    LeaseLostError,
+    SourceChangedError,
+    StorageError,
+)
+from tidelog.eventlog.chain import CHAIN_FILE, ChainReader, create_log, load_log
+from tidelog.eventlog.layout import Identity, SegmentMeta, segment_name
+from tidelog.eventlog.schemas import SchemaStore
+from tidelog.eventlog.segments import encode, payload_bytes, to_record_batches
+from tidelog.eventlog.storage import Guard, LocalStorage, Storage, Tag
+from tidelog.model.records import ChunkMeta, Kind, LogBatch, Resume
+from tidelog.ports import SchemaRegistry, SourceId
+
+_FENCE_ATTEMPTS: Final = 100
+
+
+class EventLogWriter:
+    """The one writer of an event log, for as long as its lease holds. Used by one thread at a time.
+
+    Every append returns only when its segment is durable, or raises:
+
+    - AppendRaceLostError, LeaseLostError: another writer owns the tail, or may; or it can't be told
+      whether the segment is durable. This writer is closed. Discard buffers and windows, open a new
+      writer and restart the source from its `resume`.
+    - StorageError: nothing became visible; the same append may be tried again.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        source: SourceId,
+        epoch: int,
+        *,
+        check_lease: Guard | None = None,
+        schemas: SchemaRegistry | None = None,
+    ) -> None:
+        """Take the tail over: see `open`."""
+        self.storage = storage
+        self.info = load_log(storage)
+        self.source = source
+        self.epoch = epoch
+        self.nonce = secrets.token_hex(8)
+        self.schemas: SchemaRegistry = SchemaStore(storage) if schemas is None else schemas
+        self._check_lease = check_lease
+        self._chain = ChainReader(storage, self.info)
+        self._closed: EventLogError | LeaseLostError | None = None
+        self._tables: dict[int, str] = {}
+        self._tail: SegmentMeta | None = None
+        self._state_tag: Tag | None = None
+        self._check_source(self.info.source)
+        storage.sweep()
+        self._fence()
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        source: SourceId,
+        epoch: int,
+        *,
+        check_lease: Guard | None = None,
+        schemas: SchemaRegistry | None = None,
+    ) -> EventLogWriter:
+        """Open the log at its tail and append a fence segment, which shuts older writers out.
+
+        Args:
+            path: the event log's directory.
+            source: must be the log's, but for the timeline.
+            epoch: of our lease; not below the tail's.
+            check_lease: called right before a segment becomes visible; raises LeaseLostError if
+                leadership is in doubt.
+            schemas: names the tables of schema ids; the log's own schema store by default.
+
+        Raises:
+            EventLogError: there is no log; see `create`.
+            SourceChangedError: the log belongs to another source.
+            LeaseLostError: a leader with a greater epoch has written.
+        """
+        return cls(LocalStorage(path), source, epoch, check_lease=check_lease, schemas=schemas)
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        source: SourceId,
+        epoch: int,
+        *,
+        start_offset: int = 0,
+        check_lease: Guard | None = None,
+        schemas: SchemaRegistry | None = None,
+    ) -> EventLogWriter:
+        """Create the log unless it exists, then `open` it.
+
+        Args:
+            path: the event log's directory; created if absent.
+            source: see `open`.
+            epoch: see `open`.
+            check_lease: see `open`.
+            schemas: see `open`.
+            start_offset: where a new log begins. A log recreated at the same place must begin above
+                every offset issued before, so that outputs can go on comparing versions.
+        """
+        create_log(LocalStorage(path), source, start_offset)
+        return cls.open(path, source, epoch, check_lease=check_lease, schemas=schemas)
+
+    @property
+    def generation(self) -> str:
+        return self.info.generation
+
+    @property
+    def tail(self) -> SegmentMeta:
+        """The last durable segment; after opening, our fence."""
+        assert self._tail is not None
+        return self._tail
+
+    @property
+    def next_offset(self) -> int:
+        return self.tail.next
+
+    @property
+    def resume(self) -> Resume | None:
+        """Where the source goes on; None if the log has no position yet."""
+        return self.tail.resume
+
+    @property
+    def closed(self) -> bool:
+        """True after a lost race: this instance appends no more."""
+        return self._closed is not None
+
+    def append_log(self, batches: Sequence[LogBatch], resume: Resume | None = None) -> SegmentMeta:
+        """Append records of the source's log as one segment.
+
+        Args:
+            batches: in log order, following what was appended before.
+            resume: where a restart goes on after them; the last batch's by default.
+
+        Raises:
+            ValueError: the records or ``resume`` do not follow the tail; a bug in the caller.
+        """
+        filled = [batch for batch in batches if len(batch)]
+        if resume is None:
+            if not batches:
+                raise ValueError("append_log needs batches or a resume")
+            resume = batches[-1].resume
+        if not filled:
+            return self.append_position(resume)
+        if self.resume is not None:
+            first = (int(filled[0].position[0]), int(filled[0].ordinal[0]))
+            durable = (self.resume.position, self.resume.ordinal)
+            if first <= durable:
+                raise ValueError(f"record {first} is not after {durable}, which is durable already")
+        return self._append("log", filled, resume)
+
+    def append_chunk(self, rows: LogBatch, chunk: ChunkMeta, position: int) -> SegmentMeta:
+        """Append a chunk's remaining rows (kinds DUMP_ROW and ABSENT), all at ``position``."""
+        if np.any((rows.kind != Kind.DUMP_ROW) & (rows.kind != Kind.ABSENT)):
+            raise ValueError("a chunk holds dump rows and absent keys only")
+        placed = LogBatch(
+            kind=rows.kind,
+            schema_id=rows.schema_id,
+            position=np.full(len(rows), position, np.int64),
+            ordinal=rows.ordinal,
+            xid=rows.xid,
+            commit_ts=rows.commit_ts,
+            payload_offsets=rows.payload_offsets,
+            payload=rows.payload,
+            resume=rows.resume,
+        )
+        return self._append("chunk", [placed], self.resume, chunks=(chunk,))
+
+    def append_position(self, resume: Resume) -> SegmentMeta:
+        """Append a segment without records, so that the source may be told of ``resume``."""
+        return self._append("position", [], resume)
+
+    def append_control(self, message: Any, resume: Resume | None = None) -> SegmentMeta:
+        """Append one CONTROL record whose payload is ``message`` as JSON."""
+        resume = self.resume if resume is None else resume
+        payload = json.dumps(message, separators=(",", ":"), sort_keys=True).encode()
+        at = Resume(0, 0, 0) if resume is None else resume
+        record = LogBatch(
+            kind=np.array([Kind.CONTROL], np.uint8),
+            schema_id=np.zeros(1, np.int32),
+            position=np.array([at.position], np.int64),
+            ordinal=np.array([at.ordinal], np.int64),
+            xid=np.zeros(1, np.int64),
+            commit_ts=np.array([time.time_ns() // 1000], np.int64),
+            payload_offsets=np.array([0, len(payload)], np.int32),
+            payload=np.frombuffer(payload, np.uint8),
+            resume=at,
+        )
+        return self._append("control", [record], resume)
+
+    def close(self) -> None:
+        """Append no more. Idempotent."""
+        if self._closed is None:
+            self._closed = EventLogError("this event log writer is closed")
+
+    def _fence(self) -> None:
+        for _ in range(_FENCE_ATTEMPTS):
+            self._state_tag = self.storage.tag(CHAIN_FILE)
+            tail = self._chain.newest()
+            if tail is not None:
+                self._check_source(tail.source)
+                if tail.epoch > self.epoch:
+                    raise LeaseLostError(
+                        f"segment {tail.name} was written under epoch {tail.epoch}, our lease has "
+                        f"epoch {self.epoch}: a newer leader exists. If the state store was "
+                        f"recreated, start its election above epoch {tail.epoch}."
+                    )
+                # What stands before our first append must not vanish under it.
+                self.storage.make_durable(tail.name)
+            self._tail = tail
+            failpoints.hit("writer.before_fence")
+            try:
+                self._append("fence", [], None if tail is None else tail.resume)
+                return
+            except AppendRaceLostError:
+                # The old leader's last segment came first: it counts; fence after it.
+                self._closed = None
+        raise AppendRaceLostError(
+            f"{self.storage!r}: could not append a fence in {_FENCE_ATTEMPTS} attempts; another "
+            "writer keeps appending. Is it leader under another state store?"
+        )
+
+    def _append(
+        self,
+        kind: str,
+        batches: Sequence[LogBatch],
+        resume: Resume | None,
+        chunks: tuple[ChunkMeta, ...] = (),
+    ) -> SegmentMeta:
+        if self._closed is not None:
+            raise self._closed
+        before = self._tail
+        self._check_resume(before, resume)
+        first = self.info.start_offset if before is None else before.next
+        records, following = to_record_batches(batches, first)
+        meta = self._describe(kind, records, resume, chunks, first, max(following, first + 1))
+        self._put(meta, encode(meta, records))
+        self._check_on_chain(meta)
+        self._tail = meta
+        return meta
+
+    def _describe(
+        self,
+        kind: str,
+        records: Sequence[pa.RecordBatch],
+        resume: Resume | None,
+        chunks: tuple[ChunkMeta, ...],
+        first: int,
+        following: int,
+    ) -> SegmentMeta:
+        rows_by_schema: dict[int, int] = {}
+        xids: list[int] = []
+        for record in records:
+            counts = np.bincount(record.column("schema_id").to_numpy())
+            for schema_id in np.flatnonzero(counts).tolist():
+                rows_by_schema[schema_id] = rows_by_schema.get(schema_id, 0) + int(
+                    counts[schema_id]
+                )
+            xid = record.column("xid").to_numpy()
+            present = xid[xid > 0]
+            if len(present):
+                xids += [int(present.min()), int(present.max())]
+        rows_by_table: dict[str, int] = {}
+        for schema_id, rows in rows_by_schema.items():
+            if schema_id:
+                table = self._table(schema_id)
+                rows_by_table[table] = rows_by_table.get(table, 0) + rows
+        name = segment_name(first)
+        positions = [r.column("position") for r in records]
+        return SegmentMeta(
+            kind=kind,
+            generation=self.info.generation,
+            source=self.source,
+            epoch=self.epoch,
+            nonce=self.nonce,
+            pred=None if self._tail is None else self._tail.tail,
+            tail=Identity(name, self.epoch, self.nonce),
+            first=first,
+            next=following,
+            first_position=positions[0][0].as_py() if positions else None,
+            last_position=positions[-1][-1].as_py() if positions else None,
+            resume=resume,
+            min_xid=min(xids) if xids else None,
+            max_xid=max(xids) if xids else None,
+            rows=sum(rows_by_schema.values()),
+            rows_by_table=rows_by_table,
+            rows_by_schema=rows_by_schema,
+            payload_bytes=sum(map(payload_bytes, records)),
+            chunks=chunks,
+            created_ms=time.time_ns() // 1_000_000,
+        )
+
+    def _put(self, meta: SegmentMeta, data: pa.Buffer) -> None:
+        try:
+            created = self.storage.put_if_absent(meta.name, data, self._check_lease)
+        except LeaseLostError as error:
+            self._closed = error
+            raise
+        except StorageError as error:
+            if self.storage.tag(meta.name) is None:
+                raise
+            self._settle(meta, error)
+            return
+        if not created:
+            self._settle(meta, None)
+
+    def _settle(self, meta: SegmentMeta, failure: StorageError | None) -> None:
+        """A put failed, but its name exists or we were disturbed: was it ours after all?"""
+        try:
+            mine = self._chain.meta(meta.name).nonce == self.nonce
+        except FileNotFoundError:
+            mine = False
+        except EventLogError as error:
+            self._closed = error
+            raise
+        if not mine:
+            self._closed = AppendRaceLostError(
+                f"{self.storage!r}: another writer appended at offset {meta.first}; epoch "
+                f"{self.epoch} (nonce {self.nonce}) leads no more. Restart from the tail."
+            )
+            raise self._closed
+        try:
+            self.storage.make_durable(meta.name)
+        except StorageError as error:
+            self._closed = AppendRaceLostError(
+                f"{self.storage!r}: segment {meta.name} was written, but whether it is durable is "
+                "unknown. Restart from the tail."
+            )
+            raise self._closed from (failure or error)
+
+    def _check_on_chain(self, meta: SegmentMeta) -> None:
+        """If names were freed since we knew the tail, ours may be one: then it is not in the log.
+
+        The newest segment always is on the chain, so nothing may be newer than ours.
+        """
+        state_tag = self.storage.tag(CHAIN_FILE)
+        if state_tag == self._state_tag:
+            return
+        newest = self._chain.newest()
+        if newest is None or newest.identity != meta.identity:
+            self._closed = AppendRaceLostError(
+                f"{self.storage!r}: segment {meta.name} was appended under epoch {self.epoch}, but "
+                "another writer leads by now; it may not be in the log. Restart from the tail."
+            )
+            raise self._closed
+        self._state_tag = state_tag
+
+    def _check_resume(self, tail: SegmentMeta | None, resume: Resume | None) -> None:
+        if tail is None or tail.resume is None:
+            return
+        old = tail.resume
+        if resume is None or (
+            (resume.position, resume.ordinal) < (old.position, old.ordinal)
+            or resume.acknowledge < old.acknowledge
+        ):
+            raise ValueError(f"{resume} would move the log's end backward from {old}")
+
+    def _check_source(self, stored: SourceId) -> None:
+        ours, theirs = self.source, stored
+        if (ours.kind, ours.system, ours.database) != (theirs.kind, theirs.system, theirs.database):
+            raise SourceChangedError(
+                f"{self.storage!r} was captured from {theirs.kind} system {theirs.system} database "
+                f"{theirs.database}, the source now is {ours.kind} system {ours.system} database "
+                f"{ours.database}. Point the source at the old server, or use a new log directory."
+            )
+
+    def _table(self, schema_id: int) -> str:
+        table = self._tables.get(schema_id)
+        if table is None:
+            table = self._tables[schema_id] = str(self.schemas.get(schema_id).table)
+        return table

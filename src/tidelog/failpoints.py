@@ -1,0 +1,86 @@
+"""Named places where a test can kill, freeze or fail the process. Nearly free when unused.
+
+``TIDELOG_FAILPOINT="put.before_link:kill"`` arms one point; several are separated by commas, and
+``name:action:3`` acts at the third hit only. Actions: ``kill`` (SIGKILL to ourselves), ``pause``
+(SIGSTOP: every thread stands still until SIGCONT) and ``error`` (an OSError with EIO). In one
+process a test may `arm` a callable instead.
+
+This module imports nothing of Tidelog, so every layer may use it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+ENVIRONMENT_VARIABLE = "TIDELOG_FAILPOINT"
+
+Action = Callable[[], None]
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _pause() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _error() -> None:
+    raise OSError(errno.EIO, "failpoint")
+
+
+ACTIONS: Mapping[str, Action] = {"kill": _kill, "pause": _pause, "error": _error}
+
+
+def _at_hit(number: int, action: Action) -> Action:
+    hits = 0
+
+    def act() -> None:
+        nonlocal hits
+        hits += 1
+        if hits == number:
+            action()
+
+    return act
+
+
+def parse(text: str) -> dict[str, Action]:
+    """What ``TIDELOG_FAILPOINT`` says. Raises ValueError for an unknown action."""
+    armed: dict[str, Action] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, _, rest = item.partition(":")
+        action, _, number = rest.partition(":")
+        if action not in ACTIONS:
+            raise ValueError(
+                f"{ENVIRONMENT_VARIABLE}: {item!r} is not name:action[:hit] "
+                f"with action one of {', '.join(ACTIONS)}"
+            )
+        armed[name] = _at_hit(int(number), ACTIONS[action]) if number else ACTIONS[action]
+    return armed
+
+
+_armed: dict[str, Action] = parse(os.environ.get(ENVIRONMENT_VARIABLE, ""))
+
+
+def hit(name: str) -> None:
+    """Mark the place ``name``; does what a test armed for it, else nothing."""
+    if _armed:
+        action = _armed.get(name)
+        if action is not None:
+            action()
+
+
+@contextmanager
+def arm(actions: Mapping[str, Action]) -> Iterator[None]:
+    """Arm callables in this process for the duration of the block."""
+    before = dict(_armed)
+    _armed.update(actions)
+    try:
+        yield
+    finally:
+        _armed.clear()
+        _armed.update(before)

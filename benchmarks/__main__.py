@@ -1,0 +1,42 @@
+"""Run every benchmark, one after the other: ``python -m benchmarks [--quick] [NAME]...``.
+
+Each is a program of its own, so that peak memory and CPU are its own; see its ``--help``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+# Little data: shows that a benchmark runs. One that is not listed is run with --quick.
+QUICK = {
+    "decode": ["--seconds", "0.2", "--batch-rows", "8192"],
+    "scan": ["--transactions", "10"],
+    "stream": ["--rows", "20000", "--runs", "1"],
+}
+
+
+def main() -> int:
+    known = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"default: all of {', '.join(known)}")
+    parser.add_argument("--quick", action="store_true", help="little data: numbers mean nothing")
+    arguments = parser.parse_args()
+    failed = []
+    for name in arguments.names or known:
+        print(f"\n== {name}", flush=True)
+        options = QUICK.get(name, ["--quick"]) if arguments.quick else []
+        command = [sys.executable, str(HERE / f"bench_{name}.py"), *options]
+        if subprocess.run(command, check=False).returncode:
+            failed.append(name)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

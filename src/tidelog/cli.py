@@ -78,7 +78,8 @@ def _options(
     logging.basicConfig(
         level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    logging.getLogger("py4j").setLevel(max(level, logging.WARNING))
+    for noisy in ("py4j", "numba"):
+        logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
 
 
 # ---------------------------------------------------------------- long-running

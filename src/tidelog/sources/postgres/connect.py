@@ -52,6 +52,11 @@ CONNECT_TIMEOUT_S = 10
 # a failed connection; a server that answers in another language gets the general message.
 _REFUSALS: tuple[tuple[str, type[TidelogError], str], ...] = (
     (
+        r"invalid integer value|invalid port number",
+        ConfigError,
+        "the port in source.url is not a number; percent-encode special characters in the password",
+    ),
+    (
         r"password authentication failed",
         ConfigError,
         "the password in source.url is wrong for this user",

@@ -87,12 +87,13 @@ class PostgresLogReader:
         """
         self._disconnect()
         sql = self._connected()
+        # First, as it tells whether the user has REPLICATION before anything is created.
+        stream = ReplicationStream(self._dsn, purpose=self._slot, buffer_bytes=self._buffer_bytes)
+        self._stream = stream
         with translated(f"starting to read slot {self._slot!r}"):
             self._check_server(sql)
             begin = self._prepare_slot(sql, resume)
             next_xid = _one(sql, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8")
-        stream = ReplicationStream(self._dsn, purpose=self._slot, buffer_bytes=self._buffer_bytes)
-        self._stream = stream
         self._source = self._identify(stream, begin)
         slots.take_over(sql, self._slot)
         stream.start(self._slot, begin.acknowledge, self._publications.names)

@@ -1,0 +1,203 @@
+"""A capture over a fresh database, and what it has seen, as plain values."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+
+from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.ports import IdleAt, LogEvent, SchemaSeen, WatermarkSeen
+from tidelog.sources.postgres.connect import lsn_value
+from tidelog.sources.postgres.log_reader import PostgresLogReader
+
+
+class MemorySchemas:
+    """A registry as the schema store is one, without its files."""
+
+    def __init__(self) -> None:
+        self._schemas: list[TableSchema] = []
+        self._lock = threading.Lock()
+
+    def register(self, schema: TableSchema) -> TableSchema:
+        with self._lock:
+            for known in self._schemas:
+                if known.fingerprint == schema.fingerprint:
+                    return known
+            self._schemas.append(schema.numbered(len(self._schemas) + 1))
+            return self._schemas[-1]
+
+    def get(self, schema_id: int) -> TableSchema:
+        return self._schemas[schema_id - 1]
+
+    def latest(self, table: TableName) -> TableSchema | None:
+        found = [schema for schema in self._schemas if schema.table == table]
+        return found[-1] if found else None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A record, decoded the slow and obvious way."""
+
+    table: str
+    kind: str
+    position: int
+    ordinal: int
+    xid: int
+    new: dict[str, str | None] | None = None
+    old: dict[str, str | None] | None = None
+
+
+UNCHANGED = "(unchanged)"
+
+
+def tuple_values(payload: bytes, at: int) -> tuple[list[str | None], int]:
+    count = int.from_bytes(payload[at : at + 2], "big")
+    at += 2
+    values: list[str | None] = []
+    for _ in range(count):
+        tag = payload[at : at + 1]
+        at += 1
+        if tag == b"n":
+            values.append(None)
+        elif tag == b"u":
+            values.append(UNCHANGED)
+        else:
+            size = int.from_bytes(payload[at : at + 4], "big")
+            values.append(payload[at + 4 : at + 4 + size].decode())
+            at += 4 + size
+    return values, at
+
+
+def rows_of(batch: LogBatch, schemas: MemorySchemas) -> list[Row]:
+    rows = []
+    for i in range(len(batch)):
+        schema = schemas.get(int(batch.schema_id[i]))
+        payload = batch.payload[
+            batch.payload_offsets[i] : batch.payload_offsets[i + 1]
+        ].tobytes()
+        kind = Kind(int(batch.kind[i]))
+        images: dict[str, dict[str, str | None]] = {}
+        if kind is not Kind.TRUNCATE:
+            at = 5
+            while at < len(payload):
+                tag = payload[at : at + 1].decode()
+                values, at = tuple_values(payload, at + 1)
+                image = dict(zip(schema.column_names, values, strict=True))
+                if tag == "K":
+                    image = {name: image[name] for name in schema.identity}
+                images["new" if tag == "N" else "old"] = image
+        rows.append(
+            Row(
+                str(schema.table),
+                chr(kind),
+                int(batch.position[i]),
+                int(batch.ordinal[i]),
+                int(batch.xid[i]),
+                images.get("new"),
+                images.get("old"),
+            )
+        )
+    return rows
+
+
+@dataclass
+class Capture:
+    """A log reader and everything that it gave."""
+
+    dsn: str
+    tables: Sequence[str] = ("*.*",)
+    schemas: MemorySchemas = field(default_factory=MemorySchemas)
+    options: dict[str, Any] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    events: list[LogEvent] = field(default_factory=list)
+    resumes: list[Resume] = field(default_factory=list)
+    reader: PostgresLogReader = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reader = PostgresLogReader(
+            self.dsn, self.schemas, slot=self.slot, tables=self.tables, **self.options
+        )
+
+    @property
+    def slot(self) -> str:
+        return "slot_" + self.dsn.rsplit("/", 1)[1]
+
+    def start(self, resume: Resume | None = None) -> Resume:
+        return self.reader.start(resume)
+
+    def poll(self, timeout_s: float = 0.2) -> None:
+        for event in self.reader.poll(timeout_s):
+            self.events.append(event)
+            if isinstance(event, LogBatch):
+                assert len(event)
+                self.rows += rows_of(event, self.schemas)
+                self.resumes.append(event.resume)
+            elif isinstance(event, IdleAt):
+                self.resumes.append(event.resume)
+
+    def until(self, condition: Callable[[], bool], timeout_s: float = 30) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, f"timed out; last events {self.events[-3:]}"
+            self.poll()
+
+    def catch_up(self, connection: psycopg.Connection[Any]) -> list[Row]:
+        """Poll until everything up to now has been seen; all rows so far."""
+        row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+        assert row is not None
+        # A record of ours behind `now`, so that the server has something to send.
+        connection.execute("SELECT pg_logical_emit_message(true, 'test', 'catch up')")
+        now = lsn_value(row[0])
+        self.until(lambda: bool(self.resumes) and self.resumes[-1].acknowledge >= now)
+        return self.rows
+
+    @property
+    def marks(self) -> list[str]:
+        return [event.mark for event in self.events if isinstance(event, WatermarkSeen)]
+
+    @property
+    def seen_schemas(self) -> list[SchemaSeen]:
+        return [event for event in self.events if isinstance(event, SchemaSeen)]
+
+    def brief(self) -> list[tuple[Any, ...]]:
+        return [(row.kind, row.table, row.old, row.new) for row in self.rows]
+
+
+@pytest.fixture
+def sql(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def capture(database: str) -> Iterator[Capture]:
+    capture = Capture(database)
+    yield capture
+    capture.reader.close()
+
+
+@pytest.fixture
+def make_capture(database: str) -> Iterator[Callable[..., Capture]]:
+    made: list[Capture] = []
+
+    def make(**options: Any) -> Capture:
+        names = {"tables", "schemas", "dsn"}
+        plain = {name: options.pop(name) for name in names & set(options)}
+        made.append(Capture(**{"dsn": database, **plain}, options=options))
+        return made[-1]
+
+    yield make
+    for capture in made:
+        capture.reader.close()
+
+
+def positions(rows: Sequence[Row]) -> np.ndarray[Any, Any]:
+    return np.array([(row.position, row.ordinal) for row in rows])

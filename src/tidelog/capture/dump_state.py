@@ -98,7 +98,10 @@ class DumpState:
         tables = []
         for entry in data["tables"]:
             values = dict(entry)
-            values["ranges"] = [KeyRange(_key(r["low"]), _key(r["high"])) for r in values["ranges"]]
+            values["ranges"] = [
+                KeyRange(**{**r, "low": _key(r["low"]), "high": _key(r["high"])})
+                for r in values["ranges"]
+            ]
             if values["keys"] is not None:
                 values["keys"] = [tuple(k) for k in values["keys"]]
             tables.append(TableProgress(**values))

@@ -76,9 +76,7 @@ class PostgresChunkReader:
             f"(id, {WATERMARK_COLUMN}) VALUES (1, %s) "
             f"ON CONFLICT (id) DO UPDATE SET {WATERMARK_COLUMN} = excluded.{WATERMARK_COLUMN}"
         ).encode()
-        # A synchronous standby that hangs must not stall every window: marks commit locally.
         self._mark_settings = {
-            "synchronous_commit": "local",
             "lock_timeout": str(lock_timeout_ms),
             "statement_timeout": str(max(lock_timeout_ms * 5, 10_000)),
         }

@@ -46,6 +46,10 @@ TIMEOUTS = {
     "lock_timeout": "0",
 }
 
+# What we write (marks, the publication) need not survive the primary's loss, and a synchronous
+# standby that hangs must not stall every window: commit locally.
+WRITES = {"synchronous_commit": "local"}
+
 CONNECT_TIMEOUT_S = 10
 
 # (pattern in the server's or libpq's message, error class, what to do). libpq gives no SQLSTATE for
@@ -170,7 +174,7 @@ def conninfo(
             "password percent-encoded (@ is %40, / is %2F)"
         ) from None
     options = [str(parameters.get("options") or "")]
-    for name, value in {**PINNED, **TIMEOUTS, **(settings or {})}.items():
+    for name, value in {**PINNED, **TIMEOUTS, **WRITES, **(settings or {})}.items():
         escaped = re.sub(r"([\\ ])", r"\\\1", value)
         options.append(f"-c {name}={escaped}")
     overrides: dict[str, Any] = {

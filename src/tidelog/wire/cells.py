@@ -78,6 +78,8 @@ def integers(records: pa.RecordBatch, name: str) -> Int64s:
 def payloads(records: pa.RecordBatch) -> tuple[UInt8s, Int32s]:
     """The payload buffer and the int32[n + 1] offsets of the records into it, not copied."""
     column = records.column("payload")
+    if column.type != pa.binary():
+        raise DecodeError(f"the records' payload is {column.type}, not binary")
     _, offsets, data = column.buffers()
     bounds = (
         np.frombuffer(offsets, dtype=np.int32)[column.offset : column.offset + len(column) + 1]

@@ -48,6 +48,8 @@ class KeyedChanges:
         three apart from the table's own columns.
         """
         names = [f"{prefix}op", f"{prefix}version", *self.rows.schema.names, f"{prefix}missing"]
+        if len(set(names)) < len(names):
+            raise DecodeError(f"a column of the table begins with {prefix!r}: use another prefix")
         columns = [self.op, self.version, *self.rows.columns, self.missing]
         return pa.RecordBatch.from_arrays(columns, names=names)
 

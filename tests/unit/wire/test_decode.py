@@ -213,3 +213,10 @@ def test_other_faults_of_payloads_are_errors() -> None:
     binary = insert(["1", "a", "b"]).replace(b"t", b"b", 1)
     with pytest.raises(DecodeError, match="well-formed"):
         decode(record_batch([(Kind.INSERT, binary)]), SCHEMA)
+
+
+def test_a_batch_of_another_layout_is_refused() -> None:
+    records = record_batch([(Kind.INSERT, insert(["1", "a", "b"]))])
+    large = records.set_column(7, "payload", records.column("payload").cast(pa.large_binary()))
+    with pytest.raises(DecodeError, match="large_binary"):
+        decode(large, SCHEMA)

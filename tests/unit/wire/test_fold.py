@@ -196,3 +196,11 @@ SCHEMA_TWO = table_schema([("id", "int64"), ("v", "text")], key=["id"])
 
 def test_an_empty_batch_folds_to_nothing() -> None:
     assert len(fold(record_batch([]), SCHEMA)) == 0
+
+
+def test_a_column_that_is_named_like_ours_needs_another_prefix() -> None:
+    schema = table_schema([("id", "int64"), ("_op", "text")], key=["id"])
+    changes = fold(record_batch([(Kind.INSERT, insert(["1", "x"]))]), schema)
+    with pytest.raises(DecodeError, match="prefix"):
+        changes.to_batch()
+    assert changes.to_batch("__").schema.names == ["__op", "__version", "id", "_op", "__missing"]

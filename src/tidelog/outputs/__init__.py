@@ -1,0 +1,1 @@
+"""Destinations of the pipeline: adapters of `tidelog.ports.Output`."""

@@ -1,0 +1,16 @@
+"""From the event log to destinations, on Spark. The only place, with `tidelog.outputs`, that imports
+pyspark.
+"""
+
+from tidelog.pipeline.session import spark_session
+
+__all__ = ["register", "spark_session"]
+
+
+def __getattr__(name: str) -> object:
+    # The source imports pyspark and the decoder; who only wants a session's jars need not wait.
+    if name == "register":
+        from tidelog.pipeline.source import register
+
+        return register
+    raise AttributeError(name)

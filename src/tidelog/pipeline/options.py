@@ -1,0 +1,151 @@
+"""Options of ``format("tidelog")``: names as users write them, checked and typed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from tidelog.errors import ConfigError
+from tidelog.eventlog.reader import SegmentRef
+from tidelog.model.schema import TableName
+
+SHAPES = ("typed", "envelope", "raw", "segments")
+_CHANGES = "changes"  # internal: what outputs merge, see tidelog.pipeline.shapes.changes
+
+# Spark hands options over with lower-case keys; these are the spellings we document.
+_NAMES = {
+    "path": "path of the event log (required)",
+    "shape": "typed, envelope, raw or segments; default: typed if `table` is given, else envelope",
+    "table": "namespace.name of the one table to read",
+    "tables": "comma-separated names or patterns, e.g. public.*; default: all tables",
+    "columns": "comma-separated columns to decode (typed and envelope); default: all",
+    "startingoffset": "earliest (default), latest or an offset",
+    "endingoffset": "latest (default) or an offset; batch reads only",
+    "maxbytespertrigger": "payload bytes a micro-batch takes at most, e.g. 256m; default 256m",
+    "maxrecordspertrigger": "records a micro-batch takes at most; default: no limit",
+    "schemaversion": "the table's schema version (number) to read by; default: the newest",
+    "partitions": "partitions a read is split into at most; default: by partitionBytes only",
+    "partitionbytes": "payload bytes below which a partition is not split further; default 16m",
+    "filterpushdown": "take filters on op, table and version from Spark (batch); default false",
+    "before": "decode rows' old images (typed and envelope); default true",
+}
+_REFS = "refs"  # internal: the segments to read, planned by the caller
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRefs:
+    """Segments that the caller chose already, so that planning need not walk the log's chain."""
+
+    generation: str
+    refs: tuple[SegmentRef, ...]
+
+    def to_option(self) -> str:
+        return json.dumps([self.generation, [list(astuple(ref)) for ref in self.refs]])
+
+    @classmethod
+    def from_option(cls, text: str) -> PlannedRefs:
+        generation, refs = json.loads(text)
+        return cls(generation, tuple(SegmentRef(*ref) for ref in refs))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Checked options of one read."""
+
+    path: str
+    shape: str
+    table: TableName | None
+    tables: tuple[str, ...]
+    columns: tuple[str, ...] | None
+    starting: str | int
+    ending: str | int
+    max_bytes: int
+    max_records: int | None
+    schema_version: int | None
+    partitions: int | None
+    partition_bytes: int
+    filter_pushdown: bool
+    before: bool
+    refs: PlannedRefs | None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> SourceOptions:
+        """Raises ConfigError that names the option."""
+        options = {name.lower(): value for name, value in given.items()}
+        unknown = sorted(set(options) - set(_NAMES) - {_REFS})
+        if unknown:
+            known = "\n".join(f"  {name}: {meaning}" for name, meaning in _NAMES.items())
+            raise ConfigError(f"tidelog source: unknown option {unknown[0]!r}. Options:\n{known}")
+        if not options.get("path"):
+            raise ConfigError(
+                "tidelog source: option 'path' (the event log's directory) is missing"
+            )
+        table = _table(options["table"]) if options.get("table") else None
+        shape = options.get("shape", "typed" if table else "envelope").lower()
+        if shape not in (*SHAPES, _CHANGES):
+            raise ConfigError(f"tidelog source: shape {shape!r} is not one of {', '.join(SHAPES)}")
+        if shape in ("typed", _CHANGES) and table is None:
+            raise ConfigError(f"tidelog source: shape {shape!r} needs the option 'table'")
+        columns = _names(options["columns"]) if options.get("columns") else None
+        if columns and shape not in ("typed", "envelope"):
+            raise ConfigError(f"tidelog source: option 'columns' does not fit shape {shape!r}")
+        return cls(
+            path=options["path"],
+            shape=shape,
+            table=table,
+            tables=_names(options.get("tables", "")) if table is None else (str(table),),
+            columns=columns,
+            starting=_place(options, "startingoffset", "earliest", ("earliest", "latest")),
+            ending=_place(options, "endingoffset", "latest", ("latest",)),
+            max_bytes=_size(options, "maxbytespertrigger", 256 << 20),
+            max_records=_size(options, "maxrecordspertrigger", 0) or None,
+            schema_version=_size(options, "schemaversion", 0) or None,
+            partitions=_size(options, "partitions", 0) or None,
+            partition_bytes=_size(options, "partitionbytes", 16 << 20),
+            filter_pushdown=_flag(options, "filterpushdown", False),
+            before=_flag(options, "before", True),
+            refs=PlannedRefs.from_option(options[_REFS]) if options.get(_REFS) else None,
+        )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _table(text: str) -> TableName:
+    namespace, dot, name = text.partition(".")
+    if not dot or not namespace or not name:
+        raise ConfigError(f"tidelog source: table {text!r} must be namespace.name")
+    return TableName(namespace, name)
+
+
+def _place(
+    options: Mapping[str, Any], name: str, default: str, words: tuple[str, ...]
+) -> str | int:
+    text = str(options.get(name, default)).strip().lower()
+    if text in words:
+        return text
+    if text.isdigit():
+        return int(text)
+    raise ConfigError(
+        f"tidelog source: option {name!r} must be {', '.join(words)} or an offset, not {text!r}"
+    )
+
+
+def _size(options: Mapping[str, Any], name: str, default: int) -> int:
+    text = str(options.get(name, default)).strip().lower().removesuffix("b")
+    unit = _UNITS.get(text[-1:], 0)
+    number = text[:-1] if unit else text
+    if not number.isdigit():
+        raise ConfigError(f"tidelog source: option {name!r} must be a number, not {text!r}")
+    return int(number) * (unit or 1)
+
+
+def _flag(options: Mapping[str, Any], name: str, default: bool) -> bool:
+    text = str(options.get(name, default)).strip().lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"tidelog source: option {name!r} must be true or false, not {text!r}")
+    return text == "true"

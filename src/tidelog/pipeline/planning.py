@@ -1,0 +1,156 @@
+"""From offsets to partitions: what a batch takes, and how it is spread over executors. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from tidelog.errors import ConfigError, EventLogError, ForeignSegmentError, OffsetGoneError
+from tidelog.eventlog.layout import SegmentMeta
+from tidelog.eventlog.reader import EventLog, SegmentRef
+from tidelog.model.schema import TableName, TableSchema
+
+
+def matches(table: TableName, patterns: Sequence[str]) -> bool:
+    """No patterns match every table."""
+    return not patterns or any(fnmatchcase(str(table), pattern) for pattern in patterns)
+
+
+def schemas_of(log: EventLog, patterns: Sequence[str]) -> dict[int, TableSchema] | None:
+    """All schema versions of the tables that match, by id; None: no restriction."""
+    if not patterns:
+        return None
+    return {
+        schema.schema_id: schema
+        for table in log.schemas.tables()
+        if matches(table, patterns)
+        for schema in log.schemas.versions(table)
+    }
+
+
+def table_schema(log: EventLog, table: TableName, version: int | None) -> TableSchema:
+    """The table's schema at ``version`` (a schema id), by default its newest."""
+    versions = log.schemas.versions(table)
+    if not versions:
+        known = ", ".join(str(name) for name in log.schemas.tables()) or "none yet"
+        raise ConfigError(
+            f"{log.storage!r} has no records of table {table}. Tables it knows: {known}."
+        )
+    if version is None:
+        return versions[-1]
+    for schema in versions:
+        if schema.schema_id == version:
+            return schema
+    numbers = ", ".join(str(schema.schema_id) for schema in versions)
+    raise ConfigError(f"table {table} has no schema version {version}; it has: {numbers}")
+
+
+def check_generation(log: EventLog, generation: str) -> None:
+    """Offsets of one generation mean nothing in another."""
+    if log.generation != generation:
+        raise ForeignSegmentError(
+            f"{log.storage!r} was recreated: this query's checkpoint is of generation {generation}, "
+            f"the log is of generation {log.generation}. Start with a new checkpoint, and dump the "
+            "tables again."
+        )
+
+
+def check_start(log: EventLog, start: int) -> None:
+    """Raises OffsetGoneError if retention removed ``start``."""
+    head = log.head_offset
+    if start < head:
+        raise OffsetGoneError(
+            f"{log.storage!r}: this query stands at offset {start}, but retention removed everything "
+            f"before {head}. Start with a new checkpoint, and dump the tables again (tidelog dump). "
+            "To prevent it, let the pipeline register as a consumer, or raise log.retention."
+        )
+
+
+def admit(
+    segments: Iterable[SegmentMeta],
+    start: int,
+    *,
+    max_bytes: int | None,
+    max_records: int | None,
+) -> int:
+    """Where a micro-batch that starts at ``start`` ends: whole segments within the limits, one at
+    least; ``start`` if there are no segments.
+    """
+    end, total_bytes, total_records = start, 0, 0
+    for segment in segments:
+        total_bytes += segment.payload_bytes
+        total_records += segment.rows
+        beyond = (max_bytes is not None and total_bytes > max_bytes) or (
+            max_records is not None and total_records > max_records
+        )
+        if beyond and end > start:
+            break
+        end = segment.next
+    return end
+
+
+def new_schema_at(
+    log: EventLog, schema: TableSchema, start: int, end: int
+) -> tuple[int, TableSchema] | None:
+    """The first segment in ``[start, end)`` with records of a newer version of the table, and it."""
+    newer = {
+        other.schema_id: other
+        for other in log.schemas.versions(schema.table)
+        if other.schema_id > schema.schema_id
+    }
+    if newer:
+        for segment in log.chain().between(start, end):
+            found = sorted(newer.keys() & segment.rows_by_schema.keys())
+            if found:
+                return segment.first, newer[found[0]]
+    return None
+
+
+def stop_at_new_schema(log: EventLog, schema: TableSchema, start: int, end: int) -> None:
+    """A stream has one schema: a typed one ends where the table's changes."""
+    found = new_schema_at(log, schema, start, end)
+    if found is None:
+        return
+    first, newer = found
+    old = {column.name: column.logical for column in schema.columns}
+    new = {column.name: column.logical for column in newer.columns}
+    changed = [f"added {name}" for name in new if name not in old]
+    changed += [f"dropped {name}" for name in old if name not in new]
+    changed += [
+        f"{name} is {new[name]}, was {old[name]}"
+        for name in new
+        if name in old and new[name] != old[name]
+    ]
+    what = "; ".join(changed) or "keys or source types changed"
+    raise EventLogError(
+        f"table {schema.table} has a new schema version {newer.schema_id} (this stream reads version "
+        f"{schema.schema_id}) in the segment at offset {max(first, start)}: {what}. A typed stream "
+        "has one schema; restart the query to go on with the new one."
+    )
+
+
+def runs(
+    refs: Sequence[SegmentRef], *, partition_bytes: int, partitions: int | None
+) -> list[list[SegmentRef]]:
+    """Split ``refs`` into runs of neighbours of about equal payload bytes.
+
+    Args:
+        partition_bytes: no more runs than the bytes fill with this many each.
+        partitions: no more runs than this.
+    """
+    sizes = [_bytes(ref) for ref in refs]
+    total = sum(sizes)
+    count = max(1, min(len(refs), -(-total // max(1, partition_bytes))))
+    if partitions is not None:
+        count = min(count, partitions)
+    result: list[list[SegmentRef]] = [[] for _ in range(count)]
+    before = 0
+    for ref, size in zip(refs, sizes, strict=True):
+        # By where its middle lies, so that no run gets a big neighbour on top of its share.
+        result[min(count - 1, (before + size // 2) * count // max(1, total))].append(ref)
+        before += size
+    return [run for run in result if run]
+
+
+def _bytes(ref: SegmentRef) -> int:
+    return ref.payload_bytes + 64 * ref.rows

@@ -1,0 +1,243 @@
+"""The pipeline's loop: one streaming query over the shape ``segments`` drives every output."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tidelog.errors import EventLogError, OutputError, Policy, TidelogError
+from tidelog.eventlog.consumers import Consumers
+from tidelog.eventlog.reader import EventLog
+from tidelog.model.schema import TableName
+from tidelog.pipeline.failures import find_error
+from tidelog.pipeline.source import register
+from tidelog.ports import DumpCompleted, Output, OutputBatch, TableRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+DUMP_COMPLETED = "dump-completed"  # type of the control record
+
+_WAIT_S = 0.2
+_FIRST_RETRY_S = 1.0
+_LAST_RETRY_S = 60.0
+_RETRIES_ONCE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a finished batch brought over."""
+
+    batch_id: int
+    start: int
+    end: int
+    rows: int
+    rows_by_table: dict[str, int]
+    seconds: float
+
+
+def run_pipeline(
+    spark: SparkSession,
+    log_path: str,
+    outputs: Sequence[Output],
+    checkpoint: str,
+    *,
+    once: bool = False,
+    name: str = "pipeline",
+    on_progress: Callable[[Progress], None] | None = None,
+    stop: threading.Event | None = None,
+    max_batch_bytes: int | None = None,
+    trigger_s: float = 0.0,
+) -> int:
+    """Bring the event log over to ``outputs``, until ``stop`` is set or, with ``once``, until
+    everything is there that was in the log when it started.
+
+    Args:
+        spark: any session; Delta outputs need one with Delta.
+        log_path: the event log's directory.
+        outputs: each gets every batch, one after the other.
+        checkpoint: directory of Spark's checkpoint. It may be lost: outputs know what they have.
+        once: stop when caught up.
+        name: registers the pipeline as a consumer of the log, so that retention waits for it.
+        on_progress: called after each batch, from a thread of its own.
+        stop: ends the run after the batch under way.
+        max_batch_bytes: payload bytes of a batch.
+        trigger_s: least time between the starts of two batches.
+
+    Returns the offset below which everything was brought over.
+
+    Raises the TidelogError that stopped it; errors whose policy is to retry are retried, for ever in
+    a stream and three times with ``once``.
+    """
+    log = EventLog.open(log_path)
+    register(spark)
+    consumers = Consumers(log.storage)
+    known = {consumer.name: consumer.offset for consumer in consumers.all()}
+    if name not in known:
+        consumers.register(name, log.head_offset)
+    for output in outputs:
+        output.prepare(log.generation)
+    loop = _Loop(log, outputs, consumers, name, on_progress, known.get(name, log.head_offset))
+    stop = stop or threading.Event()
+    wait_s, failures = _FIRST_RETRY_S, 0
+    while not stop.is_set():
+        before = loop.done
+        try:
+            _run_query(spark, log_path, loop, checkpoint, once, stop, max_batch_bytes, trigger_s)
+            break
+        except TidelogError as error:
+            if loop.done > before:
+                wait_s, failures = _FIRST_RETRY_S, 0
+            failures += 1
+            if error.policy is not Policy.RETRY or (once and failures > _RETRIES_ONCE):
+                raise
+            stop.wait(wait_s)
+            wait_s = min(2 * wait_s, _LAST_RETRY_S)
+    return loop.done
+
+
+def _run_query(
+    spark: SparkSession,
+    log_path: str,
+    loop: _Loop,
+    checkpoint: str,
+    once: bool,
+    stop: threading.Event,
+    max_batch_bytes: int | None,
+    trigger_s: float,
+) -> None:
+    reader = spark.readStream.format("tidelog").option("path", log_path).option("shape", "segments")
+    if max_batch_bytes is not None:
+        reader = reader.option("maxBytesPerTrigger", str(max_batch_bytes))
+    writer = reader.load().writeStream.foreachBatch(loop.batch)
+    writer = writer.option("checkpointLocation", checkpoint).queryName(loop.name)
+    if once:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{int(trigger_s * 1000)} milliseconds")
+    loop.failure = None
+    query = writer.start()
+    try:
+        while query.isActive and not stop.is_set():
+            query.awaitTermination(_WAIT_S)  # type: ignore[arg-type]  # takes a float
+    except Exception as error:
+        raise loop.failure or find_error(str(error)) or _unknown(error) from error
+    finally:
+        if query.isActive:
+            loop.finish_batch()
+            query.stop()
+    error = query.exception()
+    if error is not None:
+        raise loop.failure or find_error(str(error)) or _unknown(error) from error
+
+
+def _unknown(error: Exception) -> TidelogError:
+    # Spark's message may hold values of rows; the cause stays attached for a debugger.
+    return EventLogError(
+        f"the pipeline's streaming query failed with {type(error).__name__}; Spark's log has more"
+    )
+
+
+class _Loop:
+    """Spark calls `batch` for every micro-batch, in order."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        outputs: Sequence[Output],
+        consumers: Consumers,
+        name: str,
+        on_progress: Callable[[Progress], None] | None,
+        done: int,
+    ) -> None:
+        self.name = name
+        self.done = done
+        self.failure: TidelogError | None = None
+        self._log = log
+        self._outputs = outputs
+        self._consumers = consumers
+        self._on_progress = on_progress
+        self._idle = threading.Event()
+        self._idle.set()
+
+    def batch(self, frame: DataFrame, batch_id: int) -> None:
+        """Write one micro-batch to every output."""
+        self._idle.clear()
+        try:
+            self._write(frame, batch_id)
+        except TidelogError as error:
+            self.failure = error
+            raise
+        except Exception as error:
+            self.failure = find_error(str(error)) or OutputError(
+                f"a batch failed with {type(error).__name__}; Spark's log has more"
+            )
+            raise
+        finally:
+            self._idle.set()
+
+    def finish_batch(self) -> None:
+        """Wait for the batch under way: stopping Spark inside a commit only means doing it again."""
+        self._idle.wait(30)
+
+    def _write(self, frame: DataFrame, batch_id: int) -> None:
+        started = time.monotonic()
+        rows = frame.collect()
+        if not rows:
+            return
+        batch = output_batch(self._log, rows)
+        for output in self._outputs:
+            output.write(batch)
+        self.done = max(self.done, batch.end)
+        self._consumers.register(self.name, self.done)
+        if self._on_progress is not None:
+            by_table = {str(each.table): each.rows for each in batch.tables}
+            self._on_progress(
+                Progress(
+                    batch_id,
+                    batch.start,
+                    batch.end,
+                    sum(by_table.values()),
+                    by_table,
+                    time.monotonic() - started,
+                )
+            )
+
+
+def output_batch(log: EventLog, rows: Sequence[Row]) -> OutputBatch:
+    """Rows of the shape ``segments`` as what outputs take."""
+    totals: dict[TableName, list[Any]] = {}
+    completed = []
+    for row in rows:
+        if row["table"] is None:
+            done = _completed(row["control"])
+            completed += [] if done is None else [done]
+            continue
+        table = log.schemas.get(row["schema_ids"][0]).table
+        total = totals.setdefault(table, [set(), 0, 0])
+        total[0] |= set(row["schema_ids"])
+        total[1] += row["rows"]
+        total[2] += row["bytes"]
+    return OutputBatch(
+        generation=log.generation,
+        start=min(row["first"] for row in rows),
+        end=max(row["next"] for row in rows),
+        tables=tuple(
+            TableRange(table, frozenset(ids), count, size)
+            for table, (ids, count, size) in sorted(totals.items())
+        ),
+        completed=tuple(completed),
+    )
+
+
+def _completed(control: str) -> DumpCompleted | None:
+    record = json.loads(control)
+    if record.get("type") != DUMP_COMPLETED:
+        return None
+    return DumpCompleted(
+        record["dump_id"], record["table"], record["first_offset"], record["delete_absent"]
+    )

@@ -1,0 +1,57 @@
+"""The shape ``segments``: what a range of the log holds, from metadata, without reading records.
+
+Outputs run on it: a micro-batch is some rows of this shape, and each output then reads the range
+table by table, on executors (docs/adr/0005-segments-stream.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tidelog.eventlog.reader import EventLog
+from tidelog.pipeline import planning
+
+
+def rows(log: EventLog, start: int, end: int, tables: Sequence[str]) -> list[tuple[Any, ...]]:
+    """One row per segment and table in ``[start, end)``, in order, and one per control record:
+    (first, next, table, schema ids, rows, bytes, control). ``rows`` and ``bytes`` (an estimate) are
+    those of the whole segment, also where the range cuts it.
+    """
+    result: list[tuple[Any, ...]] = []
+    for segment in log.chain().between(start, end):
+        first, following = max(start, segment.first), min(end, segment.next)
+        by_table: dict[str, list[int]] = {}
+        for schema_id in sorted(segment.rows_by_schema):
+            if schema_id:
+                schema = log.schemas.get(schema_id)
+                if planning.matches(schema.table, tables):
+                    by_table.setdefault(str(schema.table), []).append(schema_id)
+        for table, schema_ids in by_table.items():
+            count = segment.rows_by_table[table]
+            size = segment.payload_bytes * count // max(1, segment.rows)
+            result.append((first, following, table, schema_ids, count, size, None))
+        if 0 in segment.rows_by_schema:
+            result += _control(log, first, following)
+    return result
+
+
+def _control(log: EventLog, first: int, following: int) -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = []
+    for ref in log.segments(first, following, tables=()):
+        for batch in log.batches(ref, ("offset", "payload"), schema_ids=(0,)):
+            for record in batch.to_pylist():
+                text = record["payload"].decode()
+                offset = record["offset"]
+                found.append((offset, offset + len(text.encode()), None, [0], 1, 0, text))
+    return found
+
+
+def batches(found: Sequence[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """`rows` as Arrow."""
+    if found:
+        columns = zip(*found, strict=True)
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,0 +1,130 @@
+"""A Spark session that is good for Tidelog on one machine; any other session works too."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidelog.errors import MissingExtraError
+from tidelog.pipeline.jars import delta_jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# What Delta needs of any session that runs our Delta output.
+DELTA_CONF = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+_DEFAULT_CONF = {
+    "spark.app.name": "tidelog",
+    "spark.driver.memory": "2g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # Forked workers inherit what this daemon has imported (numba, the decoder), so no worker pays
+    # for it again: the difference between 2 s and 0.1 s at every first use.
+    "spark.python.daemon.module": "tidelog.pipeline.daemon",
+    # Delta reads a table's log with 50 tasks by default; ours are small and there are two cores.
+    "spark.databricks.delta.snapshotPartitions": "1",
+    # Dates and timestamps are proleptic Gregorian everywhere; nothing is to be rebased or refused.
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    # A stopped query is stopped on purpose.
+    "spark.sql.streaming.stopTimeout": "30s",
+}
+
+_QUIET_LOG4J = """rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
+"""
+
+
+def spark_session(
+    master: str | None = None,
+    *,
+    conf: Mapping[str, str] | None = None,
+    delta: bool = True,
+    warehouse: Path | None = None,
+) -> SparkSession:
+    """A session with Delta and the ``tidelog`` source; the running one if there is one.
+
+    Args:
+        master: a Spark master; by default ``$SPARK_MASTER`` or all cores of this machine.
+        conf: settings that win over our defaults.
+        delta: fetch (once) and load Delta's jars.
+        warehouse: Spark's warehouse directory; by default a name under the system's temporary
+            directory, so that no ``spark-warehouse`` appears where the command was run.
+
+    Raises UsageError if Delta's jars can't be had, MissingExtraError without pyspark.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:  # pragma: no cover - pyspark is there in every test
+        raise MissingExtraError("pyspark", "spark") from error
+    from tidelog.pipeline.source import register
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        register(running)
+        return running
+    settings = dict(_DEFAULT_CONF)
+    cores = os.cpu_count() or 1
+    settings["spark.sql.shuffle.partitions"] = str(cores)
+    settings["spark.sql.warehouse.dir"] = str(warehouse or _scratch_directory() / "warehouse")
+    options = f"-Dlog4j2.configurationFile={_quiet_log_configuration()}"
+    settings["spark.driver.extraJavaOptions"] = options
+    if delta:
+        settings.update(DELTA_CONF)
+        settings["spark.jars"] = ",".join(str(path) for path in delta_jars())
+    settings.update(conf or {})
+    builder = SparkSession.builder.master(master or os.environ.get("SPARK_MASTER") or "local[*]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    _let_workers_import_us()
+    session = builder.getOrCreate()
+    register(session)
+    return session
+
+
+def _let_workers_import_us() -> None:
+    """Workers and the planning processes import tidelog: give them this process's path to it.
+
+    Spark starts them with the environment's PYTHONPATH, not with ``sys.path``; a checkout that is
+    not installed would be missing there.
+    """
+    import tidelog
+
+    root = str(Path(next(iter(tidelog.__path__))).parent)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run any "python3"
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if root not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join([root, *(part for part in known if part)])
+
+
+def _scratch_directory() -> Path:
+    import tempfile
+
+    directory = Path(tempfile.gettempdir()) / f"tidelog-spark-{os.getuid()}"
+    directory.mkdir(exist_ok=True)
+    return directory
+
+
+def _quiet_log_configuration() -> Path:
+    """Spark logs its start-up before any log level can be set through the session."""
+    path = _scratch_directory() / "log4j2.properties"
+    if not path.exists() or path.read_text() != _QUIET_LOG4J:
+        fresh = path.with_suffix(f".{os.getpid()}")
+        fresh.write_text(_QUIET_LOG4J)
+        fresh.replace(path)
+    return path

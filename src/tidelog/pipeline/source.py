@@ -1,0 +1,266 @@
+"""``format("tidelog")``: the event log as a batch and streaming source of Spark.
+
+Facts of Spark 4.2's Python sources that shape this: there is no column pruning (so options do it),
+filters are pushed to batch readers only and only if a conf allows it, a stream has one schema, and
+every planning step runs in a Python process of its own, so that nothing can be kept between them but
+what is in options, offsets and the schema's metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from tidelog.eventlog.reader import EventLog, SegmentRef
+from tidelog.model.schema import TableSchema
+from tidelog.pipeline import planning, segment_rows, shapes
+from tidelog.pipeline.options import SourceOptions
+from tidelog.pipeline.reading import Reading
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("tidelog")`` known to ``spark``; harmless if it is already."""
+    spark.dataSource.register(TidelogSource)
+
+
+class TidelogSource(DataSource):
+    """The data source; `tidelog.pipeline.options` lists its options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tidelog"
+
+    def schema(self) -> StructType:
+        options = SourceOptions.parse(self.options)
+        if options.shape == "envelope":
+            return shapes.ENVELOPE
+        if options.shape == "raw":
+            return shapes.RAW
+        if options.shape == "segments":
+            return shapes.SEGMENTS
+        assert options.table is not None  # checked by SourceOptions
+        log = EventLog.open(options.path)
+        target = planning.table_schema(log, options.table, options.schema_version)
+        return (
+            shapes.changes(target)
+            if options.shape == "changes"
+            else shapes.typed(target, options.columns)
+        )
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = SourceOptions.parse(self.options)
+        if options.filter_pushdown:
+            return _FilteringReader(options, schema)
+        return _BatchReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        return _StreamReader(SourceOptions.parse(self.options), schema)
+
+
+class Run(InputPartition):
+    """A partition: neighbouring segments, all of one log generation."""
+
+    def __init__(self, generation: str, refs: Sequence[SegmentRef]) -> None:
+        self.generation = generation
+        self.refs = tuple(refs)
+
+
+class SegmentRows(InputPartition):
+    """A partition of the ``segments`` shape: the rows themselves, known from metadata."""
+
+    def __init__(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        self.rows = tuple(rows)
+
+
+@lru_cache(maxsize=8)
+def _log(path: str, generation: str) -> EventLog:
+    """Workers are reused: a log's schemas are read once. The generation tells a recreated log."""
+    log = EventLog.open(path)
+    planning.check_generation(log, generation)
+    return log
+
+
+def _target(log: EventLog, options: SourceOptions, schema: StructType) -> TableSchema | None:
+    """The version that the shape's schema was made from; it may not be the newest any more."""
+    if options.shape == "typed":
+        return log.schemas.get(int(schema["after"].metadata[shapes.SCHEMA_ID]))
+    if options.shape == "changes":
+        assert options.table is not None
+        return planning.table_schema(log, options.table, options.schema_version)
+    return None
+
+
+class _BatchReader(DataSourceReader):
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        self.tables = options.tables
+        self.floor = 0
+        self.ceiling: int | None = None
+        log = EventLog.open(options.path)
+        self.reading = Reading(options, _target(log, options, schema), schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self.options
+        log = EventLog.open(options.path)
+        if options.refs is not None:
+            planning.check_generation(log, options.refs.generation)
+            return _spread(log, options.refs.refs, options)
+        if options.starting == "earliest":
+            start = log.head_offset
+        elif options.starting == "latest":
+            start = log.latest_offset()
+        else:
+            start = int(options.starting)
+            planning.check_start(log, start)
+        end = log.latest_offset() if options.ending == "latest" else int(options.ending)
+        start = max(start, self.floor)
+        end = end if self.ceiling is None else min(end, self.ceiling)
+        return _partitions(log, options, start, end, self.tables)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self.reading, partition)
+
+
+class _FilteringReader(_BatchReader):
+    """Narrows what is read by filters on ``version`` and ``table``; Spark applies them again."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        for each in filters:
+            attribute = getattr(each, "attribute", ())
+            value = getattr(each, "value", None)
+            if attribute == ("table",) and isinstance(each, EqualTo) and isinstance(value, str):
+                self.tables = (value,)
+            elif attribute in (("version",), ("offset",)) and isinstance(value, int):
+                if isinstance(each, (EqualTo, GreaterThan, GreaterThanOrEqual)):
+                    self.floor = max(self.floor, value)
+                if isinstance(each, (EqualTo, LessThan, LessThanOrEqual)):
+                    ceiling = value + 1
+                    self.ceiling = min(ceiling, self.ceiling or ceiling)
+            yield each
+
+
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self.options = options
+        self.log = EventLog.open(options.path)
+        self.target = _target(self.log, options, schema)
+        self.reading = Reading(options, self.target, schema)
+        self.last: int | None = None  # of AvailableNow: never go beyond
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Executors get the reader for its `read` only.
+        return {"reading": self.reading}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        starting = self.options.starting
+        if starting == "earliest":
+            return self._offset(self.log.head_offset)
+        if starting == "latest":
+            return self._offset(self.log.latest_offset())
+        planning.check_start(self.log, int(starting))
+        return self._offset(int(starting))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self.options.max_records is not None:
+            return ReadMaxRows(self.options.max_records)
+        return ReadMaxBytes(self.options.max_bytes)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        begin = self._checked(start)
+        end = self.log.latest_offset()
+        if self.last is not None:
+            end = min(end, self.last)
+        if end <= begin:
+            return start
+        if isinstance(limit, ReadAllAvailable):
+            return self._offset(end)
+        limited = planning.admit(
+            self.log.chain().between(begin, end),
+            begin,
+            max_bytes=limit.max_bytes
+            if isinstance(limit, ReadMaxBytes)
+            else self.options.max_bytes,
+            max_records=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+        )
+        return self._offset(min(limited, end))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self.last = self.log.latest_offset()
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        return self._offset(self.log.latest_offset(durable=False))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin, until = self._checked(start), int(end["offset"])
+        if begin >= until:
+            return []
+        if self.options.shape == "typed" and self.target is not None:
+            planning.stop_at_new_schema(self.log, self.target, begin, until)
+        return _partitions(self.log, self.options, begin, until, self.options.tables)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self.reading, partition)
+
+    def _offset(self, offset: int) -> dict[str, Any]:
+        return {"generation": self.log.generation, "offset": offset}
+
+    def _checked(self, start: dict[str, Any]) -> int:
+        planning.check_generation(self.log, str(start["generation"]))
+        offset = int(start["offset"])
+        planning.check_start(self.log, offset)
+        return offset
+
+
+def _partitions(
+    log: EventLog, options: SourceOptions, start: int, end: int, tables: Sequence[str]
+) -> list[InputPartition]:
+    if start >= end:
+        return []
+    if options.shape == "segments":
+        return [SegmentRows(segment_rows.rows(log, start, end, tables))]
+    wanted = planning.schemas_of(log, tables)
+    names = None if wanted is None else {str(schema.table) for schema in wanted.values()}
+    return _spread(log, log.segments(start, end, tables=names), options)
+
+
+def _spread(
+    log: EventLog, refs: Sequence[SegmentRef], options: SourceOptions
+) -> list[InputPartition]:
+    spread = planning.runs(
+        refs, partition_bytes=options.partition_bytes, partitions=options.partitions
+    )
+    return [Run(log.generation, run) for run in spread]
+
+
+def _read(reading: Reading, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    if isinstance(partition, SegmentRows):
+        yield from segment_rows.batches(partition.rows, reading.arrow_schema)
+    elif isinstance(partition, Run):  # else: Spark's placeholder for "no partitions"
+        yield from reading.batches(_log(reading.options.path, partition.generation), partition.refs)

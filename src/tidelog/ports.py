@@ -96,7 +96,9 @@ class SchemaRegistry(Protocol):
 class ChunkRequest:
     """One SELECT. Either a range ``after < key`` limited to ``limit_rows``, or ``keys``.
 
-    Keys are lists of the key columns' texts, in `TableSchema.key` order.
+    Bounds are the texts of the key's columns, in `TableSchema.key` order. ``keys`` are of
+    ``key_columns``, in that order; None: of `TableSchema.key`. Records name keys by
+    `TableSchema.match_key`, which may be others.
     """
 
     table: TableName
@@ -105,6 +107,7 @@ class ChunkRequest:
     limit_rows: int = 10_000
     keys: tuple[tuple[str | None, ...], ...] | None = None
     where: str | None = None
+    key_columns: tuple[str, ...] | None = None
 
 
 @dataclass(slots=True)

@@ -182,7 +182,12 @@ class PostgresChunkReader:
         partitioned: bool,
         snapshot: PgSnapshot,
     ) -> ChunkRows:
-        sql = self._sql(connection, schema, schema.match_key, partitioned)
+        columns = request.key_columns or schema.key
+        if not set(columns) <= set(schema.column_names):
+            raise ChunkError(
+                f"reading keys of {schema.table}: it has no columns {', '.join(columns)} (any more)"
+            )
+        sql = self._sql(connection, schema, columns, partitioned)
         keys = list(dict.fromkeys(request.keys or ()))
         if any(len(key) != len(sql.key) for key in keys):
             raise ChunkError(
@@ -195,7 +200,7 @@ class PostgresChunkReader:
         rows = _rows(data, schema)
         data, _ = self._copy.read(connection.pgconn, sql.absent_keys(keys))
         lines = data.tobytes().split(b"\n")[:-1]
-        absent = absent_rows([_fields(line) for line in lines], schema)
+        absent = absent_rows([_fields(line) for line in lines], schema, columns)
         return ChunkRows(schema, _joined(rows, absent), snapshot, None, True)
 
     def _sql(

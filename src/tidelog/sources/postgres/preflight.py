@@ -1,0 +1,374 @@
+"""What `tidelog check` finds out about a PostgreSQL source; every failure with what mends it.
+
+Nothing is changed: all of it runs in one read-only transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import psycopg
+
+from tidelog.errors import TidelogError
+from tidelog.model.schema import TableName
+from tidelog.sources.postgres.connect import connect, lsn_text, quote_ident, quote_literal, translated
+from tidelog.sources.postgres.log_reader import MIN_VERSION
+from tidelog.sources.postgres.patterns import matches
+from tidelog.sources.postgres.publication import Publications, PublishedTable
+from tidelog.sources.postgres.replication import ReplicationStream
+from tidelog.sources.postgres.schemas import SchemaFinder
+from tidelog.sources.postgres.slots import find_slot
+
+Level = Literal["ok", "warn", "fail"]
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+TESTED_VERSIONS = (16, 18)
+CLOCK_SKEW_LIMIT_S = 5.0
+RETAINED_LIMIT_BYTES = 10 << 30
+DECODING_MEMORY_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was checked. ``fix`` is SQL (or a setting) where something must be done."""
+
+    name: str
+    level: Level
+    message: str
+    fix: str = ""
+
+
+class Preflight:
+    """Checks a source. Arguments as `PostgresLogReader`'s."""
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        slot: str = "tidelog",
+        publication: str = "tidelog",
+        tables: Sequence[str] = ("*.*",),
+        watermark_schema: str = "tidelog",
+        keys: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self._dsn = dsn
+        self._slot = slot
+        self._patterns = tuple(tables)
+        self._publications = Publications(publication, tables, watermark_schema)
+        self._finder = SchemaFinder(keys)
+
+    def check(self) -> list[Finding]:
+        """All findings, in the order in which things depend on each other. Never raises for what
+        it checks; a connection that can't be made is the only finding then.
+        """
+        try:
+            connection = connect(self._dsn, purpose="check", autocommit=False)
+        except TidelogError as error:
+            return [Finding("connection", "fail", str(error))]
+        findings = [Finding("connection", "ok", "the server accepts the connection")]
+        with connection:
+            connection.read_only = True
+            for part in self._parts():
+                findings += self._run(connection, part)
+        return findings
+
+    def _parts(self) -> list[Callable[[Connection], Iterator[Finding]]]:
+        return [
+            self._version,
+            self._wal_level,
+            self._replication,
+            self._capacity,
+            self._clock,
+            self._create_privileges,
+            self._publication,
+            self._tables,
+            self._unlogged,
+            self._slot_state,
+            self._retention,
+            self._decoding_memory,
+        ]
+
+    def _run(
+        self, connection: Connection, part: Callable[[Connection], Iterator[Finding]]
+    ) -> list[Finding]:
+        name = part.__name__.strip("_").replace("_", " ")
+        try:
+            with translated(f"checking {name}"), connection.transaction():
+                return list(part(connection))
+        except TidelogError as error:
+            return [Finding(name, "fail", str(error))]
+
+    # ------------------------------------------------------------------ server
+
+    def _version(self, connection: Connection) -> Iterator[Finding]:
+        major = connection.info.server_version // 10_000
+        if major < MIN_VERSION:
+            yield Finding("version", "fail", f"PostgreSQL {major}; {MIN_VERSION} is the oldest")
+        elif major not in TESTED_VERSIONS:
+            tested = " and ".join(str(version) for version in TESTED_VERSIONS)
+            yield Finding("version", "warn", f"PostgreSQL {major}; {tested} are tested")
+        else:
+            yield Finding("version", "ok", f"PostgreSQL {major}")
+
+    def _wal_level(self, connection: Connection) -> Iterator[Finding]:
+        level = _setting(connection, "wal_level")
+        if level == "logical":
+            yield Finding("wal_level", "ok", "wal_level is logical")
+            return
+        fix = "ALTER SYSTEM SET wal_level = 'logical'; -- then restart the server"
+        yield Finding("wal_level", "fail", f"wal_level is {level}", fix)
+
+    def _replication(self, connection: Connection) -> Iterator[Finding]:
+        """Tried and not read from pg_roles: pg_hba.conf has a say too."""
+        user = quote_ident(connection.info.user)
+        try:
+            ReplicationStream(self._dsn, purpose="check").close()
+        except TidelogError as error:
+            yield Finding("replication", "fail", str(error), f"ALTER ROLE {user} REPLICATION;")
+            return
+        yield Finding("replication", "ok", f"{user} may stream the log")
+
+    def _capacity(self, connection: Connection) -> Iterator[Finding]:
+        row = _row(
+            connection,
+            "SELECT (SELECT count(*) FROM pg_replication_slots), "
+            "(SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s), "
+            "(SELECT count(*) FROM pg_stat_replication), "
+            "(SELECT count(*) FROM pg_stat_replication WHERE application_name = %s)",
+            (self._slot, f"tidelog-{self._slot}"),
+        )
+        used, ours, senders, our_senders = row
+        for name, setting, taken, have in (
+            ("slots", "max_replication_slots", used, ours),
+            ("senders", "max_wal_senders", senders, our_senders),
+        ):
+            most = int(_setting(connection, setting))
+            if most - taken < 1 and not have:
+                fix = f"ALTER SYSTEM SET {setting} = {most + 5}; -- then restart the server"
+                yield Finding(name, "fail", f"all {most} of {setting} are in use", fix)
+            else:
+                yield Finding(name, "ok", f"{taken} of {most} ({setting}) are in use")
+
+    def _clock(self, connection: Connection) -> Iterator[Finding]:
+        before = time.time()
+        (server,) = _row(connection, "SELECT extract(epoch FROM clock_timestamp())::float8")
+        skew = server - (before + time.time()) / 2
+        text = f"the server's clock differs from ours by {skew:+.2f} s"
+        level: Level = "ok" if abs(skew) < CLOCK_SKEW_LIMIT_S else "warn"
+        fix = "" if level == "ok" else "synchronise both hosts (NTP): latency is shown wrong"
+        yield Finding("clock", level, text, fix)
+
+    # ------------------------------------------------------------------ privileges, publication
+
+    def _create_privileges(self, connection: Connection) -> Iterator[Finding]:
+        watermark = self._publications.watermark
+        database, user = connection.info.dbname, quote_ident(connection.info.user)
+        name = quote_ident(watermark.namespace, watermark.name)
+        exists, may_create = _row(
+            connection,
+            "SELECT to_regclass(%s) IS NOT NULL, "
+            "has_database_privilege(current_database(), 'CREATE')",
+            (name,),
+        )
+        if exists:
+            (writable,) = _row(
+                connection, "SELECT has_table_privilege(%s, 'INSERT, UPDATE')", (name,)
+            )
+            if writable:
+                yield Finding("watermark table", "ok", f"{watermark} is there")
+            else:
+                fix = (
+                    f"GRANT USAGE ON SCHEMA {quote_ident(watermark.namespace)} TO {user}; "
+                    f"GRANT SELECT, INSERT, UPDATE ON {name} TO {user};"
+                )
+                yield Finding("watermark table", "fail", f"{watermark} can't be written", fix)
+        elif may_create:
+            yield Finding("watermark table", "ok", f"{watermark} will be created")
+        else:
+            fix = f"GRANT CREATE ON DATABASE {quote_ident(database)} TO {user};"
+            yield Finding("watermark table", "fail", f"{watermark} can't be created", fix)
+
+    def _publication(self, connection: Connection) -> Iterator[Finding]:
+        for name in self._publications.names:
+            row = connection.execute(
+                "SELECT to_jsonb(p), EXISTS (SELECT FROM pg_publication_tables t "
+                "WHERE t.pubname = p.pubname AND t.rowfilter IS NOT NULL), "
+                "EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND "
+                "to_jsonb(r) ->> 'prattrs' IS NOT NULL) "
+                "FROM pg_publication p WHERE p.pubname = %s",
+                (name,),
+            ).fetchone()
+            quoted = quote_ident(name)
+            if row is None:
+                yield Finding("publication", "ok", f"{name} will be created at the first start")
+                continue
+            options, filtered, listed = row
+            faults = []
+            if not options["pubviaroot"]:
+                faults.append(
+                    (
+                        "publishes partitions instead of their root",
+                        f"ALTER PUBLICATION {quoted} SET (publish_via_partition_root = true);",
+                    )
+                )
+            if name == self._publications.name and not (
+                options["pubinsert"]
+                and options["pubupdate"]
+                and options["pubdelete"]
+                and options["pubtruncate"]
+            ):
+                faults.append(
+                    (
+                        "does not publish every kind of change",
+                        f"ALTER PUBLICATION {quoted} SET "
+                        "(publish = 'insert, update, delete, truncate');",
+                    )
+                )
+            if options.get("pubgencols") not in (None, False, "n"):
+                faults.append(
+                    (
+                        "publishes generated columns, which dumps leave out",
+                        f"ALTER PUBLICATION {quoted} SET (publish_generated_columns = none);",
+                    )
+                )
+            if filtered or listed:
+                faults.append(
+                    (
+                        "has row filters or column lists: dumps and the log would differ",
+                        f"ALTER PUBLICATION {quoted} SET TABLE ...; -- without WHERE and columns",
+                    )
+                )
+            if not faults:
+                yield Finding("publication", "ok", f"{name} is as it should be")
+            for message, fix in faults:
+                yield Finding("publication", "fail", f"{name} {message}", fix)
+
+    # ------------------------------------------------------------------ tables
+
+    def _tables(self, connection: Connection) -> Iterator[Finding]:
+        captured = self._publications.captured(connection)
+        if not captured:
+            text = f"no table matches {', '.join(self._patterns)}"
+            yield Finding("tables", "warn", text, "correct source.tables, or create the tables")
+            return
+        yield Finding("tables", "ok", f"{len(captured)} tables match")
+        members = self._publications.members(connection)
+        published = set().union(*members.values())
+        for table in captured:
+            yield from self._table(connection, table, table.table in published)
+
+    def _table(
+        self, connection: Connection, table: PublishedTable, published: bool
+    ) -> Iterator[Finding]:
+        name = str(table.table)
+        quoted = quote_ident(table.table.namespace, table.table.name)
+        user = quote_ident(connection.info.user)
+        readable, owned = _row(
+            connection,
+            "SELECT has_table_privilege(c.oid, 'SELECT') AND "
+            "has_schema_privilege(c.relnamespace, 'USAGE'), pg_has_role(c.relowner, 'USAGE') "
+            "FROM pg_class c WHERE c.oid = %s::oid",
+            (table.relation_id,),
+        )
+        if not readable:
+            fix = (
+                f"GRANT USAGE ON SCHEMA {quote_ident(table.table.namespace)} TO {user}; "
+                f"GRANT SELECT ON {quoted} TO {user};"
+            )
+            yield Finding(f"table {name}", "fail", "it can't be read, so not be dumped", fix)
+        if not published and not owned:
+            publication = self._publications.name
+            fix = f"ALTER PUBLICATION {quote_ident(publication)} ADD TABLE {quoted}; -- its owner"
+            yield Finding(
+                f"table {name}", "fail", "only its owner can add it to the publication", fix
+            )
+        found = self._finder.find(connection, table.table)
+        if found is not None and not found.schema.key:
+            fix = f"ALTER TABLE {quoted} ADD PRIMARY KEY (...); -- or name a unique key: source.keys"
+            yield Finding(
+                f"table {name}", "warn", "no primary key: changes are captured, dumps refused", fix
+            )
+        if not table.identified:
+            fix = f"ALTER TABLE {quoted} REPLICA IDENTITY FULL; -- or give it a primary key"
+            yield Finding(
+                f"table {name}",
+                "warn",
+                "no replica identity (of it or a partition): only inserts and truncates are captured",
+                fix,
+            )
+
+    def _unlogged(self, connection: Connection) -> Iterator[Finding]:
+        rows = connection.execute(
+            b"SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n "
+            b"ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND c.relpersistence = 'u'"
+        ).fetchall()
+        for namespace, name in rows:
+            table = TableName(namespace, name)
+            if matches(self._patterns, table):
+                fix = f"ALTER TABLE {quote_ident(namespace, name)} SET LOGGED;"
+                yield Finding(f"table {table}", "warn", "unlogged: it is not captured", fix)
+
+    # ------------------------------------------------------------------ slot
+
+    def _slot_state(self, connection: Connection) -> Iterator[Finding]:
+        state = find_slot(connection, self._slot)
+        if state is None:
+            yield Finding("slot", "ok", f"{self._slot} will be created at the first start")
+            return
+        drop = f"SELECT pg_drop_replication_slot({quote_literal(self._slot)});"
+        if state.kind != "logical" or state.plugin != "pgoutput" or state.two_phase:
+            text = f"{self._slot} exists and is not a pgoutput slot without two_phase"
+            yield Finding("slot", "fail", text, drop)
+        elif state.database != connection.info.dbname:
+            text = f"{self._slot} belongs to database {state.database}"
+            yield Finding("slot", "fail", text, "name another one in source.slot")
+        elif state.lost is not None:
+            text = f"{self._slot} is invalid: {state.lost}; changes were lost"
+            yield Finding("slot", "fail", text, f"{drop} -- then a new event log and a new dump")
+        else:
+            level: Level = "warn" if state.retained_bytes > RETAINED_LIMIT_BYTES else "ok"
+            active = "being read" if state.active_pid else "not being read"
+            text = (
+                f"{self._slot} is {active}, confirmed up to {lsn_text(state.confirmed)}, and keeps "
+                f"{state.retained_bytes / 2**20:,.0f} MiB of WAL"
+            )
+            fix = "start the capture, or drop the slot" if level == "warn" else ""
+            yield Finding("slot", level, text, fix)
+
+    def _retention(self, connection: Connection) -> Iterator[Finding]:
+        kept = _setting(connection, "max_slot_wal_keep_size")
+        if kept == "-1":
+            text = "max_slot_wal_keep_size is unlimited: a stopped capture can fill the disk"
+            fix = "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; SELECT pg_reload_conf();"
+            yield Finding("disk", "warn", text, fix)
+        else:
+            text = f"a stopped capture loses its place after {kept} of WAL"
+            yield Finding("disk", "ok", text)
+
+    def _decoding_memory(self, connection: Connection) -> Iterator[Finding]:
+        (kib,) = _row(
+            connection,
+            "SELECT setting::int8 FROM pg_settings WHERE name = 'logical_decoding_work_mem'",
+        )
+        text = f"logical_decoding_work_mem is {kib // 1024} MiB"
+        if kib * 1024 >= DECODING_MEMORY_BYTES:
+            yield Finding("decoding memory", "ok", text)
+            return
+        fix = "ALTER SYSTEM SET logical_decoding_work_mem = '256MB'; SELECT pg_reload_conf();"
+        yield Finding(
+            "decoding memory", "warn", f"{text}: larger transactions spill to the server's disk", fix
+        )
+
+
+def _row(connection: Connection, query: str, arguments: Sequence[Any] = ()) -> tuple[Any, ...]:
+    row = connection.execute(query.encode(), arguments or None).fetchone()
+    assert row is not None
+    return row
+
+
+def _setting(connection: Connection, name: str) -> str:
+    (value,) = _row(connection, "SELECT current_setting(%s)", (name,))
+    return str(value)

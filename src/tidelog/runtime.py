@@ -269,14 +269,15 @@ def _execute(
                 )
     else:
         chosen = tables
-    keys = None
+    keys = key_columns = None
     if command.keys is not None:
-        keys = _ordered_keys(command, catalogue, chosen)
+        keys, key_columns = _ordered_keys(command, catalogue, chosen)
     dump = coordinator.request(
         command.dump_id,
         chosen,
         where=command.where,
         keys=keys,
+        key_columns=key_columns,
         now_ms=int(time.time() * 1000),
     )
     return {"dump_id": dump.dump_id, "tables": [table.table for table in dump.tables]}
@@ -284,8 +285,8 @@ def _execute(
 
 def _ordered_keys(
     command: ExecuteSnapshot, catalogue: PostgresCatalogue, tables: Sequence[TableName]
-) -> list[tuple[str | None, ...]]:
-    """The command's keys in the table's key order."""
+) -> tuple[list[tuple[str | None, ...]], tuple[str, ...]]:
+    """The command's keys and their columns, in order: the table's key, or its match key."""
     if len(tables) != 1:
         raise UsageError("keys need exactly one table; the pattern matches more")
     shape = catalogue.shape(tables[0])
@@ -294,10 +295,13 @@ def _ordered_keys(
         raise UsageError(f"{tables[0]} has no primary key")
     order = command.key_columns or key
     assert command.keys is not None
+    assert shape is not None
+    if sorted(order) == sorted(shape.schema.match_key):
+        key = shape.schema.match_key
     if sorted(order) != sorted(key) or any(len(k) != len(key) for k in command.keys):
         raise UsageError(f"a key of {tables[0]} is ({', '.join(key)}): give these columns")
     places = [order.index(name) for name in key]
-    return list(dict.fromkeys(tuple(k[place] for place in places) for k in command.keys))
+    return list(dict.fromkeys(tuple(k[place] for place in places) for k in command.keys)), key
 
 
 def capture(config: Config, *, on_status: OnStatus = _ignore, stop_event: threading.Event) -> None:

@@ -36,6 +36,7 @@ class TableProgress:
     first_offset: int | None = None
     ranges: list[KeyRange] = field(default_factory=list)
     keys: list[Key] | None = None
+    key_columns: tuple[str, ...] | None = None
     keys_done: int = 0
     keys_absent: int = 0
     chunks: int = 0
@@ -104,6 +105,8 @@ class DumpState:
             ]
             if values["keys"] is not None:
                 values["keys"] = [tuple(k) for k in values["keys"]]
+            if values.get("key_columns") is not None:
+                values["key_columns"] = tuple(values["key_columns"])
             tables.append(TableProgress(**values))
         return cls(**{**data, "tables": tables})
 

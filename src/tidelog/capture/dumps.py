@@ -22,7 +22,7 @@ from tidelog.capture.output_buffer import ChunkItem
 from tidelog.capture.windows import Closed, MovedKeys, Voided, VoidReason, Window
 from tidelog.errors import ChunkError, ConnectionLostError, SourceError, UsageError
 from tidelog.model.records import ChunkMeta, Kind, Snapshot
-from tidelog.model.schema import TableName
+from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import (
     Catalogue,
     ChunkReader,
@@ -92,6 +92,14 @@ class Task:
     deadline: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Reread:
+    """A table whose keys, of these columns, are to be read again."""
+
+    table: str
+    columns: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class Counters:
     """What was done since start, for status and the demo."""
@@ -136,7 +144,7 @@ class DumpCoordinator:
         self._started: set[tuple[str, str]] = set()
         self._starting: set[tuple[str, str]] = set()
         self._completing: set[tuple[str, str]] = set()
-        self._rereads: dict[str, dict[Key, None]] = {}
+        self._rereads: dict[Reread, dict[Key, None]] = {}
         self._next_chunk_at = 0.0
         self._calls: list[Callable[[], None]] = []
         self.counters = Counters()
@@ -163,8 +171,10 @@ class DumpCoordinator:
             reread = self._state.get(REREAD_KEY)
             if reread is not None:
                 self._rereads = {
-                    table: {tuple(key): None for key in keys}
-                    for table, keys in reread.value.items()
+                    Reread(entry["table"], tuple(entry["columns"])): {
+                        tuple(key): None for key in entry["keys"]
+                    }
+                    for entry in reread.value
                 }
             changed: dict[str, DumpState] = {}
             for _offset, meta in chunks:
@@ -186,10 +196,14 @@ class DumpCoordinator:
         *,
         where: str | None = None,
         keys: list[Key] | None = None,
+        key_columns: tuple[str, ...] | None = None,
         reason: str = "requested",
         now_ms: int,
     ) -> DumpState:
-        """Queue a dump. A dump id that exists already is returned as it is (acted on once)."""
+        """Queue a dump. A dump id that exists already is returned as it is (acted on once).
+
+        ``key_columns``: what ``keys`` are of, in that order; None: the table's key.
+        """
         if not tables:
             raise UsageError("no captured table matches what is to be dumped; see source.tables")
         if keys is not None and len(tables) != 1:
@@ -202,7 +216,11 @@ class DumpCoordinator:
                 dump_id=dump_id,
                 number=number,
                 tables=[
-                    TableProgress(str(table), keys=list(keys) if keys is not None else None)
+                    TableProgress(
+                        str(table),
+                        keys=list(keys) if keys is not None else None,
+                        key_columns=key_columns,
+                    )
                     for table in dict.fromkeys(tables)
                 ],
                 where=where,
@@ -274,7 +292,7 @@ class DumpCoordinator:
     def closed(self, closed: Closed) -> ChunkItem | None:
         """A window closed: what to append. Keys to be read again are stored before."""
         if closed.reread:
-            self.reread(closed.window.table, closed.reread)
+            self.reread(closed.schema, closed.reread)
         task = self._inflight.get(closed.window.chunk_id)
         if task is None or (task.progress is not None and task.progress.status in FINISHED):
             return None
@@ -308,12 +326,13 @@ class DumpCoordinator:
 
     def moved(self, moved: MovedKeys) -> None:
         """Rows moved to keys with columns missing: stored before the records are appended."""
-        self.reread(moved.table, list(moved.keys))
+        self.reread(moved.schema, list(moved.keys))
 
-    def reread(self, table: TableName, keys: list[bytes]) -> None:
-        """Read these keys by a key chunk, also after a crash."""
+    def reread(self, schema: TableSchema, keys: list[bytes]) -> None:
+        """Read these match keys by a key chunk, also after a crash."""
         with self._reread_lock:
-            wanted = self._rereads.setdefault(str(table), {})
+            spot = Reread(str(schema.table), schema.match_key)
+            wanted = self._rereads.setdefault(spot, {})
             before = len(wanted)
             wanted.update((self._keys.texts(key), None) for key in keys)
             if len(wanted) != before:
@@ -391,11 +410,12 @@ class DumpCoordinator:
     def _next_reread(self) -> Task | None:
         busy = {t.table for t in [*self._inflight.values(), *self._retry] if t.dump is None}
         with self._reread_lock:
-            waiting = {name: list(keys)[:KEYS_PER_CHUNK] for name, keys in self._rereads.items()}
-        for name, keys in waiting.items():
-            table = _table(name)
+            waiting = {spot: list(keys)[:KEYS_PER_CHUNK] for spot, keys in self._rereads.items()}
+        for spot, keys in waiting.items():
+            table = _table(spot.table)
             if keys and table not in busy:
-                return Task(table, None, None, ChunkRequest(table, keys=tuple(keys)))
+                request = ChunkRequest(table, keys=tuple(keys), key_columns=spot.columns)
+                return Task(table, None, None, request)
         return None
 
     def _next_of(self, dump: DumpState) -> Task | None:
@@ -502,7 +522,8 @@ class DumpCoordinator:
             )
             if not batch:
                 return None
-            return Task(table, dump, progress, ChunkRequest(table, keys=batch), first_key=first)
+            request = ChunkRequest(table, keys=batch, key_columns=progress.key_columns)
+            return Task(table, dump, progress, request, first_key=first)
         if spot in self._drained or any(not t.cut for t in busy):
             return None
         request = ChunkRequest(
@@ -601,7 +622,7 @@ class DumpCoordinator:
         spot = (dump.dump_id, progress.table)
         if any(t.progress is progress for t in [*self._inflight.values(), *self._retry]):
             return
-        if not progress.complete or self._rereads.get(progress.table):
+        if not progress.complete or any(r.table == progress.table for r in self._rereads):
             return
         self._completing.add(spot)
 
@@ -654,14 +675,16 @@ class DumpCoordinator:
                 self._finish_if_done(task.dump)
                 self._store(task.dump)
             return
-        if (
-            task.dump is None
-            and task.tries + 1 >= MAX_READ_FAILURES
-            and self._catalogue.shape(task.table) is None
-        ):  # dropped: nothing is left to read
+        if task.dump is None and task.tries + 1 >= MAX_READ_FAILURES and self._cannot_read(task):
             self._reread_done(task, list(task.request.keys or ()))
             return
         self._again(task)
+
+    def _cannot_read(self, task: Task) -> bool:
+        """Is the table gone, or a column of the key? Then a dump of the table is due anyway."""
+        shape = self._catalogue.shape(task.table)
+        columns = task.request.key_columns or ()
+        return shape is None or not set(columns) <= set(shape.schema.column_names)
 
     def _again(self, task: Task) -> None:
         task.tries += 1
@@ -687,11 +710,12 @@ class DumpCoordinator:
 
     def _reread_done(self, task: Task, keys: list[Key]) -> None:
         with self._reread_lock:
-            wanted = self._rereads.get(str(task.table), {})
+            spot = Reread(str(task.table), task.request.key_columns or ())
+            wanted = self._rereads.get(spot, {})
             for key in keys:
                 wanted.pop(key, None)
             if not wanted:
-                self._rereads.pop(str(task.table), None)
+                self._rereads.pop(spot, None)
             self._store_rereads()
         self._release(task.table)
 
@@ -705,7 +729,10 @@ class DumpCoordinator:
         self._state.put(DUMP_PREFIX + dump.dump_id, dump.to_json(), None)
 
     def _store_rereads(self) -> None:
-        value = {table: [list(key) for key in keys] for table, keys in self._rereads.items()}
+        value = [
+            {"table": spot.table, "columns": spot.columns, "keys": [list(key) for key in keys]}
+            for spot, keys in self._rereads.items()
+        ]
         self._state.put(REREAD_KEY, value, None)
 
 

@@ -87,9 +87,9 @@ class Voided:
 
 @dataclass(frozen=True, slots=True)
 class MovedKeys:
-    """Keys that rows moved to by records that lack columns; a key chunk must complete them."""
+    """Match keys that rows moved to by records that lack columns: a key chunk completes them."""
 
-    table: TableName
+    schema: TableSchema
     keys: tuple[bytes, ...]
 
 
@@ -227,7 +227,7 @@ class Windows:
             lacking = np.flatnonzero(entries.effect == KeyEffect.MOVED_PARTIAL)
             if len(lacking):
                 keys = tuple(dict.fromkeys(entries.key(int(i)) for i in lacking))
-                moved.append(MovedKeys(schema.table, keys))
+                moved.append(MovedKeys(schema, keys))
         return moved
 
     def on_schema(self, schema: TableSchema) -> None:

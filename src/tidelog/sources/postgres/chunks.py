@@ -72,7 +72,7 @@ class PostgresChunkReader:
         self._registry = registry
         self._finder = SchemaFinder(keys)
         self._mark_sql = (
-            f"INSERT INTO {quote_ident(watermark_schema, WATERMARK_TABLE)} AS w "
+            f"INSERT INTO {quote_ident(watermark_schema, WATERMARK_TABLE)} AS w "  # noqa: S608
             f"(id, {WATERMARK_COLUMN}) VALUES (1, %s) "
             f"ON CONFLICT (id) DO UPDATE SET {WATERMARK_COLUMN} = excluded.{WATERMARK_COLUMN}"
         ).encode()
@@ -200,7 +200,7 @@ class PostgresChunkReader:
         rows = _rows(data, schema)
         data, _ = self._copy.read(connection.pgconn, sql.absent_keys(keys))
         lines = data.tobytes().split(b"\n")[:-1]
-        absent = absent_rows([_fields(line) for line in lines], schema, columns)
+        absent = absent_rows([_fields(line) for line in lines], schema, columns if lines else None)
         return ChunkRows(schema, _joined(rows, absent), snapshot, None, True)
 
     def _sql(

@@ -6,6 +6,7 @@ unconditional one, list, get, delete. Names are relative, with ``/`` between fol
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -23,6 +24,14 @@ from tidelog.errors import StorageError
 Guard = Callable[[], None]
 _TEMPORARY = ".tmp-"
 _QUARANTINE = "quarantine"
+_NOT_THE_FILES_FAULT = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+)
 
 
 class Tag(NamedTuple):
@@ -50,7 +59,10 @@ class Storage(Protocol):
         ...
 
     def open(self, name: str) -> pa.NativeFile:
-        """For random reads. Stays readable after a delete or replace. Raises FileNotFoundError."""
+        """For random reads. Stays readable after a delete or replace.
+
+        Raises FileNotFoundError; any other OSError means that the file itself is damaged.
+        """
         ...
 
     def read(self, name: str) -> bytes:
@@ -144,10 +156,16 @@ class LocalStorage:
                 temporary.unlink()
 
     def open(self, name: str) -> pa.NativeFile:
-        return pa.memory_map(str(self.path(name)), "r")
+        try:
+            return pa.memory_map(str(self.path(name)), "r")
+        except OSError as error:
+            if error.errno in _NOT_THE_FILES_FAULT:
+                raise _refused("open", self.path(name), error) from error
+            raise
 
     def read(self, name: str) -> bytes:
-        return self.path(name).read_bytes()
+        with _storage_errors("read", self.path(name)):
+            return self.path(name).read_bytes()
 
     def tag(self, name: str) -> Tag | None:
         try:
@@ -258,7 +276,11 @@ def _storage_errors(verb: str, path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise StorageError(
-            f"cannot {verb} {path}: {error.strerror or error}. "
-            "Check free space, permissions and the file system (it must have hard links)."
-        ) from error
+        raise _refused(verb, path, error) from error
+
+
+def _refused(verb: str, path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"cannot {verb} {path}: {error.strerror or error}. "
+        "Check free space, permissions and the file system (it must have hard links)."
+    )

@@ -1,0 +1,139 @@
+"""What every `tidelog.ports.Election` does. A new one is done when it is listed and passes."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from tidelog.election.sqlite import SqliteElection
+from tidelog.errors import LeaseLostError, Policy
+
+ELECTIONS = {
+    "sqlite": lambda tmp: (
+        lambda holder, ttl_s: SqliteElection(f"sqlite:///{tmp}/state.db", "capture", holder, ttl_s)
+    )
+}
+
+
+@pytest.fixture(params=sorted(ELECTIONS))
+def candidate(request, tmp_path):
+    """``candidate(holder, ttl_s)``: one more process that wants to lead."""
+    opened = []
+    factory = ELECTIONS[request.param](tmp_path)
+
+    def open_one(holder, ttl_s=30.0):
+        opened.append(factory(holder, ttl_s))
+        return opened[-1]
+
+    yield open_one
+    for election in opened:
+        election.close()
+
+
+def test_one_leads_while_the_other_stands_by(candidate):
+    a, b = candidate("a"), candidate("b")
+    assert a.leader() is None
+    lease = a.acquire()
+    assert (lease.holder, lease.epoch) == ("a", 1)
+    assert b.acquire() is None
+    assert a.leader() == b.leader() == "a"
+
+
+def test_instances_of_one_name_exclude_each_other(candidate):
+    assert candidate("a").acquire()
+    assert candidate("a").acquire() is None
+
+
+def test_the_holder_stops_before_others_can_take_over(candidate):
+    """Invariant 7: the deadline that the holder goes by always ends first."""
+    a, b = candidate("a", 0.5), candidate("b", 0.5)
+    lease = a.acquire()
+    assert time.monotonic() < lease.deadline < time.monotonic() + 0.5
+    while (taken := b.acquire()) is None:
+        time.sleep(0.002)
+    assert time.monotonic() > lease.deadline
+    assert taken.epoch == lease.epoch + 1
+    with pytest.raises(LeaseLostError, match="b took over") as caught:
+        a.renew(lease)
+    assert caught.value.policy is Policy.RESTART
+    assert b.leader() == "b"
+
+
+def test_renewing_keeps_the_epoch_and_the_lead(candidate):
+    a, b = candidate("a", 0.6), candidate("b", 0.6)
+    lease = a.acquire()
+    end = time.monotonic() + 1.2
+    while time.monotonic() < end:
+        renewed = a.renew(lease)
+        assert renewed.epoch == lease.epoch
+        assert renewed.deadline >= lease.deadline
+        lease = renewed
+        assert b.acquire() is None
+        time.sleep(0.1)
+
+
+def test_release_lets_another_lead_at_once_under_a_new_epoch(candidate):
+    a, b = candidate("a"), candidate("b")
+    first = a.acquire()
+    a.release(first)
+    assert a.leader() is None
+    second = b.acquire()
+    assert second.epoch == first.epoch + 1
+    a.release(first)  # no longer ours: nothing happens
+    assert b.leader() == "b"
+    with pytest.raises(LeaseLostError):
+        a.renew(first)
+
+
+def test_of_many_that_try_together_one_wins(candidate):
+    candidates = [candidate(str(i)) for i in range(6)]
+    leases = [None] * 6
+    barrier = threading.Barrier(6)
+
+    def run(index):
+        barrier.wait()
+        leases[index] = candidates[index].acquire()
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(lease is not None for lease in leases) == 1
+
+
+# ---------------------------------------------------------------- SQLite alone
+
+
+def test_a_step_of_the_wall_clock_neither_ends_nor_prolongs_a_lease(tmp_path, monkeypatch):
+    a = SqliteElection(tmp_path / "s.db", "capture", "a", 0.5)
+    b = SqliteElection(tmp_path / "s.db", "capture", "b", 0.5)
+    assert a.acquire()
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3600)
+    assert b.acquire() is None
+    monkeypatch.setattr(time, "time", lambda: now - 3600)
+    time.sleep(0.55)
+    assert b.acquire()
+    a.close()
+    b.close()
+
+
+def test_after_a_reboot_the_wall_clock_decides(tmp_path):
+    a = SqliteElection(tmp_path / "s.db", "capture", "a", 0.3)
+    b = SqliteElection(tmp_path / "s.db", "capture", "b", 0.3)
+    b._boot = "another boot"
+    assert a.acquire()
+    assert b.acquire() is None
+    time.sleep(0.35)
+    assert b.acquire()
+    a.close()
+    b.close()
+
+
+def test_epochs_can_start_above_those_of_a_lost_state_database(tmp_path):
+    election = SqliteElection(tmp_path / "s.db", "capture", "a", 30, first_epoch=58)
+    assert election.acquire().epoch == 58
+    election.close()

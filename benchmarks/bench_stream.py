@@ -130,7 +130,9 @@ def main() -> None:
         print(json.dumps({"ours": ours, "floor": floor, "peak_mb": peak}))
         return
     for name, run in (("pg_recvlogical to a file", best_floor), ("tidelog log reader", best)):
-        print(f"{name:26} {run['rows_per_s']:>10,.0f} rows/s {run['cpu_us_per_row']:6.2f} µs CPU/row")
+        print(
+            f"{name:26} {run['rows_per_s']:>10,.0f} rows/s {run['cpu_us_per_row']:6.2f} µs CPU/row"
+        )
     print(f"ratio {best['rows_per_s'] / best_floor['rows_per_s']:.2f}, {best['bytes']:.0f} bytes a row, "
           f"peak resident memory {peak:.0f} MB")  # fmt: skip
 

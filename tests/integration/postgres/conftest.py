@@ -80,9 +80,7 @@ def rows_of(batch: LogBatch, schemas: MemorySchemas) -> list[Row]:
     rows = []
     for i in range(len(batch)):
         schema = schemas.get(int(batch.schema_id[i]))
-        payload = batch.payload[
-            batch.payload_offsets[i] : batch.payload_offsets[i + 1]
-        ].tobytes()
+        payload = batch.payload[batch.payload_offsets[i] : batch.payload_offsets[i + 1]].tobytes()
         kind = Kind(int(batch.kind[i]))
         images: dict[str, dict[str, str | None]] = {}
         if kind is not Kind.TRUNCATE:

@@ -1,4 +1,4 @@
-"""Chunks: every row once, in key order, as the log would have written it, under a known snapshot."""
+"""Chunks: every row once, in key order, as the log would write it, under a known snapshot."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
-
 from tests.integration.postgres.conftest import Capture, MemorySchemas, Row, rows_of
+
 from tidelog.errors import ChunkError, ChunkVoidError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
@@ -62,10 +62,16 @@ KEYS = {
     "text": ("text", ["", "\t", "\n", " ", "'", 'A"', "\\N", "\\x", "a%s", "é", "日本"]),
     "varchar": ("varchar(5)", ["a", "b'", "c\\"]),
     "char": ("char(4)", ["a   ", "b   "]),
-    "uuid": ("uuid", ["00000000-0000-0000-0000-000000000001", "ffffffff-ffff-ffff-ffff-ffffffffffff"]),
+    "uuid": (
+        "uuid",
+        ["00000000-0000-0000-0000-000000000001", "ffffffff-ffff-ffff-ffff-ffffffffffff"],
+    ),
     "bytea": ("bytea", ["\\x", "\\x00", "\\x5c27", "\\xff"]),
     "enum": ("mood", ["sad", "o'k", "Happy"]),
-    "timestamp": ("timestamp", ["0044-03-15 00:00:00 BC", "2024-01-01 00:00:00.000001", "infinity"]),
+    "timestamp": (
+        "timestamp",
+        ["0044-03-15 00:00:00 BC", "2024-01-01 00:00:00.000001", "infinity"],
+    ),
     "timestamptz": ("timestamptz", ["1970-01-01 00:00:00+00", "2024-06-01 12:00:00+00"]),
     "date": ("date", ["-infinity", "2024-01-01"]),
     "bool": ("boolean", ["f", "t"]),
@@ -121,6 +127,27 @@ def test_composite_key_uses_the_index(
     assert "Sort" not in plan
 
 
+def test_operators_of_several_schemas_compare_alike(
+    chunks: PostgresChunkReader, schemas: MemorySchemas, sql: Connection
+) -> None:
+    """As for a key of an int and a citext, whose operators are the extension's."""
+    sql.execute("CREATE TABLE t (a int, b int, PRIMARY KEY (a, b))")
+    sql.execute("INSERT INTO t SELECT g / 5, g % 5 FROM generate_series(0, 24) g")
+    sql.execute("CREATE SCHEMA x")
+    for name, function in ((">", "int4gt"), (">=", "int4ge"), ("<", "int4lt"), ("<=", "int4le"),
+                           ("=", "int4eq")):  # fmt: skip
+        sql.execute(
+            f"CREATE OPERATOR x.{name} (LEFTARG = int, RIGHTARG = int, FUNCTION = {function})"
+        )
+    schema = read(chunks, ChunkRequest(T)).schema
+    chunks._operators[schema.schema_id, ("a", "b")] = ("pg_catalog", "x")
+    got = read(chunks, ChunkRequest(T, after=("1", "3"), upto=("3", "0"), limit_rows=100))
+    found = [((r.new or {})["a"], (r.new or {})["b"]) for r in rows_of(got.rows, schemas)]
+    assert found == [("1", "4"), *(("2", str(b)) for b in range(5)), ("3", "0")]
+    got = read(chunks, ChunkRequest(T, keys=(("1", "3"), ("9", "9"))))
+    assert [row.kind for row in rows_of(got.rows, schemas)] == ["r", "a"]
+
+
 def test_equal_but_differently_written_key_is_not_absent(
     chunks: PostgresChunkReader, schemas: MemorySchemas, sql: Connection
 ) -> None:
@@ -144,8 +171,8 @@ def test_row_read_equals_row_from_the_log(
     capture.start()
     chunks._registry = capture.schemas
     sql.execute(
-        "INSERT INTO t VALUES (1, 0.1::float8 + 0.2, 1234.5, '2024-01-01 00:00+05', '1 mon -3 days',"
-        r" '\x00ff', ARRAY['a,b', NULL, E'\\'], ROW(1, E'tab\t'), 't', "
+        "INSERT INTO t VALUES (1, 0.1::float8 + 0.2, 1234.5, '2024-01-01 00:00+05', "
+        r"'1 mon -3 days', '\x00ff', ARRAY['a,b', NULL, E'\\'], ROW(1, E'tab\t'), 't', "
         "'{\"k\": 1}', 2)"
     )
     logged = capture.catch_up(sql)[0]
@@ -215,8 +242,10 @@ def test_errors_are_chunk_errors_and_the_next_read_works(
         assert "secret" not in str(caught.value)
     with pytest.raises(ChunkError, match="watermark"):
         chunks.write_watermark("low")
-    sql.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE application_name LIKE 'tidelog-%' AND datname = current_database()")
+    sql.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE application_name LIKE 'tidelog-%' AND datname = current_database()"
+    )
     with pytest.raises(ChunkError, match="connection"):
         read(chunks, ChunkRequest(T))
     assert len(read(chunks, ChunkRequest(T, where="v = 'secret' -- why")).rows) == 1
@@ -254,9 +283,7 @@ def test_partitioned_inherited_and_case_insensitive(
     assert len(dump(chunks, schemas, TableName("public", "parent"), 10)) == 1
 
 
-def test_catalogue_notices_what_changes_rows_without_events(
-    database: str, sql: Connection
-) -> None:
+def test_catalogue_notices_what_changes_rows_without_events(database: str, sql: Connection) -> None:
     catalogue = PostgresCatalogue(database)
 
     def storage() -> str:

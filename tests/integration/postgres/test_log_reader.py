@@ -1,4 +1,4 @@
-"""Streaming: what is committed comes out once, in order, complete, whatever the table looks like."""
+"""Streaming: what is committed comes out once, in order and complete, from any table."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import psycopg
 import pytest
-
 from tests.integration.postgres.conftest import UNCHANGED, Capture
+
 from tidelog.model.schema import TableName
 from tidelog.testing.postgres import PostgresServer
 
@@ -69,8 +69,11 @@ def test_replica_identities(capture: Capture, sql: Connection) -> None:
     sql.execute("ALTER TABLE idx REPLICA IDENTITY USING INDEX idx_code")
     capture.start()
     for table in ("full_", "idx"):
-        sql.execute(f"INSERT INTO {table} (id, v) VALUES (1, 'a')" if table == "full_" else
-                    "INSERT INTO idx VALUES (1, 'c', 'a')")
+        sql.execute(
+            f"INSERT INTO {table} (id, v) VALUES (1, 'a')"
+            if table == "full_"
+            else "INSERT INTO idx VALUES (1, 'c', 'a')"
+        )
         sql.execute(f"UPDATE {table} SET v = 'b'")
         sql.execute(f"DELETE FROM {table}")
     capture.catch_up(sql)
@@ -154,7 +157,9 @@ def test_schemas_quoted_and_non_ascii_names(
     make_capture: Callable[..., Capture], sql: Connection
 ) -> None:
     sql.execute('CREATE SCHEMA "Ünïcode ""q"""')
-    sql.execute('CREATE TABLE "Ünïcode ""q"""."tä.b,le""" ("Schlüssel" int PRIMARY KEY, "a\'b" text)')
+    sql.execute(
+        'CREATE TABLE "Ünïcode ""q"""."tä.b,le""" ("Schlüssel" int PRIMARY KEY, "a\'b" text)'
+    )
     sql.execute("CREATE SCHEMA other")
     sql.execute("CREATE TABLE other.t (id int PRIMARY KEY)")
     sql.execute("CREATE TABLE public.t (id int PRIMARY KEY)")
@@ -208,7 +213,9 @@ def test_each_row_has_the_schema_it_was_written_under(capture: Capture, sql: Con
         {"id": "2", "p": "3.00", "m": "ok"},
         {"id": "3", "m": "sad"},
     ]
-    assert [[column.logical for column in event.schema.columns] for event in capture.seen_schemas] == [
+    assert [
+        [column.logical for column in event.schema.columns] for event in capture.seen_schemas
+    ] == [
         ["int32"],
         ["int32", "decimal(10,2)", "text"],
         ["int32", "text"],
@@ -232,9 +239,7 @@ def test_watermarks_and_logical_messages(capture: Capture, sql: Connection) -> N
     assert [row.new for row in capture.rows] == [{"id": "1"}, {"id": "2"}]
 
 
-def test_empty_and_huge_transactions(
-    make_capture: Callable[..., Capture], sql: Connection
-) -> None:
+def test_empty_and_huge_transactions(make_capture: Callable[..., Capture], sql: Connection) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     sql.execute("CREATE TABLE other (id int PRIMARY KEY)")
     capture = make_capture(tables=["public.t"], buffer_bytes=1 << 20)

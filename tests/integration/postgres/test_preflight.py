@@ -58,7 +58,9 @@ def test_role_without_rights_is_told_each_grant(postgres: PostgresServer) -> Non
 
 
 def test_wal_level_and_no_server() -> None:
-    with PostgresServer(settings={"wal_level": "replica", "max_slot_wal_keep_size": "1GB"}) as server:
+    with PostgresServer(
+        settings={"wal_level": "replica", "max_slot_wal_keep_size": "1GB"}
+    ) as server:
         dsn = server.dsn()
         found = faults(Preflight(dsn).check())
     assert found["wal_level"].level == "fail"

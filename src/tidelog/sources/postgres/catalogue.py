@@ -11,7 +11,7 @@ import psycopg
 
 from tidelog.model.schema import TableName
 from tidelog.ports import TableShape
-from tidelog.sources.postgres.connect import connect, translated
+from tidelog.sources.postgres.connect import connect, lsn_value, translated
 from tidelog.sources.postgres.patterns import matches
 from tidelog.sources.postgres.schemas import SchemaFinder
 
@@ -91,6 +91,17 @@ class PostgresCatalogue:
             estimated_rows=int(sum(max(row[4], 0.0) for row in leaves)),
             estimated_bytes=sum(row[5] for row in leaves) * BLOCK_BYTES,
         )
+
+    def position(self) -> int:
+        """The end of the source's log: all that is committed by now lies before it."""
+        with self._lock, translated("asking for the source's position"):
+            row = (
+                self._connected()
+                .execute("SELECT pg_catalog.pg_current_wal_flush_lsn()::text")
+                .fetchone()
+            )
+        assert row is not None
+        return lsn_value(row[0])
 
     def close(self) -> None:
         with self._lock:

@@ -1,5 +1,6 @@
 """The SQL of one chunk. Every identifier is quoted, every key value is a typed literal, and every
-operator names its schema, because the session's search_path is empty."""
+operator names its schema, because the session's search_path is empty.
+"""
 
 from __future__ import annotations
 
@@ -95,24 +96,27 @@ class ChunkSql:
 
     def absent_keys(self, keys: Sequence[Key]) -> str:
         """Those of the keys that no row has. The database decides what is equal: ``1.0`` and
-        ``1.00`` are one number."""
+        ``1.00`` are one number.
+        """
         wanted = [f"k{place}" for place in range(len(self.key))]
         joined = " AND ".join(
             f"t.{quote_ident(name)} OPERATOR({quote_ident(namespace)}.=) v.{alias}"
             for name, namespace, alias in zip(self.key, self.operators, wanted, strict=True)
         )
         return (
-            f"COPY (SELECT DISTINCT v.* FROM (VALUES {self._rows(keys)}) AS v({', '.join(wanted)}) "
+            f"COPY (SELECT DISTINCT v.* FROM (VALUES {self._rows(keys)}) "  # noqa: S608 - quoted
+            f"AS v({', '.join(wanted)}) "
             f"WHERE NOT EXISTS (SELECT FROM {self.source} AS t WHERE {joined})) TO STDOUT"
         )
 
     def _copy(self, rest: str) -> str:
         columns = ", ".join(quote_ident(column.name) for column in self.schema.columns)
-        return f"COPY (SELECT {columns} FROM {self.source}{rest}) TO STDOUT"
+        return f"COPY (SELECT {columns} FROM {self.source}{rest}) TO STDOUT"  # noqa: S608 - quoted
 
     def _compare(self, operator: str, key: Key) -> str:
         """A row comparison, which the key's index serves; only if the columns' operators lie in
-        different schemas it is spelled out."""
+        different schemas it is spelled out.
+        """
         names = [quote_ident(name) for name in self.key]
         values = [self._literal(name, text) for name, text in zip(self.key, key, strict=True)]
         if len(set(self.operators)) == 1:
@@ -143,8 +147,8 @@ class ChunkSql:
         rows = []
         for key in keys:
             equal = [
-                f"{quote_ident(name)} OPERATOR({quote_ident(namespace)}.=) {self._literal(name, text)}"
-                for name, namespace, text in zip(self.key, self.operators, key, strict=True)
+                f"{quote_ident(name)} OPERATOR({quote_ident(space)}.=) {self._literal(name, text)}"
+                for name, space, text in zip(self.key, self.operators, key, strict=True)
             ]
             rows.append(f"({' AND '.join(equal)})")
         return f"({' OR '.join(rows)})"
@@ -165,6 +169,7 @@ class ChunkSql:
 
 
 def table_reference(schema: TableSchema, partitioned: bool) -> str:
+    """How FROM names the table."""
     name = quote_ident(schema.table.namespace, schema.table.name)
     return name if partitioned else f"ONLY {name}"
 

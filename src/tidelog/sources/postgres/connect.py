@@ -137,6 +137,7 @@ def lsn_text(position: int) -> str:
 
 
 def lsn_value(text: str) -> int:
+    """The int64 position of PostgreSQL's text."""
     high, low = text.split("/")
     return int(high, 16) << 32 | int(low, 16)
 
@@ -292,7 +293,8 @@ _SHUTDOWN_STATES = {"57P01", "57P02", "57P03", "57P05", "53300"}
 
 def _check_encoding(dsn: str) -> None:
     """Refuse a URI whose password is not percent-encoded before libpq takes a part of it for the
-    host and prints it."""
+    host and prints it.
+    """
     if "://" not in dsn:
         return
     rest = dsn.split("://", 1)[1]

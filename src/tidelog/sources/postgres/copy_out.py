@@ -42,7 +42,8 @@ class CopyReader:
         return self._buffer[:used], rows
 
     def _drain(self, pgconn: pq.abc.PGconn) -> tuple[int, int]:
-        functions, address = self._functions, pgconn.pgconn_ptr
+        functions = self._functions
+        address = pgconn.pgconn_ptr  # type: ignore[attr-defined]
         if functions is None or address is None:
             return self._drain_plainly(pgconn)
         state: Int64s = np.zeros(libpq.STATE_SIZE, dtype=np.int64)

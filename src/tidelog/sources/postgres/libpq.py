@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,9 @@ from numba import types
 from numba.extending import intrinsic
 
 from tidelog.model.records import Int64s, UInt8s
+
+# numba's own annotation is of the body, not of what a kernel calls.
+_intrinsic: Callable[[Any], Any] = intrinsic
 
 # What `drain` returns.
 DRAINED = 0  # nothing more to read now
@@ -103,10 +107,11 @@ def _address(function: Any) -> int:
     return address
 
 
-@intrinsic  # type: ignore[misc]
+@_intrinsic
 def _call1(typing_context: Any, function: Any, argument: Any) -> Any:
     """Call ``int function(void *)`` at an address. Addresses are arguments, not constants, so that
-    the compiled kernel can be cached on disk."""
+    the compiled kernel can be cached on disk.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         prototype = ir.FunctionType(ir.IntType(32), [ir.IntType(64)])
@@ -116,7 +121,7 @@ def _call1(typing_context: Any, function: Any, argument: Any) -> Any:
     return types.int32(types.int64, types.int64), generate
 
 
-@intrinsic  # type: ignore[misc]
+@_intrinsic
 def _call3(typing_context: Any, function: Any, first: Any, second: Any, third: Any) -> Any:
     """Call ``int function(void *, void *, int)`` at an address."""
 
@@ -129,7 +134,7 @@ def _call3(typing_context: Any, function: Any, first: Any, second: Any, third: A
     return types.int32(types.int64, types.int64, types.int64, types.int32), generate
 
 
-@intrinsic  # type: ignore[misc]
+@_intrinsic
 def _copy(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
     """memcpy(target, source, length)."""
 
@@ -145,7 +150,7 @@ def _copy(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
     return types.none(types.int64, types.int64, types.int64), generate
 
 
-@intrinsic  # type: ignore[misc]
+@_intrinsic
 def _byte_at(typing_context: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
@@ -154,15 +159,15 @@ def _byte_at(typing_context: Any, address: Any) -> Any:
     return types.uint8(types.int64), generate
 
 
-@numba.njit(nogil=True, cache=True)  # type: ignore[misc]
-def _int64_at(address: int) -> int:
+@numba.njit(nogil=True, cache=True)
+def _int64_at(address: int) -> Any:
     value = np.int64(0)
     for index in range(8):
         value = (value << 8) | np.int64(_byte_at(address + index))
     return value
 
 
-@numba.njit(nogil=True, cache=True)  # type: ignore[misc]
+@numba.njit(nogil=True, cache=True)
 def drain(
     consume_input: int,
     get_copy_data: int,
@@ -174,17 +179,22 @@ def drain(
     state: Int64s,
     naps: int,
     nap_us: int,
-) -> int:
+) -> Any:
     """Append the payloads that have arrived to ``buffer``, back to back; one of the codes above.
 
     Args:
-        consume_input, get_copy_data, free_memory, sleep_us: addresses of C functions.
+        consume_input: address of PQconsumeInput.
+        get_copy_data: address of PQgetCopyData.
+        free_memory: address of PQfreemem.
+        sleep_us: address of usleep.
         connection: address of the PGconn.
-        buffer: uint8[capacity]; offsets: int64[max_messages + 1], offsets[0] being 0.
+        buffer: uint8[capacity].
+        offsets: int64[max_messages + 1], offsets[0] being 0.
         state: int64[STATE_SIZE], read and written.
-        naps, nap_us: once something has arrived, how often and how long to wait for more. The
-            walsender flushes its socket after every message; a reader that waits in poll() is
-            woken for each, which costs both sides more than the message itself.
+        naps: once something has arrived, how often to wait for more. The walsender flushes its
+            socket after every message; a reader that waits in poll() is woken for each, which
+            costs both sides more than the message itself.
+        nap_us: how long each wait is.
     """
     scratch = state.ctypes.data + 8 * SCRATCH
     target = buffer.ctypes.data
@@ -238,14 +248,14 @@ def drain(
             return REPLY
 
 
-@numba.njit(nogil=True, cache=True)  # type: ignore[misc]
+@numba.njit(nogil=True, cache=True)
 def drain_copy(
     get_copy_data: int,
     free_memory: int,
     connection: int,
     buffer: UInt8s,
     state: Int64s,
-) -> int:
+) -> Any:
     """Append the rows of a COPY OUT to ``buffer``, waiting for them: ENDED, FAILED or GROW.
 
     The arguments are as `drain`'s; MESSAGES counts rows. A row that has no place stays pending.

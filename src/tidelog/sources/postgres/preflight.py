@@ -14,7 +14,13 @@ import psycopg
 
 from tidelog.errors import TidelogError
 from tidelog.model.schema import TableName
-from tidelog.sources.postgres.connect import connect, lsn_text, quote_ident, quote_literal, translated
+from tidelog.sources.postgres.connect import (
+    connect,
+    lsn_text,
+    quote_ident,
+    quote_literal,
+    translated,
+)
 from tidelog.sources.postgres.log_reader import MIN_VERSION
 from tidelog.sources.postgres.patterns import matches
 from tidelog.sources.postgres.publication import Publications, PublishedTable
@@ -287,7 +293,9 @@ class Preflight:
             )
         found = self._finder.find(connection, table.table)
         if found is not None and not found.schema.key:
-            fix = f"ALTER TABLE {quoted} ADD PRIMARY KEY (...); -- or name a unique key: source.keys"
+            fix = (
+                f"ALTER TABLE {quoted} ADD PRIMARY KEY (...); -- or name a unique key: source.keys"
+            )
             yield Finding(
                 f"table {name}", "warn", "no primary key: changes are captured, dumps refused", fix
             )
@@ -296,7 +304,7 @@ class Preflight:
             yield Finding(
                 f"table {name}",
                 "warn",
-                "no replica identity (of it or a partition): only inserts and truncates are captured",
+                "no replica identity (of it or a partition): only inserts, truncates are captured",
                 fix,
             )
 
@@ -359,7 +367,10 @@ class Preflight:
             return
         fix = "ALTER SYSTEM SET logical_decoding_work_mem = '256MB'; SELECT pg_reload_conf();"
         yield Finding(
-            "decoding memory", "warn", f"{text}: larger transactions spill to the server's disk", fix
+            "decoding memory",
+            "warn",
+            f"{text}: larger transactions spill to the server's disk",
+            fix,
         )
 
 

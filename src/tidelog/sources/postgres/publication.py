@@ -1,8 +1,8 @@
 """The publications that a capture streams, and the watermark table.
 
-There are two publications. Publishing updates of a table without a usable replica identity makes the
-application's UPDATE and DELETE fail, so such tables go to a second one that publishes inserts and
-truncates only. Both publish partitioned tables as their root.
+There are two publications. Publishing updates of a table without a usable replica identity makes
+the application's UPDATE and DELETE fail, so such tables go to a second one that publishes inserts
+and truncates only. Both publish partitioned tables as their root.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Publications:
         ).fetchall()
         found = {TableName(row[0], row[1]): (row[2], row[3]) for row in rows}
         names = [name for name in names if name in found]
-        identified = dict(
+        identified: dict[int, bool] = dict(
             connection.execute(_IDENTITY.encode(), ([found[name][0] for name in names],)).fetchall()
         )
         return [
@@ -203,7 +203,8 @@ class Publications:
 
     def _alter(self, connection: Connection, steps: list[tuple[str, str, TableName, bool]]) -> None:
         """ALTER PUBLICATION … ADD/DROP TABLE, all steps at once. ONLY: without inheritors, which
-        are captured tables of their own."""
+        are captured tables of their own.
+        """
         with connection.transaction():
             for publication, action, table, only in steps:
                 target = quote_ident(table.namespace, table.name)

@@ -5,12 +5,14 @@ Manual: "Streaming Replication Protocol". The hot loop is `tidelog.sources.postg
 
 from __future__ import annotations
 
+import contextlib
 import select
 import struct
 import time
 from dataclasses import dataclass
 
 import numpy as np
+import psycopg
 from psycopg import pq
 
 from tidelog.errors import ConnectionLostError, GapError, PreflightError, SourceError, TidelogError
@@ -175,7 +177,8 @@ class ReplicationStream:
 
     def keepalive(self, *, now: bool = False) -> None:
         """Report the acknowledged position if it is time to. Call it at least every few seconds,
-        also while nothing is received because a consumer is slow."""
+        also while nothing is received because a consumer is slow.
+        """
         if not self._streaming:
             return
         clock = time.monotonic()
@@ -199,7 +202,7 @@ class ReplicationStream:
         try:
             self._pgconn.put_copy_data(status)
             self._pgconn.flush()
-        except Exception as error:
+        except psycopg.Error as error:
             raise ConnectionLostError(f"the replication connection was lost: {error}") from None
         self._reported = acknowledged
         self._reported_at = clock
@@ -207,13 +210,11 @@ class ReplicationStream:
     def close(self) -> None:
         """Report the acknowledged position a last time and disconnect. May be called twice."""
         if self._streaming and self._pgconn.status == pq.ConnStatus.OK:
-            try:
+            with contextlib.suppress(psycopg.Error, ConnectionLostError):
                 if self._acknowledged > self._reported:
                     self.keepalive(now=True)
                 self._pgconn.put_copy_end()
                 self._pgconn.flush()
-            except Exception:  # noqa: BLE001 - the connection is being given up anyway
-                pass
         self._streaming = False
         if self._state[libpq.PENDING_ADDRESS] and self._functions is not None:
             libpq.free(self._functions, int(self._state[libpq.PENDING_ADDRESS]))
@@ -234,7 +235,7 @@ class ReplicationStream:
         if self._functions is None:
             outcome = self._drain_plainly()
         else:
-            address = self._pgconn.pgconn_ptr
+            address = self._pgconn.pgconn_ptr  # type: ignore[attr-defined]
             if address is None:
                 raise ConnectionLostError("the replication connection is closed")
             outcome = libpq.drain(
@@ -273,7 +274,7 @@ class ReplicationStream:
                         self._pgconn.consume_input()
                         fresh = True
                         continue
-                except Exception:  # noqa: BLE001 - told apart by the caller, by the connection
+                except psycopg.Error:
                     return libpq.FAILED
                 if length < 0:
                     return libpq.ENDED
@@ -331,7 +332,7 @@ class ReplicationStream:
     def _ended(self) -> TidelogError:
         try:
             result = self._pgconn.get_result()
-        except Exception:  # noqa: BLE001 - any failure here means that the connection is gone
+        except psycopg.Error:
             result = None
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
             return self._failure(result, "streaming")

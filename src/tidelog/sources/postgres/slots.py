@@ -1,4 +1,4 @@
-"""The replication slot: create it, take it over, and find out whether it still holds what we need."""
+"""The replication slot: create it, take it over, find out whether it still holds what we need."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ class SlotState:
 
 
 def find_slot(connection: Connection, slot: str) -> SlotState | None:
+    """The slot as it is now; None if there is none."""
     row = connection.execute(
         # Columns that not all versions have are reached through JSON.
         b"SELECT s.plugin, s.slot_type, s.database, s.active_pid, s.confirmed_flush_lsn::text, "
@@ -96,9 +97,8 @@ def create_slot(connection: Connection, slot: str) -> int:
         ).fetchone()
     except psycopg.errors.QueryCanceled:
         raise SourceError(
-            f"slot {slot!r} could not be created within {CREATE_TIMEOUT}: a transaction that was "
-            "open before is still open. Find it: SELECT pid, xact_start, state FROM "
-            "pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start"
+            f"slot {slot!r} was not made within {CREATE_TIMEOUT}: a transaction that was "
+            "open before is still open. The oldest xact_start in pg_stat_activity shows which"
         ) from None
     except psycopg.errors.ConfigurationLimitExceeded:
         raise PreflightError(
@@ -136,13 +136,14 @@ def check_position(state: SlotState, slot: str, resume: Resume) -> None:
     """The server skips, without a word, what precedes the slot's confirmed position."""
     if state.confirmed > resume.acknowledge:
         raise GapError(
-            f"the event log ends at {lsn_text(resume.acknowledge)}, but slot {slot!r} gives changes "
-            f"only from {lsn_text(state.confirmed)} on: it was recreated, or something else read "
-            f"it, or the event log lost its end. {START_ANEW}"
+            f"the event log ends at {lsn_text(resume.acknowledge)}, but slot {slot!r} gives "
+            f"changes only from {lsn_text(state.confirmed)} on: it was recreated, or something "
+            f"else read it, or the event log lost its end. {START_ANEW}"
         )
 
 
 def missing_slot(slot: str, resume: Resume) -> GapError:
+    """The error for a slot that is gone while an event log needs it."""
     return GapError(
         f"slot {slot!r} does not exist any more; the event log ends at "
         f"{lsn_text(resume.acknowledge)} and nothing kept the changes after it. {START_ANEW}"

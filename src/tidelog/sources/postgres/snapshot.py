@@ -29,13 +29,15 @@ class PgSnapshot:
 
     def visible(self, xid: Int64s) -> Bools:
         """bool[n]: as ``pg_visible_in_snapshot``, for transactions that are known to be committed
-        in the log; xid 0 (not a transaction's) is visible."""
-        old = xid < self.xmin
+        in the log; xid 0 (not a transaction's) is visible.
+        """
+        old: Bools = xid < self.xmin
         if not len(self.xip):
-            return old | (xid < self.xmax)
+            return xid < self.xmax
         place = np.minimum(np.searchsorted(self.xip, xid), len(self.xip) - 1)
         running = self.xip[place] == xid
-        return old | ((xid < self.xmax) & ~running)
+        seen: Bools = old | ((xid < self.xmax) & ~running)
+        return seen
 
     def invisible(self, upto_xid: int) -> Int64s:
         """Those in progress, and what began after the snapshot, up to ``upto_xid``."""

@@ -1,0 +1,362 @@
+"""The history oracle: is an event log a true history of what the source committed?
+
+Pure: the truth (a second replication slot and the application's own audit), the event log and the
+source's final rows come in as values; the first contradiction comes out as a `HistoryError`. Checks
+invariants 1 to 3 of DESIGN.md §3.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tidelog.model.records import ChunkMeta
+from tidelog.testing.oracle_wire import UNCHANGED, Change, Key, Row, Transaction, Value
+
+Rows = dict[Key, Row]
+SEQUENCE = "seq"
+"""The column that counts up with every write of a key."""
+
+
+class HistoryError(AssertionError):
+    """What is wrong, and the history of the key that it is wrong for."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableDump:
+    """A table of a dump that is done. ``wanted``: whether a key was asked for; None: all were."""
+
+    dump_id: str
+    table: str
+    first_offset: int
+    wanted: Callable[[Key], bool] | None = None
+
+
+# ---------------------------------------------------------------- the truth
+
+
+class SourceState:
+    """The source's tables as of a place in its log, built from changes in commit order."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, Rows] = {}
+
+    def apply(self, change: Change) -> None:
+        rows = self.tables.setdefault(change.table, {})
+        if change.op == "T":
+            rows.clear()
+            return
+        before = rows.get(change.old_key) if change.old_key is not None else None
+        if change.op in ("D", "U") and change.old_key is not None:
+            rows.pop(change.old_key, None)
+        if change.new is not None and change.new_key is not None:
+            rows[change.new_key] = filled(change.new, before or {})
+
+    def apply_audit(self, entry: Row) -> None:
+        """What the log of the source does not show: a truncated partition."""
+        if entry["op"] == "truncate-leaf":
+            column, value = json.loads(entry["key"] or "[]")
+            rows = self.tables.setdefault(str(entry["tbl"]), {})
+            for key in [k for k, row in rows.items() if row[column] == value]:
+                del rows[key]
+
+
+def filled(new: Row, before: Row) -> Row:
+    """``new`` with the values that it does not repeat."""
+    return {n: before.get(n) if value == UNCHANGED else value for n, value in new.items()}
+
+
+def check_audit(truth: Sequence[Transaction]) -> None:
+    """Do the slot and the application agree on what was committed? Else the oracle is no oracle."""
+    state = SourceState()
+    for transaction in truth:
+        effects: dict[tuple[str, Key], Value] = {}
+        touched: set[tuple[str, Key]] = set()
+        for change in transaction.changes:
+            state.apply(change)
+            for key in (change.old_key, change.new_key):
+                if key is not None:
+                    touched.add((change.table, key))
+        for entry in transaction.audit:
+            state.apply_audit(entry)
+            table = str(entry["tbl"])
+            if entry["op"] == "truncate":
+                effects = {place: s for place, s in effects.items() if place[0] != table}
+                touched = {place for place in touched if place[0] != table}
+            elif entry["op"] != "truncate-leaf":
+                key = tuple(json.loads(entry["key"] or "[]"))
+                effects[table, key] = None if entry["op"] == "gone" else entry["seq"]
+        if any(entry["op"] == "truncate" for entry in transaction.audit):
+            continue  # what came before the truncate in the same transaction is not compared
+        if effects.keys() != touched:
+            raise HistoryError(
+                f"transaction {transaction.xid} touched {sorted(map(str, touched))[:5]} by the "
+                f"slot, {sorted(map(str, effects))[:5]} by the audit"
+            )
+        for (table, key), sequence in effects.items():
+            row = state.tables[table].get(key)
+            if (None if row is None else row[SEQUENCE]) != sequence:
+                raise HistoryError(f"transaction {transaction.xid}: {table} {key} is {row}")
+
+
+# ---------------------------------------------------------------- the event log
+
+
+class History:
+    """An event log held against the truth.
+
+    Args:
+        truth: every transaction of the captured tables since they are empty, in commit order.
+        records: the event log's, in offset order; from its very first.
+        begin: where the log reader began: the first position that it could deliver.
+    """
+
+    def __init__(self, truth: Sequence[Transaction], records: Sequence[Change], begin: int) -> None:
+        self.truth = truth
+        self.records = records
+        self._before = [t for t in truth if t.position < begin]
+        self._after = [t for t in truth if t.position >= begin]
+
+    def fail(self, what: str, table: str = "", keys: Iterable[Key | None] = ()) -> HistoryError:
+        """An error with what the log and the source hold of these keys."""
+        wanted = {key for key in keys if key is not None}
+        lines = [what]
+        if wanted:
+            lines.append("event log:")
+            lines += self._lines(self.records, table, wanted)
+            lines.append("source:")
+            changes = [change for t in self.truth for change in t.changes]
+            lines += self._lines(changes, table, wanted)
+        return HistoryError("\n".join(lines))
+
+    @staticmethod
+    def _lines(records: Iterable[Change], table: str, keys: set[Key]) -> list[str]:
+        found = [
+            f"  {record.brief()}"
+            for record in records
+            if (record.op == "c" and f'"{table}"' in record.payload.decode())
+            or (record.table == table and record.op == "T")
+            or (record.table == table and not keys.isdisjoint((record.old_key, record.new_key)))
+        ]
+        return found if len(found) <= 60 else [*found[:20], "  …", *found[-40:]]
+
+    # ------------------------------------------------------------ invariants 1 and 2
+
+    def check_order(self) -> None:
+        """Every committed change once and in order; dump rows are the state at their place."""
+        state = SourceState()
+        for transaction in self._before:
+            for change in transaction.changes:
+                state.apply(change)
+            for entry in transaction.audit:
+                state.apply_audit(entry)
+        newest: dict[tuple[str, Key], int] = {}
+        expected = iter(self._expected())
+        within: tuple[Transaction, int] | None = None
+        last_offset = -1
+        for record in self.records:
+            if record.offset <= last_offset:
+                raise self.fail(f"offset {record.offset} follows {last_offset}")
+            last_offset = record.offset
+            if record.op == "c":
+                continue
+            if record.op in ("r", "a"):
+                if within is not None and within[1] < len(within[0].changes):
+                    raise self.fail(f"a dump row inside transaction {within[0].xid}")
+                self._check_dump_row(record, state)
+                self._check_sequence(record, newest)
+                continue
+            while True:
+                transaction, index = next(expected, (None, 0))
+                if transaction is None:
+                    raise self.fail(
+                        f"{record.brief()} is not among the source's changes, or a second time",
+                        record.table,
+                        [record.old_key, record.new_key],
+                    )
+                if index < len(transaction.changes):
+                    break
+                for entry in transaction.audit:
+                    state.apply_audit(entry)
+            change = transaction.changes[index]
+            within = (transaction, index + 1)
+            if not _same(change, record):
+                raise self.fail(
+                    f"the log holds\n  {record.brief()}\nwhere the source committed\n"
+                    f"  {change.brief()}\n(payloads equal: {change.payload == record.payload})",
+                    change.table,
+                    [change.old_key, change.new_key],
+                )
+            state.apply(change)
+            self._check_sequence(record, newest)
+        missing = [(t, i) for t, i in expected if i < len(t.changes)]
+        if missing:
+            transaction, index = missing[0]
+            change = transaction.changes[index]
+            raise self.fail(
+                f"{len(missing)} changes are not in the log, the first is\n  {change.brief()}",
+                change.table,
+                [change.old_key, change.new_key],
+            )
+
+    def _expected(self) -> Iterable[tuple[Transaction, int]]:
+        """(transaction, index of change); one index beyond the last ends each transaction."""
+        for transaction in self._after:
+            for index in range(len(transaction.changes) + 1):
+                yield transaction, index
+
+    def _check_dump_row(self, record: Change, state: SourceState) -> None:
+        rows = state.tables.get(record.table, {})
+        key = record.new_key if record.op == "r" else record.old_key
+        assert key is not None
+        row = rows.get(key)
+        if record.op == "a":
+            if row is not None:
+                raise self.fail(f"{record.table} {key} is absent by a dump", record.table, [key])
+            return
+        assert record.new is not None
+        if row is None:
+            raise self.fail(f"a dump row of {record.table} {key} that is gone", record.table, [key])
+        for name in (SEQUENCE, "v"):
+            if record.new[name] != row[name]:
+                raise self.fail(
+                    f"a dump row of {record.table} {key} is not the state at its place: {name}",
+                    record.table,
+                    [key],
+                )
+
+    def _check_sequence(self, record: Change, newest: dict[tuple[str, Key], int]) -> None:
+        """No time travel, told by the rows alone."""
+        if record.new is None or record.new_key is None:
+            return
+        place = (record.table, record.new_key)
+        sequence = int(record.new[SEQUENCE] or 0)
+        if sequence < newest.get(place, -1):
+            raise self.fail(f"{place} went back to {sequence}", record.table, [record.new_key])
+        newest[place] = sequence
+
+    # ------------------------------------------------------------ invariant 3
+
+    def check_replay(self, dump: TableDump, source: Mapping[Key, Row]) -> None:
+        """Does replay from the dump's first record give the source's rows?"""
+        replayed = self.replay(dump.table, dump.first_offset)
+        wanted = dump.wanted or (lambda _key: True)
+        ours = {key: row for key, row in replayed.items() if wanted(key)}
+        theirs = {key: row for key, row in source.items() if wanted(key)}
+        wrong = sorted(
+            (
+                key
+                for key in ours.keys() | theirs.keys()
+                if (ours.get(key) is None) != (theirs.get(key) is None)
+                or any(ours[key].get(n) != value for n, value in theirs[key].items())
+            ),
+            key=str,
+        )
+        if not wrong:
+            return
+        key = wrong[0]
+        found, true = ours.get(key), theirs.get(key)
+        columns = sorted(n for n in (true or {}) if (found or {}).get(n) != (true or {})[n])
+        how = (
+            "lacks it"
+            if found is None
+            else "has it although it is gone"
+            if true is None
+            else (f"differs in {', '.join(columns)}")
+        )
+        raise self.fail(
+            f"replay of {dump.table} from dump {dump.dump_id} (offset {dump.first_offset}) is not "
+            f"the source's table in {len(wrong)} keys; the first, {key}: replay {how}",
+            dump.table,
+            [key],
+        )
+
+    def replay(self, table: str, start: int) -> Rows:
+        """The table, from an empty one, by the records from ``start`` on, as an output does it."""
+        rows: Rows = {}
+        versions: dict[Key, int] = {}
+        for record in self.records:
+            if record.offset < start:
+                continue
+            if record.op == "c":
+                _delete_absent(json.loads(record.payload), table, rows, versions)
+            elif record.table == table:
+                _replay(record, rows)
+                if record.new_key is not None:
+                    versions[record.new_key] = record.offset
+        return rows
+
+
+def _same(change: Change, record: Change) -> bool:
+    return (
+        change.op == record.op
+        and change.table == record.table
+        and (change.payload == record.payload or change.op == "T")
+        and change.xid == record.xid & 0xFFFFFFFF
+        and (change.position, change.commit_us) == (record.position, record.commit_us)
+    )
+
+
+def _replay(record: Change, rows: Rows) -> None:
+    if record.op == "T":
+        rows.clear()
+    elif record.new is None:
+        if record.old_key is not None:
+            rows.pop(record.old_key, None)
+    else:
+        assert record.new_key is not None
+        old_key = record.old_key if record.op == "U" else record.new_key
+        moved = old_key != record.new_key
+        before = None
+        if old_key is not None:
+            before = rows.pop(old_key, None) if moved else rows.get(old_key)
+        partial = UNCHANGED in record.new.values()
+        if not partial:
+            rows[record.new_key] = dict(record.new)
+        elif before is not None:
+            rows[record.new_key] = filled(record.new, before)
+        else:  # a row of which columns are not known is not inserted
+            rows.pop(record.new_key, None)
+
+
+def _delete_absent(
+    control: dict[str, object], table: str, rows: Rows, versions: dict[Key, int]
+) -> None:
+    if control.get("type") != "dump-completed" or control.get("table") != table:
+        return
+    first = control["first_offset"]
+    if control.get("delete_absent") and isinstance(first, int):
+        for key in [k for k in rows if versions.get(k, -1) < first]:
+            del rows[key]
+
+
+# ---------------------------------------------------------------- chunks
+
+
+def check_chunks(
+    chunks: Iterable[ChunkMeta], sort_key: Callable[[str, Sequence[Value]], object]
+) -> int:
+    """No completed chunk was read twice: the ranges of one dump and table never overlap.
+
+    ``sort_key`` puts a table's keys in the source's order. Returns how many chunks there are.
+    """
+    chunks = list(chunks)
+    twice = [chunk_id for chunk_id, n in Counter(c.chunk_id for c in chunks).items() if n > 1]
+    if twice:
+        raise HistoryError(f"chunk {twice[0]} was appended twice")
+    ranges: dict[tuple[str, str], list[ChunkMeta]] = {}
+    for chunk in chunks:
+        if not chunk.keys_requested:
+            ranges.setdefault((chunk.dump_id, chunk.table), []).append(chunk)
+    for (dump_id, table), found in ranges.items():
+        found.sort(key=lambda c: c.order)
+        for before, after in zip(found, found[1:], strict=False):
+            high, low = before.high_key, after.low_key
+            if high is None or low is None or sort_key(table, high) > sort_key(table, low):  # type: ignore[operator]
+                raise HistoryError(
+                    f"dump {dump_id} read {table} twice between chunks {before.chunk_id} and "
+                    f"{after.chunk_id}: {high} and {low}"
+                )
+    return len(chunks)

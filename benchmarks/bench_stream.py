@@ -1,7 +1,7 @@
 """Reading PostgreSQL's log: our reader against pg_recvlogical over the same backlog.
 
-The floor is pg_recvlogical writing the same pgoutput messages to a file. Both read a slot each, over
-the same transport, in turns; what is shown is each one's best run.
+The floor is pg_recvlogical writing the same pgoutput messages to a file. Both read a slot each,
+over the same transport, in turns; what is shown is each one's best run.
 
     python benchmarks/bench_stream.py --rows 1500000
 """
@@ -130,9 +130,8 @@ def main() -> None:
         print(json.dumps({"ours": ours, "floor": floor, "peak_mb": peak}))
         return
     for name, run in (("pg_recvlogical to a file", best_floor), ("tidelog log reader", best)):
-        print(
-            f"{name:26} {run['rows_per_s']:>10,.0f} rows/s {run['cpu_us_per_row']:6.2f} µs CPU/row"
-        )
+        speed, cpu = run["rows_per_s"], run["cpu_us_per_row"]
+        print(f"{name:26} {speed:>10,.0f} rows/s {cpu:6.2f} µs CPU/row")
     print(f"ratio {best['rows_per_s'] / best_floor['rows_per_s']:.2f}, {best['bytes']:.0f} bytes a row, "
           f"peak resident memory {peak:.0f} MB")  # fmt: skip
 

@@ -157,6 +157,24 @@ def test_equal_but_differently_written_key_is_not_absent(
     assert [row.kind for row in rows_of(got.rows, schemas)] == ["r", "a"]
 
 
+def test_keys_may_be_of_the_identity_index(
+    chunks: PostgresChunkReader, schemas: MemorySchemas, sql: Connection
+) -> None:
+    sql.execute("CREATE TABLE t (id int PRIMARY KEY, code text NOT NULL UNIQUE)")
+    sql.execute("ALTER TABLE t REPLICA IDENTITY USING INDEX t_code_key")
+    sql.execute("INSERT INTO t VALUES (1, 'a')")
+    by_code = ChunkRequest(T, keys=(("a",), ("b",)), key_columns=("code",))
+    found = rows_of(read(chunks, by_code).rows, schemas)
+    assert [(row.kind, row.new, row.old) for row in found] == [
+        ("r", {"id": "1", "code": "a"}, None),
+        ("a", None, {"code": "b"}),
+    ]
+    assert len(read(chunks, ChunkRequest(T, keys=(("1",),))).rows) == 1
+    with pytest.raises(ChunkError, match="rows are matched by"):
+        read(chunks, ChunkRequest(T, keys=(("2",),)))
+    assert len(read(chunks, ChunkRequest(T, keys=())).rows) == 0
+
+
 def test_row_read_equals_row_from_the_log(
     capture: Capture, chunks: PostgresChunkReader, sql: Connection
 ) -> None:

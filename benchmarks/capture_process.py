@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,13 +27,14 @@ from tidelog.capture.session import CaptureSession
 from tidelog.eventlog.layout import SegmentMeta
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import LogBatch, Resume
+from tidelog.runtime import capturing
 from tidelog.state.sqlite import SqliteState
 
 
 class TimedWriter(EventLogWriter):
     """Notes, after each segment is durable, how long ago its records were committed."""
 
-    latencies_ms: list[tuple[float, Any]] = []
+    latencies_ms: ClassVar[list[tuple[float, Any]]] = []
 
     def append_log(self, batches: Sequence[LogBatch], resume: Resume | None = None) -> SegmentMeta:
         meta = super().append_log(batches, resume)
@@ -77,7 +78,7 @@ def main() -> None:
     arguments.add_argument("config")
     arguments.add_argument("--records", type=int, default=0)
     options = arguments.parse_args()
-    runtime.EventLogWriter = TimedWriter  # type: ignore[misc]
+    capturing.EventLogWriter = TimedWriter  # type: ignore[misc]
     capture = MeasuredCapture(options.config)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())

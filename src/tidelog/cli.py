@@ -106,10 +106,10 @@ def demo(
 
     Exits 0 only if every table equals its Delta copy.
     """
-    from tidelog import runtime
+    from tidelog.demo import demo as run_demo
 
     with stopping() as stop, terminal.Progress("demo", as_json=as_json) as progress:
-        report = runtime.demo(
+        report = run_demo(
             directory=directory,
             rows=rows,
             seconds=seconds,

@@ -1,0 +1,259 @@
+"""Is an output equal to its source? Row by row, on Spark's executors, while both may change.
+
+The source is read in key ranges by the executors, with the same SELECT and the same decoder as a
+dump's chunks; Spark compares the rows with the output's by key. Rows that differ may only be on
+their way: they are looked at again, once the output has taken in all that was committed when they
+were read, and only what still differs then is reported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tidelog.eventlog.layout import RECORD_SCHEMA
+from tidelog.model.records import LogBatch, binary_array
+from tidelog.model.schema import TableSchema
+from tidelog.pipeline.shapes import row_type
+from tidelog.ports import ChunkReader, ChunkRequest
+from tidelog.wire.decode import decode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Key = tuple[str | None, ...]
+MOST_KEYS = 1_000
+ROUNDS = 5
+ROUND_ROWS = 50_000
+BEHIND = "the output did not catch up with the source: is the pipeline running?"
+
+
+class OpenReader(Protocol):
+    """Opens a chunk reader; pickled to the executors."""
+
+    def __call__(self) -> ChunkReader: ...
+
+
+@dataclass(slots=True)
+class TableReport:
+    """What the comparison of one table found; ``keys`` are for repair, not for logs."""
+
+    table: str
+    equal: bool
+    rows: int
+    missing: int
+    surplus: int
+    different: int
+    keys: list[Key]
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def records_of(rows: LogBatch) -> pa.RecordBatch:
+    """A chunk's rows in the event log's record layout, for the decoder."""
+    numbers = pa.array(range(len(rows)), pa.int64())
+    return pa.RecordBatch.from_arrays(
+        [
+            numbers,
+            pa.array(rows.kind, pa.uint8()),
+            pa.array(rows.schema_id, pa.int32()),
+            pa.array(rows.position, pa.int64()),
+            pa.array(rows.ordinal, pa.int64()),
+            pa.array(rows.xid, pa.int64()),
+            pa.array(rows.commit_ts, pa.int64()),
+            binary_array(rows.payload_offsets, rows.payload),
+        ],
+        schema=RECORD_SCHEMA,
+    )
+
+
+def read_rows(
+    open_reader: OpenReader, schema: TableSchema, requests: Iterable[ChunkRequest]
+) -> Iterator[pa.RecordBatch]:
+    """The source's rows, decoded to ``schema``. Runs on executors."""
+    reader = open_reader()
+    try:
+        for request in requests:
+            after = request.after
+            while True:
+                chunk = reader.read(
+                    ChunkRequest(
+                        request.table, after, request.upto, ROUND_ROWS, request.keys, request.where
+                    )
+                )
+                reader.release()
+                present = chunk.rows.filter(chunk.rows.kind == ord("r"))
+                if len(present):
+                    decoded = decode(records_of(present), chunk.schema, target=schema, before=False)
+                    assert decoded.after is not None
+                    yield pa.RecordBatch.from_struct_array(decoded.after)
+                if chunk.exhausted or request.keys is not None:
+                    break
+                after = chunk.last_key
+    finally:
+        reader.close()
+
+
+def source_frame(
+    spark: SparkSession, open_reader: OpenReader, schema: TableSchema, requests: list[ChunkRequest]
+) -> DataFrame:
+    """The source's rows of ``requests``, each read by one task."""
+
+    class SourceRows(DataSource):
+        """Made for one frame: what it holds travels inside the pickled class, never in options,
+        which Spark shows in plans.
+        """
+
+        @classmethod
+        def name(cls) -> str:
+            return "tidelog-source-rows"
+
+        def schema(self) -> StructType:
+            return row_type(schema)
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return Reader()
+
+    class Reader(DataSourceReader):
+        def partitions(self) -> Sequence[InputPartition]:
+            return [InputPartition(place) for place in range(len(requests))]
+
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            kind = to_arrow_schema(row_type(schema), timezone="UTC")
+            for batch in read_rows(open_reader, schema, [requests[partition.value]]):
+                yield batch.cast(kind)
+
+    spark.dataSource.register(SourceRows)
+    return spark.read.format("tidelog-source-rows").load()
+
+
+def split(
+    reader: ChunkReader, schema: TableSchema, parts: int, estimated_rows: int
+) -> list[ChunkRequest]:
+    """Key ranges that together are the table. Small tables are one range."""
+    if estimated_rows < 2 * ROUND_ROWS or parts < 2:
+        return [ChunkRequest(schema.table)]
+    bounds = getattr(reader, "split_keys", None)
+    keys: Sequence[Key] = bounds(schema, parts) if bounds is not None else []
+    edges: list[Key | None] = [None, *keys, None]
+    return [ChunkRequest(schema.table, after=low, upto=high) for low, high in pairwise(edges)]
+
+
+def compare(
+    source: DataFrame, output: DataFrame, schema: TableSchema
+) -> tuple[int, int, int, list[Key]]:
+    """Rows missing in the output, surplus in it, different; and up to `MOST_KEYS` of their keys."""
+    from pyspark.sql import functions as f
+
+    key = list(schema.match_key)
+    others = [name for name in schema.column_names if name not in key]
+    left = source.select(
+        *[f.col(_q(n)).alias(f"k{i}") for i, n in enumerate(key)],
+        f.struct(*[f.col(_q(n)).alias(f"c{i}") for i, n in enumerate(others)], f.lit(1)).alias("l"),
+    )
+    right = output.select(
+        *[f.col(_q(n)).alias(f"k{i}") for i, n in enumerate(key)],
+        f.struct(*[f.col(_q(n)).alias(f"c{i}") for i, n in enumerate(others)], f.lit(1)).alias("r"),
+    )
+    joined = left.join(right, [f"k{i}" for i in range(len(key))], "full_outer")
+    kind = (
+        f.when(f.col("r").isNull(), "missing")
+        .when(f.col("l").isNull(), "surplus")
+        .when(~f.col("l").eqNullSafe(f.col("r")), "different")
+    )
+    unequal = joined.select(
+        kind.alias("kind"), *[f.col(f"k{i}").cast("string") for i in range(len(key))]
+    ).where("kind is not null")
+    found = unequal.persist()
+    try:
+        counts = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
+        rows = found.limit(MOST_KEYS).collect() if counts else []
+    finally:
+        found.unpersist()
+    keys = [tuple(row[f"k{i}"] for i in range(len(key))) for row in rows]
+    return counts.get("missing", 0), counts.get("surplus", 0), counts.get("different", 0), keys
+
+
+def verify_table(
+    spark: SparkSession,
+    schema: TableSchema,
+    *,
+    open_reader: OpenReader,
+    output: Callable[[], DataFrame | None],
+    caught_up: Callable[[], bool],
+    estimated_rows: int,
+    parts: int,
+) -> TableReport:
+    """Compare one table with its copy.
+
+    Args:
+        spark: runs the comparison.
+        schema: of the table; its match key must be set.
+        open_reader: opens chunk readers, here and on executors.
+        output: the copy as it is now; None if there is none.
+        caught_up: waits until the output has what is committed by now; False if it does not.
+        estimated_rows: of the table.
+        parts: key ranges that are read at once.
+    """
+    name = str(schema.table)
+    reader = open_reader()
+    try:
+        requests = split(reader, schema, parts, estimated_rows)
+    finally:
+        reader.close()
+    note = "" if caught_up() else BEHIND
+    copy = output()
+    if copy is None:
+        return TableReport(name, False, 0, 0, 0, 0, [], "the output has no such table")
+    absent = [column for column in schema.column_names if column not in copy.columns]
+    if absent:
+        return TableReport(name, False, 0, 0, 0, 0, [], f"the output lacks column {absent[0]}")
+    source = source_frame(spark, open_reader, schema, requests)
+    rows = copy.count()
+    missing, surplus, different, keys = compare(source, copy, schema)
+    for _ in range(ROUNDS):
+        if not keys or missing + surplus + different > MOST_KEYS:
+            break
+        if not caught_up():
+            note = BEHIND
+            break
+        again = [ChunkRequest(schema.table, keys=tuple(keys))]
+        narrowed = _of_keys(spark, output(), schema, keys)
+        source = source_frame(spark, open_reader, schema, again)
+        missing, surplus, different, keys = compare(source, narrowed, schema)
+        if keys:
+            time.sleep(1)
+    return TableReport(name, not keys, rows, missing, surplus, different, keys, note)
+
+
+def _of_keys(
+    spark: SparkSession, frame: DataFrame | None, schema: TableSchema, keys: Sequence[Key]
+) -> DataFrame:
+    """The output's rows with one of ``keys``."""
+    from pyspark.sql import functions as f
+
+    assert frame is not None
+    names = list(schema.match_key)
+    columns = ", ".join(f"w{i} string" for i in range(len(names)))
+    wanted = f.broadcast(spark.createDataFrame(list(keys), columns))
+    conditions = [
+        f.col(_q(name)).cast("string").eqNullSafe(wanted[f"w{i}"]) for i, name in enumerate(names)
+    ]
+    condition = conditions[0]
+    for other in conditions[1:]:
+        condition &= other
+    return frame.join(wanted, condition, "left_semi")
+
+
+def _q(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,22 @@
+"""Wires adapters to ports, alone in that; what the command line and embedding programs call."""
+
+from tidelog.runtime.asking import dump_wait, read_log, send_command, status
+from tidelog.runtime.capturing import Capture, OnStatus, capture
+from tidelog.runtime.checking import check
+from tidelog.runtime.comparing import verify
+from tidelog.runtime.piping import pipeline, run, start_spark
+
+__all__ = [
+    "Capture",
+    "OnStatus",
+    "capture",
+    "check",
+    "dump_wait",
+    "pipeline",
+    "read_log",
+    "run",
+    "send_command",
+    "start_spark",
+    "status",
+    "verify",
+]

@@ -1,0 +1,99 @@
+"""What other processes ask of a capture through the state store and the event log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from tidelog.capture.session import STATUS_KEY
+from tidelog.config import Config
+from tidelog.control.commands import Command
+from tidelog.control.mailbox import Mailbox
+from tidelog.election.sqlite import SqliteElection
+from tidelog.errors import EventLogError, TidelogError
+from tidelog.eventlog.reader import EventLog
+from tidelog.runtime.capturing import LEASE_NAME, OnStatus, ignore
+from tidelog.state.sqlite import SqliteState
+
+
+def send_command(config: Config, command: Command, *, timeout_s: float) -> dict[str, Any]:
+    """Give a command to the leading capture; its outcome, or that it waits."""
+    state = SqliteState(config.state.url)
+    try:
+        mailbox = Mailbox(state)
+        command_id = mailbox.send(command)
+        outcome = mailbox.wait(command_id, timeout_s)
+        if outcome is None:
+            return {"id": command_id, "state": "waiting", "details": {}, "error": None}
+        return {"state": "done", **outcome.to_json()}
+    finally:
+        state.close()
+
+
+def status(config: Config) -> dict[str, Any]:
+    """Position, lag, leader and dumps, as the leader last wrote them."""
+    state = SqliteState(config.state.url)
+    election = SqliteElection(config.state.url, LEASE_NAME, "status", 10)
+    try:
+        document = state.get(STATUS_KEY)
+        found: dict[str, Any] = {"leader": election.leader()}
+        if document is None:
+            found["capture"] = None
+            return found
+        found.update(document.value)
+        found["age_ms"] = int(time.time() * 1000) - found["updated_ms"]
+        if EventLog.exists(str(config.log.path)):
+            log = EventLog.open(str(config.log.path))
+            chain = log.chain()
+            found["log"] = {
+                "head": chain.head,
+                "next": chain.next,
+                "segments": len(chain.segments),
+                "payload_bytes": sum(meta.payload_bytes for meta in chain.segments),
+            }
+        return found
+    finally:
+        election.close()
+        state.close()
+
+
+def dump_wait(
+    config: Config,
+    dump_id: str,
+    *,
+    on_progress: OnStatus = ignore,
+    timeout_s: float | None = None,
+) -> dict[str, Any]:
+    """Wait until the dump has finished; its summary."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while deadline is None or time.monotonic() < deadline:
+        for dump in status(config).get("dumps", ()):
+            if dump["dump_id"] == dump_id:
+                on_progress(dump)
+                if dump["status"] in ("completed", "aborted"):
+                    found: dict[str, Any] = dump
+                    return found
+        time.sleep(0.2)
+    raise TidelogError(f"dump {dump_id} did not finish within {timeout_s} s; it goes on")
+
+
+def read_log(
+    config: Config, *, table: str | None = None, start: int | None = None, follow: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Change events in Debezium's envelope, from ``start`` (the head if None)."""
+    from tidelog.pipeline.log_lines import events
+
+    path = str(config.log.path)
+    if not EventLog.exists(path):
+        raise EventLogError(f"{path} holds no event log; `tidelog capture` begins one")
+    log = EventLog.open(path)
+    offset = log.head_offset if start is None else start
+    while True:
+        end = log.latest_offset(durable=False)
+        if end > offset:
+            yield from events(log, path, offset, end, table)
+            offset = end
+        if not follow:
+            return
+        time.sleep(0.1)

@@ -1,0 +1,54 @@
+"""Is everything set up for capture?"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tidelog.config import Config
+from tidelog.sources.postgres.preflight import Preflight
+
+LEVELS = {"ok": "ok", "warn": "warning", "fail": "error"}
+LEAST_FREE_BYTES = 1 << 30
+
+
+def check(config: Config) -> list[dict[str, Any]]:
+    """What `tidelog check` found: ``check``, ``level`` (ok, warning, error), ``message``, ``fix``.
+
+    It changes nothing.
+    """
+    source = config.source
+    found = Preflight(
+        source.url.reveal(),
+        slot=source.slot,
+        publication=source.publication,
+        tables=source.tables,
+        watermark_schema=source.watermark_schema,
+        keys=source.keys,
+    ).check()
+    findings = [
+        {
+            "check": finding.name,
+            "level": LEVELS[finding.level],
+            "message": finding.message,
+            "fix": finding.fix,
+        }
+        for finding in found
+    ]
+    return [*findings, _check_disk(config)]
+
+
+def _check_disk(config: Config) -> dict[str, Any]:
+    """Room for the event log."""
+    place = Path(config.log.path)
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    enough = free >= LEAST_FREE_BYTES
+    return {
+        "check": "disk",
+        "level": "ok" if enough else "warning",
+        "message": f"{free >> 20:,} MiB are free for the event log at {config.log.path}",
+        "fix": "" if enough else "make room, or set log.retention",
+    }

@@ -1,0 +1,128 @@
+"""Comparing outputs with their source."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tidelog.config import Config
+from tidelog.control.commands import ExecuteSnapshot
+from tidelog.errors import EventLogError, UsageError
+from tidelog.eventlog.reader import EventLog
+from tidelog.eventlog.schemas import SchemaStore
+from tidelog.runtime.asking import send_command
+from tidelog.runtime.piping import session
+from tidelog.sources.postgres.catalogue import PostgresCatalogue
+from tidelog.sources.postgres.chunks import PostgresChunkReader
+from tidelog.sources.postgres.patterns import matches
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class _OpenReader:
+    """Opens chunk readers on executors; holds the connection string, so it is never shown."""
+
+    def __init__(self, config: Config) -> None:
+        source = config.source
+        self._dsn = source.url.reveal()
+        self._path = str(config.log.path)
+        self._schema = source.watermark_schema
+        self._keys = source.keys
+
+    def __repr__(self) -> str:
+        return "OpenReader()"
+
+    def __call__(self) -> PostgresChunkReader:
+        return PostgresChunkReader(
+            self._dsn, SchemaStore(self._path), watermark_schema=self._schema, keys=self._keys
+        )
+
+
+def verify(config: Config, *, tables: Sequence[str] = (), repair: bool = False) -> dict[str, Any]:
+    """Compare source and outputs; with ``repair``, dump the keys that differ."""
+    from tidelog.outputs.delta_table import path_of
+    from tidelog.pipeline.verify import verify_table
+
+    if not config.outputs:
+        raise UsageError("there are no outputs to compare with; add one under 'outputs'")
+    path = str(config.log.path)
+    if not EventLog.exists(path):
+        raise EventLogError(f"{path} holds no event log; `tidelog run` begins one")
+    source = config.source
+    catalogue = PostgresCatalogue(
+        source.url.reveal(), own_schemas=[source.watermark_schema], keys=source.keys
+    )
+    spark = session(config)
+    log = EventLog.open(path)
+    open_reader = _OpenReader(config)
+    reports = []
+    try:
+        chosen = catalogue.tables(source.tables)
+        for pattern in tables:
+            if not any(matches([pattern], table) for table in chosen):
+                raise UsageError(f"no captured table matches {pattern!r}")
+        for output in config.outputs:
+            for table in chosen:
+                if not matches(output.tables, table) or (tables and not matches(tables, table)):
+                    continue
+                shape = catalogue.shape(table)
+                if shape is None or not shape.schema.match_key:
+                    continue
+                location = path_of(str(output.path), table)
+                report = verify_table(
+                    spark,
+                    shape.schema,
+                    open_reader=open_reader,
+                    output=partial(_delta, spark, location),
+                    caught_up=lambda: _caught_up(config, log, catalogue),
+                    estimated_rows=shape.estimated_rows,
+                    parts=spark.sparkContext.defaultParallelism,
+                )
+                found = report.to_json()
+                if report.keys and repair:
+                    found["repair"] = _repair(config, str(table), report.keys)
+                reports.append({"output": output.name, **found})
+    finally:
+        catalogue.close()
+    return {"equal": all(report["equal"] for report in reports), "tables": reports}
+
+
+def _delta(spark: SparkSession, location: str) -> DataFrame | None:
+    from pyspark.errors import AnalysisException
+
+    try:
+        return spark.read.format("delta").load(location)
+    except AnalysisException:
+        return None
+
+
+def _caught_up(
+    config: Config, log: EventLog, catalogue: PostgresCatalogue, timeout_s: float = 180
+) -> bool:
+    """Wait until the pipeline has passed all that the source has committed by now."""
+    from tidelog.eventlog.consumers import Consumers
+
+    target = catalogue.position()
+    deadline = time.monotonic() + timeout_s
+    offset: int | None = None
+    while time.monotonic() < deadline:
+        tail = log.tail
+        if offset is None and tail is not None and tail.resume is not None:
+            reached = max(tail.resume.acknowledge, tail.last_position or 0)
+            offset = tail.next if reached >= target else None
+        consumers = Consumers(log.storage).all()
+        if offset is not None and all(consumer.offset >= offset for consumer in consumers):
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def _repair(config: Config, table: str, keys: Sequence[tuple[str | None, ...]]) -> dict[str, Any]:
+    dump_id = f"repair-{int(time.time() * 1000)}"
+    texts = tuple(tuple(str(part) for part in key) for key in keys)
+    command = ExecuteSnapshot(dump_id=dump_id, tables=(table,), keys=texts)
+    outcome = send_command(config, command, timeout_s=30)
+    return {"dump_id": dump_id, "state": outcome["state"], "error": outcome["error"]}

@@ -1,0 +1,130 @@
+"""The Spark pipeline, alone or together with capture."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tidelog.config import Config
+from tidelog.errors import EventLogError
+from tidelog.eventlog.reader import EventLog
+from tidelog.runtime.capturing import OnStatus, capture, ignore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidelog.outputs.delta import DeltaOutput
+
+
+def session(config: Config) -> SparkSession:
+    """The Spark session that the configuration asks for; the running one if there is one."""
+    settings = {name: str(value) for name, value in config.pipeline.conf.items()}
+    return spark_session(config.pipeline.master, conf=settings)
+
+
+def start_spark(config: Config) -> None:
+    """Start Spark, fetching what it needs; later calls use the same session."""
+    session(config)
+
+
+def _outputs(config: Config, spark: SparkSession) -> list[DeltaOutput]:
+    from tidelog.outputs.delta import DeltaOutput
+
+    return [
+        DeltaOutput(
+            spark,
+            str(config.log.path),
+            str(output.path),
+            tables=output.tables,
+            name=output.name,
+        )
+        for output in config.outputs
+    ]
+
+
+def pipeline(
+    config: Config,
+    *,
+    once: bool = False,
+    on_progress: OnStatus = ignore,
+    stop_event: threading.Event,
+) -> None:
+    """Spark alone: bring the event log over to the outputs."""
+    from tidelog.pipeline.run import Progress, run_pipeline
+
+    path = str(config.log.path)
+    while not EventLog.exists(path):
+        if once or stop_event.wait(0.5):
+            if once:
+                raise EventLogError(f"{path} holds no event log yet; `tidelog capture` begins one")
+            return
+    total = 0
+
+    def report(progress: Progress) -> None:
+        nonlocal total
+        total += progress.rows
+        on_progress(
+            {
+                "batch": progress.batch_id,
+                "offset": progress.end,
+                "rows": progress.rows,
+                "total_rows": total,
+                "rows_per_s": progress.rows / max(progress.seconds, 1e-9),
+            }
+        )
+
+    spark = session(config)
+    outputs = _outputs(config, spark)
+    try:
+        run_pipeline(
+            spark,
+            path,
+            outputs,
+            str(config.pipeline.checkpoint),
+            once=once,
+            on_progress=report,
+            stop=stop_event,
+            max_batch_bytes=config.pipeline.batch_bytes,
+            trigger_s=config.pipeline.trigger_ms / 1000,
+        )
+    finally:
+        for output in outputs:
+            output.close()
+
+
+def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.Event) -> None:
+    """Capture and pipeline together; ends when either ends, and raises what ended it."""
+    ended = threading.Event()
+    failures: list[BaseException] = []
+    shown: dict[str, Any] = {}
+
+    def show(part: str, document: dict[str, Any]) -> None:
+        shown[part] = document
+        on_status(dict(shown))
+
+    def guard(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            failures.append(error)
+        finally:
+            ended.set()
+
+    def capturing() -> None:
+        capture(config, on_status=lambda s: show("capture", s), stop_event=ended)
+
+    def piping() -> None:
+        pipeline(config, on_progress=lambda s: show("pipeline", s), stop_event=ended)
+
+    works = [capturing, *([piping] if config.outputs else [])]
+    threads = [threading.Thread(target=guard, args=(work,), daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    while not ended.is_set():
+        if stop_event.wait(0.1):
+            ended.set()
+    for thread in threads:
+        thread.join(60)
+    if failures:
+        raise failures[0]

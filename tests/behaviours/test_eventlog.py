@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.layout import RECORD_SCHEMA
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
+from tidelog.eventlog.segments import encode, to_record_batches
 from tidelog.eventlog.storage import LocalStorage
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Kind, Resume
@@ -549,9 +551,7 @@ def test_a_foreign_file_at_the_tail_is_named(writer, path, tmp_path):
     newest.write_bytes((tmp_path / "third" / moved.tail.name).read_bytes())
     with pytest.raises(ForeignSegmentError, match=f"generation {moved.generation}"):
         EventLog.open(path).latest_offset()
-    with pa.OSFile(str(newest), "wb") as sink:
-        with pa.ipc.new_file(sink, pa.schema([("a", pa.int64())])):
-            pass
+    pa.ipc.new_file(str(newest), pa.schema([("a", pa.int64())])).close()
     with pytest.raises(ForeignSegmentError, match="not written by Tidelog"):
         EventLogWriter.open(path, SOURCE, 2)
 
@@ -568,6 +568,48 @@ def test_strays_are_ignored_and_quarantined_with_their_content(writer, path, log
     assert (path / swept.quarantined[0]).read_bytes() == b"whatever a late writer left"
     assert not stray.exists()
     assert payloads(log) == expected
+
+
+def forge(path, meta, **changes):
+    """A segment at ``meta``'s name as a late writer of this log would leave it."""
+    records, _ = to_record_batches([batch([b"forged"] * meta.rows, 10)], meta.first)
+    forged = replace(meta, nonce="another", **changes)
+    (path / meta.name).write_bytes(encode(forged, records))
+
+
+def test_a_stray_under_a_name_planned_before_is_not_read(writer, path, log):
+    fill(writer)
+    chain, refs = log.chain(), log.segments(0)
+    expected = [log.read(ref) for ref in refs]
+    small(path)
+    forge(path, chain.segments[3])
+    assert [log.read(ref) for ref in refs] == expected
+
+
+def test_a_segment_that_does_not_follow_the_tail_is_not_read(writer, path, log):
+    fill(writer)
+    before = log.tail
+    meta = writer.append_log([batch([b"right"], 100)])
+    forge(path, meta, pred=replace(before.identity, nonce="another"))
+    for reader in (log, EventLog.open(path)):
+        with pytest.raises(SegmentCorruptError, match=f"before {meta.name} is missing"):
+            payloads(reader)
+
+
+def test_what_is_appended_during_a_sweep_is_no_stray(writer, path, log):
+    fill(writer)
+    maintenance = EventLogMaintenance(path)
+    walk = maintenance._reader.walk
+
+    def walk_then_append():
+        chain = walk()
+        for position in (100, 101):
+            writer.append_log([batch([b"x"], position)])
+        return chain
+
+    maintenance._reader.walk = walk_then_append
+    assert maintenance.quarantine_strays().quarantined == []
+    assert len(payloads(log)) == 8
 
 
 @pytest.mark.parametrize("file", ["log.json", "chain.json"])

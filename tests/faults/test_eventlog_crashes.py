@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tests.unit.eventlog.records import SOURCE, batch, payloads, register
 
+import tidelog
 from tidelog.errors import StorageError
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
@@ -26,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 APPENDER = """
 import sys
 from pathlib import Path
+import tidelog
 from tests.unit.eventlog.records import SOURCE, batch, register
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.writer import EventLogWriter
@@ -73,7 +75,7 @@ def start(path, epoch, work, failpoint=""):
     environment = {
         **os.environ,
         "TIDELOG_FAILPOINT": failpoint,
-        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        "PYTHONPATH": f"{Path(tidelog.__file__).parents[1]}:{ROOT}",
     }
     return subprocess.Popen(
         [sys.executable, "-c", APPENDER, str(path), str(epoch), work],
@@ -183,18 +185,22 @@ def test_a_full_disk_loses_nothing_and_shows_nothing_half(small_disk):
     register(small_disk)
     rng = np.random.default_rng(1)
     appended = []
-    with pytest.raises(StorageError, match=r"No space left on device\. Check free space"):
+
+    def fill():
         for position in range(10, 10_000, 10):
             payload = rng.bytes(60_000)
             meta = writer.append_log([batch([payload], position)])
             appended.append((meta.first, payload))
+
+    with pytest.raises(StorageError, match=r"No space left on device\. Check free space"):
+        fill()
     assert len(appended) > 5
     assert not list(small_disk.glob(".tmp*"))
     assert payloads(EventLog.open(small_disk)) == appended
     assert not writer.closed
     # Space comes back: the same writer goes on.
     EventLogMaintenance(small_disk).retain(-10)
-    meta = writer.append_log([batch([b"after"], position)])
+    meta = writer.append_log([batch([b"after"], 10_000)])
     assert payloads(EventLog.open(small_disk))[-1] == (meta.first, b"after")
 
 

@@ -124,7 +124,8 @@ def bench_size(path: Path, pool: list[bytes], size: int, segments: int) -> None:
     payload = writer.tail.payload_bytes
     print(
         f"{payload / 1024:8.0f} KiB {count:6} rows | append {median(appending):6.2f} ms"
-        f" (best {min(appending):6.2f}, p99 {np.quantile(appending, 0.99):6.2f}; encode {median(encoding):5.2f}, best {min(encoding):5.2f})"
+        f" (best {min(appending):5.2f}, p99 {np.quantile(appending, 0.99):6.2f};"
+        f" encode {median(encoding):5.2f}, best {min(encoding):5.2f})"
         f" | floor {median(floor):5.2f} ms"
         f" | {payload / median(appending) / 1e3:6.0f} MB/s"
         f" | {median(cpu):6.2f} CPU µs/row"

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 def session(config: Config) -> SparkSession:
     """The Spark session that the configuration asks for; the running one if there is one."""
+    from tidelog.pipeline.session import spark_session
+
     settings = {name: str(value) for name, value in config.pipeline.conf.items()}
     return spark_session(config.pipeline.master, conf=settings)
 

@@ -50,7 +50,8 @@ class CaptureOptions:
     flush_s: float = 0.05
     buffer_bytes: int = 32 << 20
     retain_bytes: int = 64 << 20
-    idle_position_s: float = 10.0
+    settle_s: float = 1.0  # without records, before a position is appended; then …
+    idle_position_s: float = 10.0  # … at most this often
     journal_entries: int = 500_000
     journal_prune_entries: int = 50_000
 
@@ -101,8 +102,8 @@ class CaptureEngine:
         self._buffer = OutputBuffer(options.buffer_bytes)
         self._writer = WriterThread(self._buffer, log, resume, options.flush_bytes, options.flush_s)
         self._resume = resume
-        self._idle_since: float | None = None
-        self._last_position_at = 0.0
+        self._idle = False  # the last thing appended is a position
+        self._last_put_at = 0.0
 
     # ------------------------------------------------------------ the loop
 
@@ -160,15 +161,18 @@ class CaptureEngine:
         now = time.monotonic()
         if event.resume.acknowledge <= self._resume.acknowledge or len(self._buffer):
             return
-        if now - self._last_position_at < self._options.idle_position_s:
+        options = self._options
+        wait_s = options.idle_position_s if self._idle else options.settle_s
+        if now - self._last_put_at < wait_s:
             return
-        self._last_position_at = now
         with self._lock:
             self._put(PositionItem(event.resume))
             self._resume = event.resume
+        self._idle = True
 
     def _put(self, item: Item) -> None:
-        self._buffer.put(item, self._while_full, time.monotonic())
+        self._idle, self._last_put_at = False, time.monotonic()
+        self._buffer.put(item, self._while_full, self._last_put_at)
 
     def _while_full(self) -> None:
         keepalive = getattr(self._reader, "keepalive", None)

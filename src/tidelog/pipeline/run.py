@@ -125,14 +125,21 @@ def _run_query(
         while query.isActive and not stop.is_set():
             query.awaitTermination(_WAIT_S)  # type: ignore[arg-type]  # takes a float
     except Exception as error:
-        raise loop.failure or find_error(str(error)) or _unknown(error) from error
+        raise _explained(loop, error) from error
     finally:
         if query.isActive:
             loop.finish_batch()
             query.stop()
-    error = query.exception()
-    if error is not None:
-        raise loop.failure or find_error(str(error)) or _unknown(error) from error
+    ended_by = query.exception()
+    if ended_by is not None:
+        raise _explained(loop, ended_by) from ended_by
+
+
+def _explained(loop: _Loop, error: Exception) -> TidelogError:
+    """The TidelogError behind what Spark reports."""
+    if loop.failure is not None:
+        return loop.failure
+    return find_error(str(error)) or _unknown(error)
 
 
 def _unknown(error: Exception) -> TidelogError:

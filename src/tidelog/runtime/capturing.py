@@ -14,16 +14,19 @@ from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.dumps import DumpCoordinator, DumpOptions
 from tidelog.capture.engine import CaptureEngine, CaptureOptions
 from tidelog.capture.leadership import LeaseKeeper, lead
-from tidelog.capture.session import CaptureSession, Housekeeping
+from tidelog.capture.session import STATUS_KEY, CaptureSession, Housekeeping
 from tidelog.capture.windows import Windows
 from tidelog.config import Config, load_config
 from tidelog.control.mailbox import Mailbox
 from tidelog.election.sqlite import SqliteElection
+from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.emitted import EmittedTransactions
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
+from tidelog.eventlog.storage import LocalStorage
 from tidelog.eventlog.writer import EventLogWriter
+from tidelog.model.schema import TableName
 from tidelog.ports import SchemaSeen
 from tidelog.runtime.acting import act
 from tidelog.sources.postgres.catalogue import PostgresCatalogue
@@ -37,6 +40,8 @@ from tidelog.wire.tuples import PgoutputKeys
 logger = logging.getLogger(__name__)
 
 LEASE_NAME = "capture"
+PIPELINE_NAME = "pipeline"
+STATUS_MARGIN = 1 << 40  # far more than is written between two status documents
 OnStatus = Callable[[dict[str, Any]], None]
 
 
@@ -64,7 +69,15 @@ class Capture:
         config = self.config
         state = SqliteState(config.state.url)
         lease_s = config.capture.lease_ms / 1000
-        election = SqliteElection(config.state.url, LEASE_NAME, self.holder, lease_s)
+        path = str(config.log.path)
+        tail = EventLog.open(path).tail if EventLog.exists(path) else None
+        election = SqliteElection(
+            config.state.url,
+            LEASE_NAME,
+            self.holder,
+            lease_s,
+            first_epoch=1 if tail is None else tail.epoch + 1,
+        )
 
         def on_state(name: str, reason: str) -> None:
             on_status({"role": name, "reason": reason, "holder": self.holder})
@@ -98,7 +111,12 @@ class Capture:
         identity = reader.identify()
         epoch = keeper.lease.epoch
         writer = EventLogWriter.create(
-            path, identity, epoch, check_lease=keeper.check, schemas=registry
+            path,
+            identity,
+            epoch,
+            start_offset=_start_offset(state),
+            check_lease=keeper.check,
+            schemas=registry,
         )
         log = EventLog.open(path)
         begin = reader.start(writer.resume)
@@ -146,9 +164,9 @@ class Capture:
         mailbox = Mailbox(state)
         publications = Publications(source.publication, source.tables, source.watermark_schema)
 
-        def publish() -> None:
+        def publish() -> list[TableName]:
             with connect(dsn, purpose="publication") as connection:
-                publications.sync(connection)
+                return publications.sync(connection)
 
         session = CaptureSession(
             engine=engine,
@@ -195,6 +213,10 @@ class Capture:
         """Roll up, retain, and put strays aside."""
         log = self.config.log
         maintenance = EventLogMaintenance(str(log.path), keeper.check)
+        consumers = Consumers(LocalStorage(str(log.path)))
+        if self.config.outputs and not consumers.all():
+            # The pipeline has not run yet: what it will need must wait for it.
+            consumers.register(PIPELINE_NAME, EventLog.open(str(log.path)).head_offset)
         swept = maintenance.quarantine_strays()
         for name in swept.quarantined:
             logger.warning("segment %s was not on the log's chain and is in quarantine", name)
@@ -206,6 +228,15 @@ class Capture:
                 log.retention.total_seconds(),
                 hard_cap_age_s=None if cap is None else cap.total_seconds(),
             )
+
+
+def _start_offset(state: SqliteState) -> int:
+    """Where a new log begins: above every version that one before it may have issued."""
+    status = state.get(STATUS_KEY)
+    if status is None:
+        return 0
+    issued: int = status.value["capture"]["next_offset"]
+    return issued + STATUS_MARGIN if issued else 0
 
 
 def capture(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.Event) -> None:

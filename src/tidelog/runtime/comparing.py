@@ -44,7 +44,7 @@ class _OpenReader:
 def verify(config: Config, *, tables: Sequence[str] = (), repair: bool = False) -> dict[str, Any]:
     """Compare source and outputs; with ``repair``, dump the keys that differ."""
     from tidelog.outputs.delta_table import path_of
-    from tidelog.pipeline.verify import verify_table
+    from tidelog.pipeline.verify import BEHIND, verify_table
 
     if not config.outputs:
         raise UsageError("there are no outputs to compare with; add one under 'outputs'")
@@ -64,6 +64,7 @@ def verify(config: Config, *, tables: Sequence[str] = (), repair: bool = False) 
         for pattern in tables:
             if not any(matches([pattern], table) for table in chosen):
                 raise UsageError(f"no captured table matches {pattern!r}")
+        behind = not _caught_up(config, log, catalogue)
         for output in config.outputs:
             for table in chosen:
                 if not matches(output.tables, table) or (tables and not matches(tables, table)):
@@ -81,6 +82,8 @@ def verify(config: Config, *, tables: Sequence[str] = (), repair: bool = False) 
                     estimated_rows=shape.estimated_rows,
                     parts=spark.sparkContext.defaultParallelism,
                 )
+                if behind and not report.equal:
+                    report.note = report.note or BEHIND
                 found = report.to_json()
                 if report.keys and repair:
                     found["repair"] = _repair(config, str(table), report.keys)
@@ -113,11 +116,18 @@ def _caught_up(
         if offset is None and tail is not None and tail.resume is not None:
             reached = max(tail.resume.acknowledge, tail.last_position or 0)
             offset = tail.next if reached >= target else None
-        consumers = Consumers(log.storage).all()
-        if offset is not None and all(consumer.offset >= offset for consumer in consumers):
+        if offset is not None and all(
+            _nothing_between(log, consumer.offset, offset)
+            for consumer in Consumers(log.storage).all()
+        ):
             return True
         time.sleep(0.2)
     return False
+
+
+def _nothing_between(log: EventLog, start: int, end: int) -> bool:
+    """Is there no record for a consumer at ``start`` to take in before ``end``?"""
+    return start >= end or not any(ref.rows for ref in log.segments(start, end))
 
 
 def _repair(config: Config, table: str, keys: Sequence[tuple[str | None, ...]]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Bools, Kind
 from tidelog.model.schema import TableSchema
 from tidelog.pipeline.options import SourceOptions
-from tidelog.pipeline.shapes import key_struct, timestamps
+from tidelog.pipeline.shaping import key_struct, timestamps
 from tidelog.wire.decode import decode
 
 UNAVAILABLE = "__debezium_unavailable_value"

@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from pyspark.sql.pandas.types import to_arrow_schema
-
 from tidelog.eventlog.reader import EventLog
+from tidelog.pipeline.executor import batches
 from tidelog.pipeline.options import SourceOptions
 from tidelog.pipeline.reading import Reading
 from tidelog.pipeline.shapes import ENVELOPE
@@ -25,10 +24,10 @@ def events(
     options = {"path": path, "shape": "envelope"}
     if table is not None:
         options["tables"] = table
-    reading = Reading(SourceOptions.parse(options), None, ENVELOPE, to_arrow_schema(ENVELOPE))
+    reading = Reading(SourceOptions.parse(options), None, ENVELOPE)
     tables = None if table is None else [table]
     for ref in log.segments(start, end, tables=tables):
-        for batch in reading.batches(log, [ref]):
+        for batch in batches(reading, log, [ref]):
             names = ("table", "version", "schema_version", "key", "value")
             for row in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
                 found = dict(zip(names[:3], row[:3], strict=True))

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 DUMP_COMPLETED = "dump-completed"  # type of the control record
 
+# Payload bytes of a batch. A MERGE costs mostly by the keys it touches, so larger batches cost less a
+# row; executors fold a batch in blocks, so its size is not what they need in memory.
+MAX_BATCH_BYTES = 512 << 20
+
 _WAIT_S = 0.2
 _FIRST_RETRY_S = 1.0
 _LAST_RETRY_S = 60.0
@@ -50,7 +54,7 @@ def run_pipeline(
     name: str = "pipeline",
     on_progress: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
-    max_batch_bytes: int | None = None,
+    max_batch_bytes: int = MAX_BATCH_BYTES,
     trigger_s: float = 0.0,
 ) -> int:
     """Bring the event log over to ``outputs``, until ``stop`` is set or, with ``once``, until
@@ -107,12 +111,11 @@ def _run_query(
     checkpoint: str,
     once: bool,
     stop: threading.Event,
-    max_batch_bytes: int | None,
+    max_batch_bytes: int,
     trigger_s: float,
 ) -> None:
     reader = spark.readStream.format("tidelog").option("path", log_path).option("shape", "segments")
-    if max_batch_bytes is not None:
-        reader = reader.option("maxBytesPerTrigger", str(max_batch_bytes))
+    reader = reader.option("maxBytesPerTrigger", str(max_batch_bytes))
     writer = reader.load().writeStream.foreachBatch(loop.batch)
     writer = writer.option("checkpointLocation", checkpoint).queryName(loop.name)
     if once:
@@ -125,28 +128,14 @@ def _run_query(
         while query.isActive and not stop.is_set():
             query.awaitTermination(_WAIT_S)  # type: ignore[arg-type]  # takes a float
     except Exception as error:
-        raise _explained(loop, error) from error
+        raise loop.explain(error) from error
     finally:
         if query.isActive:
             loop.finish_batch()
             query.stop()
     ended_by = query.exception()
-    if ended_by is not None:
-        raise _explained(loop, ended_by) from ended_by
-
-
-def _explained(loop: _Loop, error: Exception) -> TidelogError:
-    """The TidelogError behind what Spark reports."""
-    if loop.failure is not None:
-        return loop.failure
-    return find_error(str(error)) or _unknown(error)
-
-
-def _unknown(error: Exception) -> TidelogError:
-    # Spark's message may hold values of rows; the cause stays attached for a debugger.
-    return EventLogError(
-        f"the pipeline's streaming query failed with {type(error).__name__}; Spark's log has more"
-    )
+    if ended_by is not None and not stop.is_set():
+        raise loop.explain(ended_by) from ended_by
 
 
 class _Loop:
@@ -186,6 +175,13 @@ class _Loop:
             raise
         finally:
             self._idle.set()
+
+    def explain(self, error: Exception) -> TidelogError:
+        """What ended the query. Spark's own message may hold values of rows: it stays the cause."""
+        found = self.failure or find_error(str(error))
+        return found or EventLogError(
+            f"the pipeline's query failed with {type(error).__name__}; Spark's log has more"
+        )
 
     def finish_batch(self) -> None:
         """Wait for the batch under way: stopping Spark inside a commit only means doing it again."""

@@ -263,4 +263,7 @@ def _read(reading: Reading, partition: InputPartition) -> Iterator[pa.RecordBatc
     if isinstance(partition, SegmentRows):
         yield from segment_rows.batches(partition.rows, reading.arrow_schema)
     elif isinstance(partition, Run):  # else: Spark's placeholder for "no partitions"
-        yield from reading.batches(_log(reading.options.path, partition.generation), partition.refs)
+        from tidelog.pipeline import executor  # the decoder: not for the planning processes
+
+        log = _log(reading.options.path, partition.generation)
+        yield from executor.batches(reading, log, partition.refs)

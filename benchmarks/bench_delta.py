@@ -1,0 +1,85 @@
+"""Event log → Delta by MERGE: changes over keys that are in the table already, ``local[2]``.
+
+python benchmarks/bench_delta.py [--changes 1500000] [--keys 200000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from pathlib import Path
+
+from benchmarks.spark_workload import Meter, build, report
+from tidelog.eventlog.reader import EventLog
+from tidelog.outputs.delta import DeltaOutput
+from tidelog.pipeline import spark_session
+from tidelog.pipeline.run import MAX_BATCH_BYTES, Progress, run_pipeline
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--changes", type=int, default=1_500_000)
+    parser.add_argument("--keys", type=int, default=200_000)
+    parser.add_argument("--log", type=Path)
+    parser.add_argument("--conf", action="append", default=[])
+    parser.add_argument("--batch-bytes", type=int, default=MAX_BATCH_BYTES)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        path = given.log or Path(scratch) / "log"
+        if not path.exists():
+            build(path, given.changes, given.keys)
+        lake, checkpoint = Path(scratch) / "lake", Path(scratch) / "checkpoint"
+        spark = spark_session("local[2]", conf=dict(c.split("=", 1) for c in given.conf))
+
+        def progress(done: Progress) -> None:
+            print(
+                f"  batch {done.batch_id}: {done.rows:,} rows in {done.seconds:.1f} s", flush=True
+            )
+
+        def run(name: str, batch_bytes: int) -> None:
+            output = DeltaOutput(spark, str(path), str(lake))
+            try:
+                run_pipeline(
+                    spark, str(path), [output], str(checkpoint / name), once=True,
+                    on_progress=progress, max_batch_bytes=batch_bytes,
+                )  # fmt: skip
+            finally:
+                output.close()
+
+        # The keys' inserts are a batch of their own: 200 k dump-like rows into an empty table.
+        log = EventLog.open(path)
+        first = log.chain().segments
+        head = sum(s.payload_bytes for s in first[: 1 + -(-given.keys // 24_000)])
+        with Meter() as meter:
+            _load(spark, path, lake, head, log, given.keys)
+        report("event log → Delta, new table", given.keys, meter.reading)
+        with Meter() as meter:
+            run("merge", given.batch_bytes)
+        report("event log → Delta MERGE", given.changes, meter.reading)
+        table = spark.read.format("delta").load(f"{lake}/bench/orders")
+        print(f"  {table.count():,} rows in the table")
+        spark.stop()
+        shutil.rmtree(lake, ignore_errors=True)
+
+
+def _load(spark, path, lake, head, log, keys):  # type: ignore[no-untyped-def]
+    from tidelog.model.schema import TableName
+    from tidelog.ports import OutputBatch, TableRange
+
+    table = TableName("bench", "orders")
+    end, rows = 0, 0
+    for segment in log.chain().segments:
+        if rows >= keys:
+            break
+        rows, end = rows + segment.rows, segment.next
+    output = DeltaOutput(spark, str(path), str(lake))
+    ids = frozenset([1])
+    output.write(
+        OutputBatch(log.generation, log.head_offset, end, (TableRange(table, ids, rows, head),))
+    )
+    output.close()
+
+
+if __name__ == "__main__":
+    main()

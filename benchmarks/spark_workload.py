@@ -1,0 +1,169 @@
+"""An event log of 10-column rows of about 180 bytes, made without a database, and a process meter."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.model.schema import TableSchema
+from tidelog.testing.build_log import BuiltLog
+
+COLUMNS = {
+    "id": "int64",
+    "customer_id": "int32",
+    "status": "text",
+    "amount": "decimal(12,2)",
+    "quantity": "int32",
+    "price": "float64",
+    "created_at": "timestamptz",
+    "shipped": "bool",
+    "note": "text",
+    "code": "text",
+}
+_SEGMENT_ROWS = 24_000  # about 4 MiB of payload, the writer's flush size
+_STATUSES = (b"new", b"paid", b"shipped", b"returned")
+
+
+def build(path: Path, changes: int, keys: int, *, seed: int = 1) -> tuple[BuiltLog, TableSchema]:
+    """A log of ``keys`` inserts, then ``changes`` changes of random keys: 90 % updates, 5 % deletes
+    and as many inserts again."""
+    built = BuiltLog(path)
+    schema = built.table("bench.orders", COLUMNS)
+    random = np.random.default_rng(seed)
+    notes = [random.bytes(36).hex().encode() for _ in range(4096)]
+    append(built, schema, np.arange(keys), np.zeros(keys, np.int64), notes, random, "I")
+    append(built, schema, random.integers(0, keys, changes), np.arange(changes), notes, random, "")
+    return built, schema
+
+
+def append(built, schema, ids, salts, notes, random, kind) -> None:  # type: ignore[no-untyped-def]
+    alive: set[int] = set()
+    position = built.writer.resume.position if built.writer.resume else 1000
+    for start in range(0, len(ids), _SEGMENT_ROWS):
+        part = ids[start : start + _SEGMENT_ROWS].tolist()
+        draws = random.random(len(part)).tolist()
+        payloads, kinds = [], []
+        for i, (key, draw) in enumerate(zip(part, draws, strict=True)):
+            if kind == "I":
+                what = Kind.INSERT
+            elif key in alive:  # deleted before: comes back
+                what = Kind.INSERT
+                alive.discard(key)
+            elif draw < 0.05:
+                what = Kind.DELETE
+                alive.add(key)
+            else:
+                what = Kind.UPDATE
+            payloads.append(_payload(what, key, start + i, notes))
+            kinds.append(int(what))
+        n = len(part)
+        offsets = np.zeros(n + 1, np.int32)
+        np.cumsum([len(p) for p in payloads], out=offsets[1:])
+        positions = np.arange(position + 1, position + n + 1, dtype=np.int64)
+        position += n
+        batch = LogBatch(
+            kind=np.array(kinds, np.uint8),
+            schema_id=np.full(n, schema.schema_id, np.int32),
+            position=positions,
+            ordinal=np.zeros(n, np.int64),
+            xid=positions // 1000 + 700,
+            commit_ts=positions + 1_700_000_000_000_000,
+            payload_offsets=offsets,
+            payload=np.frombuffer(b"".join(payloads), np.uint8),
+            resume=Resume(position, position, 0),
+        )
+        built.writer.append_log([batch])
+
+
+def _payload(kind: Kind, key: int, salt: int, notes: list[bytes]) -> bytes:
+    id_text = b"%d" % key
+    if kind is Kind.DELETE:
+        return b"D\x00\x00\x00\x01K\x00\x0a" + _cell(id_text) + b"n" * 9
+    cells = (
+        id_text,
+        b"%d" % (salt % 50_000),
+        _STATUSES[salt % 4],
+        b"%d.%02d" % (salt % 10_000, salt % 100),
+        b"%d" % (salt % 100),
+        b"%d.25" % (salt % 1000),
+        b"2026-07-%02d 12:%02d:%02d.%06d+00"
+        % (salt % 28 + 1, salt % 60, salt % 60, salt % 1_000_000),
+        b"t" if salt % 3 else b"f",
+        notes[salt % 4096],
+        b"C-%08d" % (salt % 99_999_999),
+    )
+    head = (b"I" if kind is Kind.INSERT else b"U") + b"\x00\x00\x00\x01N\x00\x0a"
+    return head + b"".join(map(_cell, cells))
+
+
+def _cell(text: bytes) -> bytes:
+    return b"t" + struct.pack("!I", len(text)) + text
+
+
+@dataclass
+class Reading:
+    seconds: float
+    cpu_seconds: float
+    peak_bytes: int
+    peak_by_kind: dict[str, int]
+
+
+class Meter:
+    """CPU seconds and peak resident memory of this process and all below it (JVM, workers)."""
+
+    def __enter__(self) -> Meter:
+        self._peak, self._kinds = 0, {}
+        self._gone: dict[int, float] = {}
+        self._stop = threading.Event()
+        self._before = self._sample()
+        self._started = time.perf_counter()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        seconds = time.perf_counter() - self._started
+        self._stop.set()
+        self._thread.join()
+        after = self._sample()
+        cpu = sum(after[pid] - self._before.get(pid, 0.0) for pid in after)
+        self.reading = Reading(seconds, cpu, self._peak, self._kinds)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.5):
+            self._sample()
+
+    def _sample(self) -> dict[int, float]:
+        """CPU seconds by pid, of processes gone since as well (as last seen)."""
+        me = psutil.Process()
+        resident, kinds = 0, {}
+        for process in [me, *me.children(recursive=True)]:
+            try:
+                times = process.cpu_times()
+                self._gone[process.pid] = times.user + times.system
+                name = "driver" if process.pid == me.pid else process.name()
+                size = process.memory_info().rss  # shared pages count in each: an upper bound
+                resident += size
+                kinds[name] = kinds.get(name, 0) + size
+            except psutil.Error:
+                continue
+        if resident > self._peak:
+            self._peak, self._kinds = resident, kinds
+        return dict(self._gone)
+
+
+def report(what: str, rows: int, reading: Reading) -> None:
+    kinds = ", ".join(f"{k} {v >> 20}" for k, v in sorted(reading.peak_by_kind.items()))
+    print(
+        f"{what}: {rows / reading.seconds:,.0f} rows/s, "
+        f"{reading.cpu_seconds / rows * 1e6:.1f} µs CPU a row, "
+        f"{reading.seconds:.1f} s, peak {reading.peak_bytes >> 20} MB ({kinds})",
+        flush=True,
+    )

@@ -1,0 +1,131 @@
+"""What an executor does with a run of segments: read, group by schema, decode, shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.errors import DecodeError, TidelogError
+from tidelog.eventlog.reader import EventLog, SegmentRef
+from tidelog.model.records import Kind
+from tidelog.model.schema import TableSchema
+from tidelog.pipeline import envelope, planning, shaping
+from tidelog.pipeline.combining import combine, sliced
+from tidelog.pipeline.reading import Reading
+from tidelog.wire.fold import fold
+
+# Decoding many small batches costs more than copying them together; a big one need not be copied.
+_BLOCK_BYTES = 8 << 20
+# Folding needs memory of several times a block; what is left of it is a row per key.
+_FOLD_BYTES = 64 << 20
+
+
+def batches(
+    reading: Reading, log: EventLog, refs: Sequence[SegmentRef]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of ``refs`` in this read's shape, in log order; ``changes``: once per key."""
+    schemas = planning.schemas_of(log, reading.options.tables)
+    if schemas is not None and not schemas:
+        return
+    folds = reading.options.shape == "changes"
+    records = _records(log, refs, schemas, reading.options.shape == "raw")
+    found = _decoded(reading, log, _blocks(records, _FOLD_BYTES if folds else _BLOCK_BYTES))
+    if not folds:
+        yield from found
+    elif reading.target is not None:
+        yield from sliced(combine(list(found), reading.target))
+
+
+def _decoded(
+    reading: Reading, log: EventLog, blocks: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for block in blocks:
+        try:
+            yield from _shaped(reading, log, block)
+        except TidelogError:
+            raise
+        except Exception as error:
+            offsets = block.column("offset")
+            table = reading.target.table if reading.target else "several tables"
+            raise DecodeError(
+                f"{table}: offsets {offsets[0].as_py()} to {offsets[-1].as_py()} could not be "
+                f"decoded ({type(error).__name__})"
+            ) from error
+
+
+def _shaped(reading: Reading, log: EventLog, block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    shape = reading.options.shape
+    if shape == "raw":
+        yield shaping.raw_batch(block, log.schemas.get, reading.arrow_schema)
+    elif shape == "envelope":
+        yield envelope.batch(block, log, reading.options, reading.arrow_schema)
+    else:
+        assert reading.target is not None
+        for run in _schema_runs(block):
+            written = log.schemas.get(run.column("schema_id")[0].as_py())
+            if shape == "typed":
+                yield shaping.typed_batch(
+                    run,
+                    written,
+                    reading.target,
+                    reading.options.columns,
+                    reading.options.before,
+                    reading.arrow_schema,
+                )
+            else:
+                yield shaping.changes_batch(
+                    fold(run, written, reading.target), reading.arrow_schema
+                )
+
+
+def _records(
+    log: EventLog,
+    refs: Sequence[SegmentRef],
+    schemas: dict[int, TableSchema] | None,
+    control: bool,
+) -> Iterator[pa.RecordBatch]:
+    """Records of the wanted schemas; control records and the source's messages for ``raw`` only."""
+    wanted = None if schemas is None else schemas.keys()
+    for ref in refs:
+        for batch in log.batches(ref, schema_ids=wanted):
+            if not control and wanted is None:
+                ids = batch.column("schema_id").to_numpy()
+                if not ids.all():
+                    batch = batch.filter(pa.array(ids != 0))
+            if not control:
+                kinds = batch.column("kind").to_numpy()
+                if (kinds == Kind.MESSAGE).any():
+                    batch = batch.filter(pa.array(kinds != Kind.MESSAGE))
+            if batch.num_rows:
+                yield batch
+
+
+def _blocks(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+    """Neighbours put together up to ``limit`` bytes."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if held and size + batch.nbytes > limit:
+            yield _together(held)
+            held, size = [], 0
+        held.append(batch)
+        size += batch.nbytes
+    if held:
+        yield _together(held)
+
+
+def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.concat_batches(batches)
+
+
+def _schema_runs(block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Neighbouring records of one schema version; a table changes its schema rarely."""
+    ids = block.column("schema_id").to_numpy()
+    bounds = [0, *(np.flatnonzero(np.diff(ids)) + 1).tolist(), len(ids)]
+    for low, high in pairwise(bounds):
+        yield block.slice(low, high - low)

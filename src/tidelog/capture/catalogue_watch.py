@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.ports import Catalogue, SchemaSeen, StateStore
+from tidelog.ports import Catalogue, SchemaSeen, StateStore, TableShape
 
 SHAPES_KEY = "table-shapes"
 
@@ -28,7 +28,8 @@ class CatalogueWatch:
         catalogue: of the source.
         state: keeps the fingerprints.
         patterns: the tables that are captured.
-        publish: brings the publication in step with the patterns; called before tables are judged.
+        publish: brings the publication in step with the patterns and tells what it added; called
+            before tables are judged.
         snapshot: takes a snapshot of now.
         request_dump: called with a table and why; must be safe to call twice.
         dump_new: whether tables that are new get a dump.
@@ -40,7 +41,7 @@ class CatalogueWatch:
         state: StateStore,
         patterns: Sequence[str],
         *,
-        publish: Callable[[], object],
+        publish: Callable[[], Sequence[TableName]],
         snapshot: Callable[[], Snapshot],
         request_dump: Callable[[TableName, str], None],
         dump_new: bool,
@@ -54,12 +55,25 @@ class CatalogueWatch:
         self._dump_new = dump_new
         self._waiting: dict[str, tuple[str, Snapshot]] = {}
 
+    def begin(self) -> None:
+        """Store what the tables are like now, if nothing is stored. Must precede the first dump:
+        what changes later is then noticed, also while the dump runs.
+        """
+        if self._state.get(SHAPES_KEY) is None:
+            added = set(self._publish())  # these count as new: `look` waits for their writers
+            tables = [t for t in self._catalogue.tables(self._patterns) if t not in added]
+            shapes = {table: self._catalogue.shape(table) for table in tables}
+            found = {str(t): _fingerprint(shape) for t, shape in shapes.items() if shape}
+            self._state.put(SHAPES_KEY, found, None)
+
     def look(self) -> list[TableName]:
         """Compare once; the tables whose dump was asked for."""
+        self.begin()
         stored = self._state.get(SHAPES_KEY)
         known: dict[str, str] = dict(stored.value) if stored is not None else {}
         tables = self._catalogue.tables(self._patterns)
-        self._publish()
+        for table in self._publish():  # also those that were published before and then were not
+            known.pop(str(table), None)
         current: dict[str, str] = {}
         asked: list[TableName] = []
         for table in tables:
@@ -67,9 +81,9 @@ class CatalogueWatch:
             if shape is None:
                 continue
             name = str(table)
-            found = f"{shape.storage} {','.join(shape.schema.match_key)}"
+            found = _fingerprint(shape)
             new = name not in known
-            if stored is None or found == known.get(name) or (new and not self._dump_new):
+            if found == known.get(name) or (new and not self._dump_new):
                 current[name] = found
                 self._waiting.pop(name, None)
             elif self._settled(name, found):
@@ -82,7 +96,7 @@ class CatalogueWatch:
                     self._request_dump(table, reason)
             elif not new:
                 current[name] = known[name]
-        if stored is None or current != known:
+        if stored is None or current != stored.value:
             self._state.put(SHAPES_KEY, current, None)
         return asked
 
@@ -96,6 +110,10 @@ class CatalogueWatch:
             return False
         del self._waiting[name]
         return True
+
+
+def _fingerprint(shape: TableShape) -> str:
+    return f"{shape.storage} {','.join(shape.schema.match_key)}"
 
 
 def changes_rows(seen: SchemaSeen) -> str | None:

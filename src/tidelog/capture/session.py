@@ -12,7 +12,7 @@ from typing import Any
 from tidelog.capture.catalogue_watch import SHAPES_KEY, CatalogueWatch, changes_rows
 from tidelog.capture.dumps import DUMP_PREFIX, REREAD_KEY, DumpCoordinator
 from tidelog.capture.engine import CaptureEngine
-from tidelog.errors import ChunkError, ConnectionLostError, TidelogError
+from tidelog.errors import SourceError, TidelogError
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
 from tidelog.ports import Catalogue, ChunkReader, LogReader, SchemaSeen, StateStore
@@ -25,6 +25,8 @@ GENERATION_KEY = "log-generation"
 STATUS_EVERY_S = 1.0
 LOOK_EVERY_S = 5.0
 MAINTAIN_EVERY_S = 30.0
+PASSING: tuple[type[TidelogError], ...] = (SourceError,)
+"""What housekeeping tries again later, e.g. a lock that another session holds: the log goes on."""
 
 
 @dataclass(slots=True)
@@ -89,6 +91,7 @@ class CaptureSession:
         """Until ``stop`` or the first failure of any part, which is raised."""
         self._bind_state()
         self.coordinator.recover(self.engine, self._chunks)
+        self._watch.begin()
         if self._initial_dump:
             self._request_initial()
         threads = [
@@ -161,7 +164,7 @@ class CaptureSession:
                 due[work] = now + every[work]
                 try:
                     self._do(work)
-                except (ConnectionLostError, ChunkError) as error:
+                except PASSING as error:
                     logger.warning("%s: %s", work, error)
 
     def _do(self, work: str) -> None:

@@ -1,0 +1,248 @@
+"""Ways to break each rule of the windows. A test that no mutation fails proves nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.property.test_windows_model import PaperWindows
+
+from tidelog.capture import catalogue_watch, dump_state, dumps, engine, history, session, windows
+from tidelog.errors import ChunkError, ConnectionLostError
+from tidelog.eventlog.emitted import EmittedTransactions
+from tidelog.model.records import KeyEffect, Kind
+from tidelog.runtime import capturing
+from tidelog.sources.postgres.catalogue import PostgresCatalogue
+from tidelog.sources.postgres.chunks import PostgresChunkReader
+from tidelog.sources.postgres.snapshot import PgSnapshot
+
+Patch = pytest.MonkeyPatch
+
+
+# ---------------------------------------------------------------- stale reads
+
+
+def published_rule(patch: Patch) -> None:
+    """Algorithm 1 as published: only what stands between the marks supersedes."""
+    patch.setattr(capturing, "Windows", PaperWindows)
+
+
+def keys_taken_for_held(patch: Patch) -> None:
+    """A chunk is used although an unseen transaction's keys are not known."""
+    patch.setattr(history.KeyHistory, "not_held", lambda self, xids: set())
+
+
+def event_log_not_asked(patch: Patch) -> None:
+    """After a restart no transaction is taken for emitted."""
+    patch.setattr(EmittedTransactions, "touched_by", lambda self, xids: {})
+
+
+def replay_begins_at_request(patch: Patch) -> None:
+    """The dump's first record stays behind records that its chunks can't see."""
+    patch.setattr(engine.CaptureEngine, "first_unseen", lambda self, snapshot, table: None)
+
+
+def dropped_keys_not_noticed(patch: Patch) -> None:
+    """The history gives keys up for lack of room and does not say so."""
+    add = history.KeyHistory.add
+
+    def adding(self: history.KeyHistory, *arguments: Any) -> None:
+        since = self.since
+        add(self, *arguments)
+        self.since = since
+
+    patch.setattr(history.KeyHistory, "add", adding)
+
+
+def dropped_transactions_not_noticed(patch: Patch) -> None:
+    """The journal forgets transactions for lack of room and does not say so."""
+    add = history.Journal.add
+
+    def adding(self: history.Journal, *arguments: Any) -> None:
+        complete = self.complete
+        add(self, *arguments)
+        self.complete = complete
+
+    patch.setattr(history.Journal, "add", adding)
+
+
+def visible_to_one_is_forgotten(patch: Patch) -> None:
+    """What the newest snapshot sees is forgotten, whatever older windows see."""
+
+    def forgetting(self: windows.Windows, snapshot: Any) -> None:
+        self.journal.forget_visible([snapshot])
+        for held in self._histories.values():
+            held.forget_visible([snapshot])
+
+    patch.setattr(windows.Windows, "forget_visible", forgetting)
+
+
+# ---------------------------------------------------------------- keys
+
+
+def _superseding(patch: Patch, keep: Callable[[history.Touched], Any]) -> None:
+    invisible = history.KeyHistory.invisible
+
+    def filtered(self: history.KeyHistory, snapshot: Any) -> history.Touched | None:
+        touched = invisible(self, snapshot)
+        return None if touched is None else touched.filter(keep(touched))
+
+    patch.setattr(history.KeyHistory, "invisible", filtered)
+
+
+def old_keys_ignored(patch: Patch) -> None:
+    """A deleted key, or the old one of a key change, supersedes nothing."""
+    _superseding(patch, lambda touched: touched.effect != KeyEffect.GONE)
+
+
+def new_keys_ignored(patch: Patch) -> None:
+    """Only keys that went supersede."""
+    _superseding(patch, lambda touched: touched.effect == KeyEffect.GONE)
+
+
+def partial_rows_ignored(patch: Patch) -> None:
+    """A record that lacks columns supersedes nothing."""
+    partial = [KeyEffect.PARTIAL, KeyEffect.MOVED_PARTIAL]
+    _superseding(patch, lambda touched: ~np.isin(touched.effect, partial))
+
+
+def absent_keys_always_emitted(patch: Patch) -> None:
+    """An absent key is reported although its row was inserted meanwhile."""
+    close = windows.Windows._close
+
+    def closing(self: Any, window: Any, chunk: Any, low: int, high: int) -> Any:
+        absent = chunk.rows.filter(chunk.rows.kind == Kind.ABSENT)
+        closed = close(self, window, chunk, low, high)
+        if isinstance(closed, windows.Closed) and len(absent) and not len(closed.rows):
+            closed.rows = absent
+        return closed
+
+    patch.setattr(windows.Windows, "_close", closing)
+
+
+def truncate_ignored(patch: Patch) -> None:
+    """Rows of a chunk outlive a truncate that it can't see."""
+    patch.setattr(history.KeyHistory, "truncated_unseen", lambda self, snapshot: False)
+
+
+def key_columns_ignored(patch: Patch) -> None:
+    """Keys to read again are looked for in the primary key."""
+    read = PostgresChunkReader.read
+    patch.setattr(
+        PostgresChunkReader,
+        "read",
+        lambda self, request: read(self, dataclasses.replace(request, key_columns=None)),
+    )
+
+
+# ---------------------------------------------------------------- partial rows
+
+
+def partial_rows_complete(patch: Patch) -> None:
+    """A record that lacks columns is taken for a whole row."""
+    patch.setattr(windows, "COMPLETING", tuple(int(effect) for effect in KeyEffect))
+
+
+def rereads_not_stored(patch: Patch) -> None:
+    """Keys to read again are known in memory only."""
+    patch.setattr(dumps.DumpCoordinator, "_store_rereads", lambda self: None)
+
+
+def moved_keys_ignored(patch: Patch) -> None:
+    """A key change that lacks columns is left as it is."""
+    patch.setattr(windows.Windows, "_moved", lambda self, batch: [])
+
+
+# ---------------------------------------------------------------- DDL
+
+
+def snapshot_before_lock(patch: Patch) -> None:
+    """A rewrite may commit between the snapshot and the lock; then the table looks empty."""
+
+    def beginning(self: Any, connection: Any, table: Any) -> Any:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
+        connection.execute(f"LOCK TABLE {table} IN ACCESS SHARE MODE".encode())
+        found = self._finder.find(connection, table)
+        return found, PgSnapshot.from_text(row[0])
+
+    patch.setattr(PostgresChunkReader, "_begin", beginning)
+
+
+def schema_changes_ignored(patch: Patch) -> None:
+    """A chunk read under another schema than the log's is used."""
+    patch.setattr(windows.Windows, "on_schema", lambda self, schema: None)
+
+
+def storage_ignored(patch: Patch) -> None:
+    """What changes rows without row events is not noticed."""
+    shape = PostgresCatalogue.shape
+
+    def shapeless(self: PostgresCatalogue, table: Any) -> Any:
+        found = shape(self, table)
+        return None if found is None else dataclasses.replace(found, storage="")
+
+    patch.setattr(PostgresCatalogue, "shape", shapeless)
+    patch.setattr(session, "changes_rows", lambda seen: None)
+
+
+def absent_rows_stay(patch: Patch) -> None:
+    """Outputs are not told to delete what a whole dump did not find."""
+    patch.setattr(dump_state.DumpState, "whole_tables", False)
+
+
+def new_tables_dumped_at_once(patch: Patch) -> None:
+    """A new table is read while transactions run whose changes are not published."""
+    patch.setattr(catalogue_watch.CatalogueWatch, "_settled", lambda self, name, found: True)
+
+
+def refused_look_ends_capture(patch: Patch) -> None:
+    """A lock that the publication can't have stops the log."""
+    patch.setattr(session, "PASSING", (ConnectionLostError, ChunkError))
+
+
+# ---------------------------------------------------------------- marks
+
+
+def marks_wait_for_standby(patch: Patch) -> None:
+    """Watermarks commit as the server's default says."""
+    init = PostgresChunkReader.__init__
+
+    def making(self: Any, *arguments: Any, **options: Any) -> None:
+        init(self, *arguments, **options)
+        self._mark_settings |= {"synchronous_commit": "on", "statement_timeout": "3000"}
+
+    patch.setattr(PostgresChunkReader, "__init__", making)
+
+
+def order_not_checked(patch: Patch) -> None:
+    """A high mark whose low mark was not seen is passed over."""
+    on_watermark = windows.Windows.on_watermark
+
+    def passing(self: windows.Windows, seen: Any) -> Any:
+        outcome = on_watermark(self, seen)
+        order = isinstance(outcome, windows.Voided) and outcome.reason is windows.VoidReason.ORDER
+        return None if order else outcome
+
+    patch.setattr(windows.Windows, "on_watermark", passing)
+
+
+def windows_never_time_out(patch: Patch) -> None:
+    """A window whose high mark is lost stays open for ever."""
+    patch.setattr(dumps, "time", _Stopped())
+
+
+class _Stopped:
+    """The coordinator's clock, in which a deadline never passes."""
+
+    def __getattr__(self, name: str) -> Any:
+        import time
+
+        return getattr(time, name)
+
+    @staticmethod
+    def monotonic() -> float:
+        return 1e9

@@ -1,0 +1,112 @@
+"""Records that lack columns (unchanged TOAST): their keys are read again, whatever happens."""
+
+from __future__ import annotations
+
+import pytest
+from tests.integration.windows import mutations
+from tests.integration.windows.live import Live, at, crash
+from tests.integration.windows.rules import Make, rule
+
+pytestmark = pytest.mark.integration
+
+
+def ten_big_rows(live: Live, *alter: str) -> Live:
+    live.sql.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL, code text NOT NULL, big text)"
+    )
+    live.sql.execute("ALTER TABLE t ALTER big SET STORAGE EXTERNAL")
+    live.sql.execute(
+        "INSERT INTO t SELECT i, 1, (1000 + i)::text, repeat(chr(64 + i), 9000) "
+        "FROM generate_series(1, 10) i"
+    )
+    for statement in alter:
+        live.sql.execute(statement.encode())
+    live.start()
+    return live
+
+
+BY_CODE = (
+    "CREATE UNIQUE INDEX by_code ON t (code)",
+    "ALTER TABLE t REPLICA IDENTITY USING INDEX by_code",
+)
+
+
+@rule(mutations.partial_rows_complete, mutations.partial_rows_ignored)
+def test_row_superseded_by_a_partial_record_is_read_again(make: Make) -> None:
+    live = ten_big_rows(make(chunk_rows=3))
+    dump = ""
+    with at("chunk.after_high", lambda: live.hang_emitted("UPDATE t SET n = 2 WHERE id = 9")):
+        dump = live.dump()
+        live.wait_for(
+            lambda: any(e.op == "r" and e.key == ("10",) for e in live.events()), "last chunk"
+        )
+    live.hung[0].release()  # only now a key chunk can see the row
+    live.dumped(dump)
+    events = live.check()
+    assert [(e.op, e.n) for e in events if e.key == ("9",)] == [("U", 2), ("r", 2)]
+
+
+@rule(mutations.rereads_not_stored)
+def test_key_is_read_again_after_a_crash(make: Make) -> None:
+    """Crash with the chunk durable and its progress not stored."""
+    live = ten_big_rows(make())
+    hung = live.hang_emitted("UPDATE t SET n = 2 WHERE id = 9")
+    with at("chunk.durable_before_progress", crash):
+        dump = live.dump()
+        live.crashes()
+    live.start()
+    hung.release()
+    live.dumped(dump)
+    events = live.check()
+    assert [(e.op, e.n) for e in events if e.key == ("9",)] == [("U", 2), ("r", 2)]
+    assert len([e for e in events if e.op == "r"]) == 10, "no completed chunk is read again"
+
+
+@rule(mutations.moved_keys_ignored)
+def test_moved_key_is_completed_without_any_dump(make: Make) -> None:
+    live = ten_big_rows(make())
+    live.sql.execute("UPDATE t SET id = 105, n = 2 WHERE id = 5")
+    live.wait_for(
+        lambda: [e.op for e in live.events("public.t") if e.key == ("105",)] == ["U", "r"],
+        "the key is read again",
+    )
+    assert live.events("public.t")[-1].row == live.source("t", ("id",))[("105",)]
+
+
+@rule(mutations.key_columns_ignored)
+def test_keys_read_again_are_those_of_the_identity_index(make: Make) -> None:
+    """Keys come from records, so they are match keys; here these are not the primary key."""
+    live = ten_big_rows(make(), *BY_CODE)
+    live.sql.execute("UPDATE t SET code = '7', n = 2 WHERE id = 5")
+    live.wait_for(
+        lambda: [e.op for e in live.events("public.t") if e.key == ("7",)] == ["U", "r"],
+        "the moved key is read again",
+    )
+    hung = live.hang_emitted("UPDATE t SET n = 2 WHERE id = 9")
+    dump = live.dump()
+    live.wait_for(lambda: any(e.key == ("1010",) for e in live.events()), "the chunk")
+    hung.release()
+    live.dumped(dump)
+    events = live.check(key=("code",))
+    assert [(e.op, e.n) for e in events if e.key == ("1009",)] == [("U", 2), ("r", 2)]
+
+
+def test_key_deleted_before_it_is_read_again(live: Make) -> None:
+    capture = ten_big_rows(live())
+    hung = capture.hang("UPDATE t SET id = 105, n = 2 WHERE id = 5")
+    capture.wait_for(lambda: any(e.xid == hung.xid for e in capture.events()), "emitted")
+    hung.release()
+    capture.sql.execute("DELETE FROM t WHERE id = 105")
+    capture.dumped(capture.dump())
+    capture.check()
+
+
+def test_table_dropped_before_its_key_is_read_again(live: Make) -> None:
+    """Nothing is left to read; other tables' dumps go on."""
+    capture = ten_big_rows(live())
+    capture.sql.execute("CREATE TABLE u (id int PRIMARY KEY, n int)")
+    hung = capture.hang_emitted("UPDATE t SET id = 105, n = 2 WHERE id = 5")
+    hung.release()
+    capture.sql.execute("DROP TABLE t")
+    capture.wait_for(lambda: "public.u" in capture.published(), "published")
+    capture.dumped(capture.dump("public.u"))

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
+import numpy as np
+
 from tidelog import failpoints
 from tidelog.capture.dump_state import FINISHED, DumpState, Key, TableProgress
 from tidelog.capture.output_buffer import ChunkItem
@@ -319,6 +321,7 @@ class DumpCoordinator:
         if not len(closed.rows):
             done(-1)
             return None
+        closed.rows.commit_ts = np.full(len(closed.rows), time.time_ns() // 1000, np.int64)
         return ChunkItem(closed.rows, meta, closed.high_position, done)
 
     def voided(self, voided: Voided) -> None:

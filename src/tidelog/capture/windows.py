@@ -205,6 +205,8 @@ class Windows:
         self.journal.add(batch, self.sequence)
         if self._histories:
             for schema_id in np.unique(batch.schema_id):
+                if not schema_id:  # a logical message
+                    continue
                 schema = self._schema_of(int(schema_id))
                 history = self._histories.get(schema.table)
                 if history is None:
@@ -263,7 +265,7 @@ class Windows:
         snapshot = chunk.snapshot
         unseen = self.journal.invisible(
             snapshot,
-            lambda schema_id: self._schema_of(schema_id).table == window.table,
+            lambda schema_id: bool(schema_id) and self._schema_of(schema_id).table == window.table,
             before=history.since,
         )
         not_held = history.not_held(unseen)

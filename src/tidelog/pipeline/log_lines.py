@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from heapq import merge
+from operator import itemgetter
 from typing import Any
 
-from tidelog.eventlog.reader import EventLog
-from tidelog.pipeline.executor import batches
+from tidelog.eventlog.reader import EventLog, SegmentRef
+from tidelog.model.records import Kind
+from tidelog.pipeline import executor
 from tidelog.pipeline.options import SourceOptions
 from tidelog.pipeline.reading import Reading
 from tidelog.pipeline.shapes import ENVELOPE
@@ -27,9 +30,30 @@ def events(
     reading = Reading(SourceOptions.parse(options), None, ENVELOPE)
     tables = None if table is None else [table]
     for ref in log.segments(start, end, tables=tables):
-        for batch in batches(reading, log, [ref]):
-            names = ("table", "version", "schema_version", "key", "value")
-            for row in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
-                found = dict(zip(names[:3], row[:3], strict=True))
-                found["key"] = None if row[3] is None else json.loads(row[3])
-                yield {**found, **json.loads(row[4])}
+        lines = _changes(log, reading, ref)
+        if table is None and 0 in _schema_ids(log, ref):
+            lines = merge(lines, _messages(log, ref), key=itemgetter("version"))
+        yield from lines
+
+
+def _changes(log: EventLog, reading: Reading, ref: SegmentRef) -> Iterator[dict[str, Any]]:
+    names = ("table", "version", "schema_version", "key", "value")
+    for batch in executor.batches(reading, log, [ref]):
+        for row in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
+            found = dict(zip(names[:3], row[:3], strict=True))
+            found["key"] = None if row[3] is None else json.loads(row[3])
+            yield {**found, **json.loads(row[4])}
+
+
+def _schema_ids(log: EventLog, ref: SegmentRef) -> set[int]:
+    return {i for batch in log.batches(ref, ["schema_id"]) for i in batch.column(0).to_pylist()}
+
+
+def _messages(log: EventLog, ref: SegmentRef) -> Iterator[dict[str, Any]]:
+    """The application's logical messages, as Debezium shows them: op ``m``."""
+    for batch in log.batches(ref, ["offset", "kind", "payload"], schema_ids=[0]):
+        for record in batch.to_pylist():
+            if record["kind"] == Kind.MESSAGE:
+                message = json.loads(record["payload"])
+                content = {name: message[name] for name in ("prefix", "content")}
+                yield {"version": record["offset"], "op": "m", "message": content}

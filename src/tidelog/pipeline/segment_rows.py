@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelog.eventlog.reader import EventLog
+from tidelog.model.records import Kind
 from tidelog.pipeline import planning
 
 
@@ -41,8 +43,8 @@ def rows(log: EventLog, start: int, end: int, tables: Sequence[str]) -> list[tup
 def _control(log: EventLog, first: int, following: int) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     for ref in log.segments(first, following, tables=()):
-        for batch in log.batches(ref, ("offset", "payload"), schema_ids=(0,)):
-            for record in batch.to_pylist():
+        for batch in log.batches(ref, ("offset", "kind", "payload"), schema_ids=(0,)):
+            for record in batch.filter(pc.field("kind") == int(Kind.CONTROL)).to_pylist():
                 text = record["payload"].decode()
                 offset = record["offset"]
                 found.append((offset, offset + len(text.encode()), None, [0], 1, 0, text))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -79,6 +81,8 @@ def tuple_values(payload: bytes, at: int) -> tuple[list[str | None], int]:
 def rows_of(batch: LogBatch, schemas: MemorySchemas) -> list[Row]:
     rows = []
     for i in range(len(batch)):
+        if batch.kind[i] == Kind.MESSAGE:
+            continue
         schema = schemas.get(int(batch.schema_id[i]))
         payload = batch.payload[batch.payload_offsets[i] : batch.payload_offsets[i + 1]].tobytes()
         kind = Kind(int(batch.kind[i]))
@@ -160,6 +164,17 @@ class Capture:
     @property
     def marks(self) -> list[str]:
         return [event.mark for event in self.events if isinstance(event, WatermarkSeen)]
+
+    @property
+    def messages(self) -> list[tuple[str, bytes, bool]]:
+        """Prefix, content and whether transactional; without those of `catch_up`."""
+        batches = [event for event in self.events if isinstance(event, LogBatch)]
+        found = [json.loads(b.payload.tobytes()) for b in batches if b.kind[0] == Kind.MESSAGE]
+        return [
+            (m["prefix"], base64.b64decode(m["content"]), m["transactional"])
+            for m in found
+            if m["prefix"] != "test"
+        ]
 
     @property
     def seen_schemas(self) -> list[SchemaSeen]:

@@ -237,6 +237,7 @@ def test_watermarks_and_logical_messages(capture: Capture, sql: Connection) -> N
     capture.catch_up(sql)
     assert capture.marks == ["first", "second"]
     assert [row.new for row in capture.rows] == [{"id": "1"}, {"id": "2"}]
+    assert capture.messages == [("app", b"hello", True), ("app", b"hello", False)]
 
 
 def test_empty_and_huge_transactions(make_capture: Callable[..., Capture], sql: Connection) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import psycopg
 
 from tidelog.errors import (
@@ -116,8 +119,11 @@ class PostgresLogReader:
                 yield from self._relation(item)
             elif isinstance(item, RowOf):
                 yield from self._watermark(item)
-            elif isinstance(item, LogicalMessage) and item.prefix == WATERMARK_PREFIX:
-                yield WatermarkSeen(item.content.decode(), item.position, item.ordinal)
+            elif isinstance(item, LogicalMessage):
+                if item.prefix == WATERMARK_PREFIX:
+                    yield WatermarkSeen(item.content.decode(), item.position, item.ordinal)
+                else:
+                    yield message_batch(item, self._not_before_idle(self._scanner.resume))
         resume = self._scanner.resume
         if self._scanner.in_transaction:
             return
@@ -301,6 +307,28 @@ class PostgresLogReader:
         if self._sql is not None:
             self._sql.close()
             self._sql = None
+
+
+def message_batch(message: LogicalMessage, resume: Resume) -> LogBatch:
+    """A logical message of the application as a record: kind MESSAGE, schema id 0, JSON payload."""
+    value = {
+        "type": "message",
+        "transactional": message.transactional,
+        "prefix": message.prefix,
+        "content": base64.b64encode(message.content).decode(),
+    }
+    payload = np.frombuffer(json.dumps(value, separators=(",", ":")).encode(), np.uint8)
+    return LogBatch(
+        kind=np.array([Kind.MESSAGE], np.uint8),
+        schema_id=np.zeros(1, np.int32),
+        position=np.array([message.position], np.int64),
+        ordinal=np.array([message.ordinal], np.int64),
+        xid=np.zeros(1, np.int64),
+        commit_ts=np.zeros(1, np.int64),
+        payload_offsets=np.array([0, len(payload)], np.int32),
+        payload=payload,
+        resume=resume,
+    )
 
 
 def _one(connection: psycopg.Connection[tuple[Any, ...]], query: str) -> Any:

@@ -1,0 +1,81 @@
+"""One Spark session per test process; logs and lakes in each test's own directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidelog.outputs.delta import DeltaOutput
+from tidelog.pipeline import spark_session
+from tidelog.pipeline.run import run_pipeline
+from tidelog.testing.build_log import BuiltLog
+
+SHARED = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    session = spark_session("local[2]", conf=SHARED)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> BuiltLog:
+    return BuiltLog(tmp_path / "log")
+
+
+class Lake:
+    """A Delta output of one event log, run once per call."""
+
+    def __init__(self, spark: Any, built: BuiltLog, root: Path) -> None:
+        self.spark = spark
+        self.built = built
+        self.root = root
+        self.path = str(root / "lake")
+
+    def output(self, **options: Any) -> DeltaOutput:
+        return DeltaOutput(self.spark, self.built.path, self.path, **options)
+
+    def run(self, checkpoint: str = "checkpoint", **options: Any) -> int:
+        output = options.pop("output", None) or self.output()
+        try:
+            return run_pipeline(
+                self.spark,
+                self.built.path,
+                [output],
+                str(self.root / checkpoint),
+                once=True,
+                **options,
+            )
+        finally:
+            output.close()
+
+    def frame(self, table: str) -> Any:
+        return self.spark.read.format("delta").load(f"{self.path}/{table.replace('.', '/')}")
+
+    def rows(self, table: str, key: str = "id") -> list[tuple[Any, ...]]:
+        """The table's rows without the version, by key."""
+        return [tuple(row) for row in self.frame(table).drop("_version").orderBy(key).collect()]
+
+    def commits(self, table: str) -> int:
+        name = f"delta.`{self.path}/{table.replace('.', '/')}`"
+        return int(self.spark.sql(f"DESCRIBE HISTORY {name}").count())
+
+
+@pytest.fixture
+def lake(spark: Any, built: BuiltLog, tmp_path: Path) -> Lake:
+    return Lake(spark, built, tmp_path)
+
+
+@pytest.fixture
+def read(spark: Any, built: BuiltLog) -> Callable[..., Any]:
+    """Batch-read the log with options."""
+
+    def _read(**options: Any) -> Any:
+        return spark.read.format("tidelog").option("path", built.path).options(**options).load()
+
+    return _read

@@ -1,0 +1,346 @@
+"""The Spark source on a real session: shapes, ranges, streams, admission, and how it stops."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from tidelog.eventlog.maintenance import EventLogMaintenance
+from tidelog.pipeline.failures import find_error
+from tidelog.testing.build_log import BuiltLog
+from tidelog.testing.pgoutput_messages import UNCHANGED
+
+pytestmark = pytest.mark.spark
+
+ORDERS = {
+    "id": "int64",
+    "name": "text",
+    "amount": "decimal(10,2)",
+    "at": "timestamptz",
+    "day": "date",
+    "paid": "bool",
+    "raw": "binary",
+    "score": "float64",
+}
+FIRST = ("1", 'a "b" \\ \n\x01é', "12.50", "2024-01-02 03:04:05.5+00", "2024-01-01", "t", "\\x0102")
+
+
+def fill(built: BuiltLog) -> tuple[Any, Any]:
+    orders = built.table("public.orders", ORDERS)
+    users = built.table("public.users", {"id": "int32", "mail": "text"}, relation_id=2)
+    built.insert(orders, *FIRST, "NaN")
+    built.insert(users, "1", "u@x")
+    built.update(orders, "1", UNCHANGED, "3.00", None, None, "f", None, "1.5")
+    built.flush()
+    built.update(orders, "2", "moved", None, None, None, None, None, None, key=["1"])
+    built.delete(users, "1")
+    built.truncate(users)
+    built.flush()
+    built.chunk(users, [["5", "z"]], absent=[["6"]])
+    return orders, users
+
+
+def test_typed_rows_have_ops_images_keys_and_source(
+    built: BuiltLog, read: Callable[..., Any]
+) -> None:
+    orders, _ = fill(built)
+    rows = read(table="public.orders").orderBy("version").collect()
+    assert [row.op for row in rows] == ["c", "u", "u"]
+    after = rows[0].after
+    assert after.id == 1
+    assert after.name == FIRST[1]
+    assert after.amount == Decimal("12.50")
+    assert after.at == datetime(2024, 1, 2, 3, 4, 5, 500000, tzinfo=UTC).astimezone().replace(
+        tzinfo=None
+    )
+    assert after.day == date(2024, 1, 1)
+    assert after.raw == b"\x01\x02"
+    assert [row.missing for row in rows] == [None, ["name"], None]
+    assert rows[0].before is None
+    assert rows[2].before.id == 1
+    assert [row.key.id for row in rows] == [1, 1, 2]
+    assert {row.schema_version for row in rows} == {orders.schema_id}
+    assert rows[0].source.table == "public.orders"
+    assert [row.source.position for row in rows] == [1001, 1003, 1004]
+    assert {row.source.origin for row in rows} == {"log"}
+
+
+def test_dump_rows_and_absent_keys_are_marked(built: BuiltLog, read: Callable[..., Any]) -> None:
+    fill(built)
+    rows = read(table="public.users").orderBy("version").collect()
+    assert [(row.op, row.source.origin) for row in rows] == [
+        ("c", "log"),
+        ("d", "log"),
+        ("t", "log"),
+        ("r", "dump"),
+        ("d", "dump"),
+    ]
+    assert [row.key.id for row in rows] == [1, 1, None, 5, 6]
+
+
+def test_columns_are_pruned(built: BuiltLog, read: Callable[..., Any]) -> None:
+    fill(built)
+    frame = read(table="public.orders", columns="paid,id")
+    assert frame.schema["after"].dataType.fieldNames() == ["paid", "id"]
+    assert [tuple(row.after) for row in frame.orderBy("version").collect()] == [
+        (True, 1),
+        (False, 1),
+        (None, 2),
+    ]
+
+
+def test_envelope_is_debezium_json_of_all_tables_in_log_order(
+    built: BuiltLog, read: Callable[..., Any]
+) -> None:
+    fill(built)
+    rows = read().collect()
+    assert [row.version for row in rows] == sorted(row.version for row in rows)
+    assert [row.op for row in rows if row.table == "public.users"] == ["c", "d", "t", "r", "d"]
+    value = json.loads(rows[0].value)
+    assert json.loads(rows[0].key) == {"id": 1}
+    assert value["before"] is None
+    assert value["after"] == {
+        "id": 1,
+        "name": FIRST[1],
+        "amount": "12.50",
+        "at": "2024-01-02T03:04:05.500000Z",
+        "day": 19723,
+        "paid": True,
+        "raw": "AQI=",
+        "score": "NaN",
+    }
+    assert value["source"]["table"] == "orders"
+    assert value["source"]["lsn"] == 1001
+    assert value["source"]["snapshot"] == "false"
+    partial = json.loads(next(row.value for row in rows if row.version == rows[2].version))
+    assert partial["after"]["name"] == "__debezium_unavailable_value"
+    truncate = next(row for row in rows if row.op == "t")
+    assert truncate.key is None
+    only = read(tables="public.us*").collect()
+    assert {row.table for row in only} == {"public.users"}
+
+
+def test_raw_rows_carry_payload_table_and_schema(
+    built: BuiltLog, read: Callable[..., Any]
+) -> None:
+    fill(built)
+    built.control({"type": "note"})
+    rows = read(shape="raw").orderBy("offset").collect()
+    assert [row.kind for row in rows][-3:] == ["dump_row", "absent", "control"]
+    assert rows[0].payload[:1] == b"I"
+    assert json.loads(rows[0].schema)["columns"][0]["name"] == "id"
+    assert json.loads(rows[-1].payload) == {"type": "note"}
+    assert rows[-1].table is None
+
+
+def test_a_range_is_read_exactly(built: BuiltLog, read: Callable[..., Any]) -> None:
+    fill(built)
+    versions = [row.version for row in read().collect()]
+    part = read(startingOffset=versions[1], endingOffset=versions[4])
+    assert [row.version for row in part.collect()] == versions[1:4]
+
+
+def test_partitions_spread_segments(spark: Any, built: BuiltLog) -> None:
+    table = built.table("public.t", {"id": "int64", "x": "text"})
+    for segment in range(8):
+        for row in range(50):
+            built.insert(table, str(segment * 50 + row), "x" * 100)
+        built.flush()
+    reader = spark.read.format("tidelog").option("path", built.path).option("table", "public.t")
+    many = reader.option("partitionBytes", "10k").load()
+    assert many.rdd.getNumPartitions() > 2
+    assert sorted(row.key.id for row in many.collect()) == list(range(400))
+    assert reader.option("partitions", "2").load().rdd.getNumPartitions() == 2
+
+
+class Collector:
+    """A foreachBatch target that keeps each batch's rows."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Any]] = []
+
+    def __call__(self, frame: Any, _batch: int) -> None:
+        rows = frame.collect()
+        if rows:
+            self.batches.append(rows)
+
+
+def stream(spark: Any, built: BuiltLog, checkpoint: Path, **options: Any) -> list[list[Any]]:
+    """Run a stream with AvailableNow; the rows of its batches."""
+    found = Collector()
+    reader = spark.readStream.format("tidelog").option("path", built.path).options(**options)
+    query = (
+        reader.load()
+        .writeStream.foreachBatch(found)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(120)
+    assert not query.isActive
+    return found.batches
+
+
+def test_a_stream_goes_on_from_its_checkpoint(
+    spark: Any, built: BuiltLog, tmp_path: Path
+) -> None:
+    table = built.table("public.t", {"id": "int64"})
+    built.insert(table, "1")
+    built.flush()
+    first = stream(spark, built, tmp_path / "c", table="public.t")
+    assert [row.key.id for batch in first for row in batch] == [1]
+    built.insert(table, "2")
+    built.insert(table, "3")
+    built.flush()
+    second = stream(spark, built, tmp_path / "c", table="public.t")
+    assert [row.key.id for batch in second for row in batch] == [2, 3]
+    assert stream(spark, built, tmp_path / "c", table="public.t") == []
+
+
+def test_admission_limits_bound_micro_batches(
+    spark: Any, built: BuiltLog, tmp_path: Path
+) -> None:
+    table = built.table("public.t", {"id": "int64", "x": "text"})
+    for segment in range(6):
+        for row in range(10):
+            built.insert(table, str(segment * 10 + row), "x" * 100)
+        built.flush()
+    by_bytes = stream(spark, built, tmp_path / "b", shape="segments", maxBytesPerTrigger="3k")
+    assert [sum(row.rows for row in batch) for batch in by_bytes] == [20, 20, 20]
+    by_rows = stream(spark, built, tmp_path / "r", shape="segments", maxRecordsPerTrigger="30")
+    assert [sum(row.rows for row in batch) for batch in by_rows] == [30, 30]
+
+
+def test_a_removed_offset_stops_the_stream_with_a_way_on(
+    spark: Any, built: BuiltLog, tmp_path: Path
+) -> None:
+    table = built.table("public.t", {"id": "int64"})
+    built.insert(table, "1")
+    built.flush()
+    stream(spark, built, tmp_path / "c", table="public.t")
+    for row in range(2, 6):
+        built.insert(table, str(row))
+        built.flush()
+    EventLogMaintenance(built.path).retain(0, now_ms=4_000_000_000_000)
+    with pytest.raises(PySparkException) as caught:
+        stream(spark, built, tmp_path / "c", table="public.t")
+    found = find_error(str(caught.value))
+    assert type(found).__name__ == "OffsetGoneError"
+    assert "retention removed" in str(found)
+    assert "new checkpoint" in str(found)
+
+
+def test_a_recreated_log_stops_the_stream(spark: Any, tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path / "log")
+    table = built.table("public.t", {"id": "int64"})
+    built.insert(table, "1")
+    built.flush()
+    stream(spark, built, tmp_path / "c", table="public.t")
+    (tmp_path / "log").rename(tmp_path / "old")
+    again = BuiltLog(tmp_path / "log", start_offset=10_000)
+    again.table("public.t", {"id": "int64"})
+    with pytest.raises(PySparkException, match="recreated"):
+        stream(spark, again, tmp_path / "c", table="public.t")
+
+
+def test_a_typed_stream_stops_at_a_new_schema_version_and_goes_on_with_it(
+    spark: Any, built: BuiltLog, tmp_path: Path
+) -> None:
+    table = built.table("public.t", {"id": "int64"})
+    built.insert(table, "1")
+    built.flush()
+    query_started, release = threading.Event(), threading.Event()
+    found: list[int] = []
+
+    def batch(frame: Any, _number: int) -> None:
+        found.extend(row.key.id for row in frame.collect())
+        query_started.set()
+        release.wait(60)
+
+    reader = spark.readStream.format("tidelog").option("path", built.path)
+    query = (
+        reader.option("table", "public.t")
+        .load()
+        .writeStream.foreachBatch(batch)
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .start()
+    )
+    assert query_started.wait(120)
+    wider = built.table("public.t", {"id": "int64", "extra": "text"})
+    built.insert(wider, "2", "new")
+    built.flush()
+    release.set()
+    with pytest.raises(PySparkException, match=r"added extra.*restart the query"):
+        query.awaitTermination(120)
+    assert found == [1]
+    rows = [row for part in stream(spark, built, tmp_path / "c", table="public.t") for row in part]
+    assert [(row.after.id, row.after.extra) for row in rows] == [(2, "new")]
+
+
+def test_decode_errors_name_table_and_version_not_values(
+    built: BuiltLog, read: Callable[..., Any]
+) -> None:
+    table = built.table("public.t", {"id": "int64", "n": "int32"})
+    built.insert(table, "1", "7")
+    built.insert(table, "2", "secret-value")
+    version = built.flush().first
+    with pytest.raises(PySparkException) as caught:
+        read(table="public.t").collect()
+    found = find_error(str(caught.value))
+    assert type(found).__name__ == "DecodeError"
+    assert "public.t" in str(found)
+    assert "column n" in str(found)
+    assert str(version) in str(found) or "version" in str(found)
+    assert "secret-value" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shape": "typed"}, "needs the option 'table'"),
+        ({"tabel": "x"}, "unknown option 'tabel'"),
+        ({"table": "public.nothing"}, "no records of table public.nothing"),
+        ({"startingOffset": "yesterday"}, "must be earliest, latest or an offset"),
+    ],
+)
+def test_wrong_options_are_named(
+    built: BuiltLog, read: Callable[..., Any], options: dict[str, str], message: str
+) -> None:
+    fill(built)
+    with pytest.raises(PySparkException, match=message):
+        read(**options)
+
+
+def test_filters_narrow_what_is_read(built: BuiltLog, read: Callable[..., Any]) -> None:
+    fill(built)
+    versions = [row.version for row in read().collect()]
+    frame = read(filterPushdown="true")
+    found = frame.where(f"version > {versions[2]} and table = 'public.users'").collect()
+    assert [row.op for row in found] == ["d", "t", "r", "d"]
+
+
+def test_a_plain_session_finds_the_source_by_its_module(built: BuiltLog) -> None:
+    fill(built)
+    code = (
+        "from pyspark.sql import SparkSession\n"
+        "s = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')"
+        ".getOrCreate()\n"
+        f"print(s.read.format('tidelog').option('path', {built.path!r}).load().count())\n"
+        "s.stop()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.stdout.strip().endswith("8"), done.stderr[-2000:]
+
+

@@ -42,3 +42,35 @@ def test_row_that_moves_to_a_range_read_before_is_not_lost(
         live.check(key=("code",))
     finally:
         live.close()
+
+
+def test_key_that_another_row_moves_to_while_it_is_read_again_is_read_once_more(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both updates lack the TOASTed value. Invariant 3 (DESIGN.md §3)."""
+    live = Live(database, tmp_path, monkeypatch)
+    try:
+        live.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int, v text)")
+        live.sql.execute(f"INSERT INTO t SELECT i, 1, {WIDE} FROM generate_series(1, 9) i")
+        live.start()
+        moved = threading.Event()
+
+        def move() -> None:
+            if not moved.is_set():  # the first row was read, its progress is not stored
+                moved.set()
+                live.sql.execute("DELETE FROM t WHERE id = 105")
+                live.sql.execute("UPDATE t SET id = 105, n = 3 WHERE id = 6")
+                live.wait_for(
+                    lambda: any(e.op == "U" and e.n == 3 for e in live.events("public.t")),
+                    "the second move is emitted",
+                )
+
+        with failpoints.arm({"chunk.durable_before_progress": move}):
+            live.sql.execute("UPDATE t SET id = 105, n = 2 WHERE id = 5")
+            live.wait_for(
+                lambda: [e.n for e in live.events("public.t") if e.op == "r"] == [2, 3],
+                "the key is read once more",
+            )
+        assert live.events("public.t")[-1].row == live.source("t", ("id",))[("105",)]
+    finally:
+        live.close()

@@ -88,6 +88,7 @@ class Task:
     not_before: float = 0.0
     first_key: int = 0
     cut: bool = False  # its range is fixed: rows were read once
+    reread_number: int = 0  # of the newest request that reading the keys again answers
     order: float = 0.0  # sorts as the range's keys
     span: float = 1.0  # room in the order before the next range
     window: Window | None = None
@@ -146,7 +147,8 @@ class DumpCoordinator:
         self._started: set[tuple[str, str]] = set()
         self._starting: set[tuple[str, str]] = set()
         self._completing: set[tuple[str, str]] = set()
-        self._rereads: dict[Reread, dict[Key, None]] = {}
+        self._rereads: dict[Reread, dict[Key, int]] = {}  # key → number of its newest request
+        self._reread_number = 0
         self._next_chunk_at = 0.0
         self._calls: list[Callable[[], None]] = []
         self.counters = Counters()
@@ -174,7 +176,7 @@ class DumpCoordinator:
             if reread is not None:
                 self._rereads = {
                     Reread(entry["table"], tuple(entry["columns"])): {
-                        tuple(key): None for key in entry["keys"]
+                        tuple(key): 0 for key in entry["keys"]
                     }
                     for entry in reread.value
                 }
@@ -337,7 +339,8 @@ class DumpCoordinator:
             spot = Reread(str(schema.table), schema.match_key)
             wanted = self._rereads.setdefault(spot, {})
             before = len(wanted)
-            wanted.update((self._keys.texts(key), None) for key in keys)
+            self._reread_number += 1
+            wanted.update((self._keys.texts(key), self._reread_number) for key in keys)
             if len(wanted) != before:
                 self._store_rereads()
         self._wake()
@@ -413,12 +416,13 @@ class DumpCoordinator:
     def _next_reread(self) -> Task | None:
         busy = {t.table for t in [*self._inflight.values(), *self._retry] if t.dump is None}
         with self._reread_lock:
+            number = self._reread_number
             waiting = {spot: list(keys)[:KEYS_PER_CHUNK] for spot, keys in self._rereads.items()}
         for spot, keys in waiting.items():
             table = _table(spot.table)
             if keys and table not in busy:
                 request = ChunkRequest(table, keys=tuple(keys), key_columns=spot.columns)
-                return Task(table, None, None, request)
+                return Task(table, None, None, request, reread_number=number)
         return None
 
     def _next_of(self, dump: DumpState) -> Task | None:
@@ -716,7 +720,9 @@ class DumpCoordinator:
             spot = Reread(str(task.table), task.request.key_columns or ())
             wanted = self._rereads.get(spot, {})
             for key in keys:
-                wanted.pop(key, None)
+                # One that was asked for again since may have changed behind what was read.
+                if wanted.get(key, 0) <= task.reread_number:
+                    wanted.pop(key, None)
             if not wanted:
                 self._rereads.pop(spot, None)
             self._store_rereads()

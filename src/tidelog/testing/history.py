@@ -116,6 +116,9 @@ class History:
     def __init__(self, truth: Sequence[Transaction], records: Sequence[Change], begin: int) -> None:
         self.truth = truth
         self.records = records
+        self.reread: Sequence[tuple[int, int]] = ()
+        """Offsets ``[start, end)`` of chunks that complete keys whose records lacked columns."""
+        self._completed: dict[tuple[str, str], tuple[int, Rows]] = {}
         self._before = [t for t in truth if t.position < begin]
         self._after = [t for t in truth if t.position >= begin]
 
@@ -153,35 +156,49 @@ class History:
             for entry in transaction.audit:
                 state.apply_audit(entry)
         newest: dict[tuple[str, Key], int] = {}
-        expected = iter(self._expected())
-        within: tuple[Transaction, int] | None = None
+        expected = [(t, i) for t in self._after for i in range(len(t.changes) + 1)]
+        at = 0
         last_offset = -1
+
+        def end_transactions(position: int) -> None:
+            """Pass the ends of transactions up to a position: what their audit adds holds then."""
+            nonlocal at
+            while at < len(expected) and expected[at][1] == len(expected[at][0].changes):
+                if expected[at][0].position > position:
+                    return
+                for entry in expected[at][0].audit:
+                    state.apply_audit(entry)
+                at += 1
+
         for record in self.records:
             if record.offset <= last_offset:
                 raise self.fail(f"offset {record.offset} follows {last_offset}")
             last_offset = record.offset
             if record.op == "c":
+                control = json.loads(record.payload)
+                if control["type"] == "dump-completed":
+                    rows = state.tables.get(control["table"], {})
+                    place = (control["dump_id"], control["table"])
+                    self._completed[place] = (record.offset, dict(rows))
                 continue
+            end_transactions(record.position)
             if record.op in ("r", "a"):
-                if within is not None and within[1] < len(within[0].changes):
-                    raise self.fail(f"a dump row inside transaction {within[0].xid}")
+                if at < len(expected) and expected[at][1] > 0:
+                    raise self.fail(f"a dump row inside transaction {expected[at][0].xid}")
                 self._check_dump_row(record, state)
                 self._check_sequence(record, newest)
                 continue
-            while True:
-                transaction, index = next(expected, (None, 0))
-                if transaction is None:
-                    raise self.fail(
-                        f"{record.brief()} is not among the source's changes, or a second time",
-                        record.table,
-                        [record.old_key, record.new_key],
-                    )
-                if index < len(transaction.changes):
-                    break
-                for entry in transaction.audit:
-                    state.apply_audit(entry)
+            if at == len(expected):
+                raise self.fail(
+                    f"{record.brief()} is not among the source's changes, or a second time",
+                    record.table,
+                    [record.old_key, record.new_key],
+                )
+            transaction, index = expected[at]
+            if index == len(transaction.changes):
+                raise self.fail(f"{record.brief()} stands before its place")
             change = transaction.changes[index]
-            within = (transaction, index + 1)
+            at += 1
             if not _same(change, record):
                 raise self.fail(
                     f"the log holds\n  {record.brief()}\nwhere the source committed\n"
@@ -191,7 +208,7 @@ class History:
                 )
             state.apply(change)
             self._check_sequence(record, newest)
-        missing = [(t, i) for t, i in expected if i < len(t.changes)]
+        missing = [(t, i) for t, i in expected[at:] if i < len(t.changes)]
         if missing:
             transaction, index = missing[0]
             change = transaction.changes[index]
@@ -200,12 +217,6 @@ class History:
                 change.table,
                 [change.old_key, change.new_key],
             )
-
-    def _expected(self) -> Iterable[tuple[Transaction, int]]:
-        """(transaction, index of change); one index beyond the last ends each transaction."""
-        for transaction in self._after:
-            for index in range(len(transaction.changes) + 1):
-                yield transaction, index
 
     def _check_dump_row(self, record: Change, state: SourceState) -> None:
         rows = state.tables.get(record.table, {})
@@ -240,8 +251,58 @@ class History:
     # ------------------------------------------------------------ invariant 3
 
     def check_replay(self, dump: TableDump, source: Mapping[Key, Row]) -> None:
-        """Does replay from the dump's first record give the source's rows?"""
+        """Does replay from the dump's first record give the source's rows, now and then?
+
+        ``source``: the rows after the last record. Those when the dump was completed are known
+        from `check_order`; of these only the columns that no DDL touches are compared.
+        """
+        completed = self._completed.get((dump.dump_id, dump.table))
+        if completed is None:
+            raise self.fail(f"dump {dump.dump_id} of {dump.table} is done, the log does not say so")
+        end, rows = completed
+        names = {SEQUENCE, "v"}
+        then = {
+            key: {name: value for name, value in row.items() if name in names}
+            for key, row in rows.items()
+        }
+        replayed = self.replay(dump.table, dump.first_offset, end + 1)
+        coming = self._reread_after(dump.table, end)
+        leaves = any(
+            entry["op"] == "truncate-leaf" and entry["tbl"] == dump.table
+            for transaction in self.truth
+            for entry in transaction.audit
+        )
+        if leaves:  # their rows go when the dump that follows is complete
+            replayed = {key: row for key, row in replayed.items() if key in then}
+            coming |= set(then) - set(replayed)
+        self._compare(dump, replayed, then, f"as the dump is completed at {end}", coming)
         replayed = self.replay(dump.table, dump.first_offset)
+        self._compare(dump, replayed, source, "at the end", set())
+
+    def _reread_after(self, table: str, offset: int) -> set[Key]:
+        """Keys about to be completed: rows moved to them by records that lack columns."""
+        moved: set[Key] = set()
+        coming: set[Key] = set()
+        for record in self.records:
+            if record.table != table or record.new_key is None:
+                continue
+            if record.offset > offset:
+                if record.op == "r" and any(a <= record.offset < b for a, b in self.reread):
+                    coming.add(record.new_key)
+            elif UNCHANGED not in record.new.values():  # type: ignore[union-attr]
+                moved.discard(record.new_key)
+            elif record.old_key != record.new_key:
+                moved.add(record.new_key)
+        return moved & coming
+
+    def _compare(
+        self,
+        dump: TableDump,
+        replayed: Mapping[Key, Row],
+        source: Mapping[Key, Row],
+        when: str,
+        coming: set[Key],
+    ) -> None:
         wanted = dump.wanted or (lambda _key: True)
         ours = {key: row for key, row in replayed.items() if wanted(key)}
         theirs = {key: row for key, row in source.items() if wanted(key)}
@@ -249,8 +310,12 @@ class History:
             (
                 key
                 for key in ours.keys() | theirs.keys()
-                if (ours.get(key) is None) != (theirs.get(key) is None)
-                or any(ours[key].get(n) != value for n, value in theirs[key].items())
+                if ((ours.get(key) is None) != (theirs.get(key) is None) and key not in coming)
+                or any(
+                    ours[key].get(n) != value
+                    for n, value in theirs.get(key, {}).items()
+                    if key in ours
+                )
             ),
             key=str,
         )
@@ -259,27 +324,28 @@ class History:
         key = wrong[0]
         found, true = ours.get(key), theirs.get(key)
         columns = sorted(n for n in (true or {}) if (found or {}).get(n) != (true or {})[n])
-        how = (
-            "lacks it"
-            if found is None
-            else "has it although it is gone"
-            if true is None
-            else (f"differs in {', '.join(columns)}")
-        )
+        if found is None:
+            how = "lacks it"
+        elif true is None:
+            how = "has it although it is gone"
+        else:
+            how = f"differs in {', '.join(columns)}"
         raise self.fail(
             f"replay of {dump.table} from dump {dump.dump_id} (offset {dump.first_offset}) is not "
-            f"the source's table in {len(wrong)} keys; the first, {key}: replay {how}",
+            f"the source's table {when} in {len(wrong)} keys; the first, {key}: replay {how}",
             dump.table,
             [key],
         )
 
-    def replay(self, table: str, start: int) -> Rows:
-        """The table, from an empty one, by the records from ``start`` on, as an output does it."""
+    def replay(self, table: str, start: int, end: int | None = None) -> Rows:
+        """The table, from an empty one, by the records in ``[start, end)``, as an output does it."""
         rows: Rows = {}
         versions: dict[Key, int] = {}
         for record in self.records:
             if record.offset < start:
                 continue
+            if end is not None and record.offset >= end:
+                break
             if record.op == "c":
                 _delete_absent(json.loads(record.payload), table, rows, versions)
             elif record.table == table:

@@ -1,0 +1,89 @@
+"""`tidelog capture` as a process over one database, for tests that break what it stands on."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from tests.e2e.history_run import CaptureProcess
+
+from tidelog import runtime
+from tidelog.config import Config, load_config
+from tidelog.eventlog.reader import EventLog
+from tidelog.testing.oracle_wire import Change, read_event_log
+
+
+class Source:
+    """A database with a table ``app.t (id, v)``, and captures of it."""
+
+    def __init__(self, dsn: str, directory: Path, log: Path | None = None) -> None:
+        self.dsn = dsn
+        self.directory = directory
+        self.captures: list[CaptureProcess] = []
+        self.sql = psycopg.connect(dsn, autocommit=True)
+        self.sql.execute("CREATE SCHEMA app; CREATE TABLE app.t (id int PRIMARY KEY, v text)")
+        self.config_file = directory / "tidelog.yaml"
+        self.write_config(dsn, log or directory / "log")
+
+    def write_config(self, dsn: str, log: Path) -> None:
+        slot = "slot_" + self.dsn.rsplit("/", 1)[1]
+        self.config_file.write_text(
+            f"source: {{kind: postgres, url: '{dsn}', tables: ['app.*'], slot: {slot}}}\n"
+            f"log: {{path: {log}}}\nstate: {{url: 'sqlite:///{self.directory}/state.db'}}\n"
+            "capture: {flush_ms: 10, lease_ms: 1500}\n"
+        )
+
+    @property
+    def config(self) -> Config:
+        return load_config(self.config_file, {})
+
+    def start(self, failpoint: str = "") -> CaptureProcess:
+        log_file = self.directory / f"capture-{len(self.captures)}.log"
+        self.captures.append(CaptureProcess(self.config_file, log_file, failpoint))
+        return self.captures[-1]
+
+    def write(self, first: int, last: int, bytes_each: int = 8) -> None:
+        self.sql.execute(
+            "INSERT INTO app.t SELECT i, left(string_agg(md5(i::text || n), ''), %s::int) "
+            "FROM generate_series(%s::int, %s) i, generate_series(1, %s::int) n GROUP BY i "
+            "ORDER BY i",
+            (bytes_each, first, last, 1 + bytes_each // 32),
+        )
+
+    def records(self) -> list[Change]:
+        path = self.config.log.path
+        if not EventLog.exists(path):
+            return []
+        log = EventLog.open(path)
+        return read_event_log(log, log.head_offset, log.latest_offset())
+
+    def inserted(self) -> list[int]:
+        """The ids of inserts in the event log, in its order."""
+        return [int(r.new["id"] or 0) for r in self.records() if r.op == "I" and r.new]
+
+    def wait_for(self, what: Callable[[], Any], timeout_s: float = 60) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not what():
+            assert time.monotonic() < deadline, [c.log_file.read_text() for c in self.captures]
+            time.sleep(0.05)
+
+    def wait_led(self) -> str:
+        """Wait for the initial dump; who leads."""
+        self.wait_for(
+            lambda: any(
+                dump["status"] == "completed"
+                for dump in runtime.status(self.config).get("dumps", ())
+            )
+        )
+        return str(runtime.status(self.config)["leader"])
+
+    def close(self) -> None:
+        for capture in self.captures:
+            if not capture.died:
+                capture.stop()
+        with contextlib.suppress(psycopg.Error):
+            self.sql.close()

@@ -1,0 +1,166 @@
+"""Captures as processes: two on one log, a frozen leader, lost slots, bad set-ups, a full disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from tests.faults.capture_fixture import Source
+
+from tidelog import runtime
+from tidelog.eventlog.reader import EventLog
+from tidelog.testing.postgres import PostgresServer
+
+LEASE_S = 1.5
+
+
+@pytest.fixture
+def source(database: str, tmp_path: Path) -> Iterator[Source]:
+    made = Source(database, tmp_path)
+    made.write(1, 10)
+    yield made
+    made.close()
+
+
+def test_standby_takes_over_within_the_lease_when_the_leader_is_killed(source: Source) -> None:
+    """Invariants 1, 7 and 8 (DESIGN.md §3)."""
+    leader = source.start()
+    assert source.wait_led().endswith(f":{leader.process.pid}")
+    standby = source.start()
+    source.write(11, 20)
+    source.wait_for(lambda: source.inserted() == list(range(11, 21)))
+    time.sleep(2.0)
+    assert not standby.died
+    assert str(runtime.status(source.config)["leader"]).endswith(f":{leader.process.pid}")
+    leader.kill()
+    killed = time.monotonic()
+    source.write(21, 30)
+    source.wait_for(lambda: source.inserted() == list(range(11, 31)))
+    # the lease, the standby's interval, and opening a session on a busy machine
+    assert time.monotonic() - killed < LEASE_S + 10
+    assert str(runtime.status(source.config)["leader"]).endswith(f":{standby.process.pid}")
+
+
+def test_frozen_leader_adds_no_record_when_it_wakes_up(source: Source) -> None:
+    """Invariant 7 (DESIGN.md §3)."""
+    leader = source.start()
+    source.wait_led()
+    source.start()
+    time.sleep(2.5)
+    leader.send(signal.SIGSTOP)
+    source.write(11, 20)
+    source.wait_for(lambda: source.inserted() == list(range(11, 21)))
+    leader.send(signal.SIGCONT)
+    source.write(21, 30)
+    source.wait_for(lambda: source.inserted() == list(range(11, 31)))
+    time.sleep(1.0)
+    assert source.inserted() == list(range(11, 31))
+    assert not leader.died, "it stands by again"
+    epochs = [meta.epoch for meta in EventLog.open(source.config.log.path).chain().segments]
+    assert epochs == sorted(epochs)
+    assert len(set(epochs)) == 2
+
+
+def test_dropped_slot_ends_capture_with_what_to_do(source: Source) -> None:
+    source.start()
+    source.wait_led()
+    assert source.captures[0].stop() == 0
+    slot = source.config.source.slot
+    source.sql.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+    again = source.start()
+    assert again.process.wait(60) == 1
+    message = again.log_file.read_text()
+    assert slot in message
+    assert "Traceback" not in message
+
+
+def test_slot_dropped_under_a_running_capture_is_a_gap(source: Source) -> None:
+    running = source.start()
+    source.wait_led()
+    slot = source.config.source.slot
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        source.sql.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
+            "WHERE slot_name = %s AND active_pid IS NOT NULL",
+            (slot,),
+        )
+        try:
+            source.sql.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+            break
+        except psycopg.errors.ObjectInUse:
+            continue
+    source.write(11, 20)
+    assert running.process.wait(60) == 1
+    assert slot in running.log_file.read_text()
+    assert source.inserted() == []
+
+
+def test_wal_level_replica_is_a_set_up_error(tmp_path: Path) -> None:
+    with PostgresServer(16, {"wal_level": "replica"}) as server:
+        source = Source(server.create_database("plain"), tmp_path)
+        try:
+            capture = source.start()
+            assert capture.process.wait(60) == 2
+            assert "wal_level" in capture.log_file.read_text()
+        finally:
+            source.close()
+
+
+def test_wrong_password_is_a_set_up_error_and_not_shown(tmp_path: Path) -> None:
+    """Invariant 10 (DESIGN.md §3)."""
+    hba = ["host all guest 127.0.0.1/32 scram-sha-256"]
+    with PostgresServer(16, hba=hba) as server:
+        server.execute("CREATE USER guest REPLICATION PASSWORD 'right'")
+        dsn = server.create_database("shop")
+        source = Source(dsn, tmp_path)
+        try:
+            wrong = server.dsn("shop", user="guest", password="s3cret-wrong")
+            source.write_config(wrong, tmp_path / "log")
+            capture = source.start()
+            assert capture.process.wait(60) == 2
+            message = capture.log_file.read_text()
+            assert "password" in message
+            assert "s3cret-wrong" not in message
+        finally:
+            source.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB that a test may let grow."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
+    if os.geteuid() or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a tmpfs needs root")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_full_disk_stops_nothing_for_good_and_loses_nothing(
+    database: str, tmp_path: Path, small_disk: Path
+) -> None:
+    """Invariants 1 and 6 (DESIGN.md §3)."""
+    source = Source(database, tmp_path, log=small_disk / "log")
+    try:
+        capture = source.start()
+        source.wait_led()
+        for first in range(1, 801, 100):  # 8 MB of texts that do not compress well
+            source.write(first, first + 99, 10_000)
+        source.wait_for(lambda: "space" in capture.log_file.read_text())
+        before = source.inserted()
+        assert before == list(range(1, len(before) + 1))
+        assert len(before) < 800
+        subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+        source.wait_for(lambda: len(source.inserted()) >= 800, 90)
+        assert source.inserted() == list(range(1, 801))
+        assert not capture.died
+    finally:
+        source.close()

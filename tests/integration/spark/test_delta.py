@@ -1,0 +1,365 @@
+"""The Delta output on real Delta tables: exactness across replays, crashes and schema changes."""
+
+from __future__ import annotations
+
+import threading
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from tests.integration.spark.conftest import Lake
+from tidelog.errors import OutputError
+from tidelog.eventlog.consumers import Consumers
+from tidelog.model.schema import TableSchema
+from tidelog.outputs import delta as delta_module
+from tidelog.pipeline.run import Progress, run_pipeline
+from tidelog.testing.build_log import BuiltLog
+from tidelog.testing.pgoutput_messages import UNCHANGED
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = {"id": "int64", "name": "text", "amount": "decimal(10,2)"}
+
+
+def orders(built: BuiltLog, rows: int = 4) -> TableSchema:
+    table = built.table("public.orders", COLUMNS)
+    for number in range(rows):
+        built.insert(table, str(number), f"n{number}", "1.5")
+    built.flush()
+    return table
+
+
+def test_changes_reach_the_table_and_versions_are_kept(lake: Lake, built: BuiltLog) -> None:
+    table = orders(built)
+    seen: list[Progress] = []
+    end = lake.run(on_progress=seen.append)
+    assert end == built.log.latest_offset()
+    assert seen[-1].end == end
+    assert seen[-1].rows_by_table == {"public.orders": 4}
+    built.update(table, "1", "changed", "2.00")
+    built.delete(table, "3")
+    built.delete(table, "77")  # a row that the table never had
+    built.insert(table, "9", "new", None)
+    built.update(table, "9", "newer", None)
+    first = built.flush().first
+    lake.run()
+    assert lake.rows("public.orders") == [
+        (0, "n0", Decimal("1.50")),
+        (1, "changed", Decimal("2.00")),
+        (2, "n2", Decimal("1.50")),
+        (9, "newer", None),
+    ]
+    versions = {row["id"]: row["_version"] for row in lake.frame("public.orders").collect()}
+    assert versions[0] < versions[2] < first <= versions[1] < versions[9]
+
+
+def test_a_lost_checkpoint_changes_nothing(lake: Lake, built: BuiltLog) -> None:
+    """Invariant 2, no time travel: replaying everything must not bring older states back."""
+    table = orders(built)
+    lake.run()
+    built.update(table, "1", "changed", "2.00")
+    built.delete(table, "2")
+    built.flush()
+    lake.run()
+    before, commits = lake.rows("public.orders"), lake.commits("public.orders")
+    lake.run("another checkpoint")
+    assert lake.rows("public.orders") == before
+    assert lake.commits("public.orders") == commits
+
+
+def test_a_replay_cut_differently_brings_only_the_rest(lake: Lake, built: BuiltLog) -> None:
+    table = orders(built)
+    lake.run()
+    built.update(table, "1", "changed", "2.00")
+    built.flush()
+    lake.run("new checkpoint")  # one batch holds what is there and what is not
+    assert lake.rows("public.orders")[1] == (1, "changed", Decimal("2.00"))
+    assert lake.commits("public.orders") == 3  # create, append, one merge
+
+
+class CrashAfterWrite:
+    """An output that dies once, after its tables are committed and before Spark knows."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.name = inner.name
+        self.crashed = False
+
+    def prepare(self, generation: str) -> None:
+        self.inner.prepare(generation)
+
+    def write(self, batch: Any) -> None:
+        self.inner.write(batch)
+        if not self.crashed:
+            self.crashed = True
+            raise KeyError("a bug between the merge and the checkpoint")
+
+    def committed(self, table: Any) -> int | None:
+        committed: int | None = self.inner.committed(table)
+        return committed
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def test_a_crash_between_merge_and_checkpoint_applies_the_batch_once(
+    lake: Lake, built: BuiltLog
+) -> None:
+    """Invariant 8, crash anywhere (the pipeline's part), and 1, exactly once."""
+    table = orders(built)
+    lake.run()
+    built.update(table, "1", "changed", "2.00")
+    built.flush()
+    output = CrashAfterWrite(lake.output())
+    commits = lake.commits("public.orders")
+    assert lake.run(output=output) == built.log.latest_offset()  # retried by the loop
+    assert output.crashed
+    assert lake.commits("public.orders") == commits + 1
+    assert lake.rows("public.orders")[1] == (1, "changed", Decimal("2.00"))
+
+
+def test_partial_rows_keep_what_they_do_not_tell(lake: Lake, built: BuiltLog) -> None:
+    table = orders(built)
+    lake.run()
+    built.update(table, "1", UNCHANGED, "7.00")  # base in the table
+    built.insert(table, "5", "five", "5.00")
+    built.update(table, "5", UNCHANGED, "6.00")  # base in the batch
+    built.update(table, "99", UNCHANGED, "1.00")  # base nowhere: never inserted
+    built.flush()
+    lake.run()
+    rows = {row[0]: row[1:] for row in lake.rows("public.orders")}
+    assert rows[1] == ("n1", Decimal("7.00"))
+    assert rows[5] == ("five", Decimal("6.00"))
+    assert 99 not in rows
+
+
+def test_a_key_change_moves_the_row(lake: Lake, built: BuiltLog) -> None:
+    table = orders(built)
+    lake.run()
+    built.update(table, "50", "moved", "9.00", key=["2"])
+    built.insert(table, "2", "again", "1.00")
+    built.flush()
+    lake.run()
+    rows = {row[0]: row[1] for row in lake.rows("public.orders")}
+    assert rows == {0: "n0", 1: "n1", 2: "again", 3: "n3", 50: "moved"}
+
+
+def test_truncate_empties_and_later_rows_stay(lake: Lake, built: BuiltLog) -> None:
+    table = orders(built)
+    lake.run()
+    built.update(table, "1", "lost", "9.00")
+    built.flush()
+    built.truncate(table)
+    built.insert(table, "7", "after", "1.00")
+    built.flush()
+    lake.run()
+    assert lake.rows("public.orders") == [(7, "after", Decimal("1.00"))]
+    built.truncate(table)
+    built.flush()
+    lake.run()
+    assert lake.rows("public.orders") == []
+
+
+def test_a_completed_dump_deletes_absent_rows(lake: Lake, built: BuiltLog) -> None:
+    """Invariant 3, complete: rows that vanished without row events are gone after a full dump."""
+    table = orders(built)
+    lake.run()
+    built.update(table, "3", "in the log", "3.00")
+    first = built.flush().first
+    built.chunk(table, [["0", "dumped", "1.00"]])
+    built.control(
+        {
+            "type": "dump-completed",
+            "dump_id": "d1",
+            "table": "public.orders",
+            "first_offset": first,
+            "delete_absent": True,
+        }
+    )
+    lake.run()
+    rows = {row[0]: row[1] for row in lake.rows("public.orders")}
+    assert rows == {0: "dumped", 3: "in the log"}
+
+
+def test_a_dump_that_completes_in_a_later_batch_deletes_too(lake: Lake, built: BuiltLog) -> None:
+    table = orders(built)
+    lake.run()
+    first = built.writer.next_offset
+    built.chunk(table, [["0", "dumped", "1.00"]])
+    lake.run()
+    built.control(
+        {
+            "type": "dump-completed",
+            "dump_id": "d1",
+            "table": "public.orders",
+            "first_offset": first,
+            "delete_absent": True,
+        }
+    )
+    lake.run()
+    assert [row[0] for row in lake.rows("public.orders")] == [0]
+
+
+def test_added_columns_and_widened_types_evolve_the_table(lake: Lake, built: BuiltLog) -> None:
+    old = built.table("public.t", {"id": "int32", "n": "int32", "d": "decimal(8,2)"})
+    built.insert(old, "1", "10", "1.25")
+    built.flush()
+    lake.run()
+    new = built.table(
+        "public.t", {"id": "int64", "n": "int64", "d": "decimal(12,2)", "added col": "text"}
+    )
+    built.insert(old, "2", "20", "2.25")  # both versions in one batch
+    built.insert(new, "5000000000", "6000000000", "1234567890.25", "x")
+    built.update(new, "1", "11", "1.50", "y")
+    built.flush()
+    lake.run()
+    assert lake.rows("public.t") == [
+        (1, 11, Decimal("1.50"), "y"),
+        (2, 20, Decimal("2.25"), None),
+        (5_000_000_000, 6_000_000_000, Decimal("1234567890.25"), "x"),
+    ]
+    dropped = built.table("public.t", {"id": "int64", "d": "decimal(12,2)", "added col": "text"})
+    built.insert(dropped, "3", "3.00", None)
+    built.flush()
+    lake.run()
+    assert lake.rows("public.t")[2][:3] == (3, None, Decimal("3.00"))
+
+
+def test_an_impossible_change_of_type_says_what_to_do(lake: Lake, built: BuiltLog) -> None:
+    old = built.table("public.t", {"id": "int64", "n": "text"})
+    built.insert(old, "1", "a")
+    built.flush()
+    lake.run()
+    new = built.table("public.t", {"id": "int64", "n": "int64"})
+    built.insert(new, "2", "3")
+    built.flush()
+    output = lake.output()
+    try:
+        output.prepare(built.log.generation)
+        from tidelog.ports import OutputBatch, TableRange
+
+        batch = OutputBatch(
+            built.log.generation,
+            built.log.head_offset,
+            built.log.latest_offset(),
+            (TableRange(old.table, frozenset({1, 2}), 2, 100),),
+        )
+        with pytest.raises(OutputError, match=r"column n of public.t is bigint now and was string"):
+            output.write(batch)
+    finally:
+        output.close()
+
+
+def test_many_tables_and_patterns(lake: Lake, built: BuiltLog) -> None:
+    orders(built)
+    for number in range(3):
+        table = built.table(
+            f"app.t{number}", {"a": "text", "b": "int32", "v": "text"}, ("b", "a"), relation_id=9
+        )
+        built.insert(table, "é/x", "1", f"v{number}")
+    built.flush()
+    lake.run(output=lake.output(tables=("app.*",)))
+    assert [lake.rows(f"app.t{n}", "a") for n in range(3)] == [
+        [("é/x", 1, f"v{n}")] for n in range(3)
+    ]
+    assert not (lake.root / "lake" / "public").exists()
+
+
+def test_folds_in_parts_and_blocks_give_the_same(
+    lake: Lake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch folded by several tasks, then by Spark, equals the batch folded by one."""
+    monkeypatch.setattr(delta_module, "_PART_BYTES", 300)
+    table = orders(built)
+    lake.run()
+    assert len(lake.rows("public.orders")) == 4
+    for step in range(6):
+        built.update(table, "1", UNCHANGED if step % 2 else f"step {step}", f"{step}.00")
+        built.update(table, "2", f"two {step}", "1.00")
+        built.insert(table, str(20 + step), f"x{step}", "1.00")
+        if step == 3:
+            built.delete(table, "2")
+            built.insert(table, "2", "born again", "3.00")
+        built.flush()
+    built.update(table, "2", UNCHANGED, "8.00")
+    built.delete(table, "21")
+    built.flush()
+    lake.run()
+    rows = {row[0]: row[1:] for row in lake.rows("public.orders")}
+    assert rows[1] == ("step 4", Decimal("5.00"))
+    assert rows[2] == ("two 5", Decimal("8.00"))
+    assert sorted(rows) == [0, 1, 2, 3, 20, 22, 23, 24, 25]
+
+
+def test_a_foreign_table_and_another_generation_are_refused(
+    lake: Lake, built: BuiltLog, spark: Any
+) -> None:
+    table = orders(built)
+    spark.range(3).write.format("delta").save(f"{lake.path}/public/orders")
+    with pytest.raises(OutputError, match="Tidelog did not make"):
+        lake.run()
+    spark.sql(
+        f"ALTER TABLE delta.`{lake.path}/public/orders` "
+        "SET TBLPROPERTIES ('tidelog.generation' = 'older')"
+    )
+    with pytest.raises(OutputError, match="filled from generation older"):
+        lake.run()
+    assert table.table.name == "orders"
+
+
+def test_a_table_without_key_is_refused_with_its_name(lake: Lake, built: BuiltLog) -> None:
+    table = built.table("public.nokey", {"x": "text"}, key=())
+    built.insert(table, "1")
+    built.flush()
+    with pytest.raises(OutputError, match=r"public.nokey has no primary key"):
+        lake.run()
+
+
+def test_the_stream_follows_the_log_and_stops(lake: Lake, built: BuiltLog, spark: Any) -> None:
+    """Streaming, not --once; and the pipeline is a consumer that retention waits for."""
+    table = orders(built)
+    stop, caught_up = threading.Event(), threading.Event()
+    seen: list[Progress] = []
+
+    def progress(done: Progress) -> None:
+        seen.append(done)
+        caught_up.set()
+
+    output = lake.output()
+    thread = threading.Thread(
+        target=run_pipeline,
+        args=(spark, built.path, [output], str(lake.root / "c")),
+        kwargs={"on_progress": progress, "stop": stop, "name": "lake"},
+    )
+    thread.start()
+    try:
+        assert caught_up.wait(120)
+        caught_up.clear()
+        built.insert(table, "8", "late", None)
+        built.flush()
+        assert caught_up.wait(120)
+    finally:
+        stop.set()
+        thread.join(120)
+        output.close()
+    assert not thread.is_alive()
+    assert lake.rows("public.orders")[-1] == (8, "late", None)
+    consumer = next(c for c in Consumers(built.log.storage).all() if c.name == "lake")
+    assert consumer.offset == built.log.latest_offset() == seen[-1].end
+
+
+def test_infinite_times_survive(lake: Lake, built: BuiltLog) -> None:
+    table = built.table("public.t", {"id": "int64", "at": "timestamptz", "day": "date"})
+    built.insert(table, "1", "infinity", "infinity")
+    built.insert(table, "2", "-infinity", "-infinity")
+    built.insert(table, "3", "0044-03-15 12:00:00+00 BC", "0044-03-15 BC")
+    built.flush()
+    lake.run()
+    stored = lake.frame("public.t").selectExpr("id", "unix_micros(at) a", "unix_date(day) d")
+    read = lake.spark.read.format("tidelog").option("path", built.path)
+    sent = read.option("table", "public.t").load()
+    sent = sent.selectExpr("key.id", "unix_micros(after.at) a", "unix_date(after.day) d")
+    assert sorted(map(tuple, stored.collect())) == sorted(map(tuple, sent.collect()))
+
+

@@ -96,9 +96,8 @@ class SchemaRegistry(Protocol):
 class ChunkRequest:
     """One SELECT. Either a range ``after < key`` limited to ``limit_rows``, or ``keys``.
 
-    Bounds are the texts of the key's columns, in `TableSchema.key` order. ``keys`` are of
-    ``key_columns``, in that order; None: of `TableSchema.key`. Records name keys by
-    `TableSchema.match_key`, which may be others.
+    Bounds are texts of the columns of `TableSchema.match_key`, the key that records are known by.
+    ``keys`` are of ``key_columns``, in that order; None: of `TableSchema.key`.
     """
 
     table: TableName

@@ -322,12 +322,15 @@ dump: {{chunk_rows: {self.chunk_rows}}}
             replayed = replay([e for e in events if e.offset >= done.control["first_offset"]])
             if done.control["delete_absent"]:
                 whole = True
-                assert replayed == now, "replay from the dump's first record"
+                assert replayed == now, (
+                    f"replay of the dump: {_differ(replayed, now)}"
+                )
             else:
                 wrong = {k for k, row in replayed.items() if now.get(k) != row}
                 assert not wrong, f"replay of keys {wrong}"
         if whole:
-            assert replay(events) == now, "replay with deletion of absent keys"
+            replayed = replay(events)
+            assert replayed == now, f"replay of everything: {_differ(replayed, now)}"
         return events
 
 
@@ -411,6 +414,11 @@ def check_no_time_travel(events: Sequence[Event]) -> None:
             stale |= event.key in gone and event.n <= known
             assert not stale, f"key {event.key} went back in time: {event.n} after {known}"
             newest[event.key] = event.n
+
+
+def _differ(replayed: dict[Key, Row], now: dict[Key, Row]) -> str:
+    differing = sorted(k for k in {*replayed, *now} if replayed.get(k) != now.get(k))
+    return f"keys {differing} differ, {len(now)} rows in the source"
 
 
 def replay(events: Sequence[Event]) -> dict[Key, Row]:

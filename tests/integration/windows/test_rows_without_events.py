@@ -170,6 +170,7 @@ def test_new_table_is_dumped_once_earlier_writers_have_ended(
         early.commit()
     live.sql.execute("INSERT INTO late VALUES (2, 1)")
     live.wait_for(lambda: live.completions("public.late"), "it is dumped")
+    live.sql.execute("INSERT INTO late VALUES (3, 1)")
     live.check("public.late")
 
 

@@ -13,6 +13,7 @@ from tests.integration.windows import mutations
 from tests.integration.windows.live import Live, at, check_no_time_travel
 from tests.integration.windows.rules import Make, rule
 
+from tidelog.capture.engine import CaptureOptions
 from tidelog.capture.windows import Windows
 from tidelog.runtime import capturing
 
@@ -89,6 +90,27 @@ def test_transactions_given_up_for_lack_of_room(
     live.catch_up()
     live.dumped(live.dump())
     live.hung[0].release()
+    live.check()
+
+
+@rule(mutations.visible_to_one_is_forgotten)
+def test_transaction_that_becomes_visible_after_the_read(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Snapshots taken later see it; the open window's does not, and needs its keys."""
+    often = functools.partial(CaptureOptions, journal_prune_entries=-1)
+    monkeypatch.setattr(capturing, "CaptureOptions", often)
+    live = ten_rows(make(chunk_rows=5))
+
+    def release() -> None:
+        live.hung[0].release()
+        live.one("SELECT pg_sleep(0.5)")  # housekeeping forgets what is visible, each 0.1 s
+
+    with (
+        at("chunk.after_high", lambda: live.hang_emitted("UPDATE t SET n = 2 WHERE id = 9")),
+        at("chunk.after_read", release, hit=2),
+    ):
+        live.dumped(live.dump())
     live.check()
 
 

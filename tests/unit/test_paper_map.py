@@ -1,0 +1,61 @@
+"""docs/PAPER_MAP.md names symbols and tests that exist, and every row names both."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "PAPER_MAP.md").read_text()
+SYMBOL = re.compile(r"`(tidelog[\w.]*):([\w.]+)`")
+TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+ROWS = [
+    line
+    for line in TEXT.splitlines()
+    if line.startswith("| ") and "| ours |" not in line and "|---" not in line
+]
+
+
+@functools.cache
+def functions_of(path: str) -> frozenset[str]:
+    tree = ast.parse((ROOT / path).read_text())
+    return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row[2:50].strip() for row in ROWS])
+def test_every_row_names_a_symbol_and_a_test(row: str) -> None:
+    assert SYMBOL.search(row)
+    assert TEST.search(row)
+
+
+@pytest.mark.parametrize("step", range(1, 8))
+def test_every_step_of_the_algorithm_has_a_row(step: int) -> None:
+    assert any(row.startswith(f"| ({step}) |") for row in ROWS)
+
+
+@pytest.mark.parametrize(("module", "name"), sorted(set(SYMBOL.findall(TEXT))))
+def test_symbol_exists(module: str, name: str) -> None:
+    functools.reduce(getattr, name.split("."), importlib.import_module(module))
+
+
+@pytest.mark.parametrize(("path", "name"), sorted(set(TEST.findall(TEXT))))
+def test_test_exists(path: str, name: str) -> None:
+    assert name in functions_of(path)
+
+
+def test_every_mutation_is_used() -> None:
+    """A way of breaking a rule that no test is run with proves nothing."""
+    directory = "tests/integration/windows"
+    tree = ast.parse((ROOT / directory / "mutations.py").read_text())
+    mutations = {
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    }
+    used = "".join(path.read_text() for path in (ROOT / directory).glob("test_*.py"))
+    assert {name for name in mutations if f"mutations.{name}" not in used} == set()

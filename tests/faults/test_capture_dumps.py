@@ -6,9 +6,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.integration.windows.live import Live
+from tests.integration.windows.live import Live, at, crash
 
-from tidelog import failpoints
+from tidelog import failpoints, runtime
 
 WIDE = "(SELECT string_agg(md5(i::text || n), '') FROM generate_series(1, 300) n)"
 
@@ -72,5 +72,37 @@ def test_key_that_another_row_moves_to_while_it_is_read_again_is_read_once_more(
                 "the key is read once more",
             )
         assert live.events("public.t")[-1].row == live.source("t", ("id",))[("105",)]
+    finally:
+        live.close()
+
+
+def test_renamed_column_dumps_the_table_although_capture_dies_when_it_sees_it(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The schema store knows the version by then, so a restart sees no change in the log."""
+    live = Live(database, tmp_path, monkeypatch)
+    try:
+        live.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int, a text)")
+        live.sql.execute("INSERT INTO t SELECT i, 1, 'a' FROM generate_series(1, 9) i")
+        live.start()
+        live.sql.execute("INSERT INTO t VALUES (10, 1, 'a')")
+        live.dumped(live.dump())
+        live.catch_up()
+        with at("put.before_link", crash, hit=2):  # the first is the version itself
+            with live.sql.transaction():
+                live.sql.execute("ALTER TABLE t RENAME COLUMN a TO b")
+                live.sql.execute("INSERT INTO t VALUES (11, 1, 'b')")
+            live.crashes()
+        live.start()
+        live.wait_for(
+            lambda: [
+                dump["status"]
+                for dump in runtime.status(live.config).get("dumps", ())
+                if "renamed" in dump["reason"]
+            ]
+            == ["completed"],
+            "the table is dumped for the new name",
+        )
+        live.check()
     finally:
         live.close()

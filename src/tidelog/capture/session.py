@@ -14,7 +14,7 @@ from tidelog.capture.dumps import DUMP_PREFIX, REREAD_KEY, DumpCoordinator
 from tidelog.capture.engine import CaptureEngine
 from tidelog.errors import SourceError, TidelogError
 from tidelog.model.records import ChunkMeta
-from tidelog.model.schema import TableName
+from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Catalogue, ChunkReader, LogReader, SchemaSeen, StateStore
 
 logger = logging.getLogger(__name__)
@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 INITIAL_DUMP = "initial"
 STATUS_KEY = "status"
 GENERATION_KEY = "log-generation"
+JUDGED_KEY = "judged-schemas"
 STATUS_EVERY_S = 1.0
 LOOK_EVERY_S = 5.0
 MAINTAIN_EVERY_S = 30.0
@@ -85,7 +86,7 @@ class CaptureSession:
         self._ended = threading.Event()
         self._failure: BaseException | None = None
         self._watch = watch(self._dump_again)
-        self._schema_dumps: list[tuple[TableName, str]] = []
+        self._schemas_seen: list[SchemaSeen] = []
 
     def run(self, stop: threading.Event) -> None:
         """Until ``stop`` or the first failure of any part, which is raised."""
@@ -120,7 +121,7 @@ class CaptureSession:
         if stored is not None and stored.value == self._generation:
             return
         if stored is not None:
-            for prefix in (DUMP_PREFIX, REREAD_KEY, SHAPES_KEY):
+            for prefix in (DUMP_PREFIX, REREAD_KEY, SHAPES_KEY, JUDGED_KEY):
                 for key in self._state.keys(prefix):
                     self._state.delete(key)
         self._state.put(GENERATION_KEY, self._generation, None)
@@ -133,9 +134,24 @@ class CaptureSession:
 
     def on_schema(self, seen: SchemaSeen) -> None:
         """Told by the engine; the dump, if one is due, is asked for by the housekeeping."""
-        reason = changes_rows(seen)
+        self._schemas_seen.append(seen)
+
+    def _judge(self, seen: SchemaSeen) -> None:
+        """Ask for a dump if the change calls for one.
+
+        It is held against the version judged last, which is stored after the dump was asked for: so
+        neither a crash in between hides the change, nor a chunk that met the version before.
+        """
+        stored = self._state.get(JUDGED_KEY)
+        judged: dict[str, Any] = dict(stored.value) if stored is not None else {}
+        name = str(seen.schema.table)
+        previous = TableSchema.from_json(judged[name]) if name in judged else seen.previous
+        if name in judged and previous == seen.schema:
+            return
+        reason = changes_rows(SchemaSeen(seen.schema, previous))
         if reason is not None and seen.schema.key:
-            self._schema_dumps.append((seen.schema.table, reason))
+            self._dump_again(seen.schema.table, reason)
+        self._state.put(JUDGED_KEY, {**judged, name: seen.schema.to_json()}, None)
 
     # ------------------------------------------------------------ threads
 
@@ -157,8 +173,8 @@ class CaptureSession:
         every = {"status": STATUS_EVERY_S, "look": LOOK_EVERY_S, "maintain": MAINTAIN_EVERY_S}
         while not self._ended.wait(0.1):
             self._housekeeping.commands(self.coordinator)
-            while self._schema_dumps:
-                self._dump_again(*self._schema_dumps.pop(0))
+            while self._schemas_seen:
+                self._judge(self._schemas_seen.pop(0))
             now = time.monotonic()
             for work in [name for name, at in due.items() if now >= at]:
                 due[work] = now + every[work]

@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tidelog.model.records import ChunkMeta
 from tidelog.testing.oracle_wire import UNCHANGED, Change, Key, Row, Transaction, Value
@@ -174,6 +175,8 @@ class History:
             if record.offset <= last_offset:
                 raise self.fail(f"offset {record.offset} follows {last_offset}")
             last_offset = record.offset
+            if record.op == "M":
+                continue
             if record.op == "c":
                 control = json.loads(record.payload)
                 if control["type"] == "dump-completed":
@@ -338,7 +341,7 @@ class History:
         )
 
     def replay(self, table: str, start: int, end: int | None = None) -> Rows:
-        """The table, from an empty one, by the records in ``[start, end)``, as an output does it."""
+        """The table as an output has it that began, empty, with the records in ``[start, end)``."""
         rows: Rows = {}
         versions: dict[Key, int] = {}
         for record in self.records:
@@ -418,7 +421,7 @@ def check_chunks(
             ranges.setdefault((chunk.dump_id, chunk.table), []).append(chunk)
     for (dump_id, table), found in ranges.items():
         found.sort(key=lambda c: c.order)
-        for before, after in zip(found, found[1:], strict=False):
+        for before, after in pairwise(found):
             high, low = before.high_key, after.low_key
             if high is None or low is None or sort_key(table, high) > sort_key(table, low):  # type: ignore[operator]
                 raise HistoryError(

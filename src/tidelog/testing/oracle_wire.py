@@ -234,6 +234,8 @@ def _change(log: EventLog, record: dict[str, object]) -> Change:
     }
     if kind == Kind.CONTROL:
         return Change("c", "", payload, **place)  # type: ignore[arg-type]
+    if kind == Kind.MESSAGE:
+        return Change("M", "", payload, **place)  # type: ignore[arg-type]
     schema = log.schemas.get(schema_id)
     table, key = str(schema.table), schema.match_key
     if kind == Kind.TRUNCATE:

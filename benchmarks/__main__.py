@@ -30,7 +30,7 @@ def main() -> int:
     for name in arguments.names or known:
         print(f"\n== {name}", flush=True)
         options = QUICK.get(name, ["--quick"]) if arguments.quick else []
-        command = [sys.executable, str(HERE / f"bench_{name}.py"), *options]
+        command = [sys.executable, "-m", f"benchmarks.bench_{name}", *options]
         if subprocess.run(command, check=False).returncode:
             failed.append(name)
     if failed:

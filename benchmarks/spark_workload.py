@@ -1,4 +1,4 @@
-"""An event log of 10-column rows of about 180 bytes, made without a database, and a process meter."""
+"""An event log of 10-column rows of about 180 bytes, and a meter of processes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """The Delta output: a copy of each table, kept by MERGE, exactly once.
 
 Per batch and table: executors decode the range and fold it to the newest state per key; one MERGE
-brings it over. What is done is read from the table itself: a MERGE commits the batch's end offset as
-Delta's transaction version (application: log generation and output), and a batch's part below the
-committed offset is skipped. So a batch may come again, cut differently, also from a new checkpoint.
+brings it over. What is done is read from the table itself: a MERGE commits the batch's end offset
+as Delta's transaction version (application: log generation and output), and a batch's part below
+the committed offset is skipped. So a batch may come again, cut differently, also from a new
+checkpoint. Names in SQL are quoted by `tidelog.outputs.delta_table.quoted`.
 """
 
 from __future__ import annotations
@@ -190,7 +191,8 @@ class DeltaOutput:
                 self._write_rows(delta, task, schema, parts)
             elif task.gone_below and exists:
                 version = quoted(self._version_column)
-                session.sql(f"DELETE FROM {delta.sql_name} WHERE {version} < {task.gone_below}")
+                where = f"{version} < {task.gone_below}"
+                session.sql(f"DELETE FROM {delta.sql_name} WHERE {where}")  # noqa: S608
         finally:
             session.conf.unset(_TXN_APP)
             session.conf.unset(_TXN_VERSION)
@@ -274,7 +276,7 @@ class DeltaOutput:
         values = ", ".join([*(f"s.{name}" for name in names), f"s.{CHANGE_VERSION}"])
         newer = f"s.{CHANGE_VERSION} > t.{version}"
         statement = (
-            f"MERGE INTO {delta.sql_name} t USING {view} s ON {keys} "
+            f"MERGE INTO {delta.sql_name} t USING {view} s ON {keys} "  # noqa: S608
             f"WHEN MATCHED AND {newer} AND s.{CHANGE_OP} = 'd' THEN DELETE "
             f"WHEN MATCHED AND {newer} THEN UPDATE SET {', '.join(updates)} "
             f"WHEN NOT MATCHED AND s.{CHANGE_OP} = 'u' AND s.{CHANGE_MISSING} IS NULL "

@@ -1,7 +1,8 @@
-"""One Delta table of the lake: where it is, how it is made, and how it follows its source's schema."""
+"""One Delta table of the lake: where it is, how it is made, how it follows its source's schema."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 GENERATION_PROPERTY = "tidelog.generation"
 TABLE_PROPERTY = "tidelog.table"
+DROPPED_PROPERTY = "tidelog.dropped"  # columns that the source dropped, as a JSON list
 
 # Characters that Parquet column names may hold only under Delta's column mapping.
 _UNMAPPED = set(" ,;{}()\n\t=")
@@ -44,8 +46,11 @@ def literal(text: str) -> str:
 
 def path_of(root: str, table: TableName) -> str:
     """``root/namespace/name``; a slash or percent sign inside a name is percent-encoded."""
-    parts = [quote(part, safe=" !$&'()*+,;=:@~ÿ") if _odd(part) else part for part in _parts(table)]
+    parts = [quote(part, safe=_PLAIN) if _odd(part) else part for part in _parts(table)]
     return "/".join([root.rstrip("/"), *parts])
+
+
+_PLAIN = " !$&'()*+,;=:@~"
 
 
 def _parts(table: TableName) -> tuple[str, str]:
@@ -127,11 +132,13 @@ class DeltaTable:
     def evolve(self, schema: TableSchema) -> None:
         """Add columns and widen types so that rows of ``schema`` fit.
 
-        A column that the source dropped stays; its later rows are null. Raises OutputError for a
-        change of type that can't be made in place.
+        A column that the source dropped stays as it was, null in later rows; if the source adds it
+        again, the old values go. Raises OutputError for a change of type that can't be made in
+        place.
         """
         self._check_names(schema)
         current = self.column_types()
+        self._forget_dropped(schema, current)
         folded = {name.lower(): name for name in current}
         added = [c for c in schema.columns if c.name.lower() not in folded]
         if added:
@@ -154,6 +161,19 @@ class DeltaTable:
                 )
             self._set("delta.enableTypeWidening", "true")
             self.spark.sql(f"ALTER TABLE {self.sql_name} ALTER COLUMN {quoted(name)} TYPE {want}")
+
+    def _forget_dropped(self, schema: TableSchema, current: dict[str, str]) -> None:
+        names = {name.lower() for name in schema.column_names}
+        known: list[str] = json.loads(self.property(DROPPED_PROPERTY) or "[]")
+        dropped = [n for n in current if n.lower() not in names and n != self.version_column]
+        if dropped == known:
+            return
+        again = [name for name in known if name not in dropped and name in current]
+        if again:
+            # Before the property: a crash between the two does this twice, never not at all.
+            nulls = ", ".join(f"{quoted(name)} = NULL" for name in again)
+            self.spark.sql(f"UPDATE {self.sql_name} SET {nulls}")  # noqa: S608
+        self._set(DROPPED_PROPERTY, json.dumps(dropped))
 
     def _set(self, name: str, value: str) -> None:
         self.spark.sql(

@@ -1,5 +1,6 @@
-"""From the event log to destinations, on Spark. The only place, with `tidelog.outputs`, that imports
-pyspark.
+"""From the event log to destinations, on Spark.
+
+The only place, with `tidelog.outputs`, that imports pyspark.
 """
 
 from tidelog.pipeline.session import spark_session

@@ -1,8 +1,8 @@
 """Spark's Python worker daemon, warmed up (``spark.python.daemon.module`` of our session).
 
-The daemon forks a worker per task slot: what it has imported and compiled, they have. Spark runs one
-daemon per worker module (``sys.argv[1]``): the executors' one gets the decoder, those that plan reads
-only the source.
+The daemon forks a worker per task slot: what it has imported and compiled, they have. Spark runs
+one daemon per worker module (``sys.argv[1]``): the executors' one gets the decoder, those that plan
+reads only the source.
 """
 
 from __future__ import annotations

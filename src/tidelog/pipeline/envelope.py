@@ -2,8 +2,8 @@
 
 The JSON is put together column-wise by Arrow's string kernels, so its cost is per column and batch,
 not per row and cell. Values as Debezium writes them with ``decimal.handling.mode=string`` and
-``time.precision.mode=microseconds``: dates are days, timestamps microseconds since 1970, instants ISO
-texts, binary is base64, an unchanged TOASTed value is ``__debezium_unavailable_value``.
+``time.precision.mode=microseconds``: dates are days, timestamps microseconds since 1970, instants
+ISO texts, binary is base64, an unchanged TOASTed value is ``__debezium_unavailable_value``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def _of_table(
     asked = list(dict.fromkeys([*names, *written.match_key]))
     decoded = decode(records, written, columns=asked)
     n = len(decoded)
-    assert decoded.after is not None and decoded.before is not None
+    assert decoded.after is not None
+    assert decoded.before is not None
     keys = key_struct(decoded, pa.struct([_field(decoded.after, n) for n in written.match_key]))
     missing = None if decoded.missing is None else decoded.missing[:, : len(names)]
     after = json_rows(decoded.after, names, missing)

@@ -1,4 +1,4 @@
-"""What went wrong on an executor or in a planning process comes back as text: find our error in it."""
+"""What went wrong in a Python process of Spark comes back as text: find our error in it."""
 
 from __future__ import annotations
 

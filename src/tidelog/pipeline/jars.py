@@ -1,8 +1,8 @@
 """Delta's jars: pinned, checked, fetched once into a directory of ours.
 
-They are passed to Spark by ``spark.jars`` and not by ``spark.jars.packages``: Ivy consults the local
-Maven repository first and fails on one that holds a pom without its jar, and it would resolve again
-at every start.
+They are passed to Spark by ``spark.jars`` and not by ``spark.jars.packages``: Ivy consults the
+local Maven repository first and fails on one that holds a pom without its jar, and it would resolve
+again at every start.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def delta_jars(directory: Path | None = None) -> list[Path]:
                 if not fetched.exists():
                     continue
                 if _fits(fetched, jar):
-                    os.replace(fetched, directory / jar.file_name)
+                    fetched.replace(directory / jar.file_name)
                 else:
                     failures.append(f"{way}: {jar.file_name} has another SHA-256 than pinned")
         missing = [jar for jar in missing if not (directory / jar.file_name).exists()]
@@ -156,7 +156,7 @@ def _from_url(jars: list[Jar], scratch: Path) -> None:
     for jar in jars:
         url = f"{base.rstrip('/')}/{jar.repository_path}"
         with (
-            urllib.request.urlopen(url, timeout=_FETCH_TIMEOUT_S) as response,
+            urllib.request.urlopen(url, timeout=_FETCH_TIMEOUT_S) as response,  # noqa: S310
             (scratch / jar.file_name).open("wb") as file,
         ):
             shutil.copyfileobj(response, file)
@@ -196,7 +196,7 @@ def _from_mvn(jars: list[Jar], scratch: Path) -> None:
 
 
 def _run(arguments: list[str]) -> None:
-    done = subprocess.run(
+    done = subprocess.run(  # noqa: S603
         arguments, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S, check=False
     )
     if done.returncode:

@@ -49,9 +49,9 @@ def check_generation(log: EventLog, generation: str) -> None:
     """Offsets of one generation mean nothing in another."""
     if log.generation != generation:
         raise ForeignSegmentError(
-            f"{log.storage!r} was recreated: this query's checkpoint is of generation {generation}, "
-            f"the log is of generation {log.generation}. Start with a new checkpoint, and dump the "
-            "tables again."
+            f"{log.storage!r} was recreated: this query's checkpoint is of generation "
+            f"{generation}, the log is of generation {log.generation}. Start with a new "
+            "checkpoint, and dump the tables again."
         )
 
 
@@ -60,9 +60,10 @@ def check_start(log: EventLog, start: int) -> None:
     head = log.head_offset
     if start < head:
         raise OffsetGoneError(
-            f"{log.storage!r}: this query stands at offset {start}, but retention removed everything "
-            f"before {head}. Start with a new checkpoint, and dump the tables again (tidelog dump). "
-            "To prevent it, let the pipeline register as a consumer, or raise log.retention."
+            f"{log.storage!r}: this query stands at offset {start}, but retention removed "
+            f"everything before {head}. Start with a new checkpoint, and dump the tables again "
+            "(tidelog dump). To prevent it, let the pipeline register as a consumer, or raise "
+            "log.retention."
         )
 
 
@@ -92,7 +93,7 @@ def admit(
 def new_schema_at(
     log: EventLog, schema: TableSchema, start: int, end: int
 ) -> tuple[int, TableSchema] | None:
-    """The first segment in ``[start, end)`` with records of a newer version of the table, and it."""
+    """The first segment in ``[start, end)`` with records of a newer version, and that version."""
     newer = {
         other.schema_id: other
         for other in log.schemas.versions(schema.table)
@@ -123,9 +124,9 @@ def stop_at_new_schema(log: EventLog, schema: TableSchema, start: int, end: int)
     ]
     what = "; ".join(changed) or "keys or source types changed"
     raise EventLogError(
-        f"table {schema.table} has a new schema version {newer.schema_id} (this stream reads version "
-        f"{schema.schema_id}) in the segment at offset {max(first, start)}: {what}. A typed stream "
-        "has one schema; restart the query to go on with the new one."
+        f"table {schema.table} has a new schema version {newer.schema_id} (this stream reads "
+        f"version {schema.schema_id}) in the segment at offset {max(first, start)}: {what}. A "
+        "typed stream has one schema; restart the query to go on with the new one."
     )
 
 
@@ -135,6 +136,7 @@ def runs(
     """Split ``refs`` into runs of neighbours of about equal payload bytes.
 
     Args:
+        refs: in log order.
         partition_bytes: no more runs than the bytes fill with this many each.
         partitions: no more runs than this.
     """

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 DUMP_COMPLETED = "dump-completed"  # type of the control record
 
-# Payload bytes of a batch. A MERGE costs mostly by the keys it touches, so larger batches cost less a
-# row; executors fold a batch in blocks, so its size is not what they need in memory.
+# Payload bytes of a batch. A MERGE costs mostly by the keys it touches, so larger batches cost
+# less a row; executors fold a batch in blocks, so its size is not what they need in memory.
 MAX_BATCH_BYTES = 512 << 20
 
 _WAIT_S = 0.2
@@ -74,8 +74,8 @@ def run_pipeline(
 
     Returns the offset below which everything was brought over.
 
-    Raises the TidelogError that stopped it; errors whose policy is to retry are retried, for ever in
-    a stream and three times with ``once``.
+    Raises the TidelogError that stopped it; errors whose policy is to retry are retried, for
+    ever in a stream and three times with ``once``.
     """
     log = EventLog.open(log_path)
     register(spark)
@@ -184,7 +184,7 @@ class _Loop:
         )
 
     def finish_batch(self) -> None:
-        """Wait for the batch under way: stopping Spark inside a commit only means doing it again."""
+        """Wait for the batch under way: Spark stopped inside a commit would do it again."""
         self._idle.wait(30)
 
     def _write(self, frame: DataFrame, batch_id: int) -> None:

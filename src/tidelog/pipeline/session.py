@@ -40,9 +40,9 @@ _DEFAULT_CONF = {
     "spark.sql.streaming.stopTimeout": "30s",
 }
 
-# The JVM compiles with its optimising compiler what ran 5,000 times; most of Spark's and Delta's code
-# never pays that back: it took half the CPU of the first minutes. Eight times later, the hot loops
-# are still compiled and the rest is not (measured: benchmarks/bench_delta.py, 22 → 15 µs CPU a row).
+# The JVM compiles with its optimising compiler what ran 5,000 times; most of Spark's and Delta's
+# code never pays that back: it took a third of the CPU of the first minutes. Eight times later, the
+# hot loops are still compiled and the rest is not (benchmarks/bench_delta.py, bench_spark.py).
 _JIT_OPTIONS = (
     "-XX:Tier4InvocationThreshold=40000 -XX:Tier4MinInvocationThreshold=5000 "
     "-XX:Tier4CompileThreshold=120000 -XX:Tier4BackEdgeThreshold=320000"

@@ -30,7 +30,8 @@ def typed_batch(
     n = len(decoded)
     struct = schema.field("after").type
     after, old = decoded.after, decoded.before
-    assert after is not None and old is not None  # both were asked for
+    assert after is not None  # both were asked for
+    assert old is not None
     arrays = [
         decoded.op,
         _struct(old, struct) if before else pa.nulls(n, struct),
@@ -48,7 +49,8 @@ def typed_batch(
 def key_struct(decoded: Decoded, kind: pa.StructType) -> pa.StructArray:
     """The match key: of the new row, or of the old row where that is all there is."""
     after, old = decoded.after, decoded.before
-    assert after is not None and old is not None
+    assert after is not None
+    assert old is not None
     if not after.null_count:
         return _struct(after, kind, valid=True)
     gone = after.is_null()
@@ -83,7 +85,7 @@ def raw_batch(
 
 
 def changes_batch(folded: KeyedChanges, schema: pa.Schema) -> pa.RecordBatch:
-    """Folded rows in the shape `changes`. Truncates are the reader's business, who knows them all."""
+    """Folded rows in the shape `changes`; of truncates the output reads for itself."""
     arrays = [folded.op, folded.version, *folded.rows.columns, folded.missing]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

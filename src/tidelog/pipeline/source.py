@@ -2,8 +2,8 @@
 
 Facts of Spark 4.2's Python sources that shape this: there is no column pruning (so options do it),
 filters are pushed to batch readers only and only if a conf allows it, a stream has one schema, and
-every planning step runs in a Python process of its own, so that nothing can be kept between them but
-what is in options, offsets and the schema's metadata.
+every planning step runs in a Python process of its own, so that nothing can be kept between them
+but what is in options, offsets and the schema's metadata.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-
 from tests.integration.spark.conftest import Lake
+
 from tidelog.errors import OutputError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.model.schema import TableSchema
@@ -224,6 +224,14 @@ def test_added_columns_and_widened_types_evolve_the_table(lake: Lake, built: Bui
     built.flush()
     lake.run()
     assert lake.rows("public.t")[2][:3] == (3, None, Decimal("3.00"))
+    again = built.table(
+        "public.t", {"id": "int64", "d": "decimal(12,2)", "added col": "text", "n": "int64"}
+    )
+    built.insert(again, "4", "4.00", None, "44")
+    built.flush()
+    lake.run()
+    values = {row["id"]: row["n"] for row in lake.frame("public.t").collect()}
+    assert values == {1: None, 2: None, 3: None, 4: 44, 5_000_000_000: None}
 
 
 def test_an_impossible_change_of_type_says_what_to_do(lake: Lake, built: BuiltLog) -> None:
@@ -361,5 +369,3 @@ def test_infinite_times_survive(lake: Lake, built: BuiltLog) -> None:
     sent = read.option("table", "public.t").load()
     sent = sent.selectExpr("key.id", "unix_micros(after.at) a", "unix_date(after.day) d")
     assert sorted(map(tuple, stored.collect())) == sorted(map(tuple, sent.collect()))
-
-

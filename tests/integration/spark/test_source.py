@@ -130,9 +130,7 @@ def test_envelope_is_debezium_json_of_all_tables_in_log_order(
     assert {row.table for row in only} == {"public.users"}
 
 
-def test_raw_rows_carry_payload_table_and_schema(
-    built: BuiltLog, read: Callable[..., Any]
-) -> None:
+def test_raw_rows_carry_payload_table_and_schema(built: BuiltLog, read: Callable[..., Any]) -> None:
     fill(built)
     built.control({"type": "note"})
     rows = read(shape="raw").orderBy("offset").collect()
@@ -191,9 +189,7 @@ def stream(spark: Any, built: BuiltLog, checkpoint: Path, **options: Any) -> lis
     return found.batches
 
 
-def test_a_stream_goes_on_from_its_checkpoint(
-    spark: Any, built: BuiltLog, tmp_path: Path
-) -> None:
+def test_a_stream_goes_on_from_its_checkpoint(spark: Any, built: BuiltLog, tmp_path: Path) -> None:
     table = built.table("public.t", {"id": "int64"})
     built.insert(table, "1")
     built.flush()
@@ -207,9 +203,7 @@ def test_a_stream_goes_on_from_its_checkpoint(
     assert stream(spark, built, tmp_path / "c", table="public.t") == []
 
 
-def test_admission_limits_bound_micro_batches(
-    spark: Any, built: BuiltLog, tmp_path: Path
-) -> None:
+def test_admission_limits_bound_micro_batches(spark: Any, built: BuiltLog, tmp_path: Path) -> None:
     table = built.table("public.t", {"id": "int64", "x": "text"})
     for segment in range(6):
         for row in range(10):
@@ -342,5 +336,3 @@ def test_a_plain_session_finds_the_source_by_its_module(built: BuiltLog) -> None
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.stdout.strip().endswith("8"), done.stderr[-2000:]
-
-

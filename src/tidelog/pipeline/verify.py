@@ -1,7 +1,7 @@
 """Is an output equal to its source? Row by row, on Spark's executors, while both may change.
 
-The source is read in key ranges by the executors, with the same SELECT and the same decoder as a
-dump's chunks; Spark compares the rows with the output's by key. Rows that differ may only be on
+An executor reads the source in key order, with the same SELECT and the same decoder as a dump's
+chunks; Spark compares the rows with the output's by key. Rows that differ may only be on
 their way: they are looked at again, once the output has taken in all that was committed when they
 were read, and only what still differs then is reported.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -137,18 +136,6 @@ def source_frame(
     return spark.read.format("tidelog-source-rows").load()
 
 
-def split(
-    reader: ChunkReader, schema: TableSchema, parts: int, estimated_rows: int
-) -> list[ChunkRequest]:
-    """Key ranges that together are the table. Small tables are one range."""
-    if estimated_rows < 2 * ROUND_ROWS or parts < 2:
-        return [ChunkRequest(schema.table)]
-    bounds = getattr(reader, "split_keys", None)
-    keys: Sequence[Key] = bounds(schema, parts) if bounds is not None else []
-    edges: list[Key | None] = [None, *keys, None]
-    return [ChunkRequest(schema.table, after=low, upto=high) for low, high in pairwise(edges)]
-
-
 def compare(
     source: DataFrame, output: DataFrame, schema: TableSchema
 ) -> tuple[int, int, int, list[Key]]:
@@ -191,8 +178,6 @@ def verify_table(
     open_reader: OpenReader,
     output: Callable[[], DataFrame | None],
     caught_up: Callable[[], bool],
-    estimated_rows: int,
-    parts: int,
 ) -> TableReport:
     """Compare one table with its copy.
 
@@ -202,15 +187,8 @@ def verify_table(
         open_reader: opens chunk readers, here and on executors.
         output: the copy as it is now; None if there is none.
         caught_up: waits until the output has what is committed by now; False if it does not.
-        estimated_rows: of the table.
-        parts: key ranges that are read at once.
     """
     name = str(schema.table)
-    reader = open_reader()
-    try:
-        requests = split(reader, schema, parts, estimated_rows)
-    finally:
-        reader.close()
     note = ""
     copy = output()
     if copy is None:
@@ -218,7 +196,7 @@ def verify_table(
     absent = [column for column in schema.column_names if column not in copy.columns]
     if absent:
         return TableReport(name, False, 0, 0, 0, 0, [], f"the output lacks column {absent[0]}")
-    source = source_frame(spark, open_reader, schema, requests)
+    source = source_frame(spark, open_reader, schema, [ChunkRequest(schema.table)])
     rows = copy.count()
     missing, surplus, different, keys = compare(source, copy, schema)
     for _ in range(ROUNDS):

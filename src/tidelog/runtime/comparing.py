@@ -79,8 +79,6 @@ def verify(config: Config, *, tables: Sequence[str] = (), repair: bool = False) 
                     open_reader=open_reader,
                     output=partial(_delta, spark, location),
                     caught_up=lambda: _caught_up(config, log, catalogue),
-                    estimated_rows=shape.estimated_rows,
-                    parts=spark.sparkContext.defaultParallelism,
                 )
                 if behind and not report.equal:
                     report.note = report.note or BEHIND

@@ -322,9 +322,7 @@ dump: {{chunk_rows: {self.chunk_rows}}}
             replayed = replay([e for e in events if e.offset >= done.control["first_offset"]])
             if done.control["delete_absent"]:
                 whole = True
-                assert replayed == now, (
-                    f"replay of the dump: {_differ(replayed, now)}"
-                )
+                assert replayed == now, f"replay of the dump: {_differ(replayed, now)}"
             else:
                 wrong = {k for k, row in replayed.items() if now.get(k) != row}
                 assert not wrong, f"replay of keys {wrong}"

@@ -20,7 +20,7 @@ from tidelog.testing.history import HistoryError
 from tidelog.testing.oracle_workload import TABLES, Mix
 from tidelog.testing.postgres import PostgresServer
 
-SECONDS = 4.0
+SECONDS = 3.0
 SHRINK_S = 45.0
 
 

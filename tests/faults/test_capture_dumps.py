@@ -95,12 +95,14 @@ def test_renamed_column_dumps_the_table_although_capture_dies_when_it_sees_it(
             live.crashes()
         live.start()
         live.wait_for(
-            lambda: [
-                dump["status"]
-                for dump in runtime.status(live.config).get("dumps", ())
-                if "renamed" in dump["reason"]
-            ]
-            == ["completed"],
+            lambda: (
+                [
+                    dump["status"]
+                    for dump in runtime.status(live.config).get("dumps", ())
+                    if "renamed" in dump["reason"]
+                ]
+                == ["completed"]
+            ),
             "the table is dumped for the new name",
         )
         live.check()

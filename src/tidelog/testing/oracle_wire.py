@@ -1,6 +1,6 @@
 """A second decoder of pgoutput, slow and obvious, and the truth that a replication slot tells.
 
-It shares no code with `tidelog.wire`, so that both must be wrong in the same way for a test to pass.
+It shares no code with `tidelog.wire`: both must be wrong in the same way for a test to pass.
 Sources: PostgreSQL manual, "Logical Replication Message Formats", protocol version 1.
 """
 

@@ -282,11 +282,12 @@ def test_verify_exits_1_when_a_key_differs(runtime: Runtime, config: str) -> Non
     assert runtime.calls[-1][1]["repair"] is True
 
 
-def test_demo_exits_1_unless_everything_is_equal(runtime: Runtime) -> None:
-    runtime.answers["demo"] = {"equal": False}
-    assert invoke("demo", "--json") == 1
-    runtime.answers["demo"] = {"equal": True}
-    assert invoke("demo", "--rows", "1000", "--seconds", "1") == 0
+@pytest.mark.parametrize(("equal", "code"), [(False, 1), (True, 0)])
+def test_demo_exits_1_unless_everything_is_equal(
+    monkeypatch: pytest.MonkeyPatch, equal: bool, code: int
+) -> None:
+    monkeypatch.setattr("tidelog.demo.demo", lambda **_options: {"equal": equal})
+    assert invoke("demo", "--rows", "1000", "--seconds", "1") == code
 
 
 def test_progress_is_json_lines_with_json_and_plain_lines_without_a_terminal(

@@ -1,6 +1,6 @@
 """Event log → Delta by MERGE: changes over keys that are in the table already, ``local[2]``.
 
-python benchmarks/bench_delta.py [--changes 1500000] [--keys 200000]
+python -m benchmarks.bench_delta [--changes 1500000] [--keys 200000]
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from tidelog.pipeline.run import MAX_BATCH_BYTES, Progress, run_pipeline
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--changes", type=int, default=1_500_000)
     parser.add_argument("--keys", type=int, default=200_000)
     parser.add_argument("--log", type=Path)
     parser.add_argument("--conf", action="append", default=[])
     parser.add_argument("--batch-bytes", type=int, default=MAX_BATCH_BYTES)
+    parser.add_argument("--quick", action="store_true", help="little data: numbers mean nothing")
     given = parser.parse_args()
+    if given.quick:
+        given.changes, given.keys = 20_000, 5_000
     with tempfile.TemporaryDirectory() as scratch:
         path = given.log or Path(scratch) / "log"
         if not path.exists():

@@ -73,8 +73,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_500_000)
     parser.add_argument("--log", type=Path, help="reuse or keep the event log here")
+    parser.add_argument("--quick", action="store_true", help="little data: numbers mean nothing")
     given = parser.parse_args()
-    rows = given.rows
+    rows = 250_000 if given.quick else given.rows
     with tempfile.TemporaryDirectory() as scratch:
         path = given.log or Path(scratch) / "log"
         if not path.exists():

@@ -23,6 +23,7 @@ from tidelog.model.records import Kind
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.delta_table import DeltaTable, quoted
 from tidelog.outputs.folding import fold_parts
+from tidelog.pipeline.failures import find_error
 from tidelog.pipeline.options import PlannedRefs
 from tidelog.pipeline.planning import matches, runs
 from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
@@ -153,6 +154,9 @@ class DeltaOutput:
         except TidelogError:
             raise
         except Exception as error:
+            ours = find_error(str(error))  # of an executor: retrying helps no undecodable record
+            if ours is not None:
+                raise ours from error
             raise OutputError(
                 f"Delta table {self._table(task.table).path}: writing offsets {task.start} to "
                 f"{task.end} of {task.table} failed: {_reason(error)}"

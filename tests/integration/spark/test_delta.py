@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.integration.spark.conftest import Lake
 
-from tidelog.errors import OutputError
+from tidelog.errors import DecodeError, OutputError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.model.schema import TableSchema
 from tidelog.outputs import delta as delta_module
@@ -322,6 +322,18 @@ def test_a_table_without_key_is_refused_with_its_name(lake: Lake, built: BuiltLo
     built.flush()
     with pytest.raises(OutputError, match=r"public.nokey has no primary key"):
         lake.run()
+
+
+def test_an_undecodable_value_stops_the_pipeline_and_stays_private(
+    lake: Lake, built: BuiltLog
+) -> None:
+    """Invariant 10, private; and a record that can't be decoded is not retried for ever."""
+    table = built.table("public.t", {"id": "int64", "n": "int32"})
+    built.insert(table, "1", "secret-value")
+    built.flush()
+    with pytest.raises(DecodeError, match=r"public\.t.*column n.*version") as caught:
+        lake.run()
+    assert "secret-value" not in str(caught.value)
 
 
 def test_the_stream_follows_the_log_and_stops(lake: Lake, built: BuiltLog, spark: Any) -> None:

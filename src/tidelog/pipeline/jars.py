@@ -44,6 +44,7 @@ class Jar:
 # delta-spark and delta-storage run everything that we use; the kernel jars are what delta-spark's
 # SQL catalogue links to on its other paths. Unity Catalog's and cloud clients are not needed.
 DELTA_VERSION = "4.4.0"
+SPARK_OF_DELTA = "4.2"
 DELTA_JARS = (
     Jar(
         "io.delta",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,8 @@ from tidelog.ports import DumpCompleted, Output, OutputBatch, TableRange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
+
+logger = logging.getLogger(__name__)
 
 DUMP_COMPLETED = "dump-completed"  # type of the control record
 
@@ -99,6 +102,7 @@ def run_pipeline(
             failures += 1
             if error.policy is not Policy.RETRY or (once and failures > _RETRIES_ONCE):
                 raise
+            logger.warning("the pipeline tries again in %.0f s: %s", wait_s, error)
             stop.wait(wait_s)
             wait_s = min(2 * wait_s, _LAST_RETRY_S)
     return loop.done

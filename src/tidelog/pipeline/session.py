@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidelog.errors import MissingExtraError
-from tidelog.pipeline.jars import delta_jars
+from tidelog.errors import MissingExtraError, UsageError
+from tidelog.pipeline.jars import DELTA_VERSION, SPARK_OF_DELTA, delta_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,6 +93,7 @@ def spark_session(
     options = f"-Dlog4j2.configurationFile={_quiet_log_configuration()} {_JIT_OPTIONS}"
     settings["spark.driver.extraJavaOptions"] = options
     if delta:
+        _check_spark_version()
         settings.update(DELTA_CONF)
         settings["spark.jars"] = ",".join(str(path) for path in delta_jars())
     settings.update(conf or {})
@@ -103,6 +104,17 @@ def spark_session(
     session = builder.getOrCreate()
     register(session)
     return session
+
+
+def _check_spark_version() -> None:
+    """Delta calls Spark's internals: with another minor version it fails inside the first write."""
+    import pyspark
+
+    if not pyspark.__version__.startswith(f"{SPARK_OF_DELTA}."):
+        raise UsageError(
+            f"Delta {DELTA_VERSION} is built for Spark {SPARK_OF_DELTA}, installed is pyspark "
+            f"{pyspark.__version__}: pip install 'pyspark=={SPARK_OF_DELTA}.*'"
+        )
 
 
 def _let_workers_import_us() -> None:

@@ -68,7 +68,7 @@ class Bench:
     def capture(self, records: int = 0) -> Iterator[subprocess.Popen[str]]:
         """The capture process, leading."""
         command = [sys.executable, "-m", "benchmarks.capture_process", str(self.config_file)]
-        process = subprocess.Popen(  # noqa: S603
+        process = subprocess.Popen(
             [*command, "--records", str(records)], stdout=subprocess.PIPE, text=True
         )
         try:
@@ -144,7 +144,7 @@ def recvlogical(here: Bench, end: str) -> tuple[float, float]:
         "--option", "messages=true",
     ]  # fmt: skip
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, check=True, capture_output=True)  # noqa: S603
+    subprocess.run(command, check=True, capture_output=True)
     took, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     return took, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -157,7 +157,7 @@ def single_row_workload(here: Bench, per_second: int, seconds: int) -> Iterator[
         "\\set id random(1, 100000)\n"
         "UPDATE orders SET amount = amount + 1, updated = now() WHERE id = :id;\n"
     )
-    process = subprocess.Popen(  # noqa: S603
+    process = subprocess.Popen(
         [
             str(here.server.binary("pgbench")), "--no-vacuum", "--client", "8", "--jobs", "1",
             "--rate", str(per_second), "--time", str(seconds), "--file", str(script),
@@ -202,10 +202,13 @@ def dump(quick: bool) -> list[Row]:
         here.fill(rows, 50_000)
         here.server.execute("VACUUM ANALYZE orders")
         began = time.perf_counter()
-        with psycopg.connect(here.dsn) as connection, connection.cursor() as cursor:
-            with cursor.copy("COPY (SELECT * FROM orders) TO STDOUT") as copy:
-                for _ in copy:
-                    pass
+        with (
+            psycopg.connect(here.dsn) as connection,
+            connection.cursor() as cursor,
+            cursor.copy("COPY (SELECT * FROM orders) TO STDOUT") as copy,
+        ):
+            for _ in copy:
+                pass
         copy_s = time.perf_counter() - began
         reports = []
         for with_dump in (False, True):
@@ -239,7 +242,9 @@ def dump(quick: bool) -> list[Row]:
             f"{busy / quiet:.2f} ×",
             "≤ 2 ×",
         ),
-        Row("the same, peak resident memory", f"{reports[1]['peak_mb']:.0f} MB", "", "", "≤ 400 MB"),
+        Row(
+            "the same, peak resident memory", f"{reports[1]['peak_mb']:.0f} MB", "", "", "≤ 400 MB"
+        ),
     ]
 
 

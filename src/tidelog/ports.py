@@ -273,7 +273,8 @@ class DumpCompleted:
 @dataclass(frozen=True, slots=True)
 class TableRange:
     """What a batch holds of one table: its records' schema versions, rows and payload bytes (both
-    may count somewhat more than the range, for planning only)."""
+    may count somewhat more than the range, for planning only).
+    """
 
     table: TableName
     schema_ids: frozenset[int]
@@ -304,7 +305,8 @@ class Output(Protocol):
 
     def prepare(self, generation: str) -> None:
         """Check the destination before the first batch. Raises OutputError if it was filled from
-        another generation of the log, or isn't ours."""
+        another generation of the log, or isn't ours.
+        """
         ...
 
     def write(self, batch: OutputBatch) -> None:

@@ -214,10 +214,10 @@ class Pipeline(Section):
         default=1_000, ge=0, description="Start a micro-batch at most this often.", examples=["1s"]
     )
     batch_bytes: Bytes = Field(
-        default=256 * 2**20,
+        default=512 * 2**20,
         ge=2**20,
         description="Event log bytes that one micro-batch reads at most.",
-        examples=["256MiB"],
+        examples=["512MiB"],
     )
     master: str | None = Field(
         default=None,

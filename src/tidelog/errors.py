@@ -16,10 +16,10 @@
      ├── EventLogError
      │    ├── SegmentCorruptError                                                   stop, exit 1
      │    ├── ForeignSegmentError                                                   stop, exit 1
-     │    ├── AppendRaceLostError  another writer owns the tail               restart at the tail
+     │    ├── AppendRaceLostError  another writer owns the tail                     restart
      │    ├── OffsetGoneError  retention removed what is asked for                  stop, exit 1
      │    └── StorageError     disk full, I/O error                                 retry
-     ├── LeaseLostError                                                         restart at the tail
+     ├── LeaseLostError                                                             restart
      ├── StateError            the state store failed                               retry
      │    └── StateConflictError  compare-and-set lost                              retry
      ├── DecodeError           a payload that is not what its schema says           stop, exit 1

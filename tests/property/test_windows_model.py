@@ -388,8 +388,6 @@ class Model:
         assert state == self.latest, "replay does not give the table"
 
 
-ACTIONS = ("begin", "commit", "show", "read_log", "open_window", "read_chunk", "write_high",
-           "restart")  # fmt: skip
 ACTIONS = ["begin", "commit", "show", "open_window", "read_chunk", "restart"]
 OFTEN = ["read_log"] * 6 + ["write_high"] * 4 + ACTIONS[:-1] * 2
 STEPS = st.lists(st.tuples(st.sampled_from([*OFTEN, "restart"]), st.integers(0, 5000)), max_size=60)

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.table import HEADER
+
 HERE = Path(__file__).parent
 
 # Little data: shows that a benchmark runs. One that is not listed is run with --quick.
@@ -26,13 +28,20 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help=f"default: all of {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="little data: numbers mean nothing")
     arguments = parser.parse_args()
-    failed = []
+    failed, table = [], []
     for name in arguments.names or known:
         print(f"\n== {name}", flush=True)
         options = QUICK.get(name, ["--quick"]) if arguments.quick else []
         command = [sys.executable, "-m", f"benchmarks.bench_{name}", *options]
-        if subprocess.run(command, check=False).returncode:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                if line.startswith("| "):
+                    table.append(line)
+        if process.returncode:
             failed.append(name)
+    print(f"\n{HEADER}{''.join(table)}")
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

@@ -9,6 +9,7 @@
      │    └── MissingExtraError
      ├── SourceError           the source database
      │    ├── ConnectionLostError                                                   retry
+     │    ├── SourceBusyError  another session holds a lock                         retry
      │    ├── GapError         the source can no longer give what we have not read  stop, exit 1
      │    ├── SourceChangedError  another server, timeline or database              stop, exit 1
      │    └── ChunkError       one chunk's read failed                              void
@@ -83,6 +84,12 @@ class SourceError(TidelogError):
 
 class ConnectionLostError(SourceError):
     """The connection to the source broke; reconnecting may help."""
+
+    policy = Policy.RETRY
+
+
+class SourceBusyError(SourceError):
+    """Another session is in the way, e.g. holds a lock; trying again may help."""
 
     policy = Policy.RETRY
 

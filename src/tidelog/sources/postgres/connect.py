@@ -20,6 +20,7 @@ from tidelog.errors import (
     ConfigError,
     ConnectionLostError,
     PreflightError,
+    SourceBusyError,
     SourceError,
     TidelogError,
 )
@@ -284,10 +285,13 @@ def translate(error: psycopg.Error, doing: str) -> TidelogError:
         return ConnectionLostError(f"{doing}: {message}")
     if error.sqlstate == "42501":
         return PreflightError(f"{doing}: {message}; grant it (`tidelog check` prints the SQL)")
+    if error.sqlstate in _BUSY_STATES:
+        return SourceBusyError(f"{doing}: {message}; it is tried again")
     return SourceError(f"{doing}: {message} (SQLSTATE {error.sqlstate})")
 
 
 # admin_shutdown, crash_shutdown, cannot_connect_now, idle_session_timeout, too_many_connections
+_BUSY_STATES = {"55P03", "40P01", "40001"}  # lock timeout, deadlock, serialization failure
 _SHUTDOWN_STATES = {"57P01", "57P02", "57P03", "57P05", "53300"}
 
 

@@ -1,0 +1,44 @@
+"""Draw docs/images/demo.svg from a real run: ``tidelog demo --json | python tools/demo_picture.py``.
+
+The demo writes a JSON line now and then, and its report last. The picture shows what a terminal
+shows: the last status while the workload ran, and the report.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from tidelog.terminal import _view
+
+PICTURE = Path(__file__).parent.parent / "docs" / "images" / "demo.svg"
+SHOWN = (
+    "step", "transactions", "records", "events_per_s", "lag_s", "chunks", "dumped_rows",
+    "superseded_rows", "windows_open", "chunks_voided", "merged_rows",
+)  # fmt: skip
+
+
+def main() -> None:
+    lines: list[dict[str, Any]] = [json.loads(line) for line in sys.stdin if line.startswith("{")]
+    report = lines[-1]
+    if report.get("equal") is not True:
+        raise SystemExit("the demo did not end with equal tables: no picture")
+    running = [
+        line for line in lines[:-1] if "merged_rows" in line and "comparing" not in line["step"]
+    ]
+    status = {name: running[-1][name] for name in SHOWN if name in running[-1]}
+    result = {name: report[name] for name in ("summary", "seconds", "tables")}
+    console = Console(record=True, width=104, file=io.StringIO(), highlight=False)
+    console.print("$ tidelog demo", style="bold")
+    console.print(_view(status, "demo"))
+    console.print(_view(result))
+    console.save_svg(str(PICTURE), title="tidelog demo")
+
+
+if __name__ == "__main__":
+    main()

@@ -175,6 +175,10 @@ class Catalogue(Protocol):
         """None if there is no such table (any more)."""
         ...
 
+    def position(self) -> int:
+        """The end of the source's log: all that is committed by now lies before it."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -233,11 +233,13 @@ class CaptureSession:
     def status(self) -> dict[str, Any]:
         """What `tidelog status` shows, as JSON."""
         progress = asdict(self.engine.progress())
+        reached = max(progress["position"], progress["durable"]["acknowledge"])
         counters = asdict(self.coordinator.counters)
         return {
             "holder": self._holder,
             "epoch": self._epoch,
             "updated_ms": int(time.time() * 1000),
+            "lag_bytes": max(0, self._catalogue.position() - reached),
             "capture": progress,
             "dump_options": asdict(self.coordinator.options),
             "dump_counters": counters,

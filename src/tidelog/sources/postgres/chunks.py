@@ -164,8 +164,8 @@ class PostgresChunkReader:
         for bound in (request.after, request.upto):
             if bound is not None and len(bound) != len(key):
                 raise ChunkVoidError(
-                    f"reading a chunk of {schema.table}: the key that its rows are matched by has changed since the "
-                    "dump began; start the dump of this table again"
+                    f"reading a chunk of {schema.table}: the key that its rows are matched by "
+                    "has changed since the dump began; start the dump of this table again"
                 )
         query = sql.range(request.after, request.upto, request.limit_rows, request.where)
         data, count = self._copy.read(connection.pgconn, query)

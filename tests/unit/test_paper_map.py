@@ -1,4 +1,4 @@
-"""docs/PAPER_MAP.md names symbols and tests that exist, and every row names both."""
+"""PAPER_MAP.md and INVARIANTS.md name symbols and tests that exist, and every row names both."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "PAPER_MAP.md").read_text()
 SYMBOL = re.compile(r"`(tidelog[\w.]*):([\w.]+)`")
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+INVARIANTS = (ROOT / "docs" / "INVARIANTS.md").read_text()
+BOTH = TEXT + INVARIANTS
 ROWS = [
     line
-    for line in TEXT.splitlines()
-    if line.startswith("| ") and "| ours |" not in line and "|---" not in line
+    for line in BOTH.splitlines()
+    if line.startswith("| ") and "|---" not in line and not line.endswith("| tests |")
 ]
 
 
@@ -38,12 +40,19 @@ def test_every_step_of_the_algorithm_has_a_row(step: int) -> None:
     assert any(row.startswith(f"| ({step}) |") for row in ROWS)
 
 
-@pytest.mark.parametrize(("module", "name"), sorted(set(SYMBOL.findall(TEXT))))
+@pytest.mark.parametrize("number", range(1, 11))
+def test_every_invariant_has_a_row_and_a_test_that_says_so(number: int) -> None:
+    assert any(row.startswith(f"| {number} | **") for row in ROWS)
+    said = re.compile(rf"[Ii]nvariants? (?:\d+, )*(?:\d+ and )?{number}\b")
+    assert any(said.search(path.read_text()) for path in (ROOT / "tests").rglob("test_*.py"))
+
+
+@pytest.mark.parametrize(("module", "name"), sorted(set(SYMBOL.findall(BOTH))))
 def test_symbol_exists(module: str, name: str) -> None:
     functools.reduce(getattr, name.split("."), importlib.import_module(module))
 
 
-@pytest.mark.parametrize(("path", "name"), sorted(set(TEST.findall(TEXT))))
+@pytest.mark.parametrize(("path", "name"), sorted(set(TEST.findall(BOTH))))
 def test_test_exists(path: str, name: str) -> None:
     assert name in functions_of(path)
 

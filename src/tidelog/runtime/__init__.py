@@ -4,10 +4,12 @@ from tidelog.runtime.asking import dump_wait, read_log, send_command, status
 from tidelog.runtime.capturing import Capture, OnStatus, capture
 from tidelog.runtime.checking import check
 from tidelog.runtime.comparing import verify
+from tidelog.runtime.embedding import Engine
 from tidelog.runtime.piping import pipeline, run, start_spark
 
 __all__ = [
     "Capture",
+    "Engine",
     "OnStatus",
     "capture",
     "check",

@@ -1,0 +1,64 @@
+"""`tidelog.Engine`: several captures in one process."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+import tidelog
+from tidelog import runtime
+from tidelog.config import Config, load_config
+from tidelog.errors import ConfigError, UsageError
+from tidelog.testing.postgres import PostgresServer
+
+
+def config(server: PostgresServer, name: str, directory: Path, password: str = "") -> Config:
+    dsn = server.create_database(name)
+    server.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)", name)
+    file = directory / f"{name}.yaml"
+    file.write_text(
+        f"source: {{kind: postgres, url: '{dsn}', slot: {name}}}\n"
+        f"log: {{path: {directory}/{name}/log}}\n"
+        f"state: {{url: 'sqlite:///{directory}/{name}/state.db'}}\n"
+    )
+    return load_config(file)
+
+
+@pytest.mark.integration
+def test_engine_runs_several_captures_and_one_failure_ends_no_other(
+    postgres16: PostgresServer, tmp_path: Path
+) -> None:
+    good = [config(postgres16, name, tmp_path) for name in ("embedded_a", "embedded_b")]
+    bad = config(postgres16, "embedded_gone", tmp_path)
+    postgres16.drop_database("embedded_gone")
+    try:
+        with tidelog.Engine([bad, *good]) as engine:
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline and not all(map(_dumped, good)):
+                time.sleep(0.2)
+        assert all(map(_dumped, good))
+        assert isinstance(engine.failures[0], UsageError)
+        assert list(engine.failures) == [0]
+        for each in good:
+            rows = [event["after"]["id"] for event in runtime.read_log(each)]
+            assert rows == [1, 2]
+    finally:
+        for name in ("embedded_a", "embedded_b"):
+            postgres16.drop_database(name)
+
+
+def _dumped(each: Config) -> bool:
+    dumps = runtime.status(each).get("dumps", [])
+    return bool(dumps) and all(dump["status"] == "completed" for dump in dumps)
+
+
+def test_two_tasks_may_not_share_an_event_log(tmp_path: Path) -> None:
+    file = tmp_path / "tidelog.yaml"
+    file.write_text(
+        f"source: {{kind: postgres, url: 'postgresql://localhost/x'}}\n"
+        f"log: {{path: {tmp_path}/log}}\n"
+    )
+    with pytest.raises(ConfigError, match=r"same log\.path"):
+        tidelog.Engine([file, file])

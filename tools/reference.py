@@ -165,11 +165,42 @@ How to use it: [read in Spark](../how-to/read-in-spark.md). Names of options may
 |---|---|
 """
 
+SPARK_TAIL = """\
+
+## Columns
+
+`typed`, of one table:
+
+| column | type | meaning |
+|---|---|---|
+| `op` | string | `c` create, `u` update, `d` delete, `r` row of a dump, `t` truncate |
+| `before`, `after` | struct of the table's columns | NULL where there is no such image; what `before` holds is the [replica identity's](types.md#columns-that-a-record-does-not-carry) to say |
+| `key` | struct | what rows are matched by |
+| `version` | bigint | grows strictly over the whole log |
+| `schema_version` | int | the version that the record was written under |
+| `source` | struct | `table`, `position` (LSN), `ordinal`, `xid`, `commit_ts`, `origin` |
+| `ts` | timestamp | of the commit; of a dump row: when it was read |
+| `missing` | array of strings | columns of `after` that the record does not tell (unchanged TOAST) |
+
+`envelope`, of all tables: `table`, `op`, `version`, `schema_version`, `ts`, and `key` and `value` as JSON with Debezium's
+fields.
+
+`raw`, records as they lie in the log: `offset`, `kind`, `schema_id`, `position`, `ordinal`, `xid`, `commit_ts`, `payload`,
+and `table` and `schema` (JSON). The [kinds](event-log-format.md#segments) are `insert`, `update`, `delete`, `truncate`,
+`dump_row`, `absent`, `message` and `control`. The latter two have a JSON payload, belong to no table and are given only without
+`table` and `tables`. A `message` is one of the application (`pg_logical_emit_message`); `tidelog log` prints it with `op` `m`. The
+other shapes leave it out.
+
+`segments`, what the log holds, without reading it: `first`, `next`, `table`, `schema_ids`, `rows`, `bytes`, and `control`, the
+JSON of records that mark dumps.
+"""
+
 
 def spark_source() -> Iterator[str]:
     yield NOTE + SPARK_HEAD
     for name, meaning in options._NAMES.items():
         yield f"| `{name}` | {meaning} |\n"
+    yield SPARK_TAIL
 
 
 def pages() -> dict[str, str]:

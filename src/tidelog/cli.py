@@ -179,7 +179,7 @@ def dump(
     mode: Annotated[
         str,
         typer.Option(
-            metavar="MODE", help="incremental (the log goes on) or blocking (one snapshot)."
+            metavar="MODE", help="incremental; blocking (one snapshot) is refused for now."
         ),
     ] = "incremental",
     dump_id: Annotated[

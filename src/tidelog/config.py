@@ -200,7 +200,12 @@ class Dump(Section):
     delay_ms: Milliseconds = Field(
         default=0, ge=0, description="Pause between two chunks.", examples=["100ms"]
     )
-    parallelism: int = Field(default=1, ge=1, le=64, description="Chunks that are read at once.")
+    parallelism: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Chunks that are read at once. For now one is, whatever is set.",
+    )
 
 
 class Pipeline(Section):
@@ -208,7 +213,8 @@ class Pipeline(Section):
 
     checkpoint: Location = Field(
         default="./data/checkpoint",
-        description="Directory of the streaming queries' checkpoints, one below it per output.",
+        description="Directory of the streaming query's checkpoint. It may be lost: outputs know "
+        "what they have.",
     )
     trigger_ms: Milliseconds = Field(
         default=1_000, ge=0, description="Start a micro-batch at most this often.", examples=["1s"]

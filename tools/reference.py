@@ -188,8 +188,8 @@ fields.
 `raw`, records as they lie in the log: `offset`, `kind`, `schema_id`, `position`, `ordinal`, `xid`, `commit_ts`, `payload`,
 and `table` and `schema` (JSON). The [kinds](event-log-format.md#segments) are `insert`, `update`, `delete`, `truncate`,
 `dump_row`, `absent`, `message` and `control`. The latter two have a JSON payload, belong to no table and are given only without
-`table` and `tables`. A `message` is one of the application (`pg_logical_emit_message`); `tidelog log` prints it with `op` `m`. The
-other shapes leave it out.
+`table` and `tables`. A `message` is one of the application (`pg_logical_emit_message`); `tidelog log` prints it with `op` `m`. Its content is
+in base64. The other shapes leave it out.
 
 `segments`, what the log holds, without reading it: `first`, `next`, `table`, `schema_ids`, `rows`, `bytes`, and `control`, the
 JSON of records that mark dumps.

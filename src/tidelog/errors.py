@@ -13,7 +13,8 @@
      │    ├── GapError         the source can no longer give what we have not read  stop, exit 1
      │    ├── SourceChangedError  another server, timeline or database              stop, exit 1
      │    └── ChunkError       one chunk's read failed                              void
-     │         └── ChunkVoidError
+     │         ├── ChunkVoidError
+     │         └── ChunkRefusedError  trying again can't help
      ├── EventLogError
      │    ├── SegmentCorruptError                                                   stop, exit 1
      │    ├── ForeignSegmentError                                                   stop, exit 1
@@ -110,6 +111,10 @@ class ChunkError(SourceError):
 
 class ChunkVoidError(ChunkError):
     """A chunk was read but may not be used, because it can't be placed in the log."""
+
+
+class ChunkRefusedError(ChunkError):
+    """The server can't understand the dump's condition or keys, whenever it is asked."""
 
 
 class EventLogError(TidelogError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 Key = tuple[str | None, ...]
@@ -93,6 +93,20 @@ class DumpState:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    def summary(self) -> dict[str, Any]:
+        """For status: without keys, ranges and the condition, which hold cell values."""
+        tables = []
+        for table in self.tables:
+            names = [f.name for f in fields(table) if f.name not in ("ranges", "keys")]
+            shown = {name: getattr(table, name) for name in names}
+            tables.append({**shown, "ranges": len(table.ranges)})
+        names = [f.name for f in fields(self) if f.name not in ("tables", "where")]
+        return {
+            **{name: getattr(self, name) for name in names},
+            "tables": tables,
+            "where": None if self.where is None else "(condition)",
+        }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DumpState:

@@ -7,12 +7,13 @@ it is reconciled with the event log's own chunk metadata, so no completed chunk 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
@@ -22,7 +23,13 @@ from tidelog import failpoints
 from tidelog.capture.dump_state import FINISHED, DumpState, Key, TableProgress
 from tidelog.capture.output_buffer import ChunkItem
 from tidelog.capture.windows import Closed, MovedKeys, Voided, VoidReason, Window
-from tidelog.errors import ChunkError, ConnectionLostError, SourceError, UsageError
+from tidelog.errors import (
+    ChunkError,
+    ChunkRefusedError,
+    ConnectionLostError,
+    SourceError,
+    UsageError,
+)
 from tidelog.model.records import ChunkMeta, Kind, Snapshot
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import (
@@ -92,7 +99,13 @@ class Task:
     order: float = 0.0  # sorts as the range's keys
     span: float = 1.0  # room in the order before the next range
     window: Window | None = None
-    deadline: float = 0.0
+    deadline: float = math.inf  # for the log to show the high watermark, once it is written
+    failures: int = 0  # reads that failed, as against windows that were voided
+
+    @property
+    def ended(self) -> bool:
+        """Was its table cancelled, or did another chunk of it fail?"""
+        return self.progress is not None and self.progress.status in FINISHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +286,19 @@ class DumpCoordinator:
         with self._lock:
             return sorted(self._dumps.values(), key=lambda dump: dump.number)
 
+    def summary(self, finished: int) -> dict[str, Any]:
+        """What status shows: options, counters, unfinished dumps and the last ``finished``."""
+        with self._lock:
+            dumps = self.dumps()
+            recent = {dump.dump_id for dump in dumps[-finished:]}
+            return {
+                "dump_options": asdict(self.options),
+                "dump_counters": asdict(self.counters),
+                "dumps": [
+                    dump.summary() for dump in dumps if not dump.finished or dump.dump_id in recent
+                ],
+            }
+
     def _selected(self, dump_id: str | None, statuses: set[str]) -> list[DumpState]:
         if dump_id is not None and dump_id not in self._dumps:
             raise UsageError(f"there is no dump {dump_id!r}; `tidelog status` lists them")
@@ -298,7 +324,10 @@ class DumpCoordinator:
         if closed.reread:
             self.reread(closed.schema, closed.reread)
         task = self._inflight.get(closed.window.chunk_id)
-        if task is None or (task.progress is not None and task.progress.status in FINISHED):
+        if task is None:
+            return None
+        if task.ended:
+            self._inbox.put(lambda: self._drop(task))
             return None
         table = str(closed.window.table)
         absent = int((closed.rows.kind == Kind.ABSENT).sum())
@@ -320,6 +349,7 @@ class DumpCoordinator:
         def done(_offset: int) -> None:
             self._inbox.put(lambda: self._chunk_done(task, closed, absent))
 
+        task.deadline = math.inf  # what follows is the writer's, however slow its disk
         if not len(closed.rows):
             done(-1)
             return None
@@ -360,7 +390,8 @@ class DumpCoordinator:
     def _take_inbox(self, wait_s: float) -> None:
         """Do what the other threads left to do; wait for the first of it."""
         try:
-            while True:
+            # No more than is there now: an action may put itself back, to be tried again.
+            for _ in range(max(1, self._inbox.qsize())):
                 action = self._inbox.get(timeout=wait_s) if wait_s else self._inbox.get_nowait()
                 wait_s = 0.0
                 with self._lock:
@@ -397,9 +428,6 @@ class DumpCoordinator:
             for task in list(self._retry):
                 if task.dump is not None and task.dump.status == "paused":
                     continue
-                if task.progress is not None and task.progress.status in FINISHED:
-                    self._retry.remove(task)
-                    continue
                 if task.not_before <= now:
                     self._retry.remove(task)
                     return task
@@ -419,7 +447,7 @@ class DumpCoordinator:
             number = self._reread_number
             waiting = {spot: list(keys)[:KEYS_PER_CHUNK] for spot, keys in self._rereads.items()}
         for spot, keys in waiting.items():
-            table = _table(spot.table)
+            table = TableName.parse(spot.table)
             if keys and table not in busy:
                 request = ChunkRequest(table, keys=tuple(keys), key_columns=spot.columns)
                 return Task(table, None, None, request, reread_number=number)
@@ -446,7 +474,7 @@ class DumpCoordinator:
     def _start_table(self, dump: DumpState, progress: TableProgress) -> None:
         """Append the dump's first record: from its offset on, replay gives the table."""
         spot = (dump.dump_id, progress.table)
-        table = _table(progress.table)
+        table = TableName.parse(progress.table)
         shape = self._catalogue.shape(table)
         if shape is None or not shape.schema.key:
             progress.status = "failed"
@@ -493,7 +521,7 @@ class DumpCoordinator:
 
     def _refill(self, dump: DumpState, progress: TableProgress) -> None:
         """After a restart: read the gaps between completed ranges, then go on behind the last."""
-        table, spot = _table(progress.table), (dump.dump_id, progress.table)
+        table, spot = TableName.parse(progress.table), (dump.dump_id, progress.table)
         low: Key | None = None
         order = progress.ranges[0].order - 1 if progress.ranges else 0.0
         for done in progress.ranges:
@@ -518,12 +546,12 @@ class DumpCoordinator:
 
     def _next_chunk(self, dump: DumpState, progress: TableProgress) -> Task | None:
         spot = (dump.dump_id, progress.table)
-        table = _table(progress.table)
+        table = TableName.parse(progress.table)
         busy = [t for t in [*self._inflight.values(), *self._retry] if t.progress is progress]
         if progress.keys is not None:
-            first = max(
-                [progress.keys_done, *(t.first_key + len(t.request.keys or ()) for t in busy)]
-            )
+            if busy:  # one after the other, so that a count says which are done
+                return None
+            first = progress.keys_done
             batch = tuple(
                 progress.keys[first : first + min(KEYS_PER_CHUNK, self.options.chunk_rows)]
             )
@@ -552,9 +580,12 @@ class DumpCoordinator:
             low_mark=f"{chunk_id}:low",
             high_mark=f"{chunk_id}:high",
         )
-        task.window = window
-        task.deadline = time.monotonic() + self._window_timeout_s
         with self._lock:
+            if task.ended:
+                self._drop(task)
+                return
+            task.window = window
+            task.deadline = math.inf  # a read may take its time
             self._inflight[chunk_id] = task
         try:
             self._engine.register(window)
@@ -566,6 +597,7 @@ class DumpCoordinator:
                 self._engine.resolve_unseen(rows.snapshot)
                 self._advance(task, rows)
                 self._engine.deliver(window, rows)
+                task.deadline = time.monotonic() + self._window_timeout_s
                 self._reader.write_watermark(window.high_mark)
                 failpoints.hit("chunk.after_high")
             finally:
@@ -582,6 +614,8 @@ class DumpCoordinator:
         if task.dump is None or task.request.keys is not None:
             return
         with self._lock:
+            if task.ended:
+                return
             spot = (task.dump.dump_id, str(task.table))
             upto = task.request.upto
             cut_short = not rows.exhausted and rows.last_key != upto
@@ -592,7 +626,7 @@ class DumpCoordinator:
                     self._cursor[spot] = rows.last_key
             elif cut_short:  # rows were inserted since it was read first
                 task.span /= 2
-                rest = replace(task, tries=0, not_before=0.0, window=None)
+                rest = replace(task, tries=0, failures=0, not_before=0.0, window=None)
                 rest.request = replace(task.request, after=rows.last_key)
                 rest.order = task.order + task.span
                 self._retry.append(rest)
@@ -619,17 +653,21 @@ class DumpCoordinator:
         progress.rows_read += closed.rows_read
         progress.rows_superseded += closed.rows_superseded
         if task.request.keys is not None:
-            progress.keys_done += len(task.request.keys)
+            progress.keys_done = task.first_key + len(task.request.keys)
             progress.keys_absent += absent
         else:
             progress.add_range(task.request.after, task.request.upto, task.order)
         self._store(task.dump)
+        if task.ended:
+            self._release(task.table)
 
     def _complete_if_read(self, dump: DumpState, progress: TableProgress) -> None:
         spot = (dump.dump_id, progress.table)
         if any(t.progress is progress for t in [*self._inflight.values(), *self._retry]):
             return
-        if not progress.complete or any(r.table == progress.table for r in self._rereads):
+        with self._reread_lock:
+            reread_first = any(r.table == progress.table for r in self._rereads)
+        if not progress.complete or reread_first:
             return
         self._completing.add(spot)
 
@@ -673,8 +711,10 @@ class DumpCoordinator:
         if task.window is not None:
             self._inflight.pop(task.window.chunk_id, None)
         self.counters.last_error = str(error)
-        lost = isinstance(error, ConnectionLostError)  # the reader connects anew
-        if task.tries + 1 >= MAX_READ_FAILURES and task.progress is not None and not lost:
+        if not isinstance(error, ConnectionLostError):  # the reader connects anew
+            task.failures += 1
+        hopeless = task.failures >= MAX_READ_FAILURES or isinstance(error, ChunkRefusedError)
+        if hopeless and task.progress is not None and not task.ended:
             task.progress.status = "failed"
             task.progress.reason = str(error)
             if task.dump is not None:
@@ -682,7 +722,7 @@ class DumpCoordinator:
                 self._finish_if_done(task.dump)
                 self._store(task.dump)
             return
-        if task.dump is None and task.tries + 1 >= MAX_READ_FAILURES and self._cannot_read(task):
+        if task.dump is None and hopeless and self._cannot_read(task):
             self._reread_done(task, list(task.request.keys or ()))
             return
         self._again(task)
@@ -693,10 +733,19 @@ class DumpCoordinator:
         columns = task.request.key_columns or ()
         return shape is None or not set(columns) <= set(shape.schema.column_names)
 
+    def _drop(self, task: Task) -> None:
+        """A chunk of a table that was cancelled or has failed is of no use any more."""
+        if task.window is not None:
+            self._inflight.pop(task.window.chunk_id, None)
+        self._release(task.table)
+
     def _again(self, task: Task) -> None:
+        if task.ended:
+            self._drop(task)
+            return
         task.tries += 1
         task.not_before = time.monotonic() + min(10.0, 0.05 * 2 ** min(task.tries, 8))
-        task.window = None
+        task.window, task.deadline = None, math.inf
         self._retry.append(task)
 
     def _forget(self, dump: DumpState, progress: TableProgress) -> None:
@@ -705,7 +754,8 @@ class DumpCoordinator:
         self._cursor.pop(spot, None)
         self._cut.pop(spot, None)
         self._drained.discard(spot)
-        self._release(_table(progress.table))
+        self._retry = deque(task for task in self._retry if task.progress is not progress)
+        self._release(TableName.parse(progress.table))
 
     def _release(self, table: TableName) -> None:
         """Let the table's key history go if nothing reads the table any more."""
@@ -743,11 +793,6 @@ class DumpCoordinator:
             for spot, keys in self._rereads.items()
         ]
         self._state.put(REREAD_KEY, value, None)
-
-
-def _table(name: str) -> TableName:
-    namespace, _, table = name.partition(".")
-    return TableName(namespace, table)
 
 
 def _tuple(key: list[str | None] | None) -> Key | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -102,6 +103,7 @@ class CaptureEngine:
         self._buffer = OutputBuffer(options.buffer_bytes)
         self._writer = WriterThread(self._buffer, log, resume, options.flush_bytes, options.flush_s)
         self._resume = resume
+        self._controls: deque[ControlItem] = deque()
         self._idle = False  # the last thing appended is a position
         self._last_put_at = 0.0
 
@@ -115,6 +117,9 @@ class CaptureEngine:
             while not stop.is_set():
                 for event in self._reader.poll(0.02):
                     self._handle(event)
+                while self._controls:
+                    with self._lock:
+                        self._put(self._controls.popleft())
                 self._buffer.raise_failure()
                 durable = self._writer.durable.acknowledge
                 if durable > acknowledged:
@@ -198,8 +203,10 @@ class CaptureEngine:
             self._windows.forget(table)
 
     def append_control(self, value: dict[str, Any], done: Callable[[int], None]) -> None:
-        with self._lock:
-            self._put(ControlItem(value, done))
+        """Append soon, on the engine's thread: only that one may wait for room in the buffer, since
+        it keeps the reader's connection alive meanwhile.
+        """
+        self._controls.append(ControlItem(value, done))
 
     def first_unseen(self, snapshot: Snapshot, table: TableName) -> int | None:
         unseen = [int(x) for x in snapshot.invisible(self._emitted.max_xid())]

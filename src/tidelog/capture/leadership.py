@@ -98,7 +98,15 @@ def lead(
     """
     retry_s = RETRY_FIRST_S
     while not stop.is_set():
-        lease = election.acquire()
+        try:
+            lease = election.acquire()
+        except TidelogError as error:
+            if error.policy is Policy.STOP:
+                raise
+            logger.warning("the lease could not be asked for: %s", error)
+            on_state("retrying", str(error))
+            stop.wait(renew_every_s)
+            continue
         if lease is None:
             on_state("standby", "another capture leads")
             stop.wait(renew_every_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -24,6 +25,7 @@ STATUS_KEY = "status"
 GENERATION_KEY = "log-generation"
 JUDGED_KEY = "judged-schemas"
 STATUS_EVERY_S = 1.0
+FINISHED_SHOWN = 20
 LOOK_EVERY_S = 5.0
 MAINTAIN_EVERY_S = 30.0
 PASSING: tuple[type[TidelogError], ...] = (SourceError,)
@@ -213,7 +215,7 @@ class CaptureSession:
         now_ms = int(time.time() * 1000)
         try:
             self.coordinator.request(
-                f"auto-{table.namespace}-{table.name}-{now_ms}",
+                f"auto-{uuid.uuid4().hex[:12]}",
                 [table],
                 reason=reason,
                 now_ms=now_ms,
@@ -234,24 +236,11 @@ class CaptureSession:
         """What `tidelog status` shows, as JSON."""
         progress = asdict(self.engine.progress())
         reached = max(progress["position"], progress["durable"]["acknowledge"])
-        counters = asdict(self.coordinator.counters)
         return {
             "holder": self._holder,
             "epoch": self._epoch,
             "updated_ms": int(time.time() * 1000),
             "lag_bytes": max(0, self._catalogue.position() - reached),
             "capture": progress,
-            "dump_options": asdict(self.coordinator.options),
-            "dump_counters": counters,
-            "dumps": [dump_summary(dump.to_json()) for dump in self.coordinator.dumps()[-20:]],
+            **self.coordinator.summary(finished=FINISHED_SHOWN),
         }
-
-
-def dump_summary(dump: dict[str, Any]) -> dict[str, Any]:
-    """A dump's stored document without keys and ranges, which hold cell values."""
-    hidden = ("ranges", "keys")
-    tables = [
-        {**{k: v for k, v in table.items() if k not in hidden}, "ranges": len(table["ranges"])}
-        for table in dump["tables"]
-    ]
-    return {**dump, "tables": tables, "where": None if dump["where"] is None else "(condition)"}

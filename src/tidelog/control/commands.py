@@ -64,6 +64,9 @@ class ExecuteSnapshot(Command):
             raise ValueError("keys and where need exactly one table")
         if self.keys is not None and self.where is not None:
             raise ValueError("give keys or where, not both")
+        texts = [self.where or "", *(text for key in self.keys or () for text in key)]
+        if any("\0" in text or _has_surrogate(text) for text in texts):
+            raise ValueError("keys and where must be text without NUL characters")
         if self.keys is not None:
             if not self.keys:
                 raise ValueError("no keys are given")
@@ -72,6 +75,11 @@ class ExecuteSnapshot(Command):
         if self.mode == "blocking" and (self.keys is not None or self.where is not None):
             raise ValueError("a blocking dump reads whole tables: no keys or where")
         return self
+
+
+def _has_surrogate(text: str) -> bool:
+    """Half of a UTF-16 pair, or a byte of a command line that is not UTF-8."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 class StopSnapshot(Command):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.control.commands import Command, from_json
-from tidelog.errors import Policy, StateConflictError, TidelogError
+from tidelog.errors import Policy, StateConflictError, TidelogError, UsageError
 from tidelog.ports import StateStore
 
 logger = logging.getLogger(__name__)
@@ -57,15 +57,22 @@ def id_time_ms(command_id: str) -> int:
 class Outcome:
     """What became of a command.
 
-    ``details`` is what the handler returned; ``error`` says why it failed, None if it did not.
+    ``details`` is what the handler returned; ``error`` says why it failed, None if it did not;
+    ``usage``: because of what was asked.
     """
 
     command_id: str
     details: dict[str, Any]
     error: str | None = None
+    usage: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        return {"id": self.command_id, "details": self.details, "error": self.error}
+        return {
+            "id": self.command_id,
+            "details": self.details,
+            "error": self.error,
+            "usage": self.usage,
+        }
 
 
 class Mailbox:
@@ -88,7 +95,7 @@ class Mailbox:
         if document is None:
             return None
         value = document.value
-        return Outcome(command_id, value["details"], value["error"])
+        return Outcome(command_id, value["details"], value["error"], value.get("usage", False))
 
     def wait(self, command_id: str, timeout_s: float, poll_s: float = 0.1) -> Outcome | None:
         """The outcome, or None if there is none within ``timeout_s``; the command stays put."""
@@ -131,7 +138,7 @@ class Mailbox:
         except TidelogError as error:
             if error.policy in (Policy.RETRY, Policy.RESTART):
                 raise
-            return Outcome(command_id, {}, str(error))
+            return Outcome(command_id, {}, str(error), isinstance(error, UsageError))
         except Exception as error:  # noqa: BLE001 - see handle_pending
             # The exception's text is not ours and may hold values.
             logger.error("command %s failed: %s", command_id, type(error).__name__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -32,7 +33,24 @@ class TableName:
     name: str
 
     def __str__(self) -> str:
-        return f"{self.namespace}.{self.name}"
+        """``namespace.name``; a namespace with a dot in it is quoted as in SQL, so that no two
+        tables are spelled alike and `parse` finds its way back.
+        """
+        namespace = self.namespace
+        if "." in namespace or namespace.startswith('"'):
+            namespace = '"' + namespace.replace('"', '""') + '"'
+        return f"{namespace}.{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> TableName:
+        """The table that `str` spelled as ``text``; raises ValueError if it spells none."""
+        quoted = re.match(r'"((?:[^"]|"")+)"\.', text)
+        if quoted is not None and text[quoted.end() :]:
+            return cls(quoted[1].replace('""', '"'), text[quoted.end() :])
+        namespace, _, name = text.partition(".")
+        if not namespace or not name:
+            raise ValueError(f"table {text!r} must be namespace.name")
+        return cls(namespace, name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ class DeltaOutput:
                 gone[done.table] = max(done.first_offset, gone.get(done.table, 0))
         ranges = {str(each.table): each for each in batch.tables}
         names = {name: each.table for name, each in ranges.items()}
-        names |= {name: _parse(name) for name in gone if name not in names}
+        names |= {name: TableName.parse(name) for name in gone if name not in names}
         tasks = [
             _Task(table, batch.start, batch.end, name in ranges, gone.get(name, 0))
             for name, table in sorted(names.items())
@@ -312,11 +312,6 @@ def _truncated(log: EventLog, start: int, end: int) -> dict[str, int]:
                 table = str(log.schemas.get(batch.column("schema_id")[at].as_py()).table)
                 result[table] = batch.column("offset")[at].as_py()
     return result
-
-
-def _parse(name: str) -> TableName:
-    namespace, _, bare = name.partition(".")
-    return TableName(namespace, bare)
 
 
 def _size(found: TableRange | None) -> int:

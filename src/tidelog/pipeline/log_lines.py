@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from heapq import merge
 from operator import itemgetter
 from typing import Any
@@ -24,11 +25,9 @@ def events(
     Raises:
         OffsetGoneError: retention has removed ``start``.
     """
-    options = {"path": path, "shape": "envelope"}
-    if table is not None:
-        options["tables"] = table
-    reading = Reading(SourceOptions.parse(options), None, ENVELOPE)
     tables = None if table is None else [table]
+    options = SourceOptions.parse({"path": path, "shape": "envelope"})
+    reading = Reading(replace(options, tables=tuple(tables or ())), None, ENVELOPE)
     for ref in log.segments(start, end, tables=tables):
         lines = _changes(log, reading, ref)
         if table is None and 0 in _schema_ids(log, ref):

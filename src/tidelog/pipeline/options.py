@@ -116,10 +116,10 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _table(text: str) -> TableName:
-    namespace, dot, name = text.partition(".")
-    if not dot or not namespace or not name:
-        raise ConfigError(f"tidelog source: table {text!r} must be namespace.name")
-    return TableName(namespace, name)
+    try:
+        return TableName.parse(text)
+    except ValueError as error:
+        raise ConfigError(f"tidelog source: {error}") from None
 
 
 def _place(

@@ -34,8 +34,7 @@ def act(
         if isinstance(command, ExecuteSnapshot):
             return _execute(command, coordinator, catalogue, captured)
         if isinstance(command, StopSnapshot):
-            tables = list(command.tables)
-            return {"dumps": coordinator.cancel(command.dump_id, tables or None)}
+            return _cancel(command, coordinator)
         if isinstance(command, PauseSnapshot):
             return {"dumps": coordinator.pause(command.dump_id)}
         if isinstance(command, ResumeSnapshot):
@@ -47,6 +46,16 @@ def act(
         raise UsageError(f"this capture does not know the command {command.type}")
 
     mailbox.handle_pending(handle)
+
+
+def _cancel(command: StopSnapshot, coordinator: DumpCoordinator) -> dict[str, Any]:
+    if not command.tables:
+        return {"dumps": coordinator.cancel(command.dump_id)}
+    dumped = {table.table for dump in coordinator.dumps() for table in dump.tables}
+    chosen = [name for name in dumped if matches(command.tables, TableName.parse(name))]
+    if not chosen:
+        raise UsageError(f"no dump reads a table that matches {', '.join(command.tables)}")
+    return {"dumps": coordinator.cancel(command.dump_id, chosen)}
 
 
 def _execute(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
 from tidelog.control.commands import Command
-from tidelog.control.mailbox import Mailbox
+from tidelog.control.mailbox import Mailbox, Outcome
 from tidelog.election.sqlite import SqliteElection
-from tidelog.errors import EventLogError, TidelogError
+from tidelog.errors import EventLogError, TidelogError, UsageError
 from tidelog.eventlog.reader import EventLog
+from tidelog.model.schema import TableName
 from tidelog.runtime.capturing import LEASE_NAME, OnStatus, ignore
 from tidelog.state.sqlite import SqliteState
 
@@ -25,7 +26,7 @@ def send_command(config: Config, command: Command, *, timeout_s: float) -> dict[
         command_id = mailbox.send(command)
         outcome = mailbox.wait(command_id, timeout_s)
         if outcome is None:
-            return {"id": command_id, "state": "waiting", "details": {}, "error": None}
+            return {"state": "waiting", **Outcome(command_id, {}).to_json()}
         return {"state": "done", **outcome.to_json()}
     finally:
         state.close()
@@ -78,6 +79,17 @@ def dump_wait(
     raise TidelogError(f"dump {dump_id} did not finish within {timeout_s} s; it goes on")
 
 
+def _spelled(wanted: str, tables: Sequence[TableName], *, follow: bool) -> str:
+    """The table's name as the event log spells it; one that may still come is left as it is."""
+    for table in tables:
+        if wanted in (str(table), f"{table.namespace}.{table.name}"):
+            return str(table)
+    if follow and "." in wanted:
+        return wanted
+    known = ", ".join(str(table) for table in tables) or "none"
+    raise UsageError(f"the event log holds no table {wanted!r}; it holds {known}")
+
+
 def read_log(
     config: Config, *, table: str | None = None, start: int | None = None, follow: bool = False
 ) -> Iterator[dict[str, Any]]:
@@ -88,7 +100,11 @@ def read_log(
     if not EventLog.exists(path):
         raise EventLogError(f"{path} holds no event log; `tidelog capture` begins one")
     log = EventLog.open(path)
+    if table is not None:
+        table = _spelled(table, log.schemas.tables(), follow=follow)
     offset = log.head_offset if start is None else start
+    if offset < 0:
+        raise UsageError("--from: an offset is not negative")
     while True:
         end = log.latest_offset(durable=False)
         if end > offset:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import psycopg
 
-from tidelog.errors import ChunkError, ChunkVoidError
+from tidelog.errors import ChunkError, ChunkRefusedError, ChunkVoidError
 from tidelog.model.records import LogBatch, UInt8s
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
@@ -35,6 +35,9 @@ _REASONS = {
     "40P01": "the server ended it to break a deadlock",
     "40001": "the server ended it for a conflict with recovery",
 }
+
+# What only the dump's condition or keys can be to blame for: all else was just looked up.
+_HOPELESS = {"42601", "42703", "42804", "42883", "22003", "22007", "22008", "22012", "22P02"}
 
 _UNESCAPED = {
     b"b": b"\b",
@@ -252,7 +255,10 @@ def _chunk_errors(doing: str) -> Iterator[None]:
             reason = "a value of a key or of the dump's condition does not fit its column's type"
         elif reason is None and state[:2] == "42":
             reason = f"{error.diag.message_primary} (check the dump's condition)"
-        raise ChunkError(f"{doing}: {reason or 'the server refused'} (SQLSTATE {state})") from None
+        kind = ChunkRefusedError if state in _HOPELESS else ChunkError
+        raise kind(f"{doing}: {reason or 'the server refused'} (SQLSTATE {state})") from None
+    except UnicodeEncodeError:
+        raise ChunkRefusedError(f"{doing}: a key or the condition is not valid text") from None
 
 
 def _rows(data: UInt8s, schema: TableSchema) -> LogBatch:

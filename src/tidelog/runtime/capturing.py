@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,11 @@ class Capture:
             on_schema=on_schema,
         )
         mailbox = Mailbox(state)
+
+        def maintain() -> None:
+            self._maintain(keeper)
+            mailbox.forget_old_outcomes(int(time.time() * 1000))
+
         publications = Publications(source.publication, source.tables, source.watermark_schema)
 
         def publish() -> list[TableName]:
@@ -178,7 +184,7 @@ class Capture:
             state=state,
             housekeeping=Housekeeping(
                 commands=lambda target: act(mailbox, target, catalogue, source.tables),
-                maintain=lambda: self._maintain(keeper),
+                maintain=maintain,
                 on_status=on_status,
             ),
             watch=lambda request_dump: CatalogueWatch(

@@ -26,7 +26,7 @@ from tidelog.sources.postgres import slots
 from tidelog.sources.postgres.connect import connect, lsn_text, lsn_value, translated
 from tidelog.sources.postgres.patterns import matches
 from tidelog.sources.postgres.publication import WATERMARK_COLUMN, Publications
-from tidelog.sources.postgres.replication import ReplicationStream
+from tidelog.sources.postgres.replication import DEFAULT_BUFFER_BYTES, ReplicationStream
 from tidelog.sources.postgres.schemas import SchemaFinder
 from tidelog.wire.pgoutput import LogicalMessage, PgoutputScanner, RelationSeen, RowOf
 
@@ -59,7 +59,7 @@ class PostgresLogReader:
         watermark_schema: str = "tidelog",
         keys: Mapping[str, Sequence[str]] | None = None,
         expected: SourceId | None = None,
-        buffer_bytes: int = 4 << 20,
+        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
     ) -> None:
         self._dsn = dsn
         self._registry = registry

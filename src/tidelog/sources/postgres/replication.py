@@ -26,7 +26,8 @@ from tidelog.sources.postgres.connect import (
     quote_literal,
 )
 
-DEFAULT_BUFFER_BYTES = 4 << 20
+# Small, so that a batch is scanned before the socket is full and the server has to wait.
+DEFAULT_BUFFER_BYTES = 256 << 10
 DEFAULT_BUFFER_MESSAGES = 32_768
 
 # As wal_receiver_status_interval, but below the default wal_sender_timeout of 60 s by far.

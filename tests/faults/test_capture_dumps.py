@@ -9,6 +9,7 @@ import pytest
 from tests.integration.windows.live import Live, at, crash
 
 from tidelog import failpoints, runtime
+from tidelog.errors import ChunkError
 
 WIDE = "(SELECT string_agg(md5(i::text || n), '') FROM generate_series(1, 300) n)"
 
@@ -106,5 +107,30 @@ def test_renamed_column_dumps_the_table_although_capture_dies_when_it_sees_it(
             "the table is dumped for the new name",
         )
         live.check()
+    finally:
+        live.close()
+
+
+def test_keys_of_a_failed_chunk_are_read_and_so_are_those_behind_it(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second chunk of keys must not count for the first, which is read again (invariant 3)."""
+    live = Live(database, tmp_path, monkeypatch, chunk_rows=4)
+    try:
+        live.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+        live.sql.execute("INSERT INTO t SELECT i, 1 FROM generate_series(1, 10) i")
+        live.start()
+        before = len([e for e in live.events("public.t") if e.op == "r"])
+
+        def fail() -> None:
+            raise ChunkError("as if the connection were lost")
+
+        with at("chunk.after_read", fail) as reached:
+            found = live.dumped(live.dump(keys=[(str(i),) for i in range(1, 13)]))
+        assert reached.is_set()
+        (table,) = found["tables"]
+        assert (table["keys_done"], table["keys_absent"], table["chunks"]) == (12, 2, 3)
+        dumped = [e for e in live.events("public.t") if e.op == "r"][before:]
+        assert len(dumped) == 10
     finally:
         live.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,18 @@ def main() -> None:
         line for line in lines[:-1] if "merged_rows" in line and "comparing" not in line["step"]
     ]
     status = {name: running[-1][name] for name in SHOWN if name in running[-1]}
-    result = {name: report[name] for name in ("summary", "seconds", "tables")}
+    result = {name: report[name] for name in ("summary", "seconds")}
+    result["tables"] = [
+        {name: value for name, value in table.items() if name != "note"}
+        for table in report["tables"]
+    ]
     console = Console(record=True, width=104, file=io.StringIO(), highlight=False)
     console.print("$ tidelog demo", style="bold")
     console.print(_view(status, "demo"))
     console.print(_view(result))
-    console.save_svg(str(PICTURE), title="tidelog demo")
+    drawn = console.export_svg(title="tidelog demo")
+    # without the fonts that Rich would have the reader's browser fetch from elsewhere
+    PICTURE.write_text(re.sub(r"@font-face \{.*?\n    \}\n", "", drawn, flags=re.DOTALL))
 
 
 if __name__ == "__main__":

@@ -214,7 +214,8 @@ def dump(
         with terminal.Progress("dump", as_json=as_json) as progress:
             report = runtime.dump_wait(loaded, data["dump_id"], on_progress=progress.update)
         terminal.show(report, as_json=as_json)
-        _exit_unless(report["status"] == "completed")
+        failed = any(table["status"] == "failed" for table in report.get("tables", ()))
+        _exit_unless(report["status"] == "completed" and not failed)
 
 
 @app.command()

@@ -23,6 +23,8 @@ MARKER = ".tidelog-demo"
 DATABASE = "shop"
 TRANSACTIONS_PER_S = 200
 
+COUNTED = ("records", "chunks", "dumped_rows", "superseded_rows", "chunks_voided")
+
 CONFIG = """\
 source:
   kind: postgres
@@ -172,7 +174,7 @@ def _run(
             f"dumping twice: {'every table equals' if equal else 'NOT every table equals'} its "
             "Delta copy"
         ),
-        **shown.totals,
+        **{name: shown.totals[name] for name in COUNTED if name in shown.totals},
         "tables": tables,
     }
 

@@ -31,6 +31,8 @@ class Appender(Protocol):
     AppendRaceLostError, LeaseLostError or StorageError with nothing half-visible.
     """
 
+    @property
+    def next_offset(self) -> int: ...
     def append_log(self, batches: Sequence[LogBatch], resume: Resume) -> Appended: ...
     def append_chunk(self, rows: LogBatch, chunk: ChunkMeta, position: int) -> Appended: ...
     def append_control(self, message: dict[str, Any]) -> Appended: ...
@@ -56,7 +58,7 @@ class WriterThread(threading.Thread):
         self.durable = resume
         self.records = 0
         self.segments = 0
-        self.next_offset = 0
+        self.next_offset = log.next_offset
         self.last_commit_ts = 0
 
     def stop(self) -> None:

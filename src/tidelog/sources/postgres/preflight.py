@@ -37,6 +37,11 @@ RETAINED_LIMIT_BYTES = 10 << 30
 DECODING_MEMORY_BYTES = 256 << 20
 
 
+# The minor release of each major one from which a newly published table loses no changes to
+# transactions that were open then (PostgreSQL 18 has it from the start); see ADR 6.
+_PUBLICATION_FIX = {14: 18, 15: 13, 16: 9, 17: 5}
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that was checked. ``fix`` is SQL (or a setting) where something must be done."""
@@ -118,6 +123,15 @@ class Preflight:
             yield Finding("version", "warn", f"PostgreSQL {major}; {tested} are tested")
         else:
             yield Finding("version", "ok", f"PostgreSQL {major}")
+        fixed = _PUBLICATION_FIX.get(major)
+        if fixed is not None and connection.info.server_version % 10_000 < fixed:
+            yield Finding(
+                "minor version",
+                "warn",
+                f"PostgreSQL {major} before {major}.{fixed} may lose changes of a table that is "
+                "published while transactions write to it",
+                f"upgrade to {major}.{fixed}, or create tables before capture starts",
+            )
 
     def _wal_level(self, connection: Connection) -> Iterator[Finding]:
         level = _setting(connection, "wal_level")

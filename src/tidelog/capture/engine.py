@@ -184,7 +184,7 @@ class CaptureEngine:
         if keepalive is not None:
             keepalive()
 
-    # ------------------------------------------------------------ for the coordinator (dumps.Log)
+    # ------------------------------------------------------------ for the coordinator (Log)
 
     def register(self, window: Window) -> None:
         with self._lock:

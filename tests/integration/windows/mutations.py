@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 from tests.property.test_windows_model import PaperWindows
 
-from tidelog.capture import catalogue_watch, dump_state, dumps, engine, history, session, windows
+from tidelog.capture import (
+    catalogue_watch,
+    dump_state,
+    dumps,
+    engine,
+    history,
+    rereads,
+    session,
+    windows,
+)
 from tidelog.errors import ChunkError, ConnectionLostError
 from tidelog.eventlog.emitted import EmittedTransactions
 from tidelog.model.records import KeyEffect, Kind
@@ -148,7 +157,7 @@ def partial_rows_complete(patch: Patch) -> None:
 
 def rereads_not_stored(patch: Patch) -> None:
     """Keys to read again are known in memory only."""
-    patch.setattr(dumps.DumpCoordinator, "_store_rereads", lambda self: None)
+    patch.setattr(rereads.Rereads, "_store", lambda self: None)
 
 
 def moved_keys_ignored(patch: Patch) -> None:

@@ -286,7 +286,9 @@ dump: {{chunk_rows: {self.chunk_rows}}}
             for batch in log.batches(ref):
                 for record in batch.to_pylist():
                     found.append(_event(record, log.schemas.get))
-        return [e for e in found if table is None or e.table == table or e.control]
+        return [
+            e for e in found if table is None or table in (e.table, (e.control or {}).get("table"))
+        ]
 
     def catch_up(self) -> list[Event]:
         """Everything that is committed by now is in the event log; all records."""

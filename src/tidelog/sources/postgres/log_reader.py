@@ -165,12 +165,6 @@ class PostgresLogReader:
         """
         return self._publications.sync(self._connected())
 
-    def server_lag(self) -> tuple[int, int]:
-        """The end of the source's WAL, and its clock at the newest message in µs since 1970."""
-        with translated("asking for the source's position"):
-            end = _one(self._connected(), "SELECT pg_catalog.pg_current_wal_lsn()::text")
-        return lsn_value(end), self._stream.server_clock_us if self._stream else 0
-
     # ------------------------------------------------------------------ start
 
     def _check_server(self, sql: psycopg.Connection[tuple[Any, ...]]) -> None:

@@ -48,7 +48,7 @@ SETTINGS = {"logical_decoding_work_mem": "1GB", "max_wal_size": "16GB", "shared_
 class Bench:
     """A server with the table, an event log, and the shipped configuration."""
 
-    def __init__(self, server: PostgresServer, directory: Path, snapshot: str = "never") -> None:
+    def __init__(self, server: PostgresServer, directory: Path, snapshot: str = "no_data") -> None:
         self.server = server
         self.directory = directory
         self.dsn = server.dsn()
@@ -89,7 +89,7 @@ class Bench:
 
 
 @contextmanager
-def bench(snapshot: str = "never") -> Iterator[Bench]:
+def bench(snapshot: str = "no_data") -> Iterator[Bench]:
     with (
         tempfile.TemporaryDirectory() as directory,
         PostgresServer(16, SETTINGS, fsync=True) as server,

@@ -17,6 +17,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    SecretStr,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -66,10 +67,30 @@ class Source(Section):
         "and Tidelog's own never match.",
         examples=[["public.*", "billing.invoices"]],
     )
-    snapshot: Literal["initial", "never"] = Field(
+    snapshot: Literal["initial", "initial_only", "no_data", "when_needed", "always"] = Field(
         default="initial",
-        description="`initial`: the first start dumps every captured table. `never`: only changes "
-        "from now on; dump later with `tidelog dump`.",
+        description="What is dumped at start. `initial`: the first start dumps every captured "
+        "table. `initial_only`: the same, then capture ends. `no_data`: nothing; dump later with "
+        "`tidelog dump`. `when_needed`: as `initial`, and again when the source can no longer give "
+        "what was missed. `always`: every start dumps every table.",
+    )
+    snapshot_mode: Literal["incremental", "blocking"] = Field(
+        default="incremental",
+        description="How the dump at start reads: `incremental` in chunks beside the log; "
+        "`blocking` all tables under one snapshot while the log waits.",
+    )
+    watermarks: Literal["table", "message", "snapshot"] = Field(
+        default="table",
+        description="How a chunk is placed in the log. `table`: marks in a one-row table. "
+        "`message`: marks as logical messages, no table. `snapshot`: nothing is written to the "
+        "source at all; also on a standby of PostgreSQL 16 or later.",
+    )
+    signal_table: str | None = Field(
+        default=None,
+        pattern=r"^[^.]+\.[^.]+$",
+        description="Table with the columns `id`, `type`, `data` whose inserted rows are commands, "
+        "as Debezium's `signal.data.collection`. It must exist; it is published with the others.",
+        examples=["public.tidelog_signal"],
     )
     keys: dict[TablePattern, list[str]] = Field(
         default={},
@@ -204,8 +225,83 @@ class Dump(Section):
         default=1,
         ge=1,
         le=64,
-        description="Chunks that are read at once. For now one is, whatever is set.",
+        description="Chunks that are read at once, each over a connection of its own. With 1, "
+        "chunks come one after the other in key order.",
     )
+    rows_per_second: int = Field(
+        default=0, ge=0, description="Read no more rows a second, over all dumps. 0: no limit."
+    )
+    max_lag_bytes: Bytes = Field(
+        default=256 * 2**20,
+        ge=0,
+        description="Slow dumps down while capture is further than this behind the end of the "
+        "source's log. 0: never.",
+        examples=["256MiB"],
+    )
+    max_replica_lag_ms: Milliseconds = Field(
+        default=10_000,
+        ge=0,
+        description="Slow dumps down while a replica of the source is further behind. 0: never.",
+        examples=["10s"],
+    )
+    max_select_ms: Milliseconds = Field(
+        default=2_000,
+        ge=0,
+        description="Slow dumps down while a chunk's SELECT takes longer. 0: never.",
+        examples=["2s"],
+    )
+    statement_timeout_ms: Milliseconds = Field(
+        default=600_000,
+        ge=1,
+        description="A chunk's SELECT that takes longer is ended; the chunk is tried again, then "
+        "halved.",
+        examples=["10m"],
+    )
+    buffer_bytes: Bytes = Field(
+        default=256 * 2**20,
+        ge=2**20,
+        description="Rows that were read and wait for their window to close or for the disk; no "
+        "chunk is begun beyond it.",
+        examples=["256MiB"],
+    )
+
+
+class Rest(Section):
+    """The HTTP interface for commands and status, served by the capture that leads."""
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: int = Field(default=8490, ge=0, le=65_535, description="0: a free one.")
+    token: SecretStr = Field(
+        min_length=8,
+        description="Every request carries it as `Authorization: Bearer …`. Never printed.",
+        examples=["${TIDELOG_TOKEN}"],
+    )
+
+
+class Control(Section):
+    """Channels for commands and notifications beside the command line."""
+
+    rest: Rest | None = Field(default=None, description="Unset: no HTTP interface.")
+    signal_file: LocalPath | None = Field(
+        default=None,
+        description="File whose appended lines are commands, as Debezium's file channel: one JSON "
+        "object `{id, type, data}` a line.",
+        examples=["./signals.jsonl"],
+    )
+    notifications: list[Literal["log", "file", "eventlog"]] = Field(
+        default=["eventlog"],
+        description="Where notifications of dumps go: the process's own log lines, a file of JSON "
+        "lines, control records of the event log.",
+    )
+    notification_file: LocalPath | None = Field(
+        default=None, description="For `file`.", examples=["./notifications.jsonl"]
+    )
+
+    @model_validator(mode="after")
+    def _file_is_named(self) -> Control:
+        if "file" in self.notifications and self.notification_file is None:
+            raise ValueError("notifications to a file need notification_file")
+        return self
 
 
 class Pipeline(Section):
@@ -268,6 +364,7 @@ class Config(Section):
     state: State = Field(default=_EMPTY)
     capture: Capture = Field(default=_EMPTY)
     dump: Dump = Field(default=_EMPTY)
+    control: Control = Field(default=_EMPTY)
     pipeline: Pipeline = Field(default=_EMPTY)
     outputs: list[DeltaOutput] = Field(
         default=[], description="Destinations of the pipeline; none: capture alone."
@@ -383,6 +480,7 @@ SECTIONS: dict[str, type[Section]] = {
     "state": State,
     "capture": Capture,
     "dump": Dump,
+    "control": Control,
     "pipeline": Pipeline,
     "outputs": DeltaOutput,
 }

@@ -36,7 +36,18 @@ class IdleAt:
     resume: Resume
 
 
-LogEvent = LogBatch | WatermarkSeen | SchemaSeen | IdleAt
+@dataclass(frozen=True, slots=True)
+class SignalSeen:
+    """A row was inserted into the source's signal table: its columns ``id``, ``type``, ``data``."""
+
+    signal_id: str
+    type: str
+    data: str | None
+    position: int
+    ordinal: int
+
+
+LogEvent = LogBatch | WatermarkSeen | SchemaSeen | SignalSeen | IdleAt
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +107,10 @@ class SchemaRegistry(Protocol):
 class ChunkRequest:
     """One SELECT. Either a range ``after < key`` limited to ``limit_rows``, or ``keys``.
 
-    Bounds are texts of the columns of `TableSchema.match_key`, the key that records are known by.
-    ``keys`` are of ``key_columns``, in that order; None: of `TableSchema.key`.
+    Bounds are texts of the columns of `TableSchema.match_key`, the key that records are known by;
+    where ``key_columns`` names the columns they were taken of and the table's match key is another
+    by now, the read raises ChunkVoidError. ``keys`` are of ``key_columns``, in that order; None: of
+    `TableSchema.key`.
     """
 
     table: TableName
@@ -115,6 +128,9 @@ class ChunkRows:
 
     ``rows`` has kind DUMP_ROW (and ABSENT for requested keys that the table lacks), position and
     xid 0; ``last_key`` is the greatest key read, ``exhausted`` true if no row follows it.
+    ``emit_at``: with a strategy that writes no marks, the position in the source's log that all
+    transactions visible in ``snapshot`` were committed before: the rows follow the log up to there.
+    None: they wait for the high watermark.
     """
 
     schema: TableSchema
@@ -122,6 +138,7 @@ class ChunkRows:
     snapshot: Snapshot
     last_key: tuple[str | None, ...] | None
     exhausted: bool
+    emit_at: int | None = None
 
 
 class ChunkReader(Protocol):
@@ -129,10 +146,13 @@ class ChunkReader(Protocol):
 
     The order is fixed: write low; begin, lock against DDL, snapshot, read; hand the rows over;
     write high *while the lock is still held* (so no DDL stands between snapshot and high); end.
+    A strategy that writes no marks returns rows with ``emit_at`` instead.
     """
 
     def write_watermark(self, mark: str) -> None:
-        """Write ``mark`` (a text unique for ever) into the source's log; returns once committed."""
+        """Write ``mark`` (a text unique for ever) into the source's log; returns once committed.
+        Does nothing with a strategy that writes no marks.
+        """
         ...
 
     def read(self, request: ChunkRequest) -> ChunkRows:
@@ -143,11 +163,45 @@ class ChunkReader(Protocol):
         """End the reading transaction. Must be called after every `read`, also after an error."""
         ...
 
+    def boundary(self, request: ChunkRequest) -> tuple[str | None, ...] | None:
+        """The key of the ``limit_rows``-th row of the range, read from the key's index alone;
+        None if the range has fewer. For planning: nothing is locked, no window is needed.
+        """
+        ...
+
     def current_snapshot(self) -> Snapshot:
         """A snapshot of now, for forgetting transactions that are visible."""
         ...
 
     def close(self) -> None: ...
+
+
+class BlockingReader(Protocol):
+    """Reads whole tables under one snapshot that stands exactly at a position of the log.
+
+    Used by one thread. Order: `begin`; any number of `read` (ranges only); `close`, always.
+    """
+
+    def begin(self, timeout_s: float) -> int:
+        """Take the snapshot; the position: what committed before it is visible, nothing else.
+
+        Raises ChunkError if there is none within ``timeout_s`` (transactions that stay open).
+        """
+        ...
+
+    def read(self, request: ChunkRequest) -> ChunkRows:
+        """As `ChunkReader.read`, always under the one snapshot; ``emit_at`` is its position."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLoad:
+    """How hard the source's replication has it now; None where it can't be known."""
+
+    position: int
+    replica_lag_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +231,10 @@ class Catalogue(Protocol):
 
     def position(self) -> int:
         """The end of the source's log: all that is committed by now lies before it."""
+        ...
+
+    def load(self) -> SourceLoad:
+        """The end of the log, and how far behind its replicas are (the furthest)."""
         ...
 
     def close(self) -> None: ...

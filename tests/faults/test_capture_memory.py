@@ -37,7 +37,7 @@ def test_memory_does_not_follow_the_size_of_a_transaction(
         postgres16.execute("CREATE TABLE t (id int PRIMARY KEY, a text, b text)", "memory")
         config = tmp_path / "tidelog.yaml"
         config.write_text(
-            f"source: {{kind: postgres, url: '{dsn}', slot: memory, snapshot: never}}\n"
+            f"source: {{kind: postgres, url: '{dsn}', slot: memory, snapshot: no_data}}\n"
             f"log: {{path: {tmp_path}/log}}\nstate: {{url: 'sqlite:///{tmp_path}/state.db'}}\n"
             "capture: {buffer_bytes: 8MiB, flush_bytes: 2MiB}\n"
         )

@@ -37,9 +37,13 @@ class ExecuteSnapshot(Command):
     Attributes:
         dump_id: names the dump; a second command with the same id does nothing.
         tables: patterns; empty: all captured tables.
-        where: SQL condition on the one table's rows.
+        where: SQL condition on the rows of all of them; with patterns of one table, as a rule.
+        conditions: table pattern → SQL condition on that table's rows, before ``where``.
         keys: keys of the one table, each the texts of its key columns.
+        key_set: in place of ``keys``: names keys that were stored before (`KeySets`).
         key_columns: what order ``keys`` are in; None: the table's own key order.
+        missing: what of given keys that the table lacks: ``delete`` (a delete event each) or
+            ``list`` (no event; they are listed with the dump).
         mode: ``incremental`` (chunks between watermarks) or ``blocking`` (one exported snapshot).
     """
 
@@ -47,6 +51,9 @@ class ExecuteSnapshot(Command):
     dump_id: DumpId
     tables: tuple[TablePattern, ...] = ()
     where: str | None = Field(default=None, min_length=1)
+    conditions: dict[TablePattern, str] = Field(default={})
+    key_set: str | None = None
+    missing: Literal["delete", "list"] = "delete"
     keys: tuple[Key, ...] | None = None
     key_columns: Key | None = None
     mode: Literal["incremental", "blocking"] = "incremental"
@@ -111,17 +118,35 @@ class SetDumpOptions(Command):
     chunk_rows: int | None = Field(default=None, ge=1, le=1_000_000)
     delay_ms: int | None = Field(default=None, ge=0)
     parallelism: int | None = Field(default=None, ge=1, le=64)
+    rows_per_second: int | None = Field(default=None, ge=0)
+    max_lag_bytes: int | None = Field(default=None, ge=0)
+    max_replica_lag_ms: int | None = Field(default=None, ge=0)
+    max_select_ms: int | None = Field(default=None, ge=0)
 
     @model_validator(mode="after")
     def _changes_something(self) -> SetDumpOptions:
         if not self.model_fields_set:
-            raise ValueError("give at least one of chunk_rows, delay_ms, parallelism")
+            raise ValueError(f"give at least one of {', '.join(SetDumpOptions.model_fields)}")
         return self
+
+
+class LogMessage(Command):
+    """Write ``message`` to capture's own log lines: shows that a channel works."""
+
+    type: ClassVar[str] = "log"
+    message: str = Field(max_length=1000)
 
 
 _TYPES: dict[str, type[Command]] = {
     command.type: command
-    for command in (ExecuteSnapshot, StopSnapshot, PauseSnapshot, ResumeSnapshot, SetDumpOptions)
+    for command in (
+        ExecuteSnapshot,
+        StopSnapshot,
+        PauseSnapshot,
+        ResumeSnapshot,
+        SetDumpOptions,
+        LogMessage,
+    )
 }
 
 

@@ -93,7 +93,7 @@ class Live:
     directory: Path
     patch: pytest.MonkeyPatch
     chunk_rows: int = 100
-    snapshot: str = "never"
+    snapshot: str = "no_data"
     look_every_s: float = 0.2
     patience_s: float = 20.0
     sql: Connection = field(init=False)

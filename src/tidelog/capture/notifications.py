@@ -1,0 +1,74 @@
+"""What a dump tells those who watch it, in Debezium's types and words (its `notifications` page)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class NotificationType(StrEnum):
+    """What happened."""
+
+    STARTED = "STARTED"
+    IN_PROGRESS = "IN_PROGRESS"
+    TABLE_SCAN_COMPLETED = "TABLE_SCAN_COMPLETED"
+    PAUSED = "PAUSED"
+    RESUMED = "RESUMED"
+    ABORTED = "ABORTED"
+    COMPLETED = "COMPLETED"
+
+
+class TableScanStatus(StrEnum):
+    """How a table's scan ended."""
+
+    SUCCEEDED = "SUCCEEDED"
+    EMPTY = "EMPTY"
+    NO_PRIMARY_KEY = "NO_PRIMARY_KEY"
+    SKIPPED = "SKIPPED"
+    STOPPED = "STOPPED"
+    SQL_EXCEPTION = "SQL_EXCEPTION"
+    UNKNOWN_SCHEMA = "UNKNOWN_SCHEMA"
+
+
+AGGREGATES = {
+    "incremental": "Incremental Snapshot",
+    "blocking": "Blocking Snapshot",
+    "initial": "Initial Snapshot",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """One message. ``data`` holds names, counts and statuses, never cell values.
+
+    Attributes:
+        dump_id: of the dump.
+        aggregate_type: a value of `AGGREGATES`.
+        type: what happened.
+        timestamp_ms: milliseconds since 1970.
+        data: Debezium's ``additional_data``: ``connector_name``, ``data_collections``,
+            ``current_collection_in_progress``, ``scanned_collection``, ``total_rows_scanned``,
+            ``status``.
+    """
+
+    dump_id: str
+    aggregate_type: str
+    type: NotificationType
+    timestamp_ms: int
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As Debezium writes it."""
+        return {
+            "id": self.dump_id,
+            "aggregate_type": self.aggregate_type,
+            "type": str(self.type),
+            "additional_data": self.data,
+            "timestamp": self.timestamp_ms,
+        }
+
+
+Notify = Callable[[Notification], None]
+"""Called from the dumps' threads; must be quick and must not raise."""

@@ -58,10 +58,9 @@ class PostgresStandby(PostgresServer):
     def close(self) -> None:
         super().close()
         if self.primary.running:
-            self.primary.execute(
-                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
-                f"WHERE slot_name = '{self.slot}' AND NOT active"
-            )
+            unused = f"slot_name = '{self.slot}' AND NOT active"
+            drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE "
+            self.primary.execute(drop + unused)
 
     def _initialise(self) -> None:
         """Copy the primary instead of making a new cluster."""

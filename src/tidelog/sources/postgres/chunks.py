@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import psycopg
 
-from tidelog.errors import ChunkError, ChunkRefusedError, ChunkVoidError
-from tidelog.model.records import LogBatch, UInt8s
-from tidelog.model.schema import TableName, TableSchema
+from tidelog.errors import ChunkError, ChunkRefusedError
+from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
-from tidelog.sources.postgres.chunk_sql import ChunkSql, Key, operator_schemas
+from tidelog.sources.postgres.chunk_rows import ChunkSelect
 from tidelog.sources.postgres.connect import connect, quote_ident
-from tidelog.sources.postgres.copy_out import CopyReader
 from tidelog.sources.postgres.publication import WATERMARK_COLUMN, WATERMARK_TABLE
 from tidelog.sources.postgres.schemas import FoundTable, SchemaFinder
 from tidelog.sources.postgres.snapshot import PgSnapshot
-from tidelog.wire.tuples import absent_rows, copy_text_rows
 
 LOCK_TIMEOUT_MS = 2_000
 STATEMENT_TIMEOUT_MS = 600_000
@@ -38,15 +33,6 @@ _REASONS = {
 
 # What only the dump's condition or keys can be to blame for: all else was just looked up.
 _HOPELESS = {"42601", "42703", "42804", "42883", "22003", "22007", "22008", "22012", "22P02"}
-
-_UNESCAPED = {
-    b"b": b"\b",
-    b"f": b"\f",
-    b"n": b"\n",
-    b"r": b"\r",
-    b"t": b"\t",
-    b"v": b"\v",
-}
 
 
 class PostgresChunkReader:
@@ -89,25 +75,24 @@ class PostgresChunkReader:
             "statement_timeout": str(statement_timeout_ms),
             "row_security": "off",
         }
-        self._copy = CopyReader()
-        self._operators: dict[tuple[int, tuple[str, ...]], tuple[str, ...]] = {}
+        self._select = ChunkSelect()
         self._marks: psycopg.Connection[tuple[Any, ...]] | None = None
         self._reads: psycopg.Connection[tuple[Any, ...]] | None = None
 
     # ------------------------------------------------------------------ port
 
     def write_watermark(self, mark: str) -> None:
-        with _chunk_errors("writing a watermark"):
+        with chunk_errors("writing a watermark"):
             self._marking().execute(self._mark_sql, (mark,))
 
     def read(self, request: ChunkRequest) -> ChunkRows:
-        with _chunk_errors(f"reading a chunk of {request.table}"):
+        with chunk_errors(f"reading a chunk of {request.table}"):
             connection = self._reading()
             found, snapshot = self._begin(connection, request.table)
             schema = self._registry.register(found.schema)
             if request.keys is not None:
-                return self._read_keys(connection, request, schema, found.partitioned, snapshot)
-            return self._read_range(connection, request, schema, found.partitioned, snapshot)
+                return self._select.keys(connection, request, schema, found.partitioned, snapshot)
+            return self._select.range(connection, request, schema, found.partitioned, snapshot)
 
     def release(self) -> None:
         connection = self._reads
@@ -120,7 +105,7 @@ class PostgresChunkReader:
             self._reads = None
 
     def current_snapshot(self) -> PgSnapshot:
-        with _chunk_errors("taking a snapshot"):
+        with chunk_errors("taking a snapshot"):
             row = self._marking().execute(b"SELECT pg_current_snapshot()::text").fetchone()
         assert row is not None
         return PgSnapshot.from_text(row[0])
@@ -152,80 +137,6 @@ class PostgresChunkReader:
             raise ChunkError(f"reading a chunk of {table}: {_REASONS['42P01']}")
         return found, PgSnapshot.from_text(row[0])
 
-    def _read_range(
-        self,
-        connection: psycopg.Connection[tuple[Any, ...]],
-        request: ChunkRequest,
-        schema: TableSchema,
-        partitioned: bool,
-        snapshot: PgSnapshot,
-    ) -> ChunkRows:
-        # Not by the primary key where another key matches rows: an update that moves a row from an
-        # unread range to a read one, and lacks columns, would not show that its key moved.
-        key = schema.match_key
-        sql = self._sql(connection, schema, key, partitioned)
-        for bound in (request.after, request.upto):
-            if bound is not None and len(bound) != len(key):
-                raise ChunkVoidError(
-                    f"reading a chunk of {schema.table}: the key that its rows are matched by "
-                    "has changed since the dump began; start the dump of this table again"
-                )
-        query = sql.range(request.after, request.upto, request.limit_rows, request.where)
-        data, count = self._copy.read(connection.pgconn, query)
-        return ChunkRows(
-            schema=schema,
-            rows=_rows(data, schema),
-            snapshot=snapshot,
-            last_key=_last_key(data, schema, key) if count else None,
-            exhausted=count < request.limit_rows,
-        )
-
-    def _read_keys(
-        self,
-        connection: psycopg.Connection[tuple[Any, ...]],
-        request: ChunkRequest,
-        schema: TableSchema,
-        partitioned: bool,
-        snapshot: PgSnapshot,
-    ) -> ChunkRows:
-        columns = request.key_columns or schema.key
-        if not set(columns) <= set(schema.column_names):
-            raise ChunkError(
-                f"reading keys of {schema.table}: it has no columns {', '.join(columns)} (any more)"
-            )
-        sql = self._sql(connection, schema, columns, partitioned)
-        keys = list(dict.fromkeys(request.keys or ()))
-        if any(len(key) != len(sql.key) for key in keys):
-            raise ChunkError(
-                f"reading keys of {schema.table}: a key has another number of values than the "
-                f"columns it stands for: {', '.join(sql.key)}"
-            )
-        if not keys:
-            return ChunkRows(schema, absent_rows([], schema), snapshot, None, True)
-        data, _ = self._copy.read(connection.pgconn, sql.of_keys(keys, request.where))
-        rows = _rows(data, schema)
-        data, _ = self._copy.read(connection.pgconn, sql.absent_keys(keys))
-        lines = data.tobytes().split(b"\n")[:-1]
-        absent = absent_rows([_fields(line) for line in lines], schema, columns if lines else None)
-        return ChunkRows(schema, _joined(rows, absent), snapshot, None, True)
-
-    def _sql(
-        self,
-        connection: psycopg.Connection[tuple[Any, ...]],
-        schema: TableSchema,
-        key: tuple[str, ...],
-        partitioned: bool,
-    ) -> ChunkSql:
-        if not key:
-            raise ChunkError(
-                f"{schema.table} has no primary key and can't be dumped: add one, or name a "
-                "unique key of it in source.keys"
-            )
-        known = (schema.schema_id, key)
-        if known not in self._operators:
-            self._operators[known] = operator_schemas(connection, schema, key)
-        return ChunkSql(schema, key, self._operators[known], partitioned)
-
     # ------------------------------------------------------------------ connections
 
     def _marking(self) -> psycopg.Connection[tuple[Any, ...]]:
@@ -240,7 +151,8 @@ class PostgresChunkReader:
 
 
 @contextmanager
-def _chunk_errors(doing: str) -> Iterator[None]:
+def chunk_errors(doing: str) -> Iterator[None]:
+    """Turn psycopg's errors inside into ChunkError, or ChunkRefusedError where nothing helps."""
     try:
         yield
     except psycopg.Error as error:
@@ -259,51 +171,3 @@ def _chunk_errors(doing: str) -> Iterator[None]:
         raise kind(f"{doing}: {reason or 'the server refused'} (SQLSTATE {state})") from None
     except UnicodeEncodeError:
         raise ChunkRefusedError(f"{doing}: a key or the condition is not valid text") from None
-
-
-def _rows(data: UInt8s, schema: TableSchema) -> LogBatch:
-    return copy_text_rows(data, schema.relation_id, schema.schema_id, len(schema.columns))
-
-
-def _last_key(data: UInt8s, schema: TableSchema, key: Sequence[str]) -> Key:
-    """The key of the last row; a newline inside a value is escaped in COPY's text format."""
-    tail = 4096
-    while True:
-        end = data[max(0, len(data) - tail) :].tobytes()
-        at = end.rfind(b"\n", 0, len(end) - 1)
-        if at >= 0 or tail >= len(data):
-            break
-        tail *= 16
-    fields = _fields(end[at + 1 : -1])
-    return tuple(fields[schema.column_index(name)] for name in key)
-
-
-def _fields(line: bytes) -> Key:
-    """One row of COPY's text format (manual, "COPY", File Formats)."""
-    return tuple(None if field == rb"\N" else _unescape(field) for field in line.split(b"\t"))
-
-
-def _unescape(field: bytes) -> str:
-    if b"\\" in field:
-        field = re.sub(
-            rb"\\(.)", lambda match: _UNESCAPED.get(match[1], match[1]), field, flags=re.DOTALL
-        )
-    return field.decode("utf-8", "surrogateescape")
-
-
-def _joined(first: LogBatch, second: LogBatch) -> LogBatch:
-    """Both batches' records in one."""
-    if not len(second):
-        return first
-    shifted = second.payload_offsets[1:] + first.payload_offsets[-1]
-    return LogBatch(
-        kind=np.concatenate([first.kind, second.kind]),
-        schema_id=np.concatenate([first.schema_id, second.schema_id]),
-        position=np.concatenate([first.position, second.position]),
-        ordinal=np.concatenate([first.ordinal, second.ordinal]),
-        xid=np.concatenate([first.xid, second.xid]),
-        commit_ts=np.concatenate([first.commit_ts, second.commit_ts]),
-        payload_offsets=np.concatenate([first.payload_offsets, shifted]),
-        payload=np.concatenate([first.payload, second.payload]),
-        resume=first.resume,
-    )

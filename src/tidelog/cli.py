@@ -191,7 +191,8 @@ def dump(
     as_json: Json = False,
 ) -> None:
     """Dump all captured tables, some, or some of a table's rows, while the log goes on."""
-    from tidelog.control.commands import ExecuteSnapshot, build, parse_keys, read_keys_file
+    from tidelog.control.commands import ExecuteSnapshot, build
+    from tidelog.control.key_files import parse_keys, read_keys_file
     from tidelog.control.mailbox import new_id
 
     if keys is not None and keys_file is not None:

@@ -6,9 +6,7 @@ there is one. Handlers must be idempotent: after a crash a command may be handle
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -175,63 +173,3 @@ def build(command: type[Command], data: Any) -> Command:
             text = details["msg"].removeprefix("Value error, ")
             problems.append(f"{name}: {text}" if name else text)
         raise UsageError(f"{command.type}: {'; '.join(problems)}") from None
-
-
-def parse_keys(text: str) -> tuple[tuple[Key, ...], Key | None]:
-    """Keys from JSON: ``[1, 2]``, ``[["a", 1], …]`` or ``[{"id": 1}, …]``, or a line for each.
-
-    Numbers keep the digits they were written with.
-
-    Returns:
-        The keys as texts, and the order of their columns where the JSON names them.
-
-    Raises:
-        UsageError: not JSON, or not keys.
-    """
-    items = _json_items(text)
-    if items and all(isinstance(item, dict) for item in items):
-        columns = tuple(items[0])
-        if any(set(item) != set(columns) for item in items):
-            raise UsageError("keys: all keys must name the same columns")
-        return tuple(tuple(_text(item[name]) for name in columns) for item in items), columns
-    if any(isinstance(item, dict) for item in items):
-        raise UsageError("keys: either all keys name their columns, or none")
-    return tuple(
-        tuple(map(_text, item)) if isinstance(item, list) else (_text(item),) for item in items
-    ), None
-
-
-def read_keys_file(path: Path) -> tuple[tuple[Key, ...], Key | None]:
-    """`parse_keys` of a file's text."""
-    try:
-        return parse_keys(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"keys: {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"keys: {path} is not UTF-8") from None
-
-
-def _json_items(text: str) -> list[Any]:
-    try:
-        value = _loads(text)
-    except json.JSONDecodeError as whole:
-        lines = [line for line in text.splitlines() if line.strip()]
-        if len(lines) < 2:
-            raise UsageError(f"keys: not JSON: {whole.msg} at character {whole.pos}") from None
-        try:
-            return [_loads(line) for line in lines]
-        except json.JSONDecodeError as error:
-            raise UsageError(f"keys: neither a JSON list nor JSON lines: {error.msg}") from None
-    return value if isinstance(value, list) else [value]
-
-
-def _loads(text: str) -> Any:
-    return json.loads(text, parse_int=str, parse_float=str, parse_constant=str)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "t" if value else "f"
-    if not isinstance(value, str):
-        raise UsageError("keys: a key column is a text, a number or a boolean, and never null")
-    return value

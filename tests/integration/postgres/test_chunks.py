@@ -140,7 +140,7 @@ def test_operators_of_several_schemas_compare_alike(
             f"CREATE OPERATOR x.{name} (LEFTARG = int, RIGHTARG = int, FUNCTION = {function})"
         )
     schema = read(chunks, ChunkRequest(T)).schema
-    chunks._select._operators[schema.schema_id, ("a", "b")] = ("pg_catalog", "x")
+    chunks._select._operators[schema.fingerprint, ("a", "b")] = ("pg_catalog", "x")
     got = read(chunks, ChunkRequest(T, after=("1", "3"), upto=("3", "0"), limit_rows=100))
     found = [((r.new or {})["a"], (r.new or {})["b"]) for r in rows_of(got.rows, schemas)]
     assert found == [("1", "4"), *(("2", str(b)) for b in range(5)), ("3", "0")]

@@ -9,13 +9,20 @@ from typing import Any
 import numpy as np
 import psycopg
 
-from tidelog.errors import ChunkError, ChunkVoidError
+from tidelog.errors import ChunkError, ChunkRefusedError, ChunkVoidError
 from tidelog.model.records import LogBatch, Snapshot, UInt8s
 from tidelog.model.schema import TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows
-from tidelog.sources.postgres.chunk_sql import ChunkSql, Key, operator_schemas
+from tidelog.sources.postgres.chunk_sql import ChunkSql, operator_schemas
 from tidelog.sources.postgres.copy_out import CopyReader
+from tidelog.sources.postgres.key_sql import Key
 from tidelog.wire.tuples import absent_rows, copy_text_rows
+
+# A few thousand keys of a large table are looked up, whatever the planner thinks of its cache.
+_BY_INDEX = (
+    b"SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; "
+    b"SET LOCAL enable_mergejoin = off"
+)
 
 _UNESCAPED = {
     b"b": b"\b",
@@ -32,7 +39,7 @@ class ChunkSelect:
 
     def __init__(self) -> None:
         self._copy = CopyReader()
-        self._operators: dict[tuple[int, tuple[str, ...]], tuple[str, ...]] = {}
+        self._operators: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
 
     def range(
         self,
@@ -44,23 +51,42 @@ class ChunkSelect:
     ) -> ChunkRows:
         # Not by the primary key where another key matches rows: an update that moves a row from an
         # unread range to a read one, and lacks columns, would not show that its key moved.
-        key = schema.match_key
+        key = _bounded_key(request, schema)
         sql = self._sql(connection, schema, key, partitioned)
-        for bound in (request.after, request.upto):
-            if bound is not None and len(bound) != len(key):
-                raise ChunkVoidError(
-                    f"reading a chunk of {schema.table}: the key that its rows are matched by "
-                    "has changed since the dump began; start the dump of this table again"
-                )
         query = sql.range(request.after, request.upto, request.limit_rows, request.where)
         data, count = self._copy.read(connection.pgconn, query)
-        return ChunkRows(
+        chunk = ChunkRows(
             schema=schema,
             rows=_rows(data, schema),
             snapshot=snapshot,
             last_key=_last_key(data, schema, key) if count else None,
             exhausted=count < request.limit_rows,
         )
+        ambiguous = _share_a_key(data, [schema.column_index(name) for name in key], schema)
+        if not ambiguous and chunk.last_key is not None and None in chunk.last_key:
+            _, alike = self._copy.read(connection.pgconn, sql.same_key(chunk.last_key, 2))
+            ambiguous = alike > 1
+        if ambiguous:
+            raise ChunkRefusedError(
+                f"reading a chunk of {schema.table}: rows share a key that holds NULL, and can't "
+                "be told apart: name NOT NULL columns in source.keys, or make their index UNIQUE "
+                "NULLS NOT DISTINCT"
+            )
+        return chunk
+
+    def boundary(
+        self,
+        connection: psycopg.Connection[tuple[Any, ...]],
+        request: ChunkRequest,
+        schema: TableSchema,
+        partitioned: bool,
+    ) -> Key | None:
+        """See `tidelog.ports.ChunkReader.boundary`; ``schema`` need not be numbered."""
+        key = _bounded_key(request, schema)
+        sql = self._sql(connection, schema, key, partitioned)
+        query = sql.boundary(request.after, request.upto, request.limit_rows, request.where)
+        data, count = self._copy.read(connection.pgconn, query)
+        return _fields(data.tobytes()[:-1]) if count else None
 
     def keys(
         self,
@@ -84,8 +110,12 @@ class ChunkSelect:
             )
         if not keys:
             return ChunkRows(schema, absent_rows([], schema), snapshot, None, True)
-        data, _ = self._copy.read(connection.pgconn, sql.of_keys(keys, request.where))
+        connection.execute(_BY_INDEX)
+        data, count = self._copy.read(connection.pgconn, sql.of_keys(keys, request.where))
         rows = _rows(data, schema)
+        unique = columns in (schema.key, schema.match_key) and not any(None in key for key in keys)
+        if unique and count == len(keys):
+            return ChunkRows(schema, rows, snapshot, None, True)
         data, _ = self._copy.read(connection.pgconn, sql.absent_keys(keys))
         lines = data.tobytes().split(b"\n")[:-1]
         absent = absent_rows([_fields(line) for line in lines], schema, columns if lines else None)
@@ -103,10 +133,38 @@ class ChunkSelect:
                 f"{schema.table} has no primary key and can't be dumped: add one, or name a "
                 "unique key of it in source.keys"
             )
-        known = (schema.schema_id, key)
+        known = (schema.fingerprint, key)
         if known not in self._operators:
             self._operators[known] = operator_schemas(connection, schema, key)
         return ChunkSql(schema, key, self._operators[known], partitioned)
+
+
+def _bounded_key(request: ChunkRequest, schema: TableSchema) -> tuple[str, ...]:
+    """The columns that the request's bounds are of; raises ChunkVoidError if they no longer are."""
+    key = schema.match_key
+    lengths = {len(bound) for bound in (request.after, request.upto) if bound is not None}
+    if request.key_columns not in (None, key) or not lengths <= {len(key)}:
+        raise ChunkVoidError(
+            f"reading a chunk of {schema.table}: the key that its rows are matched by "
+            "has changed since the dump began; start the dump of this table again"
+        )
+    return key
+
+
+def _share_a_key(data: UInt8s, places: Sequence[int], schema: TableSchema) -> bool:
+    """Do two rows in key order have one key, in a key that may hold NULL? No other key can."""
+    if not any(schema.columns[place].nullable for place in places):
+        return False
+    text = data.tobytes()
+    before: list[bytes] = []
+    for line in text.split(b"\n")[:-1] if rb"\N" in text else ():
+        if rb"\N" in line:
+            fields = line.split(b"\t")
+            key = [fields[place] for place in places]
+            if rb"\N" in key and key == before:
+                return True
+            before = key
+    return False
 
 
 def _rows(data: UInt8s, schema: TableSchema) -> LogBatch:

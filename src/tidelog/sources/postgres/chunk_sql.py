@@ -11,9 +11,8 @@ from typing import Any
 import psycopg
 
 from tidelog.model.schema import TableSchema
-from tidelog.sources.postgres.connect import quote_ident, quote_literal
-
-Key = tuple[str | None, ...]
+from tidelog.sources.postgres.connect import quote_ident
+from tidelog.sources.postgres.key_sql import Key, KeySql
 
 # Schemas of the operators < and > that belong to the order of the key's index: an extension type
 # such as citext brings its own. The index that begins with the key's columns, the primary first.
@@ -75,105 +74,81 @@ class ChunkSql:
 
     def range(self, after: Key | None, upto: Key | None, limit_rows: int, where: str | None) -> str:
         """Rows ``after < key <= upto`` in key order."""
-        conditions = []
-        if after is not None:
-            conditions.append(self._compare(">", after))
-        if upto is not None:
-            conditions.append(self._compare("<=", upto))
-        if where:
-            conditions.append(_parenthesised(where))
-        filtered = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        order = ", ".join(quote_ident(name) for name in self.key)
-        return self._copy(f"{filtered} ORDER BY {order} LIMIT {limit_rows:d}")
+        some = f"LIMIT {limit_rows:d}"
+        return _copy(self._range(self._columns, after, upto, limit_rows, where, some))
+
+    def boundary(
+        self, after: Key | None, upto: Key | None, limit_rows: int, where: str | None
+    ) -> str:
+        """The key of the last row that `range` would give if it is ``limit_rows`` long; else
+        nothing. An index-only scan, but for a condition on other columns.
+        """
+        last = f"LIMIT 1 OFFSET {limit_rows - 1:d}"
+        return _copy(self._range(self._key.names, after, upto, limit_rows, where, last))
+
+    def same_key(self, key: Key, limit_rows: int) -> str:
+        """A NULL column for each row, at most ``limit_rows``, that has this very key."""
+        return _copy(
+            f"SELECT NULL FROM {self.source} WHERE {self._key.same(key)} "  # noqa: S608 - quoted
+            f"LIMIT {limit_rows:d}"
+        )
 
     def of_keys(self, keys: Sequence[Key], where: str | None) -> str:
-        """Rows with one of the keys."""
-        condition = self._in(keys)
-        if where:
-            condition += f" AND {_parenthesised(where)}"
-        order = ", ".join(quote_ident(name) for name in self.key)
-        return self._copy(f" WHERE {condition} ORDER BY {order}")
+        """Rows with one of the keys, in key order."""
+        parts = [self._select(self._columns, [part], where) for part in self._key.among(keys)]
+        return _copy(f"{self._union(self._columns, parts)} ORDER BY {self._key.names}")
 
     def absent_keys(self, keys: Sequence[Key]) -> str:
         """Those of the keys that no row has. The database decides what is equal: ``1.0`` and
         ``1.00`` are one number.
         """
-        wanted = [f"k{place}" for place in range(len(self.key))]
-        joined = " AND ".join(
-            f"t.{quote_ident(name)} OPERATOR({quote_ident(namespace)}.=) v.{alias}"
-            for name, namespace, alias in zip(self.key, self.operators, wanted, strict=True)
-        )
-        return (
-            f"COPY (SELECT DISTINCT v.* FROM (VALUES {self._rows(keys)}) "  # noqa: S608 - quoted
-            f"AS v({', '.join(wanted)}) "
-            f"WHERE NOT EXISTS (SELECT FROM {self.source} AS t WHERE {joined})) TO STDOUT"
-        )
+        return _copy(" UNION ALL ".join(self._key.absent(keys, self.source)))
 
-    def _copy(self, rest: str) -> str:
-        columns = ", ".join(quote_ident(column.name) for column in self.schema.columns)
-        return f"COPY (SELECT {columns} FROM {self.source}{rest}) TO STDOUT"  # noqa: S608 - quoted
+    @property
+    def _key(self) -> KeySql:
+        return KeySql(self.schema, self.key, self.operators, quote_ident(self.schema.table.name))
 
-    def _compare(self, operator: str, key: Key) -> str:
-        """A row comparison, which the key's index serves; only if the columns' operators lie in
-        different schemas it is spelled out.
-        """
-        names = [quote_ident(name) for name in self.key]
-        values = [self._literal(name, text) for name, text in zip(self.key, key, strict=True)]
-        if len(set(self.operators)) == 1:
-            spelled = f"OPERATOR({quote_ident(self.operators[0])}.{operator})"
-            return f"ROW({', '.join(names)}) {spelled} ROW({', '.join(values)})"
-        strict = operator[0]
-        columns = list(zip(names, self.operators, values, strict=True))
-        alternatives = []
-        for place, (name, namespace, value) in enumerate(columns):
-            equal = [f"{n} OPERATOR({quote_ident(s)}.=) {v}" for n, s, v in columns[:place]]
-            last = operator if place == len(columns) - 1 else strict
-            more = f"{name} OPERATOR({quote_ident(namespace)}.{last}) {value}"
-            alternatives.append(f"({' AND '.join([*equal, more])})")
-        name, namespace, value = columns[0]
-        # Implied by the alternatives; it gives the index a range to begin with.
-        bound = f"{name} OPERATOR({quote_ident(namespace)}.{strict}=) {value}"
-        return f"({bound} AND ({' OR '.join(alternatives)}))"
+    @property
+    def _columns(self) -> str:
+        return ", ".join(quote_ident(column.name) for column in self.schema.columns)
 
-    def _in(self, keys: Sequence[Key]) -> str:
-        if len(self.key) == 1:
-            values = ", ".join(self._literal(self.key[0], key[0]) for key in keys)
-            spelled = f"OPERATOR({quote_ident(self.operators[0])}.=)"
-            return f"{quote_ident(self.key[0])} {spelled} ANY (ARRAY[{values}])"
-        if len(set(self.operators)) == 1:
-            names = ", ".join(quote_ident(name) for name in self.key)
-            spelled = f"OPERATOR({quote_ident(self.operators[0])}.=)"
-            return f"ROW({names}) {spelled} ANY (VALUES {self._rows(keys)})"
-        rows = []
-        for key in keys:
-            equal = [
-                f"{quote_ident(name)} OPERATOR({quote_ident(space)}.=) {self._literal(name, text)}"
-                for name, space, text in zip(self.key, self.operators, key, strict=True)
-            ]
-            rows.append(f"({' AND '.join(equal)})")
-        return f"({' OR '.join(rows)})"
+    def _range(
+        self,
+        columns: str,
+        after: Key | None,
+        upto: Key | None,
+        limit_rows: int,
+        where: str | None,
+        some: str,
+    ) -> str:
+        bounds = [] if upto is None else [self._key.upto(upto)]
+        if after is None:
+            parts = [self._select(columns, bounds, where)]
+        else:
+            begins = self._key.after(after) or ["false"]
+            parts = [self._select(columns, [begin, *bounds], where) for begin in begins]
+        ordered = f" ORDER BY {self._key.names} "
+        if len(parts) > 1:  # each a range of the index, instead of a filter over all of it
+            parts = [f"{part}{ordered}LIMIT {limit_rows:d}" for part in parts]
+        return self._union(columns, parts) + ordered + some
 
-    def _rows(self, keys: Sequence[Key]) -> str:
-        return ", ".join(
-            "("
-            + ", ".join(self._literal(name, text) for name, text in zip(self.key, key, strict=True))
-            + ")"
-            for key in keys
-        )
+    def _select(self, columns: str, conditions: Sequence[str], where: str | None) -> str:
+        every = [*conditions, *([f"({where}\n)"] if where else [])]  # a comment's end
+        filtered = f" WHERE {' AND '.join(every)}" if every else ""
+        return f"SELECT {columns} FROM {self.source}{filtered}"  # noqa: S608 - quoted
 
-    def _literal(self, column: str, text: str | None) -> str:
-        """The type's own input function reads what its output function wrote."""
-        type_name = self.schema.columns[self.schema.column_index(column)].type_name
-        value = "NULL" if text is None else quote_literal(text)
-        return f"CAST({value} AS {type_name})"
+    def _union(self, columns: str, parts: Sequence[str]) -> str:
+        if len(parts) == 1:
+            return parts[0]
+        united = " UNION ALL ".join(f"({part})" for part in parts)
+        return f"SELECT {columns} FROM ({united}) AS united"  # noqa: S608 - quoted
+
+
+def _copy(query: str) -> str:
+    return f"COPY ({query}) TO STDOUT"
 
 
 def table_reference(schema: TableSchema, partitioned: bool) -> str:
     """How FROM names the table."""
     name = quote_ident(schema.table.namespace, schema.table.name)
     return name if partitioned else f"ONLY {name}"
-
-
-def _parenthesised(where: str) -> str:
-    # A newline ends a trailing comment of the condition.
-    return f"({where}\n)"

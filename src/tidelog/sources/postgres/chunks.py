@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -36,7 +36,7 @@ _HOPELESS = {"42601", "42703", "42804", "42883", "22003", "22007", "22008", "220
 
 
 class PostgresChunkReader:
-    """Reads chunks over two connections of its own. Used by one thread at a time.
+    """Reads chunks over connections of its own. Used by one thread at a time.
 
     Args:
         dsn: connection string.
@@ -74,10 +74,12 @@ class PostgresChunkReader:
             "lock_timeout": str(lock_timeout_ms),
             "statement_timeout": str(statement_timeout_ms),
             "row_security": "off",
+            "jit": "off",  # compiling takes longer than a chunk
         }
         self._select = ChunkSelect()
         self._marks: psycopg.Connection[tuple[Any, ...]] | None = None
         self._reads: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._plans: psycopg.Connection[tuple[Any, ...]] | None = None
 
     # ------------------------------------------------------------------ port
 
@@ -104,6 +106,17 @@ class PostgresChunkReader:
             connection.close()
             self._reads = None
 
+    def boundary(self, request: ChunkRequest) -> tuple[str | None, ...] | None:
+        """See `tidelog.ports.ChunkReader.boundary`. Over a connection of its own."""
+        with chunk_errors(f"planning chunks of {request.table}"):
+            connection = self._planning()
+            try:
+                found, _ = self._begin(connection, request.table)
+                return self._select.boundary(connection, request, found.schema, found.partitioned)
+            finally:
+                with suppress(psycopg.Error):
+                    connection.execute(b"COMMIT")
+
     def current_snapshot(self) -> PgSnapshot:
         with chunk_errors("taking a snapshot"):
             row = self._marking().execute(b"SELECT pg_current_snapshot()::text").fetchone()
@@ -111,10 +124,10 @@ class PostgresChunkReader:
         return PgSnapshot.from_text(row[0])
 
     def close(self) -> None:
-        for connection in (self._marks, self._reads):
+        for connection in (self._marks, self._reads, self._plans):
             if connection is not None:
                 connection.close()
-        self._marks = self._reads = None
+        self._marks = self._reads = self._plans = None
 
     # ------------------------------------------------------------------ reading
 
@@ -143,6 +156,11 @@ class PostgresChunkReader:
         if self._marks is None or self._marks.closed or self._marks.broken:
             self._marks = connect(self._dsn, purpose="watermarks", settings=self._mark_settings)
         return self._marks
+
+    def _planning(self) -> psycopg.Connection[tuple[Any, ...]]:
+        if self._plans is None or self._plans.closed or self._plans.broken:
+            self._plans = connect(self._dsn, purpose="planning", settings=self._read_settings)
+        return self._plans
 
     def _reading(self) -> psycopg.Connection[tuple[Any, ...]]:
         if self._reads is None or self._reads.closed or self._reads.broken:

@@ -79,18 +79,7 @@ class PostgresCatalogue:
             # Schema and storage must be of one moment.
             with connection.transaction():
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-                found = self._finder.find(connection, table)
-                if found is None:
-                    return None
-                rows = connection.execute(_STORAGE.encode(), (found.schema.relation_id,)).fetchall()
-        parts = [(oid, kind, filenode, missing) for oid, kind, filenode, missing, *_ in rows]
-        leaves = [row for row in rows if row[1] != "p"]
-        return TableShape(
-            schema=found.schema,
-            storage=hashlib.sha256(repr(parts).encode()).hexdigest()[:32],
-            estimated_rows=int(sum(max(row[4], 0.0) for row in leaves)),
-            estimated_bytes=sum(row[5] for row in leaves) * BLOCK_BYTES,
-        )
+                return table_shape(connection, self._finder, table)
 
     def position(self) -> int:
         """The end of the source's log: all that is committed by now lies before it."""
@@ -124,3 +113,21 @@ def matching_tables(
     rows = connection.execute(_TABLES.encode(), (list(hidden_schemas),)).fetchall()
     names = (TableName(namespace, name) for namespace, name in rows)
     return sorted(name for name in names if matches(patterns, name))
+
+
+def table_shape(
+    connection: psycopg.Connection[tuple[Any, ...]], finder: SchemaFinder, table: TableName
+) -> TableShape | None:
+    """The table as the connection's transaction sees it; None if it sees none."""
+    found = finder.find(connection, table)
+    if found is None:
+        return None
+    rows = connection.execute(_STORAGE.encode(), (found.schema.relation_id,)).fetchall()
+    parts = [(oid, kind, filenode, missing) for oid, kind, filenode, missing, *_ in rows]
+    leaves = [row for row in rows if row[1] != "p"]
+    return TableShape(
+        schema=found.schema,
+        storage=hashlib.sha256(repr(parts).encode()).hexdigest()[:32],
+        estimated_rows=int(sum(max(row[4], 0.0) for row in leaves)),
+        estimated_bytes=sum(row[5] for row in leaves) * BLOCK_BYTES,
+    )

@@ -323,13 +323,16 @@ class DumpCompleted:
     """A CONTROL record: a table's full dump is complete.
 
     Replaying from ``first_offset`` gives the table. With ``delete_absent``, rows that an
-    output holds of it with a version below ``first_offset`` are gone from the source.
+    output holds of it with a version below ``first_offset`` are gone from the source. An output
+    that has brought over everything up to and with ``version``, the record's own, holds the table
+    completely.
     """
 
     dump_id: str
     table: str
     first_offset: int
     delete_absent: bool
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,17 @@ def show(document: Mapping[str, Any], *, as_json: bool) -> None:
             say(line)
 
 
+def show_with_keys(report: Mapping[str, Any], *, as_json: bool) -> None:
+    """A dump's result; the keys that it did not find as a JSON list a line."""
+    keys = report.get("missing_keys", ())
+    if as_json:
+        emit(report)
+        return
+    show({name: v for name, v in report.items() if name != "missing_keys"}, as_json=False)
+    for key in keys:
+        say(f"missing: {to_json(key)}")
+
+
 def show_findings(findings: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     """Findings of ``check``: ``check``, ``level`` (ok, warning, error), ``message``, ``fix``."""
     if as_json:

@@ -80,7 +80,7 @@ def test_every_command_of_the_public_surface_exists() -> None:
     commands = cli.app.registered_commands
     names = {command.name or command.callback.__name__ for command in commands}  # type: ignore[union-attr]
     runs = {"demo", "run", "capture", "pipeline"}
-    dumps = {"dump", "pause", "resume", "cancel", "set"}
+    dumps = {"dump", "wait", "pause", "resume", "cancel", "set"}
     assert names == runs | dumps | {"check", "status", "log", "verify"}
 
 
@@ -202,9 +202,38 @@ def test_dump_of_keys_from_option_and_file(runtime: Runtime, config: str, tmp_pa
     assert sent(runtime).keys == (("1",),)
     assert sent(runtime).key_columns == ("id",)
     runtime.calls.clear()
-    (tmp_path / "keys.json").write_text('["a", 1]\n["b", 2]\n')
-    assert invoke("dump", config, "-t", "p.a", "--keys-file", str(tmp_path / "keys.json")) == 0
-    assert sent(runtime).keys == (("a", "1"), ("b", "2"))
+    file = tmp_path / "keys.csv"
+    file.write_text("id\n1\n")
+    stored = {"tables": ("p.a",), "key_set": "given-1", "key_columns": ("id",)}
+    runtime.answers["store_key_file"] = stored
+    assert invoke("dump", config, "-t", "p.a", "--keys-file", str(file), "--missing", "list") == 0
+    assert (sent(runtime).key_set, sent(runtime).missing) == ("given-1", "list")
+    assert sent(runtime).keys is None
+    [(_, call)] = [call for call in runtime.calls if call[0] == "store_key_file"]
+    assert call["arguments"][1:] == (file, ["p.a"])
+
+
+def test_keys_that_a_dump_did_not_find_are_shown(
+    runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime.answers["dump_wait"] = {"dump_id": "x", "status": "completed"}
+    arguments = ["dump", config, "-t", "p.a", "--keys", "[7]", "--wait", "--missing", "list"]
+    runtime.answers["missing_keys"] = iter([("7",)])
+    assert invoke(*arguments) == 0
+    assert 'missing: ["7"]' in capsys.readouterr().out.splitlines()
+    runtime.answers["missing_keys"] = iter([("7",)])
+    assert invoke(*arguments, "--json") == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["missing_keys"] == [["7"]]
+
+
+def test_waiting_for_outputs_exits_by_what_they_hold(runtime: Runtime, config: str) -> None:
+    runtime.answers["dump_wait"] = {"dump_id": "x", "status": "completed"}
+    for held, code in ((True, 0), (False, 1)):
+        runtime.answers["wait_finalized"] = {"dump_id": "x", "delivered": held}
+        assert invoke("dump", config, "--wait", "--delivered", "--id", "x") == code
+        assert invoke("wait", config, "x", "--output", "delta", "--timeout", "3") == code
+    call = [call for name, call in runtime.calls if name == "wait_finalized"][-1]
+    assert (call["arguments"][1:], call["timeout_s"]) == (("x", "delta"), 3.0)
 
 
 @pytest.mark.parametrize(
@@ -215,6 +244,9 @@ def test_dump_of_keys_from_option_and_file(runtime: Runtime, config: str, tmp_pa
         ["-t", "p.a", "--keys", "[1]", "--keys-file", "f"],
         ["-t", "p.a", "--keys", "{"],
         ["-t", "p.a", "--keys-file", "/nonexistent"],
+        ["-t", "p.a", "--missing", "list"],
+        ["-t", "p.a", "--keys", "[1]", "--missing", "ignore"],
+        ["--delivered"],
         ["--mode", "sideways"],
         ["--id", "not an id"],
     ],

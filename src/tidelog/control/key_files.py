@@ -100,16 +100,6 @@ def parse_keys(text: str) -> tuple[tuple[Key, ...], Key | None]:
     return tuple(_unnamed(item) for item in items), None
 
 
-def read_keys_file(path: Path) -> tuple[tuple[Key, ...], Key | None]:
-    """`parse_keys` of a file's text."""
-    try:
-        return parse_keys(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"keys: {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"keys: {path} is not UTF-8") from None
-
-
 def _json_items(text: str) -> list[Any]:
     try:
         value = _loads(text)

@@ -18,9 +18,10 @@ from tidelog.pipeline.shapes import ENVELOPE
 
 
 def events(
-    log: EventLog, path: str, start: int, end: int, table: str | None
+    log: EventLog, path: str, start: int, end: int, table: str | None, *, dumps: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Change events with ``start <= version < end``, in log order.
+    """Change events with ``start <= version < end``, in log order; with ``dumps`` also the records
+    about dumps, of ``table`` if there is one.
 
     Raises:
         OffsetGoneError: retention has removed ``start``.
@@ -30,8 +31,9 @@ def events(
     reading = Reading(replace(options, tables=tuple(tables or ())), None, ENVELOPE)
     for ref in log.segments(start, end, tables=tables):
         lines = _changes(log, reading, ref)
-        if table is None and 0 in _schema_ids(log, ref):
-            lines = merge(lines, _messages(log, ref), key=itemgetter("version"))
+        if (table is None or dumps) and 0 in _schema_ids(log, ref):
+            others = _messages(log, ref, table, dumps=dumps)
+            lines = merge(lines, others, key=itemgetter("version"))
         yield from lines
 
 
@@ -48,11 +50,18 @@ def _schema_ids(log: EventLog, ref: SegmentRef) -> set[int]:
     return {i for batch in log.batches(ref, ["schema_id"]) for i in batch.column(0).to_pylist()}
 
 
-def _messages(log: EventLog, ref: SegmentRef) -> Iterator[dict[str, Any]]:
-    """The application's logical messages, as Debezium shows them: op ``m``."""
+def _messages(
+    log: EventLog, ref: SegmentRef, table: str | None, *, dumps: bool
+) -> Iterator[dict[str, Any]]:
+    """The application's logical messages, as Debezium shows them: op ``m``; and our own records."""
     for batch in log.batches(ref, ["offset", "kind", "payload"], schema_ids=[0]):
         for record in batch.to_pylist():
-            if record["kind"] == Kind.MESSAGE:
-                message = json.loads(record["payload"])
-                content = {name: message[name] for name in ("prefix", "content")}
-                yield {"version": record["offset"], "op": "m", "message": content}
+            content = json.loads(record["payload"])
+            if record["kind"] == Kind.MESSAGE and table is None:
+                message = {name: content[name] for name in ("prefix", "content")}
+                yield {"version": record["offset"], "op": "m", "message": message}
+            elif record["kind"] == Kind.CONTROL and dumps:
+                of = content.get("table")
+                if table in (None, of):
+                    shown = {} if of is None else {"table": of}
+                    yield {**shown, "version": record["offset"], "op": "dump", "dump": content}

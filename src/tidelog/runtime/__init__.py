@@ -5,6 +5,8 @@ from tidelog.runtime.capturing import Capture, OnStatus, capture
 from tidelog.runtime.checking import check
 from tidelog.runtime.comparing import verify
 from tidelog.runtime.embedding import Engine
+from tidelog.runtime.finalizing import wait_finalized
+from tidelog.runtime.key_scope import missing_keys, store_key_file
 from tidelog.runtime.piping import pipeline, run, start_spark
 
 __all__ = [
@@ -14,11 +16,14 @@ __all__ = [
     "capture",
     "check",
     "dump_wait",
+    "missing_keys",
     "pipeline",
     "read_log",
     "run",
     "send_command",
     "start_spark",
     "status",
+    "store_key_file",
     "verify",
+    "wait_finalized",
 ]

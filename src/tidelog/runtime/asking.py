@@ -15,6 +15,7 @@ from tidelog.errors import EventLogError, TidelogError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
 from tidelog.runtime.capturing import LEASE_NAME, OnStatus, ignore
+from tidelog.runtime.key_scope import discard_keys
 from tidelog.state.sqlite import SqliteState
 
 
@@ -25,6 +26,8 @@ def send_command(config: Config, command: Command, *, timeout_s: float) -> dict[
         mailbox = Mailbox(state)
         command_id = mailbox.send(command)
         outcome = mailbox.wait(command_id, timeout_s)
+        if outcome is not None and outcome.error is not None:
+            discard_keys(state, command)
         if outcome is None:
             return {"state": "waiting", **Outcome(command_id, {}).to_json()}
         return {"state": "done", **outcome.to_json()}
@@ -91,9 +94,18 @@ def _spelled(wanted: str, tables: Sequence[TableName], *, follow: bool) -> str:
 
 
 def read_log(
-    config: Config, *, table: str | None = None, start: int | None = None, follow: bool = False
+    config: Config,
+    *,
+    table: str | None = None,
+    start: int | None = None,
+    follow: bool = False,
+    dumps: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Change events in Debezium's envelope, from ``start`` (the head if None)."""
+    """Change events in Debezium's envelope, from ``start`` (the head if None).
+
+    With ``dumps`` also the log's records about dumps: ``op`` is ``dump``, and ``dump`` what the
+    record says, e.g. that a table's dump is complete (docs/how-to/wait-for-a-dump.md).
+    """
     from tidelog.pipeline.log_lines import events
 
     path = str(config.log.path)
@@ -108,7 +120,7 @@ def read_log(
     while True:
         end = log.latest_offset(durable=False)
         if end > offset:
-            yield from events(log, path, offset, end, table)
+            yield from events(log, path, offset, end, table, dumps=dumps)
             offset = end
         if not follow:
             return

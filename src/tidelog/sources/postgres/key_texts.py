@@ -59,7 +59,7 @@ _TEXT = pa.string()
 
 
 def _is_binary(kind: pa.DataType) -> bool:
-    return (
+    return bool(
         pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)
         or pa.types.is_fixed_size_binary(kind)

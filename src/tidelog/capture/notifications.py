@@ -1,4 +1,4 @@
-"""What a dump tells those who watch it, in Debezium's types and words (its `notifications` page)."""
+"""What a dump tells those who watch it, in Debezium's types and words (its page on them)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class NotificationType(StrEnum):
     RESUMED = "RESUMED"
     ABORTED = "ABORTED"
     COMPLETED = "COMPLETED"
+    SKIPPED = "SKIPPED"
 
 
 class TableScanStatus(StrEnum):

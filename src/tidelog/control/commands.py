@@ -1,4 +1,4 @@
-"""Commands to a running capture, as values. Every channel (CLI, and later others) parses into them.
+"""Commands to a running capture, as values. Every channel parses into them.
 
 As JSON a command is ``{"type": …, "data": {…}}`` with the type names of Debezium's signals where
 there is one. Handlers must be idempotent: after a crash a command may be handled again.
@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from tidelog.control.conditions import checked
+from tidelog.control.table_choice import MAX_PATTERN, Matching, is_expression
 from tidelog.errors import UsageError
 
 Key = tuple[str, ...]
 DumpId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
-TablePattern = Annotated[str, Field(min_length=3, pattern=r"^.+\..+$")]
+TablePattern = Annotated[str, Field(min_length=1, max_length=MAX_PATTERN)]
 
 
 class Command(BaseModel):
@@ -35,19 +37,23 @@ class ExecuteSnapshot(Command):
     Attributes:
         dump_id: names the dump; a second command with the same id does nothing.
         tables: patterns; empty: all captured tables.
-        where: SQL condition on the rows of all of them; with patterns of one table, as a rule.
-        conditions: table pattern → SQL condition on that table's rows, before ``where``.
+        matching: what the patterns are: ``glob``: ``namespace.table`` with ``*``; ``regex``.
+        where: SQL condition on the rows of the one table; with keys it does not go.
+        conditions: table pattern → SQL condition on that table's rows; the first that names it.
         keys: keys of the one table, each the texts of its key columns.
         key_set: in place of ``keys``: names keys that were stored before (`KeySets`).
         key_columns: what order ``keys`` are in; None: the table's own key order.
         missing: what of given keys that the table lacks: ``delete`` (a delete event each) or
             ``list`` (no event; they are listed with the dump).
         mode: ``incremental`` (chunks between watermarks) or ``blocking`` (one exported snapshot).
+        surrogate_key: of a Debezium signal; tables are read in the order of their own key.
+        signal_id: of a Debezium signal. Signals may use an id again, for another dump.
     """
 
     type: ClassVar[str] = "execute-snapshot"
     dump_id: DumpId
     tables: tuple[TablePattern, ...] = ()
+    matching: Matching = "glob"
     where: str | None = Field(default=None, min_length=1)
     conditions: dict[TablePattern, str] = Field(default={})
     key_set: str | None = None
@@ -56,20 +62,24 @@ class ExecuteSnapshot(Command):
     key_columns: Key | None = None
     mode: Literal["incremental", "blocking"] = "incremental"
 
-    @field_validator("where")
-    @classmethod
-    def _one_expression(cls, where: str | None) -> str | None:
-        if where is not None and ";" in where:
-            raise ValueError("one SQL condition without ';' is expected")
-        return where
+    surrogate_key: str | None = None
+    signal_id: str | None = None
 
     @model_validator(mode="after")
     def _scope_is_of_one_table(self) -> ExecuteSnapshot:
-        if (self.keys is not None or self.where is not None) and len(self.tables) != 1:
+        _check_patterns(self.matching, self.tables, "tables")
+        _check_patterns(self.matching, tuple(self.conditions), "conditions")
+        given = self.keys is not None or self.key_set is not None
+        if (given or self.where is not None) and len(self.tables) != 1:
             raise ValueError("keys and where need exactly one table")
-        if self.keys is not None and self.where is not None:
-            raise ValueError("give keys or where, not both")
-        texts = [self.where or "", *(text for key in self.keys or () for text in key)]
+        if given and (self.where is not None or self.conditions):
+            raise ValueError("give keys or a condition, not both")
+        if self.keys is not None and self.key_set is not None:
+            raise ValueError("give keys or key_set, not both")
+        wheres = [*self.conditions.values(), *([self.where] if self.where is not None else ())]
+        for where in wheres:
+            checked(where)
+        texts = [*wheres, *(text for key in self.keys or () for text in key)]
         if any("\0" in text or _has_surrogate(text) for text in texts):
             raise ValueError("keys and where must be text without NUL characters")
         if self.keys is not None:
@@ -77,9 +87,19 @@ class ExecuteSnapshot(Command):
                 raise ValueError("no keys are given")
             if len({len(key) for key in self.keys} | {len(self.key_columns or self.keys[0])}) > 1:
                 raise ValueError("keys differ in their number of columns")
-        if self.mode == "blocking" and (self.keys is not None or self.where is not None):
+        if self.mode == "blocking" and (given or self.where is not None):
             raise ValueError("a blocking dump reads whole tables: no keys or where")
         return self
+
+
+def _check_patterns(matching: Matching, patterns: tuple[str, ...], field: str) -> None:
+    for place, pattern in enumerate(patterns):
+        if matching == "glob":
+            namespace, _, name = pattern.partition(".")
+            if not namespace or not name:
+                raise ValueError(f"{field}.{place}: a table is named namespace.table")
+        elif not is_expression(pattern):
+            raise ValueError(f"{field}.{place}: not a regular expression")
 
 
 def _has_surrogate(text: str) -> bool:
@@ -88,11 +108,20 @@ def _has_surrogate(text: str) -> bool:
 
 
 class StopSnapshot(Command):
-    """Cancel a dump, or some of its tables; what is done stays. ``dump_id`` None: all dumps."""
+    """Cancel a dump, or some of its tables; what is done stays. ``dump_id`` None: all dumps; with
+    ``mode``: all of that mode.
+    """
 
     type: ClassVar[str] = "stop-snapshot"
     dump_id: DumpId | None = None
     tables: tuple[TablePattern, ...] = ()
+    matching: Matching = "glob"
+    mode: Literal["incremental", "blocking"] | None = None
+
+    @model_validator(mode="after")
+    def _patterns_can_match(self) -> StopSnapshot:
+        _check_patterns(self.matching, self.tables, "tables")
+        return self
 
 
 class PauseSnapshot(Command):
@@ -129,7 +158,9 @@ class SetDumpOptions(Command):
 
 
 class LogMessage(Command):
-    """Write ``message`` to capture's own log lines: shows that a channel works."""
+    """Write ``message`` to capture's own log lines: shows that a channel works. Its author answers
+    for what it holds.
+    """
 
     type: ClassVar[str] = "log"
     message: str = Field(max_length=1000)

@@ -4,10 +4,15 @@ A command is the document ``commands/<id>``; ids sort by time, so commands are h
 they were given. Its outcome is ``results/<id>``, written once; then the command is removed. A crash
 between handling and writing the outcome handles the command again, which is why handlers are
 idempotent; a command whose outcome stands is never handled again.
+
+What may be given twice, such as a signal whose row is read again after a crash, is given under a
+key: ``given/<digest of the key>`` holds the id that the command got the first time.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
 import threading
@@ -26,6 +31,7 @@ Handler = Callable[[str, Command], dict[str, Any]]
 
 _COMMANDS = "commands/"
 _RESULTS = "results/"
+_GIVEN = "given/"
 _KEEP_RESULTS_MS = 7 * 86_400_000
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32, as ULID has it
 _id_lock = threading.Lock()
@@ -51,6 +57,10 @@ def id_time_ms(command_id: str) -> int:
         )
     except ValueError:
         return 0
+
+
+class GivenDifferentlyError(UsageError):
+    """A key of `Mailbox.send` stands for another command already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +91,57 @@ class Mailbox:
     def __init__(self, state: StateStore) -> None:
         self._state = state
 
+    @property
+    def state(self) -> StateStore:
+        """Where commands and outcomes are."""
+        return self._state
+
     # ------------------------------------------------------------ the end that gives commands
 
-    def send(self, command: Command) -> str:
-        """Put a command; its id. Durable when this returns."""
-        command_id = new_id()
-        self._state.put(_COMMANDS + command_id, command.to_json(), 0)
+    def send(self, command: Command, key: str | None = None) -> str:
+        """Put a command; its id. Durable when this returns.
+
+        Args:
+            command: what to do.
+            key: of a command that may be given again: then it is acted on once, within a week.
+
+        Raises:
+            GivenDifferentlyError: another command was given under the key.
+        """
+        document = command.to_json()
+        if key is None:
+            command_id = new_id()
+            self._state.put(_COMMANDS + command_id, document, 0)
+            return command_id
+        command_id, digest, content = self._give(key, document)
+        if content != _digest(json.dumps(document, sort_keys=True)):
+            raise GivenDifferentlyError("this id was used before, for something else")
+        if self.outcome(command_id) is None:
+            self._put_once(_COMMANDS + command_id, {**document, "given": digest})
         return command_id
+
+    def refuse(self, error: UsageError, key: str) -> str:
+        """Record that what was given under ``key`` can't be done: an outcome; its id."""
+        command_id, digest, _content = self._give(key, None)
+        value = Outcome(command_id, {}, str(error), usage=True).to_json()
+        self._put_once(_RESULTS + command_id, {**value, "given": digest})
+        return command_id
+
+    def _give(self, key: str, document: Any) -> tuple[str, str, str]:
+        """The id of what is given under the key, now or before; digests of key and content."""
+        digest = _digest(key)
+        content = _digest(json.dumps(document, sort_keys=True))
+        self._put_once(_GIVEN + digest, {"id": new_id(), "content": content})
+        found = self._state.get(_GIVEN + digest)
+        if found is None:  # forgotten at this moment, after a week
+            return self._give(key, document)
+        return found.value["id"], digest, found.value["content"]
+
+    def _put_once(self, name: str, value: dict[str, Any]) -> None:
+        try:
+            self._state.put(name, value, 0)
+        except StateConflictError:
+            logger.debug("%s is there already", name.partition("/")[0])
 
     def outcome(self, command_id: str) -> Outcome | None:
         """None while the command waits."""
@@ -125,7 +179,8 @@ class Mailbox:
             if self._state.get(_RESULTS + command_id) is None:
                 outcome = self._handle(command_id, document.value, handler)
                 try:
-                    self._state.put(_RESULTS + command_id, outcome.to_json(), 0)
+                    value = {**outcome.to_json(), "given": document.value.get("given")}
+                    self._state.put(_RESULTS + command_id, value, 0)
                 except StateConflictError:
                     logger.info("command %s has an outcome already", command_id)
                 handled += 1
@@ -152,5 +207,12 @@ class Mailbox:
             if id_time_ms(key.removeprefix(_RESULTS)) < now_ms - _KEEP_RESULTS_MS
         ]
         for key in old:
+            document = self._state.get(key)
+            if document is not None and document.value.get("given"):
+                self._state.delete(_GIVEN + document.value["given"])
             self._state.delete(key)
         return len(old)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]

@@ -1,0 +1,33 @@
+"""Which tables a list of patterns names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tidelog.model.schema import TableName
+
+
+def matches(patterns: Sequence[str], table: TableName) -> bool:
+    """Does a pattern ``namespace.table`` name the table? ``*`` stands for any text.
+
+    Names with dots of their own match too: every dot of the pattern is tried as the separator. What
+    `str` makes of a table's name matches it as well.
+    """
+    return any(_matches_one(pattern, table) for pattern in patterns)
+
+
+def _matches_one(pattern: str, table: TableName) -> bool:
+    if pattern == str(table):
+        return True
+    pieces = pattern.split(".")
+    for cut in range(1, len(pieces)):
+        namespace, name = ".".join(pieces[:cut]), ".".join(pieces[cut:])
+        if _glob(namespace, table.namespace) and _glob(name, table.name):
+            return True
+    return False
+
+
+def _glob(pattern: str, text: str) -> bool:
+    expression = ".*".join(re.escape(piece) for piece in pattern.split("*"))
+    return re.fullmatch(expression, text, re.DOTALL) is not None

@@ -14,6 +14,8 @@
      │    ├── SourceChangedError  another server, timeline or database              stop, exit 1
      │    └── ChunkError       one chunk's read failed                              void
      │         ├── ChunkVoidError
+     │         ├── ChunkBusyError   another session holds a lock
+     │         ├── ChunkTooSlowError  the read took longer than its time limit
      │         └── ChunkRefusedError  trying again can't help
      ├── EventLogError
      │    ├── SegmentCorruptError                                                   stop, exit 1
@@ -111,6 +113,14 @@ class ChunkError(SourceError):
 
 class ChunkVoidError(ChunkError):
     """A chunk was read but may not be used, because it can't be placed in the log."""
+
+
+class ChunkBusyError(ChunkError):
+    """Another session holds a lock that the chunk's read waits for, e.g. while DDL is running."""
+
+
+class ChunkTooSlowError(ChunkError):
+    """The chunk's read took longer than ``dump.statement_timeout_ms``; a smaller one may not."""
 
 
 class ChunkRefusedError(ChunkError):

@@ -8,14 +8,14 @@ from typing import Any
 
 import psycopg
 
-from tidelog.errors import ChunkError, ChunkRefusedError
+from tidelog.errors import ChunkBusyError, ChunkError, ChunkRefusedError, ChunkTooSlowError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.postgres.chunk_rows import ChunkSelect
 from tidelog.sources.postgres.connect import connect, quote_ident
-from tidelog.sources.postgres.publication import WATERMARK_COLUMN, WATERMARK_TABLE
+from tidelog.sources.postgres.marks import Strategy, WalLayout, emission_point, mark_statement
 from tidelog.sources.postgres.schemas import FoundTable, SchemaFinder
-from tidelog.sources.postgres.snapshot import PgSnapshot
+from tidelog.sources.postgres.snapshot import TAKE_SNAPSHOT, PgSnapshot, snapshot_taken
 
 LOCK_TIMEOUT_MS = 2_000
 STATEMENT_TIMEOUT_MS = 600_000
@@ -29,6 +29,8 @@ _REASONS = {
     "3F000": "the table's schema does not exist (any more)",
     "40P01": "the server ended it to break a deadlock",
     "40001": "the server ended it for a conflict with recovery",
+    "25006": "the server is a standby, where no mark can be written: set source.watermarks: "
+    "snapshot",
 }
 
 # What only the dump's condition or keys can be to blame for: all else was just looked up.
@@ -41,6 +43,7 @@ class PostgresChunkReader:
     Args:
         dsn: connection string.
         registry: numbers the schema that a chunk was read under.
+        strategy: how chunks are placed in the log, see `tidelog.sources.postgres.marks`.
         watermark_schema: schema of the watermark table.
         keys: surrogate keys by table pattern, see `SchemaFinder`.
         lock_timeout_ms: how long a mark, or a read's lock against DDL, may wait.
@@ -52,6 +55,7 @@ class PostgresChunkReader:
         dsn: str,
         registry: SchemaRegistry,
         *,
+        strategy: Strategy = "table",
         watermark_schema: str = "tidelog",
         keys: Mapping[str, Sequence[str]] | None = None,
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
@@ -60,11 +64,8 @@ class PostgresChunkReader:
         self._dsn = dsn
         self._registry = registry
         self._finder = SchemaFinder(keys)
-        self._mark_sql = (
-            f"INSERT INTO {quote_ident(watermark_schema, WATERMARK_TABLE)} AS w "  # noqa: S608
-            f"(id, {WATERMARK_COLUMN}) VALUES (1, %s) "
-            f"ON CONFLICT (id) DO UPDATE SET {WATERMARK_COLUMN} = excluded.{WATERMARK_COLUMN}"
-        ).encode()
+        self._mark_sql = mark_statement(strategy, watermark_schema)
+        self._layout: WalLayout | None = None
         self._mark_settings = {
             "lock_timeout": str(lock_timeout_ms),
             "statement_timeout": str(max(lock_timeout_ms * 5, 10_000)),
@@ -84,24 +85,30 @@ class PostgresChunkReader:
     # ------------------------------------------------------------------ port
 
     def write_watermark(self, mark: str) -> None:
-        with chunk_errors("writing a watermark"):
+        if self._mark_sql is None:
+            return
+        with chunk_errors("writing a watermark", too_slow=ChunkError):
             self._marking().execute(self._mark_sql, (mark,))
 
     def read(self, request: ChunkRequest) -> ChunkRows:
         with chunk_errors(f"reading a chunk of {request.table}"):
             connection = self._reading()
             found, snapshot = self._begin(connection, request.table)
+            emit_at = self._emission_point(connection) if self._mark_sql is None else None
             schema = self._registry.register(found.schema)
-            if request.keys is not None:
-                return self._select.keys(connection, request, schema, found.partitioned, snapshot)
-            return self._select.range(connection, request, schema, found.partitioned, snapshot)
+            select = self._select.range if request.keys is None else self._select.keys
+            chunk = select(connection, request, schema, found.partitioned, snapshot)
+            chunk.emit_at = emit_at
+            return chunk
 
     def release(self) -> None:
         connection = self._reads
         if connection is None:
             return
         try:
-            connection.execute(b"ROLLBACK")
+            # Not ROLLBACK: what the read itself logged (pruned pages, hint bits) is then flushed
+            # within moments, and an emission point behind it reached.
+            connection.execute(b"COMMIT")
         except psycopg.Error:
             connection.close()
             self._reads = None
@@ -119,9 +126,7 @@ class PostgresChunkReader:
 
     def current_snapshot(self) -> PgSnapshot:
         with chunk_errors("taking a snapshot"):
-            row = self._marking().execute(b"SELECT pg_current_snapshot()::text").fetchone()
-        assert row is not None
-        return PgSnapshot.from_text(row[0])
+            return snapshot_taken(self._marking().execute(TAKE_SNAPSHOT.encode()))
 
     def close(self) -> None:
         for connection in (self._marks, self._reads, self._plans):
@@ -139,16 +144,18 @@ class PostgresChunkReader:
         cursor = connection.execute(
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
             f"LOCK TABLE {quote_ident(table.namespace, table.name)} IN ACCESS SHARE MODE;"
-            "SELECT pg_current_snapshot()::text".encode()
+            f"{TAKE_SNAPSHOT}".encode()
         )
-        while cursor.nextset():
-            pass
-        row = cursor.fetchone()
-        assert row is not None
+        snapshot = snapshot_taken(cursor)
         found = self._finder.find(connection, table)
         if found is None:
             raise ChunkError(f"reading a chunk of {table}: {_REASONS['42P01']}")
-        return found, PgSnapshot.from_text(row[0])
+        return found, snapshot
+
+    def _emission_point(self, connection: psycopg.Connection[tuple[Any, ...]]) -> int:
+        if self._layout is None:
+            self._layout = WalLayout.of(connection)
+        return emission_point(connection, self._layout)
 
     # ------------------------------------------------------------------ connections
 
@@ -169,8 +176,8 @@ class PostgresChunkReader:
 
 
 @contextmanager
-def chunk_errors(doing: str) -> Iterator[None]:
-    """Turn psycopg's errors inside into ChunkError, or ChunkRefusedError where nothing helps."""
+def chunk_errors(doing: str, *, too_slow: type[ChunkError] = ChunkTooSlowError) -> Iterator[None]:
+    """Turn psycopg's errors inside into a ChunkError of the kind that says what may help."""
     try:
         yield
     except psycopg.Error as error:
@@ -186,6 +193,7 @@ def chunk_errors(doing: str) -> Iterator[None]:
         elif reason is None and state[:2] == "42":
             reason = f"{error.diag.message_primary} (check the dump's condition)"
         kind = ChunkRefusedError if state in _HOPELESS else ChunkError
+        kind = {"55P03": ChunkBusyError, "57014": too_slow}.get(state, kind)
         raise kind(f"{doing}: {reason or 'the server refused'} (SQLSTATE {state})") from None
     except UnicodeEncodeError:
         raise ChunkRefusedError(f"{doing}: a key or the condition is not valid text") from None

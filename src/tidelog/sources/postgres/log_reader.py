@@ -24,14 +24,14 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import IdleAt, LogEvent, SchemaRegistry, SchemaSeen, SourceId, WatermarkSeen
 from tidelog.sources.postgres import slots
 from tidelog.sources.postgres.connect import connect, lsn_text, lsn_value, translated
+from tidelog.sources.postgres.marks import WATERMARK_COLUMN, WATERMARK_PREFIX
 from tidelog.sources.postgres.patterns import matches
-from tidelog.sources.postgres.publication import WATERMARK_COLUMN, Publications
+from tidelog.sources.postgres.publication import Publications
 from tidelog.sources.postgres.replication import DEFAULT_BUFFER_BYTES, ReplicationStream
 from tidelog.sources.postgres.schemas import SchemaFinder
 from tidelog.wire.pgoutput import LogicalMessage, PgoutputScanner, RelationSeen, RowOf
 
 MIN_VERSION = 14
-WATERMARK_PREFIX = "tidelog.watermark"  # of logical messages that are watermarks
 
 
 class PostgresLogReader:

@@ -17,9 +17,7 @@ from tidelog.errors import PreflightError
 from tidelog.model.schema import TableName
 from tidelog.sources.postgres.catalogue import matching_tables
 from tidelog.sources.postgres.connect import quote_ident, quote_literal, translated
-
-WATERMARK_TABLE = "watermark"
-WATERMARK_COLUMN = "mark"
+from tidelog.sources.postgres.marks import WATERMARK_COLUMN, WATERMARK_TABLE
 
 # A publication with this comment is ours: tables that no pattern names are removed from it.
 MANAGED = "managed by tidelog"

@@ -1,12 +1,21 @@
-"""PostgreSQL snapshots, as ``pg_current_snapshot()`` writes them: ``xmin:xmax:xip,xip,…``."""
+"""PostgreSQL snapshots, as ``pg_current_snapshot()`` writes them: ``xmin:xmax:xip,xip,…``.
+
+On a standby that text lacks the transactions that are open on the primary (`StandbySnapshot`).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import psycopg
 
 from tidelog.model.records import Bools, Int64s
+
+# SHOW takes no snapshot (PostgreSQL's analyze_requires_snapshot), so it tells how the server was
+# before: a promotion in between makes a primary's snapshot count as a standby's, never the reverse.
+TAKE_SNAPSHOT = "SHOW in_hot_standby; SELECT pg_catalog.pg_current_snapshot()::text"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,3 +64,39 @@ class PgSnapshot:
 
     def __hash__(self) -> int:
         return hash(self.to_text())
+
+
+class StandbySnapshot(PgSnapshot):
+    """What a statement on a standby could surely see: transactions below ``xmin``.
+
+    A standby's snapshot knows the primary's open transactions, but ``pg_current_snapshot()`` does
+    not list them: ``xip`` is empty, and ``pg_visible_in_snapshot`` takes an open transaction for
+    visible. ``xmin`` is the oldest of them. What began later may be visible or not; it counts as
+    invisible, so that a record of it supersedes a chunk's row, which then tells nothing new.
+    """
+
+    __slots__ = ()
+
+    def visible(self, xid: Int64s) -> Bools:
+        """bool[n]: was the transaction over before all that were open on the primary?"""
+        seen: Bools = xid < self.xmin
+        return seen
+
+    def invisible(self, upto_xid: int) -> Int64s:
+        """All from the oldest open one on: many, while an old transaction is open."""
+        return np.arange(self.xmin, upto_xid + 1, dtype=np.int64)
+
+    def to_text(self) -> str:
+        return f"standby:{self.xmin}:{self.xmax}"
+
+
+def snapshot_taken(cursor: psycopg.Cursor[tuple[Any, ...]]) -> PgSnapshot:
+    """The answer to statements that end in `TAKE_SNAPSHOT`."""
+    rows: list[tuple[Any, ...]] = []
+    while True:
+        if cursor.description is not None:
+            rows += cursor.fetchall()
+        if not cursor.nextset():
+            break
+    (in_hot_standby,), (text,) = rows[-2:]
+    return (StandbySnapshot if in_hot_standby == "on" else PgSnapshot).from_text(text)

@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+LEAST_WAIT_S = 1e-4
 MAX_PAUSE_S = 5.0
 FIRST_PAUSE_S = 0.1
 RECOVERED = 0.5  # of a limit: below it, readers and pauses go back stepwise
@@ -94,7 +95,9 @@ class Throttle:
         """0.0 if a chunk may begin now, else seconds after which to ask again."""
         self._refill(now)
         pause_s = max(self._settings.delay_ms / 1000, self._pause_s)
-        return max(0.0, self._touched_at + pause_s - now, self._debt_s())
+        wait_s = max(self._touched_at + pause_s - now, self._debt_s())
+        # A rounding error is nothing to wait for: a clock may not even move by it.
+        return wait_s if wait_s > LEAST_WAIT_S else 0.0
 
     def begun(self, now: float) -> None:
         """A chunk begins."""
@@ -171,8 +174,7 @@ class Throttle:
 
     def _debt_s(self) -> float:
         limit = self._settings.rows_per_second
-        # a rounding error is no debt: waiting for it would end in ever smaller steps
-        return -self._budget_rows / limit if limit and self._budget_rows < -1e-6 else 0.0
+        return -self._budget_rows / limit if limit else 0.0
 
     # ------------------------------------------------------------ the automatic throttle
 

@@ -1,7 +1,7 @@
 """Capture a database's row changes, dump its tables without locks, deliver both through Spark.
 
-``tidelog.Capture`` and ``tidelog.Engine`` are for embedding; they are loaded on first use, so that
-``import tidelog`` stays quick.
+``tidelog.Capture`` and ``tidelog.Engine`` are for embedding, ``tidelog.repair`` reads the keys of a
+DataFrame again; they are loaded on first use, so that ``import tidelog`` stays quick.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = ["Capture", "Engine", "__version__"]
+__all__ = ["Capture", "Engine", "__version__", "repair"]
 
-_LAZY = {"Capture": "tidelog.runtime", "Engine": "tidelog.runtime"}
+_LAZY = dict.fromkeys(("Capture", "Engine", "repair"), "tidelog.runtime")
 
 
 def __getattr__(name: str) -> Any:

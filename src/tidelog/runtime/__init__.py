@@ -8,6 +8,7 @@ from tidelog.runtime.embedding import Engine
 from tidelog.runtime.finalizing import wait_finalized
 from tidelog.runtime.key_scope import missing_keys, store_key_file
 from tidelog.runtime.piping import pipeline, run, start_spark
+from tidelog.runtime.repairing import repair
 
 __all__ = [
     "Capture",
@@ -19,6 +20,7 @@ __all__ = [
     "missing_keys",
     "pipeline",
     "read_log",
+    "repair",
     "run",
     "send_command",
     "start_spark",

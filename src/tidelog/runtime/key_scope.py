@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tidelog.capture.dumps import DUMP_PREFIX
-from tidelog.capture.key_sets import KeySets
+from tidelog.capture.key_sets import PIECE_KEYS, KeySets
 from tidelog.config import Config
 from tidelog.control.commands import Command, ExecuteSnapshot, Key
 from tidelog.control.key_files import read_key_file
@@ -77,23 +78,34 @@ def key_scope(config: Config, tables: Sequence[str]) -> KeyScope:
     return KeyScope(chosen[0], shape.schema.key, shape.schema.match_key)
 
 
-def store_keys(config: Config, keys: Iterable[Key]) -> tuple[str, int]:
+def store_keys(config: Config, keys: Iterable[Key], *, distinct: bool = False) -> tuple[str, int]:
     """Store the distinct ones of ``keys`` under a fresh name; the name, and how many.
 
-    ``keys`` are taken 10,000 at a time; beyond these memory holds each distinct key once. What
-    ``keys`` raises is raised, and then nothing stays stored.
+    ``keys`` are taken 10,000 at a time. Memory holds these, and each key once to know it again,
+    unless ``distinct`` says that they are. What ``keys`` raises is raised, and then nothing stays
+    stored.
     """
     name = GIVEN + new_id().lower()
     state = SqliteState(config.state.url)
     try:
         sets = KeySets(state)
         try:
+            if distinct:
+                return name, _put_distinct(sets, name, map(_checked, keys))
             return name, sets.put(name, map(_checked, keys))
         except BaseException:
             sets.delete(name)
             raise
     finally:
         state.close()
+
+
+def _put_distinct(sets: KeySets, name: str, keys: Iterator[Key]) -> int:
+    count = 0
+    while piece := list(islice(keys, PIECE_KEYS)):
+        sets.put_piece(name, count // PIECE_KEYS, piece)
+        count += len(piece)
+    return count
 
 
 def _checked(key: Key) -> Key:

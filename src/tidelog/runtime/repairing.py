@@ -1,0 +1,101 @@
+"""Reading given keys again: those of any Spark DataFrame."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tidelog.config import Config, load_config
+from tidelog.control.commands import ExecuteSnapshot, build
+from tidelog.control.mailbox import new_id
+from tidelog.errors import TidelogError, UsageError
+from tidelog.runtime.asking import dump_wait, send_command
+from tidelog.runtime.key_scope import key_scope, missing_keys, store_keys
+from tidelog.sources.postgres.key_texts import key_texts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ACTED_ON_S = 10.0
+
+
+def repair(
+    df: DataFrame,
+    config: Config | str | Path,
+    table: str,
+    *,
+    missing: Literal["delete", "list"] = "delete",
+    wait: bool = True,
+    timeout_s: float | None = None,
+) -> dict[str, Any]:
+    """Dump the rows of ``table`` whose keys are in ``df``, while the log goes on.
+
+    Every output then has these rows as the source has them; also after the outputs lost, doubled or
+    falsified them.
+
+    Example:
+        ::
+
+            lake = spark.read.format("delta").load("/data/lake/public/orders")
+            done = tidelog.repair(lake.where("total < 0"), "tidelog.yaml", "public.orders")
+            assert done["status"] == "completed"
+
+    Executors turn the keys into texts and drop duplicates; the driver takes them over one shuffle
+    partition at a time (64 MB unless Spark is told otherwise) and stores them, 10,000 at a time, in
+    the state store, where the leading capture reads them. So their number is limited by neither.
+
+    Args:
+        df: any batch DataFrame with the table's key columns, by name; other columns are ignored.
+            Values are compared in the source: ``1`` finds ``1.00``. Timestamps are taken in UTC.
+        config: of `tidelog.config`, or the path of a ``tidelog.yaml``.
+        table: one captured table, ``namespace.name``.
+        missing: what becomes of keys that the table lacks: ``delete``: outputs delete them;
+            ``list``: they are returned, and nothing else happens.
+        wait: return when the dump has ended; it is in the event log then. Outputs follow: see
+            `tidelog.runtime.wait_finalized`.
+        timeout_s: how long to wait, None: for ever. The dump goes on after it.
+
+    Returns:
+        The dump's summary as in ``tidelog status``: ``dump_id``, ``status`` (``completed``, or
+        ``aborted`` if it failed; then each table's ``reason`` says why), ``tables``; with ``keys``,
+        the number of distinct keys, and for ``list`` ``missing_keys``, a list of tuples of texts.
+        With ``wait=False``: ``dump_id``, ``keys``, and ``status``: ``queued``, or ``waiting`` if no
+        capture has acted on it. If ``df`` is empty, no dump is made: ``dump_id`` is None.
+
+    Raises:
+        UsageError: ``table`` is not one captured table with a key; ``df`` lacks a key column; rows
+            have NULL in the key.
+        TidelogError: ``timeout_s`` has passed.
+    """
+    from tidelog.pipeline.key_frames import keys_of_frame
+
+    deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    config = config if isinstance(config, Config) else load_config(config)
+    scope = key_scope(config, [table])
+    columns = scope.columns_among(df.columns)
+    name, count = store_keys(config, keys_of_frame(df, columns, key_texts), distinct=True)
+    if not count:
+        return {"dump_id": None, "status": "completed", "keys": 0, "tables": []}
+    dump_id = f"repair-{new_id().lower()}"
+    data = {"tables": (str(scope.table),), "key_set": name, "key_columns": columns}
+    command = build(ExecuteSnapshot, {"dump_id": dump_id, "missing": missing, **data})
+    until = deadline - time.monotonic() if wait else ACTED_ON_S
+    outcome = send_command(config, command, timeout_s=until)
+    if outcome["error"] is not None:
+        raise (UsageError if outcome["usage"] else TidelogError)(outcome["error"])
+    waiting = outcome["state"] == "waiting"
+    if not wait:
+        status = "waiting" if waiting else "queued"
+        return {"dump_id": dump_id, "status": status, "keys": count}
+    if waiting:
+        raise TidelogError(
+            f"no capture has acted on dump {dump_id} within {timeout_s:g} s; the next one that "
+            "leads will"
+        )
+    left = None if timeout_s is None else max(0.0, deadline - time.monotonic())
+    found = {**dump_wait(config, dump_id, timeout_s=left), "keys": count}
+    if missing == "list":
+        found["missing_keys"] = list(missing_keys(config, dump_id))
+    return found

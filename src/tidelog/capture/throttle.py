@@ -112,10 +112,13 @@ class Throttle:
             self._budget_rows -= reserved
 
     def read(self, now: float, rows: int, seconds: float) -> None:
-        """A chunk's SELECT returned ``rows`` after ``seconds``."""
-        self._touched_at = self._read_at = now
-        self._chunk_rows = _smooth(self._chunk_rows, float(rows))
-        self._select_s = _smooth(self._select_s, seconds)
+        """A chunk's SELECT returned ``rows`` after ``seconds``; 0 and 0.0 if it never ran."""
+        self._touched_at = now
+        if rows:
+            self._chunk_rows = _smooth(self._chunk_rows, float(rows))
+        if seconds:
+            self._read_at = now
+            self._select_s = _smooth(self._select_s, seconds)
         if self._settings.rows_per_second:
             self._refill(now)
             self._budget_rows += (self._reserved.pop(0) if self._reserved else 0.0) - rows

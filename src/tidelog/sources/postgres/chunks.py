@@ -192,8 +192,9 @@ def chunk_errors(doing: str, *, too_slow: type[ChunkError] = ChunkTooSlowError) 
             reason = "a value of a key or of the dump's condition does not fit its column's type"
         elif reason is None and state[:2] == "42":
             reason = f"{error.diag.message_primary} (check the dump's condition)"
-        kind = ChunkRefusedError if state in _HOPELESS else ChunkError
-        kind = {"55P03": ChunkBusyError, "57014": too_slow}.get(state, kind)
+        kind: type[ChunkError] = ChunkRefusedError if state in _HOPELESS else ChunkError
+        if state in ("55P03", "57014"):
+            kind = ChunkBusyError if state == "55P03" else too_slow
         raise kind(f"{doing}: {reason or 'the server refused'} (SQLSTATE {state})") from None
     except UnicodeEncodeError:
         raise ChunkRefusedError(f"{doing}: a key or the condition is not valid text") from None

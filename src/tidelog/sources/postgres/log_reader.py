@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,17 +13,16 @@ import psycopg
 
 from tidelog.errors import (
     ConnectionLostError,
-    DecodeError,
     PreflightError,
     SourceChangedError,
-    SourceError,
 )
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import IdleAt, LogEvent, SchemaRegistry, SchemaSeen, SourceId, WatermarkSeen
 from tidelog.sources.postgres import slots
 from tidelog.sources.postgres.connect import connect, lsn_text, lsn_value, translated
-from tidelog.sources.postgres.marks import WATERMARK_COLUMN, WATERMARK_PREFIX
+from tidelog.sources.postgres.marks import WATERMARK_PREFIX, Strategy
+from tidelog.sources.postgres.own_tables import OwnTables
 from tidelog.sources.postgres.patterns import matches
 from tidelog.sources.postgres.publication import Publications
 from tidelog.sources.postgres.replication import DEFAULT_BUFFER_BYTES, ReplicationStream
@@ -43,6 +41,9 @@ class PostgresLogReader:
         slot, publication: created at the first `start` if they don't exist.
         tables: patterns of the tables to capture.
         watermark_schema: schema of the watermark table; never captured.
+        strategy: see `tidelog.sources.postgres.marks`; with ``snapshot`` nothing but the slot is
+            ever created.
+        signal_table: ``schema.name`` of the table whose inserted rows are commands.
         keys: surrogate keys by table pattern.
         expected: the source that the event log was captured from, if there is one.
         buffer_bytes: how much one `poll` returns at most (a larger single message apart).
@@ -57,6 +58,8 @@ class PostgresLogReader:
         publication: str = "tidelog",
         tables: Sequence[str] = ("*.*",),
         watermark_schema: str = "tidelog",
+        strategy: Strategy = "table",
+        signal_table: str | None = None,
         keys: Mapping[str, Sequence[str]] | None = None,
         expected: SourceId | None = None,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
@@ -65,7 +68,9 @@ class PostgresLogReader:
         self._registry = registry
         self._slot = slot
         self._tables = tuple(tables)
-        self._publications = Publications(publication, tables, watermark_schema)
+        self._publications = Publications(
+            publication, tables, watermark_schema, strategy=strategy, signal_table=signal_table
+        )
         self._finder = SchemaFinder(keys)
         self._expected = expected
         self._buffer_bytes = buffer_bytes
@@ -73,7 +78,7 @@ class PostgresLogReader:
         self._stream: ReplicationStream | None = None
         self._scanner = PgoutputScanner(None)
         self._bound: dict[int, TableSchema] = {}
-        self._mark_index = 0
+        self._own = OwnTables(self._publications)
         self._idle_at = 0
         self._source: SourceId | None = None
 
@@ -118,7 +123,7 @@ class PostgresLogReader:
             elif isinstance(item, RelationSeen):
                 yield from self._relation(item)
             elif isinstance(item, RowOf):
-                yield from self._watermark(item)
+                yield from self._own.read(item)
             elif isinstance(item, LogicalMessage):
                 if item.prefix == WATERMARK_PREFIX:
                     yield WatermarkSeen(item.content.decode(), item.position, item.ordinal)
@@ -247,13 +252,7 @@ class PostgresLogReader:
 
     def _relation(self, seen: RelationSeen) -> Iterator[LogEvent]:
         table = TableName(seen.namespace, seen.name)
-        if table == self._publications.watermark:
-            names = [name for _, name, _, _ in seen.columns]
-            if WATERMARK_COLUMN not in names:
-                raise SourceError(
-                    f"{table} has no column {WATERMARK_COLUMN!r}: drop the table, it is made anew"
-                )
-            self._mark_index = names.index(WATERMARK_COLUMN)
+        if self._own.bind(seen):
             self._scanner.bind(seen.relation_id, 0, watch=True)
             return
         own = table.namespace == self._publications.watermark.namespace
@@ -269,12 +268,6 @@ class PostgresLogReader:
         self._scanner.bind(seen.relation_id, schema.schema_id)
         if bound is None or bound.schema_id != schema.schema_id or bound.table != table:
             yield SchemaSeen(schema, previous)
-
-    def _watermark(self, row: RowOf) -> Iterator[WatermarkSeen]:
-        if row.kind in (Kind.INSERT, Kind.UPDATE):
-            mark = _new_text(row.payload, self._mark_index)
-            if mark is not None:
-                yield WatermarkSeen(mark, row.position, row.ordinal)
 
     def _not_before_idle(self, resume: Resume) -> Resume:
         """What was reported as idle may be acknowledged already: never resume before it."""
@@ -329,44 +322,3 @@ def _one(connection: psycopg.Connection[tuple[Any, ...]], query: str) -> Any:
     row = connection.execute(query.encode()).fetchone()
     assert row is not None
     return row[0]
-
-
-def _new_text(payload: bytes, index: int) -> str | None:
-    """Column ``index`` of the new tuple of an insert or update; None if it is NULL or unchanged."""
-    try:
-        at = 5
-        tag = payload[at : at + 1]
-        if tag in (b"K", b"O"):
-            at = _skip_columns(payload, at + 1)
-            tag = payload[at : at + 1]
-        if tag != b"N":
-            raise ValueError("tuple tag")
-        (count,) = struct.unpack_from("!h", payload, at + 1)
-        if index >= count:
-            raise ValueError("column count")
-        at += 3
-        for column in range(count):
-            if payload[at : at + 1] in (b"n", b"u"):
-                if column == index:
-                    return None
-                at += 1
-                continue
-            (length,) = struct.unpack_from("!i", payload, at + 1)
-            if column == index:
-                return payload[at + 5 : at + 5 + length].decode()
-            at += 5 + length
-    except (struct.error, ValueError) as error:
-        raise DecodeError("a row of the watermark table does not parse") from error
-    return None
-
-
-def _skip_columns(payload: bytes, at: int) -> int:
-    (count,) = struct.unpack_from("!h", payload, at)
-    at += 2
-    for _ in range(count):
-        if payload[at : at + 1] in (b"n", b"u"):
-            at += 1
-        else:
-            (length,) = struct.unpack_from("!i", payload, at + 1)
-            at += 5 + length
-    return at

@@ -17,7 +17,10 @@ from tidelog.errors import PreflightError
 from tidelog.model.schema import TableName
 from tidelog.sources.postgres.catalogue import matching_tables
 from tidelog.sources.postgres.connect import quote_ident, quote_literal, translated
-from tidelog.sources.postgres.marks import WATERMARK_COLUMN, WATERMARK_TABLE
+from tidelog.sources.postgres.marks import WATERMARK_COLUMN, WATERMARK_TABLE, Strategy
+
+# Debezium's signal table: what a signal is made of.
+SIGNAL_COLUMNS = ("id", "type", "data")
 
 # A publication with this comment is ours: tables that no pattern names are removed from it.
 MANAGED = "managed by tidelog"
@@ -87,16 +90,28 @@ class Publications:
     Args:
         name: the publication; the second one is called ``<name>_inserts``.
         patterns: tables to capture.
-        watermark_schema: where the watermark table is, also captured.
+        watermark_schema: where the watermark table is, also published.
+        strategy: only ``table`` needs a watermark table, and with ``snapshot`` nothing is ever
+            created or altered.
+        signal_table: ``schema.name`` of the table whose inserted rows are commands.
     """
 
     def __init__(
-        self, name: str, patterns: Sequence[str], watermark_schema: str = "tidelog"
+        self,
+        name: str,
+        patterns: Sequence[str],
+        watermark_schema: str = "tidelog",
+        *,
+        strategy: Strategy = "table",
+        signal_table: str | None = None,
     ) -> None:
         self.name = name
         self.inserts_name = f"{name[:55]}_inserts"
         self.patterns = tuple(patterns)
         self.watermark = TableName(watermark_schema, WATERMARK_TABLE)
+        self.strategy = strategy
+        self.signals = None if signal_table is None else TableName.parse(signal_table)
+        self._missing: set[TableName] = set()
 
     @property
     def names(self) -> list[str]:
@@ -107,6 +122,16 @@ class Publications:
         names = matching_tables(
             connection, self.patterns, ["information_schema", self.watermark.namespace]
         )
+        return self._described(connection, [name for name in names if name != self.signals])
+
+    def own(self, connection: Connection) -> list[PublishedTable]:
+        """Our tables that are to be published too, as far as they exist."""
+        names = [self.watermark] if self.strategy == "table" else []
+        return self._described(connection, [*names, *([self.signals] if self.signals else [])])
+
+    def _described(
+        self, connection: Connection, names: Sequence[TableName]
+    ) -> list[PublishedTable]:
         rows = connection.execute(
             b"SELECT n.nspname, c.relname, c.oid::int8, c.relkind = 'p' "
             b"FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
@@ -140,17 +165,70 @@ class Publications:
     def sync(self, connection: Connection) -> list[TableName]:
         """Create what is missing, add and remove tables; which captured tables are newly added.
 
+        With strategy ``snapshot`` nothing is changed: what is missing is an error that holds the
+        SQL, and tables that were missing before count as added.
+
         Raises PreflightError if the user may not, SourceError if a lock could not be had.
         """
+        self._require_signal_table(connection)
+        if self.strategy == "snapshot":
+            return self._look(connection)
         with translated(f"preparing publication {self.name!r} and {self.watermark}"):
             connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT}'".encode())
             try:
-                self._create_watermark_table(connection)
+                if self.strategy == "table":
+                    self._create_watermark_table(connection)
                 self._create_publications(connection)
                 return self._sync_tables(connection)
             finally:
                 if not connection.closed and not connection.broken:
                     connection.execute(b"SET lock_timeout = 0")
+
+    def set_up(self, connection: Connection) -> list[str]:
+        """The SQL that publishes what is not published; nothing if all is."""
+        members = self.members(connection)
+        statements = []
+        for name, updates in ((self.name, True), (self.inserts_name, False)):
+            if name not in members:
+                statements.append(
+                    f"CREATE PUBLICATION {quote_ident(name)} WITH ({_OPTIONS[updates]});"
+                )
+        for table in self._unpublished(connection, members):
+            name = self.name if table.identified else self.inserts_name
+            statements.append(f"ALTER PUBLICATION {quote_ident(name)} ADD TABLE {_target(table)};")
+        return statements
+
+    def _unpublished(
+        self, connection: Connection, members: dict[str, set[TableName]]
+    ) -> list[PublishedTable]:
+        published: set[TableName] = set().union(*members.values())
+        wanted = [*self.own(connection), *self.captured(connection)]
+        return [table for table in wanted if table.table not in published]
+
+    def _look(self, connection: Connection) -> list[TableName]:
+        with translated(f"looking at publication {self.name!r}"):
+            missing = self.set_up(connection)
+            self._missing |= {
+                t.table for t in self._unpublished(connection, self.members(connection))
+            }
+        if missing:
+            raise PreflightError(
+                "nothing is changed in the source with source.watermarks: snapshot, and tables are "
+                f"not published; let their owner run: {' '.join(missing)}"
+            )
+        added, self._missing = sorted(self._missing), set()
+        return [table for table in added if table != self.signals]
+
+    def _require_signal_table(self, connection: Connection) -> None:
+        if self.signals is None:
+            return
+        with translated(f"looking up {self.signals}"):
+            columns = signal_columns(connection, self.signals)
+        if not set(SIGNAL_COLUMNS) <= columns:
+            raise PreflightError(
+                f"signal table {self.signals} does not exist or lacks columns: "
+                f"{create_signal_table(self.signals)}"
+            )
 
     def _create_watermark_table(self, connection: Connection) -> None:
         table = quote_ident(self.watermark.namespace, self.watermark.name)
@@ -188,10 +266,9 @@ class Publications:
         managed = self._managed(connection)
         captured = self.captured(connection)
         everywhere = members[self.name] | members[self.inserts_name]
-        if self.watermark not in members[self.name]:
-            self._alter(connection, [(self.name, "ADD", self.watermark, True)])
+        own = self.own(connection)
         added = []
-        for table in captured:
+        for table in [*own, *captured]:
             right = self.name if table.identified else self.inserts_name
             wrong = self.inserts_name if table.identified else self.name
             steps = []
@@ -208,9 +285,9 @@ class Publications:
                 steps.append((right, "ADD", table.table, not table.partitioned))
             if steps:
                 self._alter(connection, steps)
-            if table.table not in everywhere:
+            if table.table not in everywhere and table not in own:
                 added.append(table.table)
-        wanted = {table.table for table in captured} | {self.watermark}
+        wanted = {table.table for table in [*own, *captured]}
         for name in managed:
             for table_name in sorted(members[name] - wanted):
                 self._alter(connection, [(name, "DROP", table_name, True)])
@@ -235,3 +312,29 @@ class Publications:
             (self.names, MANAGED),
         ).fetchall()
         return [row[0] for row in rows]
+
+
+def signal_columns(connection: Connection, table: TableName) -> set[str]:
+    """The table's columns; none if it does not exist."""
+    rows = connection.execute(
+        b"SELECT a.attname FROM pg_catalog.pg_class c "
+        b"JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+        b"JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid "
+        b"WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p') "
+        b"AND c.relpersistence = 'p' AND a.attnum > 0 AND NOT a.attisdropped",
+        (table.namespace, table.name),
+    ).fetchall()
+    return {row[0] for row in rows}
+
+
+def create_signal_table(table: TableName) -> str:
+    """The SQL that makes it, as Debezium's manual has it."""
+    return (
+        f"CREATE TABLE {quote_ident(table.namespace, table.name)} "
+        "(id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL, data varchar(2048));"
+    )
+
+
+def _target(table: PublishedTable) -> str:
+    quoted = quote_ident(table.table.namespace, table.table.name)
+    return quoted if table.partitioned else f"ONLY {quoted}"

@@ -1,0 +1,218 @@
+"""The contract of `tidelog.ports.ChunkReader`, over every strategy and two releases of PostgreSQL.
+
+The log is read beside the chunks, by the log reader that capture uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+from tests.integration.postgres.conftest import Capture, MemorySchemas, Row, rows_of
+
+from tidelog.errors import ChunkError, ChunkTooSlowError, ChunkVoidError
+from tidelog.model.schema import TableName
+from tidelog.ports import ChunkRequest, ChunkRows
+from tidelog.sources.postgres.chunks import PostgresChunkReader
+from tidelog.testing.postgres import PostgresServer
+
+pytestmark = pytest.mark.integration
+T = TableName("public", "t")
+CASES = [(strategy, v) for strategy in ("table", "message", "snapshot") for v in (16, 18)]
+
+
+@dataclass
+class Source:
+    """A database, its log, and chunk readers over it."""
+
+    dsn: str
+    strategy: Any
+    schemas: MemorySchemas
+    sql: psycopg.Connection[Any]
+    chunks: PostgresChunkReader
+    log: Capture
+
+    def read(self, request: ChunkRequest) -> ChunkRows:
+        try:
+            return self.chunks.read(request)
+        finally:
+            self.chunks.release()
+
+    def rows(self, chunk: ChunkRows) -> list[Row]:
+        return rows_of(chunk.rows, self.schemas)
+
+    def ids(self, chunk: ChunkRows) -> list[str | None]:
+        return [(row.new or row.old or {})["id"] for row in self.rows(chunk)]
+
+
+@pytest.fixture(params=CASES, ids=[f"{strategy}-{v}" for strategy, v in CASES])
+def source(request: pytest.FixtureRequest) -> Iterator[Source]:
+    strategy, version = request.param
+    server: PostgresServer = request.getfixturevalue(f"postgres{version}")
+    name = f"chunks_{strategy}_{version}"
+    dsn = server.create_database(name)
+    schemas = MemorySchemas()
+    chunks = PostgresChunkReader(
+        dsn, schemas, strategy=strategy, lock_timeout_ms=300, statement_timeout_ms=2_000
+    )
+    log = Capture(dsn, schemas=schemas, tables=["public.*"], options={"strategy": strategy})
+    with psycopg.connect(dsn, autocommit=True) as sql:
+        sql.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+        sql.execute("INSERT INTO t SELECT g, 'old' FROM generate_series(1, 100) g")
+        if strategy == "snapshot":  # creates nothing itself
+            for publication, kinds in (("tidelog", "insert, update, delete, truncate"),
+                                       ("tidelog_inserts", "insert, truncate")):  # fmt: skip
+                sql.execute(
+                    f"CREATE PUBLICATION {publication} WITH (publish = '{kinds}', "
+                    "publish_via_partition_root = true)".encode()
+                )
+            sql.execute("ALTER PUBLICATION tidelog ADD TABLE t")
+        log.start()
+        yield Source(dsn, strategy, schemas, sql, chunks, log)
+    chunks.close()
+    log.reader.close()
+    server.drop_database(name)
+
+
+def placed(source: Source, between: Callable[[], None]) -> tuple[ChunkRows, int, int]:
+    """A chunk, with ``between`` after its SELECT; the positions of its low and its end."""
+    source.chunks.write_watermark("low")
+    chunk = source.chunks.read(ChunkRequest(T))
+    between()
+    source.chunks.write_watermark("high")
+    source.chunks.release()
+    source.log.catch_up(source.sql)
+    if chunk.emit_at is not None:
+        assert source.log.marks == []
+        return chunk, 0, chunk.emit_at
+    assert source.log.marks == ["low", "high"]
+    marks = [e.position for e in source.log.events if hasattr(e, "mark")]
+    return chunk, marks[0], marks[1]
+
+
+def test_what_the_read_sees_lies_before_its_end_in_the_log(source: Source) -> None:
+    source.sql.execute("UPDATE t SET v = 'seen' WHERE id = 7")
+
+    def change() -> None:
+        source.sql.execute("UPDATE t SET v = 'later' WHERE id = 8")
+
+    chunk, low, end = placed(source, change)
+    values = {row.new["id"]: row.new["v"] for row in source.rows(chunk) if row.new}
+    assert (values["7"], values["8"]) == ("seen", "old")
+    seen, later = source.log.rows
+    assert seen.position < (low or end)
+    assert chunk.snapshot.visible(np.array([seen.xid, later.xid])).tolist() == [True, False]
+    if source.strategy == "snapshot":
+        assert later.position >= end
+    else:
+        assert low < later.position < end
+
+
+def test_open_transactions_are_not_seen(source: Source) -> None:
+    """Their subtransactions have ids of their own, but the log and the snapshot know the top one's.
+
+    A prepared transaction is in progress, whoever prepared it.
+    """
+    with psycopg.connect(source.dsn) as writer:
+        writer.execute("SAVEPOINT a")
+        writer.execute("UPDATE t SET v = 'sub' WHERE id = 1")
+        writer.execute("SAVEPOINT b")
+        writer.execute("UPDATE t SET v = 'sub' WHERE id = 2")
+        chunk, _, _ = placed(source, lambda: None)
+        writer.commit()
+    assert {row.new["v"] for row in source.rows(chunk) if row.new} == {"old"}
+    source.log.catch_up(source.sql)
+    assert len(source.log.rows) == 2
+    xids = np.array([row.xid for row in source.log.rows])
+    assert not chunk.snapshot.visible(xids).any()
+    assert len(set(xids)) == 1
+
+
+def test_ddl_waits_until_release_and_writers_do_not(source: Source) -> None:
+    source.chunks.read(ChunkRequest(T))
+    source.sql.execute("INSERT INTO t VALUES (101, 'new')")
+    source.sql.execute("SET lock_timeout = '100ms'")
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        source.sql.execute("ALTER TABLE t ADD w int")
+    source.chunks.write_watermark("high")
+    source.chunks.release()
+    source.sql.execute("ALTER TABLE t ADD w int")
+
+
+def test_rows_of_a_chunk_have_the_schema_they_were_read_under(source: Source) -> None:
+    before = source.read(ChunkRequest(T, limit_rows=1))
+    source.sql.execute("ALTER TABLE t ADD w int DEFAULT 5")
+    after = source.read(ChunkRequest(T, limit_rows=1))
+    assert before.schema.schema_id != after.schema.schema_id
+    assert source.rows(before)[0].new == {"id": "1", "v": "old"}
+    assert source.rows(after)[0].new == {"id": "1", "v": "old", "w": "5"}
+
+
+def test_ranges_walk_the_whole_table_and_boundaries_foretell_them(source: Source) -> None:
+    after, found, foretold = None, [], []
+    while True:
+        request = ChunkRequest(T, after=after, limit_rows=30)
+        foretold.append(source.chunks.boundary(request))
+        chunk = source.read(request)
+        found += source.ids(chunk)
+        if chunk.exhausted:
+            break
+        assert foretold[-1] == chunk.last_key
+        after = chunk.last_key
+    assert found == [str(n) for n in range(1, 101)]
+    assert foretold == [("30",), ("60",), ("90",), None]
+    inside = ChunkRequest(T, after=("10",), upto=("20",), limit_rows=30, where="id % 2 = 0")
+    assert source.ids(source.read(inside)) == ["12", "14", "16", "18", "20"]
+    assert source.chunks.boundary(inside) is None
+
+
+def test_boundary_holds_no_lock_and_no_snapshot(source: Source) -> None:
+    source.chunks.boundary(ChunkRequest(T, limit_rows=10))
+    source.sql.execute("SET lock_timeout = '100ms'")
+    source.sql.execute("ALTER TABLE t ADD w int")
+    assert source.chunks.boundary(ChunkRequest(T, limit_rows=10)) == ("10",)
+
+
+def test_given_keys_come_as_rows_or_as_absent(source: Source) -> None:
+    chunk = source.read(ChunkRequest(T, keys=(("3",), ("900",), ("1",), ("3",))))
+    assert [(row.kind, (row.new or row.old or {})["id"]) for row in source.rows(chunk)] == [
+        ("r", "1"),
+        ("r", "3"),
+        ("a", "900"),
+    ]
+
+
+def test_bounds_of_another_key_void_the_chunk(source: Source) -> None:
+    request = ChunkRequest(T, after=("5",), key_columns=("v",))
+    with pytest.raises(ChunkVoidError, match="has changed since the dump began"):
+        source.read(request)
+    with pytest.raises(ChunkVoidError, match="has changed since the dump began"):
+        source.chunks.boundary(request)
+    assert len(source.read(ChunkRequest(T, after=("5",), key_columns=("id",))).rows) == 95
+
+
+def test_failed_read_releases_and_the_next_one_works(source: Source) -> None:
+    with psycopg.connect(source.dsn) as ddl:
+        ddl.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        for ask in (source.read, source.chunks.boundary):
+            with pytest.raises(ChunkError, match="lock"):
+                ask(ChunkRequest(T))
+    slow = ChunkRequest(T, where="pg_sleep(0.1) IS NOT NULL", limit_rows=100)
+    for ask in (source.read, source.chunks.boundary):
+        with pytest.raises(ChunkTooSlowError):
+            ask(slow)
+    source.sql.execute("SET lock_timeout = '100ms'")
+    source.sql.execute("ALTER TABLE t ADD w int")
+    assert len(source.read(ChunkRequest(T)).rows) == 100
+
+
+def test_snapshots_of_now_follow_older_ones(source: Source) -> None:
+    first = source.chunks.current_snapshot()
+    source.sql.execute("SELECT pg_current_xact_id()")
+    second = source.chunks.current_snapshot()
+    assert second.follows(first)
+    assert not first.follows(second)

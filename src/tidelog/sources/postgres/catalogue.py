@@ -86,7 +86,11 @@ class PostgresCatalogue:
         with self._lock, translated("asking for the source's position"):
             row = (
                 self._connected()
-                .execute("SELECT pg_catalog.pg_current_wal_flush_lsn()::text")
+                .execute(
+                    "SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() "
+                    "THEN pg_catalog.pg_last_wal_replay_lsn() "
+                    "ELSE pg_catalog.pg_current_wal_flush_lsn() END)::text"
+                )
                 .fetchone()
             )
         assert row is not None

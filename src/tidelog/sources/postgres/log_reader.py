@@ -27,6 +27,7 @@ from tidelog.sources.postgres.patterns import matches
 from tidelog.sources.postgres.publication import Publications
 from tidelog.sources.postgres.replication import DEFAULT_BUFFER_BYTES, ReplicationStream
 from tidelog.sources.postgres.schemas import SchemaFinder
+from tidelog.sources.postgres.standby import check_standby, in_recovery
 from tidelog.wire.pgoutput import LogicalMessage, PgoutputScanner, RelationSeen, RowOf
 
 MIN_VERSION = 14
@@ -184,6 +185,8 @@ class PostgresLogReader:
                 f"wal_level is {level}: ALTER SYSTEM SET wal_level = 'logical', then restart the "
                 "server"
             )
+        if in_recovery(sql):
+            check_standby(sql, self._publications.strategy)
 
     def _prepare_slot(
         self, sql: psycopg.Connection[tuple[Any, ...]], resume: Resume | None

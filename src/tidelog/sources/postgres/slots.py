@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import psycopg
 from tidelog.errors import GapError, PreflightError, SourceError
 from tidelog.model.records import Resume
 from tidelog.sources.postgres.connect import APPLICATION, lsn_text, lsn_value, translated
+from tidelog.sources.postgres.standby import LOG_SNAPSHOT, hint_while_waiting, in_recovery
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -87,15 +89,31 @@ def find_slot(connection: Connection, slot: str) -> SlotState | None:
 def create_slot(connection: Connection, slot: str) -> int:
     """Create a logical slot; the position from which on it gives changes.
 
-    The server waits for every transaction that is open now, hence the time limit.
+    The server waits for every transaction that is open now, hence the time limit. A standby also
+    waits until its primary logs which those are.
     """
+    standby = in_recovery(connection)
     connection.execute(f"SET statement_timeout = '{CREATE_TIMEOUT}'".encode())
     try:
-        row = connection.execute(
-            "SELECT lsn::text FROM pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput')",
-            (slot,),
-        ).fetchone()
+        with hint_while_waiting(slot) if standby else nullcontext():
+            row = connection.execute(
+                "SELECT lsn::text "
+                "FROM pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput')",
+                (slot,),
+            ).fetchone()
+    except psycopg.errors.ObjectNotInPrerequisiteState as error:
+        # The standby's own wal_level was looked at before: it is the primary's.
+        raise PreflightError(
+            f"slot {slot!r} could not be created: {error.diag.message_primary}; on the primary: "
+            "ALTER SYSTEM SET wal_level = 'logical', then restart it"
+        ) from None
     except psycopg.errors.QueryCanceled:
+        if standby:
+            raise SourceError(
+                f"slot {slot!r} was not made within {CREATE_TIMEOUT}: the standby waits for its "
+                f"primary to log what runs there. On the primary run {LOG_SNAPSHOT} while capture "
+                "starts, and end transactions that stay open (xact_start in pg_stat_activity)"
+            ) from None
         raise SourceError(
             f"slot {slot!r} was not made within {CREATE_TIMEOUT}: a transaction that was "
             "open before is still open. The oldest xact_start in pg_stat_activity shows which"

@@ -22,11 +22,13 @@ from tidelog.sources.postgres.connect import (
     translated,
 )
 from tidelog.sources.postgres.log_reader import MIN_VERSION
+from tidelog.sources.postgres.marks import Strategy
 from tidelog.sources.postgres.patterns import matches
 from tidelog.sources.postgres.publication import Publications, PublishedTable
 from tidelog.sources.postgres.replication import ReplicationStream
 from tidelog.sources.postgres.schemas import SchemaFinder
 from tidelog.sources.postgres.slots import find_slot
+from tidelog.sources.postgres.standby import standby_findings
 
 Level = Literal["ok", "warn", "fail"]
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -63,12 +65,14 @@ class Preflight:
         publication: str = "tidelog",
         tables: Sequence[str] = ("*.*",),
         watermark_schema: str = "tidelog",
+        strategy: Strategy = "table",
         keys: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self._dsn = dsn
         self._slot = slot
         self._patterns = tuple(tables)
-        self._publications = Publications(publication, tables, watermark_schema)
+        self._strategy = strategy
+        self._publications = Publications(publication, tables, watermark_schema, strategy=strategy)
         self._finder = SchemaFinder(keys)
 
     def check(self) -> list[Finding]:
@@ -90,6 +94,7 @@ class Preflight:
         return [
             self._version,
             self._wal_level,
+            self._standby,
             self._replication,
             self._capacity,
             self._clock,
@@ -141,6 +146,10 @@ class Preflight:
         fix = "ALTER SYSTEM SET wal_level = 'logical'; -- then restart the server"
         yield Finding("wal_level", "fail", f"wal_level is {level}", fix)
 
+    def _standby(self, connection: Connection) -> Iterator[Finding]:
+        for level, message, fix in standby_findings(connection, self._strategy):
+            yield Finding("standby", level, message, fix)
+
     def _replication(self, connection: Connection) -> Iterator[Finding]:
         """Tried and not read from pg_roles: pg_hba.conf has a say too."""
         user = quote_ident(connection.info.user)
@@ -184,6 +193,8 @@ class Preflight:
     # ------------------------------------------------------------------ privileges, publication
 
     def _create_privileges(self, connection: Connection) -> Iterator[Finding]:
+        if self._strategy != "table":
+            return
         watermark = self._publications.watermark
         database, user = connection.info.dbname, quote_ident(connection.info.user)
         name = quote_ident(watermark.namespace, watermark.name)
@@ -212,6 +223,10 @@ class Preflight:
             yield Finding("watermark table", "fail", f"{watermark} can't be created", fix)
 
     def _publication(self, connection: Connection) -> Iterator[Finding]:
+        missing = self._publications.set_up(connection) if self._strategy == "snapshot" else []
+        if missing:
+            text = "not all tables are published, and source.watermarks: snapshot changes nothing"
+            yield Finding("publication", "fail", text, " ".join(missing))
         for name in self._publications.names:
             row = connection.execute(
                 "SELECT to_jsonb(p), EXISTS (SELECT FROM pg_publication_tables t "
@@ -223,6 +238,8 @@ class Preflight:
             ).fetchone()
             quoted = quote_ident(name)
             if row is None:
+                if missing:
+                    continue
                 yield Finding("publication", "ok", f"{name} will be created at the first start")
                 continue
             options, filtered, listed = row

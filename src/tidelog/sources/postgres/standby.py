@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 
@@ -68,3 +68,39 @@ def hint_while_waiting(slot: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+def standby_findings(
+    connection: Connection, strategy: Strategy
+) -> Iterator[tuple[Literal["ok", "warn", "fail"], str, str]]:
+    """For `tidelog check`: level, message and fix; nothing if the server is no standby."""
+    if not in_recovery(connection):
+        return
+    try:
+        check_standby(connection, strategy)
+    except PreflightError as error:
+        yield "fail", str(error), "source.watermarks: snapshot"
+        return
+    yield "ok", "the server is a standby: run SQL for tables and publications on its primary", ""
+    row = connection.execute(
+        b"SELECT current_setting('hot_standby_feedback')::bool, "
+        b"current_setting('primary_slot_name') <> ''"
+    ).fetchone()
+    assert row is not None
+    feedback, slotted = row
+    if not feedback:
+        yield (
+            "fail",
+            "hot_standby_feedback is off: the primary's vacuum would invalidate the slot",
+            "ALTER SYSTEM SET hot_standby_feedback = on; SELECT pg_reload_conf();",
+        )
+    elif not slotted:
+        yield (
+            "warn",
+            "the standby uses no slot of its primary: while it is disconnected, vacuum there may "
+            "invalidate the slot here",
+            "SELECT pg_create_physical_replication_slot('standby'); -- on the primary; then here "
+            "ALTER SYSTEM SET primary_slot_name = 'standby'; SELECT pg_reload_conf();",
+        )
+    else:
+        yield "ok", "the primary keeps what the slot needs (hot_standby_feedback, a slot)", ""

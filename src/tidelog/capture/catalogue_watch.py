@@ -1,9 +1,9 @@
 """Notices what changes rows without row events, and tables that are new.
 
 ADD COLUMN with a default, rewrites, attached or detached partitions and a truncate of a partition
-change a table's rows, but the log says nothing of it (DESIGN.md §4). The catalogue does: its
-fingerprint of the table's storage is compared with the one stored, and a difference asks for a dump
-of the table. The fingerprints are stored, so that changes made while capture was down count too.
+change a table's rows, but the log says nothing of it (DESIGN.md §4). The catalogue does: what it
+says of the table's storage is compared with what is stored, and a difference asks for a dump of the
+table. The fingerprints are stored, so that changes made while capture was down count too.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class CatalogueWatch:
             name = str(table)
             found = _fingerprint(shape)
             new = name not in known
-            if found == known.get(name) or (new and not self._dump_new):
+            if (new and not self._dump_new) or not (new or self._differ(known[name], found)):
                 current[name] = found
                 self._waiting.pop(name, None)
             elif self._settled(name, found):
@@ -99,6 +99,11 @@ class CatalogueWatch:
         if stored is None or current != stored.value:
             self._state.put(SHAPES_KEY, current, None)
         return asked
+
+    def _differ(self, known: str, found: str) -> bool:
+        storage, _, key = known.partition(" ")
+        storage_now, _, key_now = found.partition(" ")
+        return key != key_now or self._catalogue.rows_may_differ(storage, storage_now)
 
     def _settled(self, name: str, found: str) -> bool:
         """Have all transactions ended that ran when the difference was first seen?"""

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
+from tidelog.capture.hold import Hold
+from tidelog.capture.output_buffer import ChunkItem
 from tidelog.capture.windows import Window
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName
@@ -32,8 +34,30 @@ class Log(Protocol):
         """The lowest offset of a durable record of ``table`` that the snapshot can't see."""
         ...
 
+    @property
+    def decided(self) -> bool:
+        """Is it known which emitted transactions a snapshot of now can't see?"""
+        ...
+
+    @property
+    def reached(self) -> int:
+        """All that was committed before this position has come."""
+        ...
+
+    def retain(self, table: TableName) -> None:
+        """Hold the keys of the table's records from now on."""
+        ...
+
     def resolve_unseen(self, snapshot: Snapshot) -> None:
-        """Look the snapshot's unseen transactions up in the event log, if not done before."""
+        """Look the snapshot's unseen transactions up in the event log."""
+        ...
+
+    def hold(self) -> Hold:
+        """Hold the log still between two transactions."""
+        ...
+
+    def append_chunk(self, item: ChunkItem) -> None:
+        """Append rows that need no window, because the log is held."""
         ...
 
     def resolve_keys(self, table: TableName, xids: Iterable[int]) -> None:
@@ -49,6 +73,8 @@ class Actions:
         self._log: Log | None = None
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._calls: list[Callable[[], None]] = []
+        self.planning = threading.Event()
+        """Set when there may be something to plan."""
 
     def connect(self, log: Log) -> None:
         self._log = log
@@ -63,6 +89,7 @@ class Actions:
         self._inbox.put(action)
 
     def wake(self) -> None:
+        self.planning.set()
         self.post(lambda: None)
 
     def take(self, wait_s: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -12,11 +13,13 @@ from tidelog.capture.dump_state import (
     DumpState,
     DumpStatus,
     Key,
+    Mode,
     TableProgress,
 )
+from tidelog.capture.key_sets import KeySets
+from tidelog.capture.throttle import ThrottleSettings
 from tidelog.errors import UsageError
 from tidelog.model.records import ChunkMeta
-from tidelog.model.schema import TableName
 from tidelog.ports import StateStore
 
 DUMP_PREFIX = "dump/"
@@ -24,14 +27,41 @@ OPTIONS_KEY = "dump-options"
 KEEP_FINISHED = 500  # dumps; one whose id is asked for again is not repeated while it is kept
 
 
+STORE_EVERY_S = 0.2
+EVENTS_KEPT = 200
+
+
 @dataclass(frozen=True, slots=True)
 class DumpOptions:
-    """How chunks are read; may change while a dump runs."""
+    """How chunks are read; may change while a dump runs. 0 turns a limit off.
+
+    Attributes:
+        chunk_rows: rows of a chunk.
+        delay_ms: pause between two chunks.
+        parallelism: chunks that are read at once, each over a connection of its own.
+        rows_per_second: over all dumps.
+        max_lag_bytes, max_replica_lag_ms, max_select_ms: beyond these the throttle slows down.
+        buffer_bytes: rows read but not durable yet; no chunk is begun beyond it.
+    """
 
     chunk_rows: int = 10_000
     delay_ms: int = 0
     parallelism: int = 1
-    windows: int = 2  # chunks read but not yet closed
+    rows_per_second: int = 0
+    max_lag_bytes: int = 256 << 20
+    max_replica_lag_ms: int = 10_000
+    max_select_ms: int = 2_000
+    buffer_bytes: int = 256 << 20
+
+    @property
+    def throttle(self) -> ThrottleSettings:
+        return ThrottleSettings(
+            delay_ms=self.delay_ms,
+            rows_per_second=self.rows_per_second,
+            max_lag_bytes=self.max_lag_bytes,
+            max_replica_lag_ms=self.max_replica_lag_ms,
+            max_select_ms=self.max_select_ms,
+        )
 
 
 @dataclass(slots=True)
@@ -41,6 +71,7 @@ class Counters:
     chunks: int = 0
     rows: int = 0
     superseded: int = 0
+    failed: int = 0
     voided: dict[str, int] = field(default_factory=dict)
     last_error: str = ""
 
@@ -52,8 +83,12 @@ class DumpBook:
         self._state = state
         self._defaults = options
         self._dumps: dict[str, DumpState] = {}
+        self._changed: set[str] = set()
+        self._stored_at = 0.0
+        self.key_sets = KeySets(state)
         self.options = options
         self.counters = Counters()
+        self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
 
     def load(self) -> None:
         stored = self._state.get(OPTIONS_KEY)
@@ -70,26 +105,19 @@ class DumpBook:
         changed: dict[str, DumpState] = {}
         for _offset, meta in chunks:
             found = self._dumps.get(meta.dump_id)
-            if found is None or found.finished:
+            if found is None or found.finished or found.mode == "blocking":
                 continue
             for progress in found.tables:
-                if progress.table == meta.table and progress.keys is None:
-                    low, high = _tuple(meta.low_key), _tuple(meta.high_key)
-                    if progress.add_range(low, high, meta.order):
-                        changed[found.dump_id] = found
+                if progress.table == meta.table and _add(progress, meta):
+                    progress.chunks += 1
+                    progress.rows_read += meta.rows_read
+                    progress.rows_superseded += meta.rows_superseded
+                    changed[found.dump_id] = found
         for dump in changed.values():
             self.store(dump)
 
     def request(
-        self,
-        dump_id: str,
-        tables: list[TableName],
-        *,
-        where: str | None,
-        keys: list[Key] | None,
-        key_columns: tuple[str, ...] | None,
-        reason: str,
-        now_ms: int,
+        self, dump_id: str, tables: list[TableProgress], *, mode: Mode, reason: str, now_ms: int
     ) -> DumpState:
         """Queue a dump, or return the one of that id."""
         if dump_id in self._dumps:
@@ -98,15 +126,8 @@ class DumpBook:
         dump = DumpState(
             dump_id=dump_id,
             number=number,
-            tables=[
-                TableProgress(
-                    str(table),
-                    keys=list(keys) if keys is not None else None,
-                    key_columns=key_columns,
-                )
-                for table in dict.fromkeys(tables)
-            ],
-            where=where,
+            tables=tables,
+            mode=mode,
             reason=reason,
             requested_ms=now_ms,
         )
@@ -128,11 +149,17 @@ class DumpBook:
             if d.status in statuses and (dump_id is None or d.dump_id == dump_id)
         ]
 
-    def pause(self, dump_id: str | None) -> list[str]:
-        return self._change(dump_id, {"queued", "running"}, "paused")
+    def pause(self, dump_id: str | None) -> list[DumpState]:
+        selected = self.selected(dump_id, {"queued", "running"})
+        if dump_id is not None and any(dump.mode == "blocking" for dump in selected):
+            raise UsageError(
+                f"dump {dump_id!r} is blocking: the log waits for it, so it can't be paused; "
+                "cancel it instead"
+            )
+        return self._change([d for d in selected if d.mode != "blocking"], "paused")
 
-    def resume(self, dump_id: str | None) -> list[str]:
-        return self._change(dump_id, {"paused"}, "running")
+    def resume(self, dump_id: str | None) -> list[DumpState]:
+        return self._change(self.selected(dump_id, {"paused"}), "running")
 
     def set_options(self, **changes: int) -> DumpOptions:
         self.options = replace(self.options, **changes)
@@ -141,18 +168,22 @@ class DumpBook:
         self._state.put(OPTIONS_KEY, value, None)
         return self.options
 
-    def finish_if_done(self, dump: DumpState) -> None:
+    def finish_if_done(self, dump: DumpState) -> bool:
         """Finish the dump if all its tables are, and let the oldest finished ones go."""
-        if not dump.finished and all(t.status in FINISHED for t in dump.tables):
+        finishes = not dump.finished and all(t.status in FINISHED for t in dump.tables)
+        if finishes:
             done = any(t.status == "done" for t in dump.tables)
             dump.status = "completed" if done else "aborted"
             dump.finished_ms = int(time.time() * 1000)
             for table in dump.tables:
-                table.keys = table.keys and []  # may be many, and are of no use any more
+                if table.key_set is not None:  # may be many, and are of no use any more
+                    self.key_sets.delete(table.key_set)
             finished = [d for d in self.all() if d.finished and d.reason != "initial"]
             for old in finished[:-KEEP_FINISHED]:
                 del self._dumps[old.dump_id]
                 self._state.delete(DUMP_PREFIX + old.dump_id)
+                self.key_sets.delete(missing_set(old.dump_id))
+        return finishes
 
     def summary(self, finished: int) -> dict[str, Any]:
         """What status shows: options, counters, unfinished dumps and the last ``finished``."""
@@ -167,14 +198,45 @@ class DumpBook:
         }
 
     def store(self, dump: DumpState) -> None:
+        """Durable when this returns."""
+        self._changed.discard(dump.dump_id)
         self._state.put(DUMP_PREFIX + dump.dump_id, dump.to_json(), None)
 
-    def _change(self, dump_id: str | None, statuses: set[str], to: DumpStatus) -> list[str]:
-        selected = self.selected(dump_id, statuses)
-        for dump in selected:
+    def store_soon(self, dump: DumpState) -> None:
+        """For progress that the event log also shows: a crash before it is stored loses nothing."""
+        self._changed.add(dump.dump_id)
+
+    def store_changed(self, now: float) -> None:
+        if self._changed and now - self._stored_at >= STORE_EVERY_S:
+            self._stored_at = now
+            for dump_id in self._changed & self._dumps.keys():
+                self.store(self._dumps[dump_id])
+
+    def note(self, event: str, chunk_id: str, table: str, **numbers: int) -> None:
+        """Remember what became of a chunk, for those who watch."""
+        at_ms = int(time.time() * 1000)
+        self.events.append(
+            {"at_ms": at_ms, "chunk": chunk_id[:8], "table": table, "event": event, **numbers}
+        )
+
+    def _change(self, dumps: list[DumpState], to: DumpStatus) -> list[DumpState]:
+        for dump in dumps:
             dump.status = to
             self.store(dump)
-        return [dump.dump_id for dump in selected]
+        return dumps
+
+
+def missing_set(dump_id: str) -> str:
+    """The key set that lists the keys which the dump's table lacked."""
+    return f"missing-{dump_id}"
+
+
+def _add(progress: TableProgress, meta: ChunkMeta) -> bool:
+    if progress.key_set is None:
+        return progress.add_range(_tuple(meta.low_key), _tuple(meta.high_key), meta.order)
+    if progress.missing == "list":  # whether they were listed is not known
+        return False
+    return progress.add_keys(int(meta.order), meta.keys_requested)
 
 
 def _tuple(key: list[str | None] | None) -> Key | None:

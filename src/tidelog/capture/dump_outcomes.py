@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from tidelog import failpoints
 from tidelog.capture.dump_actions import Actions
-from tidelog.capture.dump_book import DumpBook
+from tidelog.capture.dump_book import DumpBook, missing_set
+from tidelog.capture.dump_notices import DumpNotices
 from tidelog.capture.dump_state import Key
 from tidelog.capture.dump_tables import DumpTables
 from tidelog.capture.dump_tasks import Task, Tasks
 from tidelog.capture.rereads import Reread, Rereads
 from tidelog.capture.windows import Closed, Voided, VoidReason
-from tidelog.errors import ChunkRefusedError, ConnectionLostError, SourceError
+from tidelog.errors import (
+    ChunkBusyError,
+    ChunkRefusedError,
+    ChunkVoidError,
+    ConnectionLostError,
+    SourceError,
+)
 from tidelog.ports import Catalogue, KeyExtractor
 
-MAX_READ_FAILURES = 8
+READS_BEFORE_HALVING = 3
 
 
 class Outcomes:
@@ -30,6 +38,7 @@ class Outcomes:
         tasks: Tasks,
         tables: DumpTables,
         rereads: Rereads,
+        notices: DumpNotices,
     ) -> None:
         self._catalogue = catalogue
         self._keys = keys
@@ -38,19 +47,27 @@ class Outcomes:
         self._tasks = tasks
         self._tables = tables
         self._rereads = rereads
+        self._notices = notices
 
-    def durable(self, task: Task, closed: Closed, absent: int) -> None:
+    def durable(self, task: Task, closed: Closed, absent: list[Key]) -> None:
         """Its rows are in the event log: progress is stored."""
         self._tasks.end(closed.window)
         counters = self._book.counters
         counters.chunks += 1
         counters.rows += len(closed.rows)
         counters.superseded += closed.rows_superseded
+        self._book.note(
+            "durable",
+            closed.window.chunk_id,
+            str(task.table),
+            rows=len(closed.rows),
+            superseded=closed.rows_superseded,
+        )
         failpoints.hit("chunk.durable_before_progress")
         if task.dump is None or task.progress is None:
             again = {self._keys.texts(key) for key in closed.reread}
             if again:  # still unseen: give the transaction time to become visible
-                self._tasks.pause_until = time.monotonic() + 0.2
+                self._tasks.reread_not_before = time.monotonic() + 0.2
             self._reread_done(task, [k for k in task.request.keys or () if k not in again])
             return
         progress = task.progress
@@ -58,11 +75,15 @@ class Outcomes:
         progress.rows_read += closed.rows_read
         progress.rows_superseded += closed.rows_superseded
         if task.request.keys is not None:
-            progress.keys_done = task.first_key + len(task.request.keys)
-            progress.keys_absent += absent
+            first = int(task.order)
+            if absent and progress.missing == "list":
+                self._book.key_sets.put_piece(missing_set(task.dump.dump_id), first, absent)
+            progress.keys_absent += len(absent)
+            progress.add_keys(first, len(task.request.keys))
         else:
             progress.add_range(task.request.after, task.request.upto, task.order)
-        self._book.store(task.dump)
+        self._notices.in_progress(task.dump, progress)
+        self._book.store_soon(task.dump)
         if task.ended:
             self._tables.release(task.table)
 
@@ -74,6 +95,7 @@ class Outcomes:
         name = voided.reason.name.lower()
         counts = self._book.counters.voided
         counts[name] = counts.get(name, 0) + 1
+        self._book.note("voided", voided.window.chunk_id, str(task.table))
         if task.progress is not None:
             task.progress.chunks_voided += 1
         engine = self._actions.engine
@@ -86,19 +108,69 @@ class Outcomes:
         self._again(task)
 
     def failed(self, task: Task, error: SourceError) -> None:
-        """It could not be read: it is tried again, unless that is hopeless."""
+        """It could not be read: it is read again, then halved, down to the row that can't be."""
         self._tasks.end(task.window)
         self._book.counters.last_error = str(error)
-        if not isinstance(error, ConnectionLostError):  # the reader connects anew
-            task.failures += 1
-        hopeless = task.failures >= MAX_READ_FAILURES or isinstance(error, ChunkRefusedError)
-        if hopeless and task.dump is not None and task.progress is not None and not task.ended:
+        self._book.counters.failed += 1
+        if task.window is not None:
+            self._book.note("failed", task.window.chunk_id, str(task.table))
+        hopeless = isinstance(error, (ChunkRefusedError, ChunkVoidError))
+        if not isinstance(error, (ConnectionLostError, ChunkBusyError)):
+            task.failures += 1  # the reader connects anew; a lock will be let go
+        if task.ended:
+            self.drop(task)
+            return
+        if not hopeless and task.failures < READS_BEFORE_HALVING:
+            self._again(task)
+            return
+        if task.dump is None or task.progress is None:
+            if self._cannot_read(task):
+                self._reread_done(task, list(task.request.keys or ()))
+            else:
+                self._again(task)
+            return
+        if hopeless or self._catalogue.shape(task.table) is None:
             self._tables.fail(task.dump, task.progress, str(error))
             return
-        if task.dump is None and hopeless and self._cannot_read(task):
-            self._reread_done(task, list(task.request.keys or ()))
-            return
+        self._halve(task)
+
+    def _halve(self, task: Task) -> None:
+        """Read less of it at once: what can't be read is found in the end, and only that."""
+        assert task.dump is not None
+        assert task.progress is not None
+        keys, limit = task.request.keys, task.request.limit_rows
+        if keys is None:
+            if limit == 1:
+                self._tasks.stuck.append(task)
+                self._actions.wake()
+                return
+            task.request = replace(task.request, limit_rows=limit // 2)
+        else:
+            half = len(keys) // 2
+            if not half:
+                task.progress.chunks_failed += 1
+                task.progress.add_failed(keys[0], keys[0], task.order)
+                task.progress.add_keys(int(task.order), 1)
+                self._book.store(task.dump)
+                return
+            rest = replace(task, window=None, tries=0, failures=1, order=task.order + half)
+            rest.request = replace(task.request, keys=keys[half:])
+            task.request = replace(task.request, keys=keys[:half])
+            self._tasks.again(rest)
+        task.failures, task.tries = 1, 0
         self._again(task)
+
+    def give_up(self, task: Task, end: Key | None) -> None:
+        """The row of ``task`` can't be read; it ends at ``end`` (None: with the task's range)."""
+        assert task.dump is not None
+        assert task.progress is not None
+        if task not in self._tasks.stuck:  # its table was cancelled, or has failed
+            return
+        self._tasks.leave_out(task, end)
+        task.progress.chunks_failed += 1
+        task.progress.add_failed(task.request.after, task.request.upto, task.order)
+        self._book.note("failed", "", str(task.table))
+        self._book.store(task.dump)
 
     def drop(self, task: Task) -> None:
         """A chunk of a table that was cancelled or has failed is of no use any more."""

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
 from typing import Any, Literal
 
 Key = tuple[str | None, ...]
 
 TableStatus = Literal["pending", "running", "done", "failed", "cancelled"]
 DumpStatus = Literal["queued", "running", "paused", "completed", "aborted"]
+Mode = Literal["incremental", "blocking"]
+Missing = Literal["delete", "list"]
 FINISHED: frozenset[str] = frozenset({"done", "failed", "cancelled"})
+HIDDEN = frozenset({"ranges", "failed", "keys_done", "where"})
+"""Fields that hold cell values, or are long: status counts them."""
 
 
 @dataclass(slots=True)
@@ -28,45 +33,86 @@ class KeyRange:
 
 @dataclass(slots=True)
 class TableProgress:
-    """One table of a dump. Progress only grows: ranges are added, never removed."""
+    """One table of a dump. Progress only grows: ranges are added, never removed.
+
+    Attributes:
+        table: its name.
+        where: SQL condition on its rows.
+        first_offset: of the dump's first record of the table; replay from there gives the table.
+        finalized_until: the version up to which an output must have come to hold the whole table;
+            None until the table is done.
+        ranges: completed key ranges.
+        failed: ranges that could not be read.
+        key_set: names the keys that were asked for; ``key_count`` of them.
+        keys_done: completed index ranges ``[first, end)`` of the key set.
+        key_columns: what keys, or the bounds of ranges, are of.
+        missing: whether keys that the table lacks become delete events or are listed.
+        estimated_rows: by the source's statistics, when the table began.
+    """
 
     table: str
     status: TableStatus = "pending"
     reason: str = ""
+    where: str | None = None
     first_offset: int | None = None
+    finalized_until: int | None = None
     ranges: list[KeyRange] = field(default_factory=list)
-    keys: list[Key] | None = None
-    key_columns: tuple[str, ...] | None = None
-    keys_done: int = 0
+    failed: list[KeyRange] = field(default_factory=list)
+    key_set: str | None = None
+    key_count: int = 0
+    keys_done: list[list[int]] = field(default_factory=list)
     keys_absent: int = 0
+    key_columns: tuple[str, ...] | None = None
+    missing: Missing = "delete"
     chunks: int = 0
     chunks_voided: int = 0
+    chunks_failed: int = 0
     rows_read: int = 0
     rows_superseded: int = 0
     estimated_rows: int = 0
+    started_ms: int | None = None
+    finished_ms: int | None = None
 
     def add_range(self, low: Key | None, high: Key | None, order: float) -> bool:
         """Mark ``(low, high]`` complete, joined with its neighbours; False if it was already."""
-        if any(known.order <= order <= known.last_order for known in self.ranges):
+        added = _join(self.ranges, KeyRange(low, high, order, order))
+        if added:
+            self._forget_failed(order)
+        return added
+
+    def add_failed(self, low: Key | None, high: Key | None, order: float) -> bool:
+        """Note that ``(low, high]`` could not be read."""
+        return _join(self.failed, KeyRange(low, high, order, order))
+
+    def _forget_failed(self, order: float) -> None:
+        self.failed = [f for f in self.failed if not f.order <= order <= f.last_order]
+
+    def add_keys(self, first: int, count: int) -> bool:
+        """Mark keys ``first`` to ``first + count`` of the set done; False if they were already."""
+        if any(start <= first and first + count <= end for start, end in self.keys_done):
             return False
-        self.ranges.append(KeyRange(low, high, order, order))
-        self.ranges.sort(key=lambda known: known.order)
-        joined = [self.ranges[0]]
-        for following in self.ranges[1:]:
-            last = joined[-1]
-            if last.high is not None and last.high == following.low:
-                joined[-1] = KeyRange(last.low, following.high, last.order, following.last_order)
+        merged: list[list[int]] = []
+        for start, end in sorted([*self.keys_done, [first, first + count]]):
+            if merged and start <= merged[-1][1]:
+                merged[-1][1] = max(merged[-1][1], end)
             else:
-                joined.append(following)
-        self.ranges = joined
+                merged.append([start, end])
+        self.keys_done = merged
         return True
 
     @property
+    def keys_read(self) -> int:
+        return sum(end - start for start, end in self.keys_done)
+
+    @property
     def complete(self) -> bool:
-        """Is the whole key space one completed range?"""
-        if self.keys is not None:
-            return self.keys_done >= len(self.keys)
-        return len(self.ranges) == 1 and self.ranges[0].low is self.ranges[0].high is None
+        """Was the whole key space read, or reported as failed?"""
+        if self.key_set is not None:
+            return self.keys_read >= self.key_count
+        every = sorted([*self.ranges, *self.failed], key=lambda known: known.order)
+        if not every or every[0].low is not None or every[-1].high is not None:
+            return False
+        return all(a.high == b.low for a, b in pairwise(every))
 
 
 @dataclass(slots=True)
@@ -77,15 +123,10 @@ class DumpState:
     number: int
     tables: list[TableProgress]
     status: DumpStatus = "queued"
-    where: str | None = None
+    mode: Mode = "incremental"
     reason: str = "requested"
     requested_ms: int = 0
     finished_ms: int | None = None
-
-    @property
-    def whole_tables(self) -> bool:
-        """Does it read all rows, so that what it does not find is gone?"""
-        return self.where is None and all(t.keys is None for t in self.tables)
 
     @property
     def finished(self) -> bool:
@@ -95,34 +136,54 @@ class DumpState:
         return asdict(self)
 
     def summary(self) -> dict[str, Any]:
-        """For status: without keys, ranges and the condition, which hold cell values."""
+        """For status: without keys, ranges and conditions, which hold cell values."""
         tables = []
         for table in self.tables:
-            names = [f.name for f in fields(table) if f.name not in ("ranges", "keys")]
-            shown = {name: getattr(table, name) for name in names}
-            tables.append({**shown, "ranges": len(table.ranges)})
-        names = [f.name for f in fields(self) if f.name not in ("tables", "where")]
-        return {
-            **{name: getattr(self, name) for name in names},
-            "tables": tables,
-            "where": None if self.where is None else "(condition)",
-        }
+            shown = {f.name: getattr(table, f.name) for f in fields(table) if f.name not in HIDDEN}
+            shown["ranges"] = len(table.ranges)
+            shown["failed_ranges"] = len(table.failed)
+            shown["keys_read"] = table.keys_read
+            shown["where"] = None if table.where is None else "(condition)"
+            tables.append(shown)
+        names = [f.name for f in fields(self) if f.name != "tables"]
+        return {**{name: getattr(self, name) for name in names}, "tables": tables}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DumpState:
         tables = []
         for entry in data["tables"]:
             values = dict(entry)
-            values["ranges"] = [
-                KeyRange(**{**r, "low": _key(r["low"]), "high": _key(r["high"])})
-                for r in values["ranges"]
-            ]
-            if values["keys"] is not None:
-                values["keys"] = [tuple(k) for k in values["keys"]]
-            if values.get("key_columns") is not None:
+            for name in ("ranges", "failed"):
+                values[name] = [
+                    KeyRange(**{**r, "low": _key(r["low"]), "high": _key(r["high"])})
+                    for r in values[name]
+                ]
+            if values["key_columns"] is not None:
                 values["key_columns"] = tuple(values["key_columns"])
             tables.append(TableProgress(**values))
         return cls(**{**data, "tables": tables})
+
+
+def whole_table(progress: TableProgress) -> bool:
+    """Are all of its rows read, so that what the dump does not find is gone?"""
+    return progress.where is None and progress.key_set is None and not progress.failed
+
+
+def _join(ranges: list[KeyRange], fresh: KeyRange) -> bool:
+    """Add to ``ranges``, sorted by order, joined with its neighbours; False if it is in there."""
+    if any(known.order <= fresh.order <= known.last_order for known in ranges):
+        return False
+    ranges.append(fresh)
+    ranges.sort(key=lambda known: known.order)
+    joined = [ranges[0]]
+    for following in ranges[1:]:
+        last = joined[-1]
+        if last.high is not None and last.high == following.low:
+            joined[-1] = KeyRange(last.low, following.high, last.order, following.last_order)
+        else:
+            joined.append(following)
+    ranges[:] = joined
+    return True
 
 
 def _key(value: list[str | None] | None) -> Key | None:

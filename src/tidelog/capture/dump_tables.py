@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from tidelog.capture.dump_actions import Actions
 from tidelog.capture.dump_book import DumpBook
-from tidelog.capture.dump_state import FINISHED, DumpState, TableProgress
-from tidelog.capture.dump_tasks import Task, Tasks
+from tidelog.capture.dump_notices import DumpNotices
+from tidelog.capture.dump_state import FINISHED, DumpState, TableProgress, whole_table
+from tidelog.capture.dump_tasks import Spot, Task, Tasks
+from tidelog.capture.notifications import TableScanStatus
 from tidelog.capture.rereads import Rereads
 from tidelog.errors import ChunkError, ConnectionLostError
+from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName
-from tidelog.ports import Catalogue, ChunkReader
+from tidelog.ports import Catalogue
 
 RECONNECT_S = 0.5
 
@@ -21,64 +25,79 @@ class DumpTables:
 
     def __init__(
         self,
-        reader: ChunkReader,
+        take_snapshot: Callable[[], Snapshot],
         catalogue: Catalogue,
         actions: Actions,
         book: DumpBook,
         tasks: Tasks,
         rereads: Rereads,
+        notices: DumpNotices,
     ) -> None:
-        self._reader = reader
+        self._take_snapshot = take_snapshot
         self._catalogue = catalogue
         self._actions = actions
         self._book = book
         self._tasks = tasks
         self._rereads = rereads
-        self._started: set[tuple[str, str]] = set()
-        self._starting: set[tuple[str, str]] = set()
-        self._completing: set[tuple[str, str]] = set()
+        self._notices = notices
+        self._started: set[Spot] = set()
+        self._starting: set[Spot] = set()
+        self._completing: set[Spot] = set()
 
-    def next_of(self, dump: DumpState) -> Task | None:
-        """The dump's next chunk; starts or completes a table where that comes first."""
+    def next_of(self, dump: DumpState, readers: int) -> Task | None:
+        """The dump's next chunk, of its first tables that have one; as many tables as there are
+        readers are under way, so that their histories are held for as short as can be.
+        """
+        under_way = 0
         for progress in dump.tables:
-            if progress.status in FINISHED:
-                continue
             spot = (dump.dump_id, progress.table)
-            if spot in self._starting or spot in self._completing:
+            if progress.status in FINISHED or spot in self._completing:
+                continue
+            if under_way >= readers:
                 return None
+            under_way += 1
+            if spot in self._starting:
+                continue
             if spot not in self._started:
                 self._start(dump, progress)
-                return None
-            task = self._tasks.next_chunk(dump, progress, self._book.options.chunk_rows)
+                continue
+            rows = self._book.options.chunk_rows
+            task = self._tasks.next_chunk(spot, rows, planned=readers > 1)
             if task is not None:
                 return task
-            # one table at a time, so that its history is held for as short as can be
             self._complete_if_read(dump, progress)
-            return None
         return None
+
+    def prepare(self, dump: DumpState, progress: TableProgress) -> bool:
+        """Look the table up and note that it begins; False if it can't be dumped."""
+        if dump.status == "queued":
+            dump.status = "running"
+            self._notices.started(dump)
+        shape = self._catalogue.shape(TableName.parse(progress.table))
+        if shape is None:
+            reason = "the table does not exist (any more)"
+            self.fail(dump, progress, reason, TableScanStatus.UNKNOWN_SCHEMA)
+            return False
+        if not shape.schema.key:
+            reason = "the table has no primary key: add one, or name a unique key in source.keys"
+            self.fail(dump, progress, reason, TableScanStatus.NO_PRIMARY_KEY)
+            return False
+        progress.estimated_rows = shape.estimated_rows
+        if progress.key_set is None and progress.key_columns is None:
+            progress.key_columns = shape.schema.match_key
+        progress.started_ms = progress.started_ms or int(time.time() * 1000)
+        return True
 
     def _start(self, dump: DumpState, progress: TableProgress) -> None:
         """Append the dump's first record: from its offset on, replay gives the table."""
         spot = (dump.dump_id, progress.table)
         table = TableName.parse(progress.table)
-        shape = self._catalogue.shape(table)
-        if shape is None or not shape.schema.key:
-            progress.status = "failed"
-            progress.reason = (
-                "the table does not exist (any more)"
-                if shape is None
-                else "the table has no primary key: add one, or a unique key, to dump it"
-            )
-            self._book.finish_if_done(dump)
-            self._book.store(dump)
+        if not self.prepare(dump, progress):
             return
-        progress.estimated_rows = shape.estimated_rows
         if progress.first_offset is not None:  # started before a restart
             self._started.add(spot)
-            self._tasks.start(dump, progress)
-            self._tasks.refill(dump, progress, self._book.options.chunk_rows)
+            self._tasks.start(dump, progress, self._book.options.chunk_rows)
             return
-        dump.status = "running"
         self._starting.add(spot)
 
         def started(offset: int) -> None:
@@ -86,7 +105,7 @@ class DumpTables:
                 # What was emitted before and is unseen by this snapshot may be unseen by a chunk's
                 # as well; then the chunk lacks it, and replay must begin with it.
                 try:
-                    snapshot = self._reader.current_snapshot()
+                    snapshot = self._take_snapshot()
                 except (ChunkError, ConnectionLostError) as error:
                     self._book.counters.last_error = str(error)
                     time.sleep(RECONNECT_S)
@@ -94,46 +113,59 @@ class DumpTables:
                     return
                 unseen = self._actions.engine.first_unseen(snapshot, table)
                 self._starting.discard(spot)
+                if progress.status in FINISHED:  # cancelled meanwhile
+                    self.release(table)
+                    return
                 self._started.add(spot)
                 progress.first_offset = offset if unseen is None else min(offset, unseen)
                 progress.status = "running"
-                self._tasks.start(dump, progress)
+                self._tasks.start(dump, progress, self._book.options.chunk_rows)
                 self._book.store(dump)
 
             self._actions.post(act)
 
         record = {"type": "dump-started", "dump_id": dump.dump_id, "table": progress.table}
-        self._actions.call_later(lambda: self._actions.engine.append_control(record, started))
+        engine = self._actions.engine
+        self._actions.call_later(lambda: engine.retain(table))
+        self._actions.call_later(lambda: engine.append_control(record, started))
 
     def _complete_if_read(self, dump: DumpState, progress: TableProgress) -> None:
         """Append the dump's last record, once all is read, also what is to be read again."""
         spot = (dump.dump_id, progress.table)
-        if self._tasks.of_progress(progress):
-            return
         reread_first = self._rereads.any_of(progress.table)
-        if not progress.complete or reread_first:
+        if not self._tasks.drained(progress) or not progress.complete or reread_first:
+            return
+        if progress.failed:
+            count = len(progress.failed)
+            self.fail(
+                dump,
+                progress,
+                f"{count} key range{'s' * (count > 1)} could not be read; all other rows were: "
+                "`tidelog status --ranges` shows which, mend them and dump the table again",
+                TableScanStatus.SQL_EXCEPTION,
+            )
             return
         self._completing.add(spot)
 
-        def completed(_offset: int) -> None:
+        def completed(offset: int) -> None:
             def act() -> None:
                 self._completing.discard(spot)
-                if progress.status not in FINISHED:
-                    progress.status = "done"
-                self._forget(dump, progress)
-                self._book.finish_if_done(dump)
-                self._book.store(dump)
+                self.done(dump, progress, offset)
 
             self._actions.post(act)
 
-        record = {
-            "type": "dump-completed",
-            "dump_id": dump.dump_id,
-            "table": progress.table,
-            "first_offset": progress.first_offset,
-            "delete_absent": dump.whole_tables,
-        }
+        record = completed_record(dump, progress)
         self._actions.call_later(lambda: self._actions.engine.append_control(record, completed))
+
+    def done(self, dump: DumpState, progress: TableProgress, offset: int) -> None:
+        """The table's last record stands at ``offset``."""
+        if progress.status not in FINISHED:
+            progress.status = "done"
+            progress.finalized_until = offset + 1
+            progress.finished_ms = int(time.time() * 1000)
+            self._notices.scanned(dump, progress)
+        self._forget(dump, progress)
+        self._finish(dump)
 
     def cancel(self, dump_id: str | None, tables: list[str] | None) -> list[str]:
         """Stop a dump, or only some of its tables."""
@@ -141,30 +173,61 @@ class DumpTables:
         for dump in self._book.selected(dump_id, {"queued", "running", "paused"}):
             for progress in dump.tables:
                 if progress.status not in FINISHED and (not tables or progress.table in tables):
-                    progress.status = "cancelled"
-                    progress.reason = "cancelled"
-                    self._forget(dump, progress)
                     changed.append(dump.dump_id)
-            self._book.finish_if_done(dump)
-            self._book.store(dump)
+                    self._end(dump, progress, "cancelled", "cancelled", TableScanStatus.STOPPED)
+            self._finish(dump)
         return list(dict.fromkeys(changed))
 
-    def fail(self, dump: DumpState, progress: TableProgress, reason: str) -> None:
-        progress.status = "failed"
-        progress.reason = reason
-        self._forget(dump, progress)
-        self._book.finish_if_done(dump)
-        self._book.store(dump)
+    def fail(
+        self,
+        dump: DumpState,
+        progress: TableProgress,
+        reason: str,
+        status: TableScanStatus = TableScanStatus.SQL_EXCEPTION,
+    ) -> None:
+        """The table can't be dumped; the others go on."""
+        self._end(dump, progress, "failed", reason, status)
+        self._finish(dump)
 
     def release(self, table: TableName) -> None:
         """Let the table's key history go if nothing reads the table any more."""
         if self._tasks.any_of(table):
             return
-        if any(name == str(table) for _dump, name in self._started):
+        if any(name == str(table) for _dump, name in (*self._started, *self._starting)):
             return
         self._actions.call_later(lambda: self._actions.engine.forget_table(table))
+
+    def _end(
+        self,
+        dump: DumpState,
+        progress: TableProgress,
+        to: str,
+        reason: str,
+        status: TableScanStatus,
+    ) -> None:
+        progress.status = "failed" if to == "failed" else "cancelled"
+        progress.reason = reason
+        progress.finished_ms = int(time.time() * 1000)
+        self._notices.scanned(dump, progress, status)
+        self._forget(dump, progress)
+
+    def _finish(self, dump: DumpState) -> None:
+        if self._book.finish_if_done(dump):
+            self._notices.finished(dump)
+        self._book.store(dump)
 
     def _forget(self, dump: DumpState, progress: TableProgress) -> None:
         self._started.discard((dump.dump_id, progress.table))
         self._tasks.forget(dump, progress)
         self.release(TableName.parse(progress.table))
+
+
+def completed_record(dump: DumpState, progress: TableProgress) -> dict[str, object]:
+    """The control record that marks the table complete."""
+    return {
+        "type": "dump-completed",
+        "dump_id": dump.dump_id,
+        "table": progress.table,
+        "first_offset": progress.first_offset,
+        "delete_absent": whole_table(progress),
+    }

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from tidelog.capture.dump_state import FINISHED, DumpState, Key, TableProgress
+from tidelog.capture.key_sets import PIECE_KEYS
 from tidelog.capture.rereads import Rereads
 from tidelog.capture.windows import Window
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
 
-KEYS_PER_CHUNK = 1_000
+REREAD_KEYS = 1_000  # that one chunk reads again
+
+Spot = tuple[str, str]
+"""A table of a dump: the dump's id, the table's name."""
 
 
 @dataclass(slots=True)
@@ -26,34 +30,61 @@ class Task:
     request: ChunkRequest
     tries: int = 0
     not_before: float = 0.0
-    first_key: int = 0
-    cut: bool = False  # its range is fixed: rows were read once
+    cut: bool = False  # its range is fixed: it was planned, or read once
     reread_number: int = 0  # of the newest request that reading the keys again answers
-    order: float = 0.0  # sorts as the range's keys
-    span: float = 1.0  # room in the order before the next range
+    order: float = 0.0  # sorts as the range's keys; of keys: the first one's place in their set
+    span: float = 1.0  # room in the order before the next range …
+    step: float = 1 / 4096  # … and how much of it what is left of the range moves on
+    full_rows: int = 0  # the limit of a chunk that was not halved
     window: Window | None = None
-    deadline: float = math.inf  # for the log to show the high watermark, once it is written
+    begun: float = 0.0  # when its last read began, on time.monotonic()
+    bytes: int = 0  # of the rows it holds
     failures: int = 0  # reads that failed, as against windows that were voided
+    state: str = "waiting"  # reading, read, closing
 
     @property
     def ended(self) -> bool:
-        """Was its table cancelled, or did another chunk of it fail?"""
+        """Was its table cancelled, or has it failed?"""
         return self.progress is not None and self.progress.status in FINISHED
+
+
+@dataclass(slots=True)
+class Cut:
+    """How far a table of a dump is cut into chunks."""
+
+    dump: DumpState
+    progress: TableProgress
+    cursor: Key | None = None  # the next chunk begins behind it
+    number: float = 0.0  # the next chunk's order
+    next_key: int = 0  # of the key set
+    drained: bool = False  # nothing is left to cut
+    planning: bool = False  # the planner looks for the next chunk's end
+    planned: deque[Task] = field(default_factory=deque)
+    plan_failures: int = 0
+    plan_not_before: float = 0.0
+
+    @property
+    def spot(self) -> Spot:
+        return self.dump.dump_id, self.progress.table
 
 
 class Tasks:
     """Chunks being read and to be read again, and where each table is cut next.
 
+    With one reader a table is cut as it is read: a chunk ends at the last row that its LIMIT let
+    through. With more, the planner walks the key's index ahead of them (`next_plan`, `planned`).
+
     The coordinator's lock guards it; only ``find`` may be called without.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, keys_of: Callable[[str, int, int], tuple[Key, ...]]) -> None:
+        self._keys_of = keys_of
         self._retry: deque[Task] = deque()
         self._inflight: dict[str, Task] = {}
-        self._cursor: dict[tuple[str, str], Key | None] = {}
-        self._cut: dict[tuple[str, str], float] = {}
-        self._drained: set[tuple[str, str]] = set()
-        self.pause_until = 0.0  # no chunk is read before
+        self._cuts: dict[Spot, Cut] = {}
+        self.stuck: list[Task] = []
+        """Ranges whose first row can't be read: the planner finds what lies behind it."""
+        self.reread_not_before = 0.0
 
     # ------------------------------------------------------------ being read
 
@@ -65,8 +96,8 @@ class Tasks:
         return self._inflight.get(chunk_id)
 
     def begin(self, task: Task, window: Window) -> None:
-        task.window = window
-        task.deadline = math.inf  # a read may take its time
+        task.window, task.state = window, "reading"
+        task.begun, task.bytes = time.monotonic(), 0
         self._inflight[window.chunk_id] = task
 
     def end(self, window: Window | None) -> Task | None:
@@ -77,7 +108,7 @@ class Tasks:
         """Read it again, later each time."""
         task.tries += 1
         task.not_before = time.monotonic() + min(10.0, 0.05 * 2 ** min(task.tries, 8))
-        task.window, task.deadline = None, math.inf
+        task.window, task.state, task.bytes = None, "waiting", 0
         self._retry.append(task)
 
     def of_progress(self, progress: TableProgress) -> list[Task]:
@@ -87,7 +118,8 @@ class Tasks:
         return any(t.table == table for t in self._all())
 
     def _all(self) -> list[Task]:
-        return [*self._inflight.values(), *self._retry]
+        planned = [task for cut in self._cuts.values() for task in cut.planned]
+        return [*self._inflight.values(), *self._retry, *planned, *self.stuck]
 
     # ------------------------------------------------------------ what is read next
 
@@ -100,10 +132,12 @@ class Tasks:
                 return task
         return None
 
-    def next_reread(self, rereads: Rereads) -> Task | None:
+    def next_reread(self, rereads: Rereads, now: float) -> Task | None:
         """Keys to be read again, of a table none of whose are being read again."""
+        if now < self.reread_not_before:
+            return None
         busy = {t.table for t in self._all() if t.dump is None}
-        number, waiting = rereads.waiting(KEYS_PER_CHUNK)
+        number, waiting = rereads.waiting(REREAD_KEYS)
         for spot, keys in waiting.items():
             table = TableName.parse(spot.table)
             if keys and table not in busy:
@@ -111,80 +145,194 @@ class Tasks:
                 return Task(table, None, None, request, reread_number=number)
         return None
 
-    def next_chunk(self, dump: DumpState, progress: TableProgress, limit_rows: int) -> Task | None:
-        spot = (dump.dump_id, progress.table)
-        table = TableName.parse(progress.table)
-        busy = self.of_progress(progress)
-        if progress.keys is not None:
-            if busy:  # one after the other, so that a count says which are done
-                return None
-            first = progress.keys_done
-            batch = tuple(progress.keys[first : first + min(KEYS_PER_CHUNK, limit_rows)])
-            if not batch:
-                return None
-            request = ChunkRequest(table, keys=batch, key_columns=progress.key_columns)
-            return Task(table, dump, progress, request, first_key=first)
-        if spot in self._drained or any(not t.cut for t in busy):
+    def next_chunk(self, spot: Spot, limit_rows: int, *, planned: bool) -> Task | None:
+        """The table's next chunk; None if there is none (yet). ``planned``: leave it to the planner
+        where chunks end.
+        """
+        cut = self._cuts[spot]
+        if cut.planned:
+            return cut.planned.popleft()
+        if cut.progress.key_set is not None:
+            return self._next_keys(cut, limit_rows)
+        if cut.drained or cut.planning or planned:
             return None
+        if any(not task.cut for task in self.of_progress(cut.progress)):
+            return None
+        return self._ranged(cut, limit_rows)
+
+    def _next_keys(self, cut: Cut, limit_rows: int) -> Task | None:
+        progress = cut.progress
+        assert progress.key_set is not None
+        first = cut.next_key
+        for start, end in progress.keys_done:  # what was done before a restart
+            if start <= first < end:
+                first = end
+        ahead = [start for start, _end in progress.keys_done if start > first]
+        count = min(PIECE_KEYS, limit_rows, *(start - first for start in ahead))
+        keys = self._keys_of(progress.key_set, first, count)
+        cut.next_key = first + len(keys)
+        if not keys:
+            cut.drained = True
+            return None
+        table = TableName.parse(progress.table)
+        request = ChunkRequest(table, keys=keys, key_columns=progress.key_columns)
+        return Task(table, cut.dump, progress, request, order=first, cut=True)
+
+    def _ranged(self, cut: Cut, limit_rows: int) -> Task:
+        progress = cut.progress
         request = ChunkRequest(
-            table, after=self._cursor.get(spot), limit_rows=limit_rows, where=dump.where
+            TableName.parse(progress.table),
+            after=cut.cursor,
+            limit_rows=limit_rows,
+            where=progress.where,
+            key_columns=progress.key_columns,
         )
-        order = self._cut.get(spot, 0.0)
-        self._cut[spot] = order + 1
-        return Task(table, dump, progress, request, order=order)
+        cut.number += 1
+        order = cut.number - 1
+        return Task(request.table, cut.dump, progress, request, order=order, full_rows=limit_rows)
+
+    # ------------------------------------------------------------ the planner
+
+    def next_plan(self, limit_rows: int, ahead: int, now: float) -> tuple[Cut, ChunkRequest] | None:
+        """The range whose end the planner looks for next: of the table with fewest chunks planned,
+        unless each has ``ahead`` of them.
+        """
+        open_cuts = [
+            cut
+            for cut in self._cuts.values()
+            if cut.progress.key_set is None
+            and not (cut.drained or cut.planning)
+            and cut.plan_not_before <= now
+            and cut.dump.status != "paused"
+            and len(cut.planned) < ahead
+            and not any(not task.cut for task in self.of_progress(cut.progress))
+        ]
+        if not open_cuts:
+            return None
+        cut = min(open_cuts, key=lambda found: len(found.planned))
+        cut.planning = True
+        request = ChunkRequest(
+            TableName.parse(cut.progress.table),
+            after=cut.cursor,
+            limit_rows=limit_rows,
+            where=cut.progress.where,
+            key_columns=cut.progress.key_columns,
+        )
+        return cut, request
+
+    def planned(self, cut: Cut, request: ChunkRequest, end: Key | None) -> None:
+        """The planner found where the chunk ends; None: it is the last."""
+        cut.planning, cut.plan_failures = False, 0
+        if self._cuts.get(cut.spot) is not cut:
+            return
+        task = self._ranged(cut, request.limit_rows)
+        task.request, task.cut = replace(task.request, upto=end), True
+        cut.cursor, cut.drained = end, end is None
+        cut.planned.append(task)
+
+    def plan_failed(self, cut: Cut, now: float) -> int:
+        """The planner could not look; how often by now. It looks again, later each time."""
+        cut.planning = False
+        cut.plan_failures += 1
+        cut.plan_not_before = now + min(10.0, 0.05 * 2 ** min(cut.plan_failures, 8))
+        return cut.plan_failures
 
     # ------------------------------------------------------------ where tables are cut
 
-    def start(self, dump: DumpState, progress: TableProgress) -> None:
-        self._cursor[dump.dump_id, progress.table] = None
+    def drained(self, progress: TableProgress) -> bool:
+        """Is nothing of the table waiting, being read, or left to cut?"""
+        cuts = [cut for cut in self._cuts.values() if cut.progress is progress]
+        return not self.of_progress(progress) and all(c.drained and not c.planning for c in cuts)
 
-    def refill(self, dump: DumpState, progress: TableProgress, limit_rows: int) -> None:
-        """After a restart: read the gaps between completed ranges, then go on behind the last."""
-        table, spot = TableName.parse(progress.table), (dump.dump_id, progress.table)
-        low: Key | None = None
-        order = progress.ranges[0].order - 1 if progress.ranges else 0.0
-        for done in progress.ranges:
+    def start(self, dump: DumpState, progress: TableProgress, limit_rows: int) -> None:
+        """Begin to cut the table; after a restart: the gaps between completed ranges come first."""
+        cut = Cut(dump, progress)
+        self._cuts[cut.spot] = cut
+        table, low = TableName.parse(progress.table), None
+        known = sorted([*progress.ranges, *progress.failed], key=lambda done: done.order)
+        order = known[0].order - 1 if known else 0.0
+        for done in known:
             if done.low != low:
                 request = ChunkRequest(
-                    table, after=low, upto=done.low, limit_rows=limit_rows, where=dump.where
+                    table,
+                    after=low,
+                    upto=done.low,
+                    limit_rows=limit_rows,
+                    where=progress.where,
+                    key_columns=progress.key_columns,
                 )
                 span = (done.order - order) / 2
-                task = Task(table, dump, progress, request, cut=True, order=order + span, span=span)
-                self._retry.append(task)
+                self._retry.append(
+                    Task(
+                        table,
+                        dump,
+                        progress,
+                        request,
+                        cut=True,
+                        order=order + span,
+                        span=span,
+                        step=span / 4096,
+                        full_rows=limit_rows,
+                    )
+                )
             low, order = done.high, done.last_order
-        if progress.ranges:
-            last = progress.ranges[-1]
-            self._cut[spot] = last.last_order + 1
-            self._cursor[spot] = last.high
-            if last.high is None:
-                self._drained.add(spot)
+        if known:
+            last = known[-1]
+            cut.number, cut.cursor = last.last_order + 1, last.high
+            cut.drained = last.high is None
 
     def advance(self, task: Task, rows: ChunkRows) -> None:
         """The next chunk starts behind this one's last key."""
         if task.dump is None or task.request.keys is not None or task.ended:
             return
-        spot = (task.dump.dump_id, str(task.table))
         upto = task.request.upto
         cut_short = not rows.exhausted and rows.last_key != upto
         if not task.cut:
-            if rows.exhausted:
-                self._drained.add(spot)
-            else:
-                self._cursor[spot] = rows.last_key
-        elif cut_short:  # rows were inserted since it was read first
-            task.span /= 2
-            rest = replace(task, tries=0, failures=0, not_before=0.0, window=None)
-            rest.request = replace(task.request, after=rows.last_key)
-            rest.order = task.order + task.span
-            self._retry.append(rest)
+            cut = self._cuts[task.dump.dump_id, str(task.table)]
+            cut.drained = rows.exhausted
+            if not rows.exhausted:
+                cut.cursor = rows.last_key
+        elif cut_short:  # rows were inserted since it was planned, or it was halved
+            self.put_rest(task, rows.last_key)
         task.cut = True
         if cut_short:
             task.request = replace(task.request, upto=rows.last_key)
 
+    def leave_out(self, task: Task, end: Key | None) -> None:
+        """Go on behind the task's one row, which ends at ``end`` (None: with the task's range)."""
+        assert task.dump is not None
+        self.stuck.remove(task)
+        if end is not None and end != task.request.upto:
+            if task.cut:
+                self.put_rest(task, end)
+            task.request = replace(task.request, upto=end)
+        if not task.cut:
+            cut = self._cuts[task.dump.dump_id, str(task.table)]
+            cut.cursor, cut.drained = end, end is None
+            task.cut = True
+
+    def put_rest(self, task: Task, after: Key | None) -> None:
+        """Read what of the task's range lies behind ``after`` as a chunk of its own."""
+        if task.span < 2 * task.step:
+            task.step = task.span / 4096
+        rest = replace(
+            task,
+            tries=0,
+            failures=0,
+            not_before=0.0,
+            window=None,
+            state="waiting",
+            bytes=0,
+            cut=True,
+            request=replace(task.request, after=after, limit_rows=task.full_rows),
+            order=task.order + task.step,
+            span=task.span - task.step,
+        )
+        task.span = task.step
+        self._retry.append(rest)
+
     def forget(self, dump: DumpState, progress: TableProgress) -> None:
         """Cut no more of the table, and read none of it again."""
-        spot = (dump.dump_id, progress.table)
-        self._cursor.pop(spot, None)
-        self._cut.pop(spot, None)
-        self._drained.discard(spot)
+        self._cuts.pop((dump.dump_id, progress.table), None)
         self._retry = deque(task for task in self._retry if task.progress is not progress)
+        self.stuck = [task for task in self.stuck if task.progress is not progress]

@@ -1,37 +1,43 @@
 """Dump coordination: which chunk is read next, what became of it, and progress that survives.
 
-One thread (`DumpCoordinator.run`) drives the chunk reader through the steps of Algorithm 1; windows
-close on the engine's thread. Progress is stored after the chunk's segment is durable, and at start
-it is reconciled with the event log's own chunk metadata, so no completed chunk is read again.
+One thread (`DumpCoordinator.run`) decides; as many as are wanted read chunks through the steps of
+Algorithm 1, each over a connection of its own; with more than one, another walks the keys ahead of
+them. Windows close on the engine's thread. Progress is stored after the chunk's segment is durable,
+and at start it is reconciled with the event log's own chunk metadata, so no completed chunk is read
+again.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 import time
-import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from tidelog import failpoints
+from tidelog.capture.blocking import BlockingDumps
+from tidelog.capture.chunk_readers import ChunkReaders
+from tidelog.capture.chunk_reading import ChunkReading
 from tidelog.capture.dump_actions import Actions, Log
 from tidelog.capture.dump_book import DUMP_PREFIX, DumpBook, DumpOptions
+from tidelog.capture.dump_notices import DumpNotices
 from tidelog.capture.dump_outcomes import Outcomes
-from tidelog.capture.dump_state import DumpState, Key
+from tidelog.capture.dump_state import DumpState, Missing, Mode, TableProgress
 from tidelog.capture.dump_tables import DumpTables
 from tidelog.capture.dump_tasks import Task, Tasks
+from tidelog.capture.key_planner import KeyPlanner
+from tidelog.capture.notifications import Notify
 from tidelog.capture.output_buffer import ChunkItem
 from tidelog.capture.rereads import REREAD_KEY, Rereads
-from tidelog.capture.windows import Closed, MovedKeys, Voided, VoidReason, Window
+from tidelog.capture.throttle import Throttle
+from tidelog.capture.windows import Closed, MovedKeys, Voided
 from tidelog.errors import ChunkError, ConnectionLostError, UsageError
-from tidelog.model.records import ChunkMeta, Kind
+from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.ports import Catalogue, ChunkReader, KeyExtractor, StateStore
+from tidelog.ports import BlockingReader, Catalogue, ChunkReader, KeyExtractor, StateStore
 
 __all__ = ["DUMP_PREFIX", "REREAD_KEY", "DumpCoordinator", "DumpOptions"]
+
+TURN_S = 0.05
 
 
 class DumpCoordinator:
@@ -39,31 +45,70 @@ class DumpCoordinator:
 
     The engine's thread calls ``closed``, ``voided``, ``moved`` and ``reread`` while it holds its
     own lock: these don't take the coordinator's, under which nothing waits for the engine's.
+
+    Args:
+        open_reader: a reader of chunks; each thread that needs one opens its own.
+        open_blocking: a reader for a blocking dump of these tables.
+        catalogue, keys, state: ports.
+        options: how chunks are read; what was set at run time comes before.
+        notify: told what dumps do.
     """
 
     def __init__(
         self,
         *,
-        reader: ChunkReader,
+        open_reader: Callable[[], ChunkReader],
+        open_blocking: Callable[[Sequence[TableName]], BlockingReader],
         catalogue: Catalogue,
         keys: KeyExtractor,
         state: StateStore,
         options: DumpOptions,
-        window_timeout_s: float = 60.0,
+        notify: Notify,
     ) -> None:
-        self._reader = reader
-        self._window_timeout_s = window_timeout_s
+        self._control = open_reader()
         self._actions = Actions()
         self._lock = self._actions.lock
         self._rereads = Rereads(keys, state)
         self._book = DumpBook(state, options)
-        self._tasks = Tasks()
+        self._tasks = Tasks(self._book.key_sets.slice)
+        self._notices = DumpNotices(notify)
+        self._throttle = Throttle(options.throttle)
         self._tables = DumpTables(
-            reader, catalogue, self._actions, self._book, self._tasks, self._rereads
+            self._control.current_snapshot,
+            catalogue,
+            self._actions,
+            self._book,
+            self._tasks,
+            self._rereads,
+            self._notices,
         )
         self._outcomes = Outcomes(
-            catalogue, keys, self._actions, self._book, self._tasks, self._tables, self._rereads
+            catalogue,
+            keys,
+            self._actions,
+            self._book,
+            self._tasks,
+            self._tables,
+            self._rereads,
+            self._notices,
         )
+        self._reading = ChunkReading(
+            keys,
+            catalogue,
+            self._actions,
+            self._book,
+            self._tasks,
+            self._outcomes,
+            self._throttle,
+        )
+        self._planner = KeyPlanner(
+            open_reader, self._actions, self._book, self._tasks, self._tables, self._outcomes
+        )
+        self._readers = ChunkReaders(open_reader, self._reading.read)
+        self._blocking = BlockingDumps(
+            open_blocking, self._actions, self._book, self._tables, self._notices
+        )
+        self._turn = 0
 
     # ------------------------------------------------------------ start, commands
 
@@ -77,6 +122,7 @@ class DumpCoordinator:
         with self._lock:
             self._actions.connect(log)
             self._book.load()
+            self._throttle.change(self._book.options.throttle)
             self._rereads.load()
             self._book.reconcile(chunks)
 
@@ -86,29 +132,50 @@ class DumpCoordinator:
         tables: list[TableName],
         *,
         where: str | None = None,
-        keys: list[Key] | None = None,
+        conditions: Mapping[TableName, str] | None = None,
+        key_set: str | None = None,
+        key_count: int = 0,
         key_columns: tuple[str, ...] | None = None,
+        missing: Missing = "delete",
+        mode: Mode = "incremental",
         reason: str = "requested",
         now_ms: int,
     ) -> DumpState:
         """Queue a dump. A dump id that exists already is returned as it is (acted on once).
 
-        ``key_columns``: what ``keys`` are of, in that order; None: the table's key.
+        Args:
+            dump_id: names it.
+            tables: without patterns; one that can't be dumped does not hold up the rest.
+            where: SQL condition on the rows of each table that ``conditions`` does not name.
+            conditions: SQL conditions by table.
+            key_set: keys of the one table, stored in `KeySets`.
+            key_count: how many they are.
+            key_columns: what they are of, in that order; None: the table's key.
+            missing: what of keys that the table lacks.
+            mode: incremental or blocking.
+            reason: ``initial``, ``requested`` or why it is due.
+            now_ms: milliseconds since 1970.
         """
         if not tables:
             raise UsageError("no captured table matches what is to be dumped; see source.tables")
-        if keys is not None and len(tables) != 1:
+        if key_set is not None and len(tables) != 1:
             raise UsageError("--keys needs exactly one table")
-        with self._lock:
-            dump = self._book.request(
-                dump_id,
-                tables,
-                where=where,
-                keys=keys,
+        conditions = conditions or {}
+        progress = [
+            TableProgress(
+                str(table),
+                where=conditions.get(table, where),
+                key_set=key_set,
+                key_count=key_count,
                 key_columns=key_columns,
-                reason=reason,
-                now_ms=now_ms,
+                missing=missing,
             )
+            for table in dict.fromkeys(tables)
+        ]
+        if mode == "blocking" and any(p.where or p.key_set for p in progress):
+            raise UsageError("a blocking dump reads whole tables: no keys or conditions")
+        with self._lock:
+            dump = self._book.request(dump_id, progress, mode=mode, reason=reason, now_ms=now_ms)
             self._actions.wake()
             return dump
 
@@ -116,14 +183,18 @@ class DumpCoordinator:
         """Issue no more chunks; those being read end. All unfinished dumps if None."""
         with self._lock:
             paused = self._book.pause(dump_id)
+            for dump in paused:
+                self._notices.paused(dump)
             self._actions.wake()
-            return paused
+            return [dump.dump_id for dump in paused]
 
     def resume(self, dump_id: str | None) -> list[str]:
         with self._lock:
             resumed = self._book.resume(dump_id)
+            for dump in resumed:
+                self._notices.resumed(dump)
             self._actions.wake()
-            return resumed
+            return [dump.dump_id for dump in resumed]
 
     def cancel(self, dump_id: str | None, tables: list[str] | None = None) -> list[str]:
         """Stop a dump, or only some of its tables; rows already delivered stay valid."""
@@ -136,17 +207,31 @@ class DumpCoordinator:
         """Change how chunks are read; survives a restart."""
         with self._lock:
             options = self._book.set_options(**changes)
+            self._throttle.change(options.throttle)
             self._actions.wake()
             return options
+
+    def observe(self, lag_bytes: int | None, replica_lag_s: float | None) -> None:
+        """How hard the source has it, about once a second, for the throttle."""
+        with self._lock:
+            self._throttle.observe(time.monotonic(), lag_bytes, replica_lag_s)
 
     def dumps(self) -> list[DumpState]:
         with self._lock:
             return self._book.all()
 
     def summary(self, finished: int) -> dict[str, Any]:
-        """What status shows: options, counters, unfinished dumps and the last ``finished``."""
+        """What status shows: options, throttle, counters, windows, what happened to chunks, and the
+        unfinished dumps and the last ``finished``.
+        """
         with self._lock:
-            return self._book.summary(finished)
+            return {
+                **self._book.summary(finished),
+                "throttle": self._throttle.to_json(),
+                "readers_busy": self._readers.busy,
+                "windows": self._reading.windows(),
+                "events": list(self._book.events),
+            }
 
     # ------------------------------------------------------------ from the engine's thread
 
@@ -154,38 +239,7 @@ class DumpCoordinator:
         """A window closed: what to append. Keys to be read again are stored before."""
         if closed.reread:
             self.reread(closed.schema, closed.reread)
-        task = self._tasks.find(closed.window.chunk_id)
-        if task is None:
-            return None
-        if task.ended:
-            self._actions.post(lambda: self._outcomes.drop(task))
-            return None
-        table = str(closed.window.table)
-        absent = int((closed.rows.kind == Kind.ABSENT).sum())
-        meta = ChunkMeta(
-            dump_id=task.dump.dump_id if task.dump else "reread",
-            table=table,
-            chunk_id=closed.window.chunk_id,
-            low_key=_list(task.request.after),
-            high_key=_list(task.request.upto),
-            low_watermark=f"{closed.low_position}",
-            high_watermark=f"{closed.high_position}",
-            snapshot=closed.snapshot.to_text(),
-            rows_read=closed.rows_read,
-            rows_superseded=closed.rows_superseded,
-            keys_requested=len(task.request.keys or ()),
-            order=task.order,
-        )
-
-        def done(_offset: int) -> None:
-            self._actions.post(lambda: self._outcomes.durable(task, closed, absent))
-
-        task.deadline = math.inf  # what follows is the writer's, however slow its disk
-        if not len(closed.rows):
-            done(-1)
-            return None
-        closed.rows.commit_ts = np.full(len(closed.rows), time.time_ns() // 1000, np.int64)
-        return ChunkItem(closed.rows, meta, closed.high_position, done)
+        return self._reading.closed(closed)
 
     def voided(self, voided: Voided) -> None:
         self._actions.post(lambda: self._outcomes.void(voided))
@@ -203,75 +257,97 @@ class DumpCoordinator:
 
     def run(self, stop: threading.Event) -> None:
         """Read chunks until ``stop``. Raises what is not a chunk's own failure."""
-        task: Task | None = None
-        while not stop.is_set():
-            self._take_inbox(0.0 if task is not None else 0.1)
-            task = self._next_task(time.monotonic())
-            if task is not None:
-                self._read(task)
-            self._actions.tell_engine()
-
-    def _take_inbox(self, wait_s: float) -> None:
-        """Do what the other threads left to do, and void the windows whose time is up."""
-        self._actions.take(wait_s)
-        now = time.monotonic()
-        with self._lock:
-            for task in self._tasks.inflight:
-                if task.deadline < now and task.window is not None:
-                    self._outcomes.void(Voided(task.window, VoidReason.DISCARDED))
-
-    def _next_task(self, now: float) -> Task | None:
-        with self._lock:
-            full = len(self._tasks.inflight) >= self._book.options.windows
-            if full or now < self._tasks.pause_until:
-                return None
-            task = self._tasks.next_retry(now) or self._tasks.next_reread(self._rereads)
-            if task is not None:
-                return task
-            for dump in self._book.all():
-                if dump.status in ("queued", "running"):
-                    task = self._tables.next_of(dump)
-                    if task is not None:
-                        return task
-            return None
-
-    def _read(self, task: Task) -> None:
-        """Steps 1 to 6 of Algorithm 1 for one chunk; the window closes on the engine's thread."""
-        chunk_id = uuid.uuid4().hex
-        window = Window(
-            chunk_id=chunk_id,
-            table=task.table,
-            low_mark=f"{chunk_id}:low",
-            high_mark=f"{chunk_id}:high",
-        )
-        with self._lock:
-            if task.ended:
-                self._outcomes.drop(task)
-                return
-            self._tasks.begin(task, window)
+        self._planner.start(stop)
         try:
-            self._actions.engine.register(window)
-            self._reader.write_watermark(window.low_mark)
-            failpoints.hit("chunk.after_low")
-            try:
-                rows = self._reader.read(task.request)
-                failpoints.hit("chunk.after_read")
-                self._actions.engine.resolve_unseen(rows.snapshot)
+            wait_s = 0.0
+            while not stop.is_set():
+                self._actions.take(wait_s)
+                self._raise_failures()
+                self._reading.void_overdue()
+                now = time.monotonic()
                 with self._lock:
-                    self._tasks.advance(task, rows)
-                self._actions.engine.deliver(window, rows)
-                task.deadline = time.monotonic() + self._window_timeout_s
-                self._reader.write_watermark(window.high_mark)
-                failpoints.hit("chunk.after_high")
-            finally:
-                self._reader.release()
-        except (ChunkError, ConnectionLostError) as error:
-            self._actions.engine.discard(window)
+                    self._book.store_changed(now)
+                blocking = self._next_blocking()
+                if blocking is not None:
+                    self._blocking.run(blocking, stop)
+                elif self._give_next(now):
+                    wait_s = 0.0
+                    self._actions.tell_engine()
+                    continue
+                self._actions.tell_engine()
+                wait_s = TURN_S
+        finally:
+            self._readers.close()
+            self._planner.join()
+            self._control.close()
             with self._lock:
-                self._outcomes.failed(task, error)
-            return
-        self._tasks.pause_until = time.monotonic() + self._book.options.delay_ms / 1000
+                self._book.store_changed(float("inf"))
 
+    def _give_next(self, now: float) -> bool:
+        """Have the next chunk read if there is one and it may begin."""
+        with self._lock:
+            wanted = self._book.options.parallelism
+            allowed = self._throttle.parallelism(wanted)
+            self._readers.shrink(wanted)
+            if self._readers.busy >= allowed or not self._reading.room(wanted):
+                return False
+            if self._throttle.wait_s(now) > 0:
+                return False
+        if not self._decide():
+            return False
+        with self._lock:
+            task = self._next_task(now, wanted)
+            if task is None:
+                return False
+            self._throttle.begun(now)
+        self._readers.give(task)
+        return True
 
-def _list(key: Key | None) -> list[str | None] | None:
-    return None if key is None else list(key)
+    def _decide(self) -> bool:
+        """Know which emitted transactions a snapshot can't see, before any chunk is read."""
+        if self._actions.engine.decided:
+            return True
+        with self._lock:
+            if (
+                not any(d.status in ("queued", "running") for d in self._book.all())
+                and not (self._rereads.waiting(1)[1])
+            ):
+                return False
+        try:
+            snapshot = self._control.current_snapshot()
+        except (ChunkError, ConnectionLostError) as error:
+            with self._lock:
+                self._book.counters.last_error = str(error)
+            return False
+        self._actions.engine.resolve_unseen(snapshot)
+        return True
+
+    def _next_task(self, now: float, readers: int) -> Task | None:
+        task = self._tasks.next_retry(now) or self._tasks.next_reread(self._rereads, now)
+        if task is not None:
+            return task
+        # Each dump in turn, so that several share the readers.
+        dumps = [
+            dump
+            for dump in self._book.all()
+            if dump.status in ("queued", "running") and dump.mode == "incremental"
+        ]
+        for place in range(len(dumps)):
+            dump = dumps[(self._turn + place) % len(dumps)]
+            task = self._tables.next_of(dump, readers)
+            if task is not None:
+                self._turn = (self._turn + place + 1) % len(dumps)
+                return task
+        return None
+
+    def _next_blocking(self) -> DumpState | None:
+        with self._lock:
+            for dump in self._book.all():
+                if dump.mode == "blocking" and dump.status in ("queued", "running"):
+                    return dump
+        return None
+
+    def _raise_failures(self) -> None:
+        for failure in (self._readers.failure, self._planner.failure):
+            if failure is not None:
+                raise failure

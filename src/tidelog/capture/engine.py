@@ -10,17 +10,34 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from tidelog import failpoints
 from tidelog.capture.appender import Appender, WriterThread
 from tidelog.capture.dumps import DumpCoordinator
-from tidelog.capture.output_buffer import ControlItem, Item, OutputBuffer, PositionItem
+from tidelog.capture.hold import Hold
+from tidelog.capture.output_buffer import (
+    ChunkItem,
+    ControlItem,
+    Item,
+    OutputBuffer,
+    PositionItem,
+)
 from tidelog.capture.windows import Closed, Voided, Window, Windows
 from tidelog.model.records import LogBatch, Resume, Snapshot
 from tidelog.model.schema import TableName
-from tidelog.ports import ChunkRows, IdleAt, LogEvent, LogReader, SchemaSeen, WatermarkSeen
+from tidelog.ports import (
+    ChunkRows,
+    IdleAt,
+    LogEvent,
+    LogReader,
+    SchemaSeen,
+    SignalSeen,
+    WatermarkSeen,
+)
+
+HELD_TURN_S = 0.02
 
 
 class EmittedLog(Protocol):
@@ -72,7 +89,7 @@ class CaptureProgress:
     open_windows: int = 0
     retained_bytes: int = 0
     unseen_transactions: int = 0
-    tables: dict[str, int] = field(default_factory=dict)
+    held: bool = False
 
 
 class CaptureEngine:
@@ -92,6 +109,7 @@ class CaptureEngine:
         resume: Resume,
         options: CaptureOptions,
         on_schema: Callable[[SchemaSeen], None],
+        on_signal: Callable[[SignalSeen], None],
     ) -> None:
         self._reader = reader
         self._windows = windows
@@ -99,11 +117,16 @@ class CaptureEngine:
         self._emitted = emitted
         self._options = options
         self._on_schema = on_schema
+        self._on_signal = on_signal
         self._lock = threading.Lock()
         self._buffer = OutputBuffer(options.buffer_bytes)
         self._writer = WriterThread(self._buffer, log, resume, options.flush_bytes, options.flush_s)
         self._resume = resume
-        self._controls: deque[ControlItem] = deque()
+        self._appends: deque[ControlItem | ChunkItem] = deque()
+        self._hold: Hold | None = None
+        self._stopped = threading.Event()
+        self._reached = resume.acknowledge
+        self._between = False  # transactions: none is half-way through
         self._idle = False  # the last thing appended is a position
         self._last_put_at = 0.0
 
@@ -112,14 +135,15 @@ class CaptureEngine:
     def run(self, stop: threading.Event) -> None:
         """Stream from the resume point until ``stop``; what was read is made durable at the end."""
         self._writer.start()
+        self._stopped = stop
         try:
             acknowledged = self._resume.acknowledge
             while not stop.is_set():
                 for event in self._reader.poll(0.02):
                     self._handle(event)
-                while self._controls:
-                    with self._lock:
-                        self._put(self._controls.popleft())
+                if self._between:
+                    self._at_boundary(self._reached)
+                self._append_waiting()
                 self._buffer.raise_failure()
                 durable = self._writer.durable.acknowledge
                 if durable > acknowledged:
@@ -135,27 +159,74 @@ class CaptureEngine:
 
     def _handle(self, event: LogEvent) -> None:
         if isinstance(event, LogBatch):
-            with self._lock:
-                for moved in self._windows.on_batch(event):
-                    self._coordinator.moved(moved)
-                self._put(event)
-                self._resume = event.resume
+            self._take(event)
         elif isinstance(event, WatermarkSeen):
             with self._lock:
                 outcome = self._windows.on_watermark(event)
-                if isinstance(outcome, Closed):
-                    failpoints.hit("window.closed")
-                    item = self._coordinator.closed(outcome)
-                    if item is not None:
-                        self._put(item)
-                elif isinstance(outcome, Voided):
-                    self._coordinator.voided(outcome)
+                if outcome is not None:
+                    self._end_window(outcome)
         elif isinstance(event, SchemaSeen):
             with self._lock:
                 self._windows.on_schema(event.schema)
             self._on_schema(event)
+        elif isinstance(event, SignalSeen):
+            self._on_signal(event)
         elif isinstance(event, IdleAt):
+            self._reached = max(self._reached, event.resume.acknowledge)
+            self._between = True
+            self._at_boundary(self._reached)
             self._remember_idle(event)
+
+    def _take(self, batch: LogBatch) -> None:
+        """Append a batch; what is due in its midst comes between two of its transactions."""
+        while True:
+            hold = None if self._stopped.is_set() else self._hold
+            with self._lock:
+                at = self._windows.due(batch, None if hold is None else hold.at)
+                if at is None:
+                    self._emit(batch)
+                    return
+                if at:
+                    head = batch.slice(0, at)
+                    acknowledge = self._resume.acknowledge
+                    head.resume = replace(head.resume, acknowledge=acknowledge)
+                    self._emit(head)
+            position = int(batch.position[at])
+            batch = batch.slice(at, len(batch))
+            self._at_boundary(position)
+
+    def _emit(self, batch: LogBatch) -> None:
+        for moved in self._windows.on_batch(batch):
+            self._coordinator.moved(moved)
+        self._put(batch)
+        self._resume = batch.resume
+        self._reached = max(self._reached, batch.resume.acknowledge)
+        self._between = False
+
+    def _at_boundary(self, position: int) -> None:
+        """All before ``position`` has come: close what is due, and stand still if asked to."""
+        with self._lock:
+            for outcome in self._windows.close_due(position):
+                self._end_window(outcome)
+        hold = self._hold
+        while hold is not None and not self._stopped.is_set() and hold.stand(position, HELD_TURN_S):
+            self._append_waiting()
+            self._buffer.raise_failure()
+            self._while_full()
+
+    def _end_window(self, outcome: Closed | Voided) -> None:
+        if isinstance(outcome, Closed):
+            failpoints.hit("window.closed")
+            item = self._coordinator.closed(outcome)
+            if item is not None:
+                self._put(item)
+        else:
+            self._coordinator.voided(outcome)
+
+    def _append_waiting(self) -> None:
+        while self._appends:
+            with self._lock:
+                self._put(self._appends.popleft())
 
     def _remember_idle(self, event: IdleAt) -> None:
         """Append a position without records now and then, so that an idle database's log can go.
@@ -206,15 +277,36 @@ class CaptureEngine:
         """Append soon, on the engine's thread: only that one may wait for room in the buffer, since
         it keeps the reader's connection alive meanwhile.
         """
-        self._controls.append(ControlItem(value, done))
+        self._appends.append(ControlItem(value, done))
+
+    def append_chunk(self, item: ChunkItem) -> None:
+        """The same for rows that need no window, because the log is held where they stand."""
+        self._appends.append(item)
+
+    def hold(self) -> Hold:
+        """Hold the log still at the next boundary between transactions, until released."""
+        self._hold = Hold()
+        return self._hold
+
+    @property
+    def reached(self) -> int:
+        """All that was committed before this position has come."""
+        return self._reached
+
+    def retain(self, table: TableName) -> None:
+        with self._lock:
+            self._windows.retain(table)
 
     def first_unseen(self, snapshot: Snapshot, table: TableName) -> int | None:
         unseen = [int(x) for x in snapshot.invisible(self._emitted.max_xid())]
         return self._emitted.first_offset_of(unseen, table) if unseen else None
 
+    @property
+    def decided(self) -> bool:
+        """Is it known which emitted transactions a snapshot of now can't see?"""
+        return self._windows.journal.complete
+
     def resolve_unseen(self, snapshot: Snapshot) -> None:
-        if self._windows.journal.complete:
-            return
         highest = self._emitted.max_xid()
         touched = self._emitted.touched_by(int(x) for x in snapshot.invisible(highest))
         with self._lock:
@@ -249,4 +341,5 @@ class CaptureEngine:
             open_windows=self._windows.open_count,
             retained_bytes=self._windows.retained_bytes,
             unseen_transactions=len(self._windows.journal),
+            held=self._hold is not None and self._hold.at is not None,
         )

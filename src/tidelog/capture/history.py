@@ -41,6 +41,8 @@ class Journal:
         self._entries = 0
         self.max_xid = 0
         self.complete = False
+        self.seeds = 0
+        """How often it was seeded: what was seeded for one snapshot says nothing of older ones."""
 
     def __len__(self) -> int:
         return self._entries
@@ -80,6 +82,7 @@ class Journal:
             self._entries += len(pairs)
         self.max_xid = max(self.max_xid, max_xid)
         self.complete = True
+        self.seeds += 1
 
     def forget_visible(self, snapshots: list[Snapshot]) -> None:
         """Drop what all of ``snapshots`` can see; a snapshot taken later sees it as well."""
@@ -137,13 +140,12 @@ class Touched:
 class KeyHistory:
     """Keys of one table that records touched since `since`, until snapshots show them visible.
 
-    ``since`` is the number of the first batch that is wholly held; it moves up when the byte limit
-    makes the oldest batches go. Keys put back from the event log (`seed`) are held besides.
+    ``since`` is the number of the first batch that is wholly held; it moves up when the oldest
+    batches have to go (`drop_oldest`). Keys put back from the event log (`seed`) are held besides.
     """
 
-    def __init__(self, since: int, limit_bytes: int) -> None:
+    def __init__(self, since: int) -> None:
         self.since = since
-        self._limit = limit_bytes
         self._parts: list[Touched] = []
         self._bytes = 0
         self._truncates: list[int] = []
@@ -162,11 +164,13 @@ class KeyHistory:
         )
         self._parts.append(part)
         self._bytes += part.bytes
-        while self._bytes > self._limit and self._parts:
-            oldest = self._parts.pop(0)
-            self._bytes -= oldest.bytes
-            self.since = max(self.since, int(oldest.sequence.max()) + 1)
-            self._seeded.clear()
+
+    def drop_oldest(self) -> None:
+        """Let the oldest batch go, to make room."""
+        oldest = self._parts.pop(0)
+        self._bytes -= oldest.bytes
+        self.since = max(self.since, int(oldest.sequence.max()) + 1)
+        self._seeded.clear()
 
     def add_truncate(self, xid: int) -> None:
         self._truncates.append(xid)

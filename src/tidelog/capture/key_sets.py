@@ -29,7 +29,14 @@ class KeySets:
         self.delete(set_id)
         count = 0
         seen: set[Key] = set()
-        fresh = (key for key in keys if not (key in seen or seen.add(key)))
+
+        def distinct() -> Iterator[Key]:
+            for key in keys:
+                if key not in seen:
+                    seen.add(key)
+                    yield key
+
+        fresh = distinct()
         while piece := list(islice(fresh, PIECE_KEYS)):
             self._state.put(_name(set_id, count // PIECE_KEYS), [list(k) for k in piece], None)
             count += len(piece)
@@ -49,12 +56,15 @@ class KeySets:
             found.extend(tuple(key) for key in part)
         return tuple(found)
 
+    def put_piece(self, set_id: str, number: int, keys: Iterable[Key]) -> None:
+        """Store a piece of any length of a set that is only ever read by `all`."""
+        self._state.put(_name(set_id, number), [list(key) for key in keys], None)
+
     def all(self, set_id: str) -> Iterator[Key]:
-        """Every key of the set, in order."""
-        first = 0
-        while keys := self.slice(set_id, first, PIECE_KEYS):
-            yield from keys
-            first += len(keys)
+        """Every key of the set, in order of the pieces."""
+        for name in self._state.keys(f"{PREFIX}{set_id}/"):
+            document = self._state.get(name)
+            yield from map(tuple, () if document is None else document.value)
 
     def delete(self, set_id: str) -> None:
         for name in self._state.keys(f"{PREFIX}{set_id}/"):

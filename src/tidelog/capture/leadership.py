@@ -25,8 +25,8 @@ RETRY_MOST_S = 30.0
 class Session(Protocol):
     """One leadership's work, from the tail on."""
 
-    def run(self, stop: threading.Event) -> None:
-        """Until ``stop`` or a failure, which is raised."""
+    def run(self, stop: threading.Event) -> bool:
+        """Until ``stop``, a failure, which is raised, or until nothing is left to do: then True."""
         ...
 
     def close(self) -> None: ...
@@ -117,7 +117,8 @@ def lead(
         try:
             session = open_session(keeper)
             on_state("leading", "")
-            session.run(stop)
+            if session.run(stop):
+                return
         except TidelogError as error:
             if error.policy is Policy.STOP:
                 raise

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tidelog.capture.catalogue_watch import SHAPES_KEY, CatalogueWatch, changes_rows
+from tidelog.capture.dump_state import Mode, whole_table
 from tidelog.capture.dumps import DUMP_PREFIX, REREAD_KEY, DumpCoordinator
 from tidelog.capture.engine import CaptureEngine
 from tidelog.errors import SourceError, TidelogError
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 INITIAL_DUMP = "initial"
 STATUS_KEY = "status"
 GENERATION_KEY = "log-generation"
+GAP_KEY = "log-gap"
+"""Set while a gap in the log, that the user consented to, waits for its dump."""
 JUDGED_KEY = "judged-schemas"
 STATUS_EVERY_S = 1.0
 FINISHED_SHOWN = 20
@@ -37,14 +40,31 @@ class Housekeeping:
     """What is done beside the log, by one thread.
 
     Attributes:
-        commands: act on commands that wait.
+        commands: take signals in and act on commands that wait.
         maintain: roll up, retain, quarantine.
         on_status: told the status document now and then.
     """
 
-    commands: Callable[[DumpCoordinator], None]
+    commands: Callable[[], None]
     maintain: Callable[[], None]
     on_status: Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class AtStart:
+    """What is dumped at start.
+
+    Attributes:
+        initial: everything once in the life of the event log.
+        always: everything at every start.
+        then_end: capture ends when that is done.
+        mode: how it is read.
+    """
+
+    initial: bool = True
+    always: bool = False
+    then_end: bool = False
+    mode: Mode = "incremental"
 
 
 class CaptureSession:
@@ -57,14 +77,13 @@ class CaptureSession:
         coordinator: DumpCoordinator,
         reader: LogReader,
         catalogue: Catalogue,
-        chunk_reader: ChunkReader,
         snapshot_reader: ChunkReader,
         state: StateStore,
         housekeeping: Housekeeping,
         watch: Callable[[Callable[[TableName, str], None]], CatalogueWatch],
         patterns: Sequence[str],
         chunks: Iterable[tuple[int, ChunkMeta]],
-        initial_dump: bool,
+        at_start: AtStart,
         epoch: int,
         holder: str,
         generation: str,
@@ -74,13 +93,13 @@ class CaptureSession:
         self.coordinator = coordinator
         self._reader = reader
         self._catalogue = catalogue
-        self._chunk_reader = chunk_reader
         self._snapshot_reader = snapshot_reader
         self._state = state
         self._housekeeping = housekeeping
         self._patterns = patterns
         self._chunks = chunks
-        self._initial_dump = initial_dump
+        self._at_start = at_start
+        self._complete = False
         self._epoch = epoch
         self._holder = holder
         self._generation = generation
@@ -89,14 +108,16 @@ class CaptureSession:
         self._failure: BaseException | None = None
         self._watch = watch(self._dump_again)
         self._schemas_seen: list[SchemaSeen] = []
+        self._lag_bytes = 0
 
-    def run(self, stop: threading.Event) -> None:
-        """Until ``stop`` or the first failure of any part, which is raised."""
+    def run(self, stop: threading.Event) -> bool:
+        """Until ``stop`` or the first failure of any part, which is raised; True once all is done
+        that was wanted, where that is only the first dump.
+        """
         self._bind_state()
         self.coordinator.recover(self.engine, self._chunks)
         self._watch.begin()
-        if self._initial_dump:
-            self._request_initial()
+        self._request_at_start()
         threads = [
             threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
             for name, work in (
@@ -116,6 +137,7 @@ class CaptureSession:
         if self._failure is not None:
             raise self._failure
         self._publish_status()
+        return self._complete
 
     def _bind_state(self) -> None:
         """Progress belongs to one event log: with another one it would hide rows never dumped."""
@@ -130,7 +152,7 @@ class CaptureSession:
 
     def close(self) -> None:
         self._ended.set()
-        for part in (self._reader, self._chunk_reader, self._snapshot_reader, self._catalogue):
+        for part in (self._reader, self._snapshot_reader, self._catalogue):
             part.close()
         self._close_log()
 
@@ -174,7 +196,7 @@ class CaptureSession:
         due = dict.fromkeys(("status", "look", "maintain"), 0.0)
         every = {"status": STATUS_EVERY_S, "look": LOOK_EVERY_S, "maintain": MAINTAIN_EVERY_S}
         while not self._ended.wait(0.1):
-            self._housekeeping.commands(self.coordinator)
+            self._housekeeping.commands()
             while self._schemas_seen:
                 self._judge(self._schemas_seen.pop(0))
             now = time.monotonic()
@@ -188,7 +210,11 @@ class CaptureSession:
     def _do(self, work: str) -> None:
         if work == "status":
             self.engine.prune_journal(self._snapshot_reader.current_snapshot)
+            load = self._catalogue.load()
+            self._lag_bytes = max(0, load.position - self._reached())
+            self.coordinator.observe(self._lag_bytes, load.replica_lag_s)
             self._publish_status()
+            self._end_if_complete()
         elif work == "look":
             self._watch.look()
         else:
@@ -196,18 +222,34 @@ class CaptureSession:
 
     # ------------------------------------------------------------ dumps of our own
 
-    def _request_initial(self) -> None:
-        """Dump every captured table once, in the life of this event log."""
+    def _request_at_start(self) -> None:
+        """Dump every captured table: once in the life of this event log, or as the mode says."""
+        at_start, now_ms = self._at_start, int(time.time() * 1000)
+        wanted = []
+        if at_start.initial:
+            wanted.append((INITIAL_DUMP, "initial"))
+        gap = self._state.get(GAP_KEY)
+        if gap is not None:
+            wanted.append((f"gap-{gap.value}", "the source could not give what was missed"))
+        if at_start.always:
+            wanted.append((f"start-{self._epoch}", "every start dumps"))
         tables = self._catalogue.tables(self._patterns)
-        if tables:
+        for dump_id, reason in wanted if tables else ():
             self.coordinator.request(
-                INITIAL_DUMP, tables, reason="initial", now_ms=int(time.time() * 1000)
+                dump_id, tables, mode=at_start.mode, reason=reason, now_ms=now_ms
             )
+        if gap is not None and tables:
+            self._state.delete(GAP_KEY)
+
+    def _end_if_complete(self) -> None:
+        if self._at_start.then_end and all(dump.finished for dump in self.coordinator.dumps()):
+            self._complete = True
+            self._ended.set()
 
     def _dump_again(self, table: TableName, reason: str) -> None:
         """Queue a dump of the table, unless one waits that has not begun to read it."""
         for dump in self.coordinator.dumps():
-            if dump.finished or not dump.whole_tables:
+            if dump.finished or not all(whole_table(t) for t in dump.tables):
                 continue
             for progress in dump.tables:
                 if (progress.table, progress.status) == (str(table), "pending"):
@@ -227,6 +269,11 @@ class CaptureSession:
 
     # ------------------------------------------------------------ status
 
+    def _reached(self) -> int:
+        progress = self.engine.progress()
+        durable = 0 if progress.durable is None else progress.durable.acknowledge
+        return max(progress.position, durable)
+
     def _publish_status(self) -> None:
         status = self.status()
         self._state.put(STATUS_KEY, status, None)
@@ -235,12 +282,11 @@ class CaptureSession:
     def status(self) -> dict[str, Any]:
         """What `tidelog status` shows, as JSON."""
         progress = asdict(self.engine.progress())
-        reached = max(progress["position"], progress["durable"]["acknowledge"])
         return {
             "holder": self._holder,
             "epoch": self._epoch,
             "updated_ms": int(time.time() * 1000),
-            "lag_bytes": max(0, self._catalogue.position() - reached),
+            "lag_bytes": self._lag_bytes,
             "capture": progress,
             **self.coordinator.summary(finished=FINISHED_SHOWN),
         }

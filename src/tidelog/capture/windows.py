@@ -13,6 +13,10 @@ A window goes through these states; anything else voids it (fail closed)::
     READ, high seen           → CLOSED     rows appended, less those superseded
     any, high before low/rows → VOID
     any, high seen            → VOID       if the schema changed, or visibility can't be decided
+
+A strategy that writes no marks gives rows with a position instead (`ChunkRows.emit_at`), before
+which everything was committed that the chunk could see. Then READ → CLOSED happens at the first
+boundary between transactions at which the log has come that far (`due`, `close_due`).
 """
 
 from __future__ import annotations
@@ -51,8 +55,15 @@ class Window:
     high_mark: str
     low_position: int | None = None
     rows: ChunkRows | None = None
+    registered_at: int = 0
+    """The position the log had come to when the window was registered."""
     schema_seen: int | None = None
-    """The last version of the table that the log showed since the low mark."""
+    """The last version of the table that the log showed since the low mark, or since the window was
+    registered where no mark is written.
+    """
+    schema_shown: int | None = None
+    seeds: int = 0
+    """Of the journal, when the window was registered: it holds what this window can't see."""
     floor: Snapshot | None = None
     """A snapshot taken before the window was registered: its own will see at least as much."""
 
@@ -114,7 +125,9 @@ class Windows:
         self._histories: dict[TableName, KeyHistory] = {}
         self._by_low: dict[str, Window] = {}
         self._by_high: dict[str, Window] = {}
+        self._by_position: list[Window] = []
         self._latest: Snapshot | None = None
+        self._last_position = 0
         self.sequence = 0
 
     # ------------------------------------------------------------ dumps
@@ -130,7 +143,7 @@ class Windows:
     def retain(self, table: TableName) -> None:
         """Hold the keys of the table's records from now on; before its first low watermark."""
         if table not in self._histories:
-            self._histories[table] = KeyHistory(self.sequence + 1, self._retain_bytes)
+            self._histories[table] = KeyHistory(self.sequence + 1)
 
     def forget(self, table: TableName) -> None:
         """The table's dump is over."""
@@ -140,6 +153,8 @@ class Windows:
         """Announce a window. Must precede the writing of its low watermark."""
         self.retain(window.table)
         window.floor = self._latest
+        window.seeds = self.journal.seeds if self.journal.complete else -1
+        window.registered_at = self._last_position
         self._by_low[window.low_mark] = window
         self._by_high[window.high_mark] = window
 
@@ -147,10 +162,16 @@ class Windows:
         """The rows of the window's SELECT. Must precede the writing of its high watermark."""
         window.rows = rows
         self._latest = rows.snapshot
+        if rows.emit_at is not None and window.high_mark in self._by_high:
+            self._by_low.pop(window.low_mark, None)
+            window.low_position = window.registered_at
+            window.schema_seen = window.schema_shown
+            self._by_position.append(window)
 
     def discard(self, window: Window) -> None:
         self._by_low.pop(window.low_mark, None)
         self._by_high.pop(window.high_mark, None)
+        self._by_position = [w for w in self._by_position if w is not window]
 
     def seed_keys(self, table: TableName, xids: set[int], batches: list[LogBatch]) -> None:
         """Hold the keys of ``xids``; ``batches``: their records, read back from the event log."""
@@ -199,9 +220,48 @@ class Windows:
 
     # ------------------------------------------------------------ the log
 
+    def due(self, batch: LogBatch, also_at: int | None = None) -> int | None:
+        """Where ``batch`` must be cut: the index of its first record that begins a transaction by
+        which a window without marks is due, or that is not before position ``also_at``.
+        """
+        points = [
+            w.rows.emit_at for w in self._by_position if w.rows and w.rows.emit_at is not None
+        ]
+        if also_at is not None:
+            points.append(also_at)
+        if not points or not len(batch):
+            return None
+        at = int(np.searchsorted(batch.position, min(points)))
+        before = self._last_position if at == 0 else int(batch.position[at - 1])
+        while at < len(batch) and batch.position[at] == before:  # in the midst of a transaction
+            at += 1
+        return at if at < len(batch) else None
+
+    def close_due(self, position: int) -> list[Closed | Voided]:
+        """Close the windows without marks that are due; ``position``: all before it has come, and
+        no transaction is half-way through.
+        """
+        due = [
+            window
+            for window in self._by_position
+            if window.rows and window.rows.emit_at is not None and window.rows.emit_at <= position
+        ]
+        outcomes: list[Closed | Voided] = []
+        for window in due:
+            assert window.rows is not None
+            assert window.rows.emit_at is not None
+            assert window.low_position is not None
+            self.discard(window)
+            outcomes.append(
+                self._close(window, window.rows, window.low_position, window.rows.emit_at)
+            )
+        return outcomes
+
     def on_batch(self, batch: LogBatch) -> list[MovedKeys]:
         """Note records that are about to be appended. With no dump under way no key is decoded."""
         self.sequence += 1
+        if len(batch):
+            self._last_position = int(batch.position[-1])
         self.journal.add(batch, self.sequence)
         if self._histories:
             for schema_id in np.unique(batch.schema_id):
@@ -217,6 +277,8 @@ class Windows:
                 if schema.match_key:
                     entries = self._keys.keys(batch, records, schema)
                     history.add(entries, batch.xid[entries.record], self.sequence)
+            while self.retained_bytes > self._retain_bytes:
+                max(self._histories.values(), key=lambda history: history.bytes).drop_oldest()
         return self._moved(batch)
 
     def _moved(self, batch: LogBatch) -> list[MovedKeys]:
@@ -235,7 +297,10 @@ class Windows:
     def on_schema(self, schema: TableSchema) -> None:
         """The log continues with this version: a chunk read under another one will be void."""
         for window in self._by_high.values():
-            if window.table == schema.table and window.low_position is not None:
+            if window.table != schema.table:
+                continue
+            window.schema_shown = schema.schema_id
+            if window.low_position is not None:
                 window.schema_seen = schema.schema_id
 
     def on_watermark(self, seen: WatermarkSeen) -> Closed | Voided | None:
@@ -260,7 +325,7 @@ class Windows:
             return Voided(window, VoidReason.DISCARDED)
         if window.schema_seen not in (None, chunk.schema.schema_id):
             return Voided(window, VoidReason.SCHEMA)
-        if not self.journal.complete:
+        if not self.journal.complete or self.journal.seeds != window.seeds:
             return Voided(window, VoidReason.UNDECIDED)
         snapshot = chunk.snapshot
         unseen = self.journal.invisible(

@@ -90,6 +90,27 @@ class LogBatch:
     def payload_bytes(self) -> int:
         return int(self.payload_offsets[-1])
 
+    def slice(self, start: int, stop: int) -> LogBatch:
+        """Records ``start`` to ``stop``, over the same memory. Unless it ends where the batch does,
+        it resumes behind its last record.
+        """
+        offsets = self.payload_offsets[start : stop + 1]
+        resume = self.resume
+        if stop < len(self):
+            last = stop - 1
+            resume = Resume(0, int(self.position[last]), int(self.ordinal[last]))
+        return LogBatch(
+            kind=self.kind[start:stop],
+            schema_id=self.schema_id[start:stop],
+            position=self.position[start:stop],
+            ordinal=self.ordinal[start:stop],
+            xid=self.xid[start:stop],
+            commit_ts=self.commit_ts[start:stop],
+            payload_offsets=offsets - offsets[0],
+            payload=self.payload[offsets[0] : offsets[-1]],
+            resume=resume,
+        )
+
     def filter(self, keep: Bools) -> LogBatch:
         """The records where ``keep`` (bool[n]) is true, in order, in memory of their own."""
         payloads = binary_array(self.payload_offsets, self.payload).filter(pa.array(keep))

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.dumps import DumpCoordinator, DumpOptions
 from tidelog.capture.engine import CaptureEngine, CaptureOptions
 from tidelog.capture.leadership import LeaseKeeper, lead
-from tidelog.capture.session import STATUS_KEY, CaptureSession, Housekeeping
+from tidelog.capture.session import GAP_KEY, STATUS_KEY, AtStart, CaptureSession, Housekeeping
 from tidelog.capture.windows import Windows
 from tidelog.config import Config, load_config
-from tidelog.control.mailbox import Mailbox
+from tidelog.control.commands import Command
+from tidelog.control.mailbox import Mailbox, Outcome
 from tidelog.election.sqlite import SqliteElection
+from tidelog.errors import GapError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.emitted import EmittedTransactions
 from tidelog.eventlog.maintenance import EventLogMaintenance
@@ -27,16 +30,13 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.storage import LocalStorage
 from tidelog.eventlog.writer import EventLogWriter
-from tidelog.model.schema import TableName
+from tidelog.model.records import Resume
 from tidelog.ports import SchemaSeen
-from tidelog.runtime.acting import act
-from tidelog.sources.postgres.catalogue import PostgresCatalogue
-from tidelog.sources.postgres.chunks import PostgresChunkReader
-from tidelog.sources.postgres.connect import connect
+from tidelog.runtime.channels import Channels
+from tidelog.runtime.notifying import OnNotification
+from tidelog.runtime.sources import open_log_reader, open_source
 from tidelog.sources.postgres.log_reader import PostgresLogReader
-from tidelog.sources.postgres.publication import Publications
 from tidelog.state.sqlite import SqliteState
-from tidelog.wire.tuples import PgoutputKeys
 
 logger = logging.getLogger(__name__)
 
@@ -55,11 +55,24 @@ class Capture:
 
     Args:
         config: of `tidelog.config`, or the path of a ``tidelog.yaml``.
+        on_notification: told what dumps do, on a thread of its own.
     """
 
-    def __init__(self, config: Config | str | Path) -> None:
+    def __init__(
+        self, config: Config | str | Path, *, on_notification: OnNotification | None = None
+    ) -> None:
         self.config = config if isinstance(config, Config) else load_config(config)
         self.holder = f"{socket.gethostname()}:{os.getpid()}"
+        self._callbacks = () if on_notification is None else (on_notification,)
+
+    def send(self, command: Command, *, timeout_s: float = 10.0) -> Outcome | None:
+        """Give a command to whichever capture of this configuration leads; None: it waits still."""
+        state = SqliteState(self.config.state.url)
+        try:
+            mailbox = Mailbox(state)
+            return mailbox.wait(mailbox.send(command), timeout_s)
+        finally:
+            state.close()
 
     def run(self, stop: threading.Event, on_status: OnStatus = ignore) -> None:
         """Lead, or stand by while another process does, until ``stop``.
@@ -96,19 +109,10 @@ class Capture:
         self, state: SqliteState, keeper: LeaseKeeper, on_status: OnStatus
     ) -> CaptureSession:
         config, source = self.config, self.config.source
-        dsn, path = source.url.reveal(), str(config.log.path)
+        path = str(config.log.path)
         log = EventLog.open(path) if EventLog.exists(path) else None
         registry = SchemaStore(path)
-        reader = PostgresLogReader(
-            dsn,
-            registry,
-            slot=source.slot,
-            publication=source.publication,
-            tables=source.tables,
-            watermark_schema=source.watermark_schema,
-            keys=source.keys,
-            expected=None if log is None else log.source,
-        )
+        reader = open_log_reader(config, registry, None if log is None else log.source)
         identity = reader.identify()
         epoch = keeper.lease.epoch
         writer = EventLogWriter.create(
@@ -120,31 +124,28 @@ class Capture:
             schemas=registry,
         )
         log = EventLog.open(path)
-        begin = reader.start(writer.resume)
-        if writer.resume is None:
-            writer.append_position(begin)
-        catalogue = PostgresCatalogue(dsn, own_schemas=[source.watermark_schema], keys=source.keys)
-        chunk_reader, snapshot_reader = (self._chunk_reader(registry) for _ in range(2))
-        keys = PgoutputKeys()
+        begin = self._begin(state, reader, writer)
+        parts = open_source(config, registry)
         options = CaptureOptions(
             flush_bytes=config.capture.flush_bytes,
             flush_s=config.capture.flush_ms / 1000,
             buffer_bytes=config.capture.buffer_bytes,
         )
         windows = Windows(
-            keys,
+            parts.keys,
             registry.get,
             retain_bytes=options.retain_bytes,
             journal_entries=options.journal_entries,
         )
+        channels = Channels(config, state, identity, self._callbacks)
         coordinator = DumpCoordinator(
-            reader=chunk_reader,
-            catalogue=catalogue,
-            keys=keys,
+            open_reader=parts.open_reader,
+            open_blocking=parts.open_blocking,
+            catalogue=parts.catalogue,
+            keys=parts.keys,
             state=state,
-            options=DumpOptions(
-                config.dump.chunk_rows, config.dump.delay_ms, config.dump.parallelism
-            ),
+            options=_dump_options(config),
+            notify=channels.notify,
         )
         session: CaptureSession | None = None
 
@@ -161,59 +162,78 @@ class Capture:
             resume=begin,
             options=options,
             on_schema=on_schema,
+            on_signal=channels.on_signal,
         )
-        mailbox = Mailbox(state)
 
         def maintain() -> None:
             self._maintain(keeper)
-            mailbox.forget_old_outcomes(int(time.time() * 1000))
+            channels.mailbox.forget_old_outcomes(int(time.time() * 1000))
 
-        publications = Publications(source.publication, source.tables, source.watermark_schema)
+        def close() -> None:
+            channels.close()
+            writer.close()
 
-        def publish() -> list[TableName]:
-            with connect(dsn, purpose="publication") as connection:
-                return publications.sync(connection)
-
+        snapshot_reader = parts.open_reader()
         session = CaptureSession(
             engine=engine,
             coordinator=coordinator,
             reader=reader,
-            catalogue=catalogue,
-            chunk_reader=chunk_reader,
+            catalogue=parts.catalogue,
             snapshot_reader=snapshot_reader,
             state=state,
             housekeeping=Housekeeping(
-                commands=lambda target: act(mailbox, target, catalogue, source.tables),
-                maintain=maintain,
-                on_status=on_status,
+                commands=channels.act, maintain=maintain, on_status=on_status
             ),
             watch=lambda request_dump: CatalogueWatch(
-                catalogue,
+                parts.catalogue,
                 state,
                 source.tables,
-                publish=publish,
+                publish=parts.publish,
                 snapshot=snapshot_reader.current_snapshot,
                 request_dump=request_dump,
-                dump_new=source.snapshot == "initial",
+                dump_new=source.snapshot != "no_data",
             ),
             patterns=source.tables,
             chunks=((meta.first, chunk) for meta, chunk in log.chunks()),
-            initial_dump=source.snapshot == "initial",
+            at_start=AtStart(
+                initial=source.snapshot in ("initial", "initial_only", "when_needed"),
+                always=source.snapshot == "always",
+                then_end=source.snapshot == "initial_only",
+                mode=source.snapshot_mode,
+            ),
             epoch=epoch,
             holder=self.holder,
             generation=log.generation,
-            close_log=writer.close,
+            close_log=close,
         )
+        try:
+            channels.open(coordinator, parts.catalogue, session.status, engine.append_control)
+        except BaseException:
+            session.close()
+            raise
         return session
 
-    def _chunk_reader(self, registry: SchemaStore) -> PostgresChunkReader:
-        source = self.config.source
-        return PostgresChunkReader(
-            source.url.reveal(),
-            registry,
-            watermark_schema=source.watermark_schema,
-            keys=source.keys,
-        )
+    def _begin(
+        self, state: SqliteState, reader: PostgresLogReader, writer: EventLogWriter
+    ) -> Resume:
+        """Where the log goes on; behind a gap, if the user has consented to dump again."""
+        try:
+            begin = reader.start(writer.resume)
+        except GapError as error:
+            if self.config.source.snapshot != "when_needed" or writer.resume is None:
+                raise
+            logger.warning("all tables are dumped again, because changes were missed: %s", error)
+            missed = writer.resume
+            state.put(GAP_KEY, writer.next_offset, None)
+            begin = reader.start_over()
+            writer.append_control(
+                {"type": "gap", "from": missed.acknowledge, "to": begin.acknowledge}
+            )
+            writer.append_position(begin)
+            return begin
+        if writer.resume is None:
+            writer.append_position(begin)
+        return begin
 
     def _maintain(self, keeper: LeaseKeeper) -> None:
         """Roll up, retain, and put strays aside."""
@@ -234,6 +254,11 @@ class Capture:
                 log.retention.total_seconds(),
                 hard_cap_age_s=None if cap is None else cap.total_seconds(),
             )
+
+
+def _dump_options(config: Config) -> DumpOptions:
+    dump = config.dump
+    return DumpOptions(**{f.name: getattr(dump, f.name) for f in fields(DumpOptions)})
 
 
 def _start_offset(state: SqliteState) -> int:

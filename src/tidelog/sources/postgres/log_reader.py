@@ -148,6 +148,14 @@ class PostgresLogReader:
 
     # ------------------------------------------------------------------ beyond the port
 
+    def start_over(self) -> Resume:
+        """Begin anew behind a gap that was consented to: with another slot, where ours is gone or
+        can give nothing any more. Errors as `start`.
+        """
+        with translated(f"beginning slot {self._slot!r} anew"):
+            slots.drop_lost(self._connected(), self._slot)
+        return self.start(None)
+
     def keepalive(self) -> None:
         """Keep the connection alive while nothing is polled, from the polling thread."""
         if self._stream is not None:
@@ -206,7 +214,7 @@ class PostgresLogReader:
             slots.take_over(sql, self._slot)
             state = slots.find_slot(sql, self._slot) or state
         # Before the slot: a publication must be older than the first change that is decoded.
-        self._publications.sync(sql)
+        self._publications.sync(sql, strict=resume is None)
         if state is None:
             return Resume(slots.create_slot(sql, self._slot), 0, -1)
         if resume is None:

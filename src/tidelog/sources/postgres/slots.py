@@ -130,6 +130,14 @@ def create_slot(connection: Connection, slot: str) -> int:
     return lsn_value(row[0])
 
 
+def drop_lost(connection: Connection, slot: str) -> None:
+    """Drop the slot if it is invalid, so that it can be created again."""
+    state = find_slot(connection, slot)
+    if state is not None and state.lost is not None:
+        take_over(connection, slot)
+        connection.execute("SELECT pg_catalog.pg_drop_replication_slot(%s)", (slot,))
+
+
 def check_slot(state: SlotState, slot: str, database: str) -> None:
     """Is it a slot that we can read? Raises PreflightError or GapError."""
     mend = f"SELECT pg_drop_replication_slot('{slot}'), or name another one in source.slot"

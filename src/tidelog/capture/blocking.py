@@ -1,0 +1,217 @@
+"""Blocking dumps: all tables under one snapshot, the log held still exactly where it stands.
+
+The log is held first, because the position of the snapshot is only known once it was taken; then it
+goes on to that position and stands there until the last row is in the event log. So the event log
+shows all that committed before the position, then the rows, then the rest: no window is needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tidelog import failpoints
+from tidelog.capture.dump_actions import Actions
+from tidelog.capture.dump_book import DumpBook
+from tidelog.capture.dump_notices import DumpNotices
+from tidelog.capture.dump_state import FINISHED, DumpState, TableProgress
+from tidelog.capture.dump_tables import DumpTables, completed_record
+from tidelog.capture.hold import Hold
+from tidelog.capture.output_buffer import ChunkItem
+from tidelog.errors import ChunkError, ConnectionLostError, SourceError
+from tidelog.model.records import ChunkMeta
+from tidelog.model.schema import TableName
+from tidelog.ports import BlockingReader, ChunkRequest, ChunkRows
+
+logger = logging.getLogger(__name__)
+
+HOLD_S = 60.0  # for the log to come to a boundary between transactions, or to the snapshot
+SNAPSHOT_S = 60.0
+ATTEMPTS = 3
+TURN_S = 0.05
+
+
+class BlockingDumps:
+    """Runs blocking dumps one after the other on the coordinator's thread."""
+
+    def __init__(
+        self,
+        open_reader: Callable[[Sequence[TableName]], BlockingReader],
+        actions: Actions,
+        book: DumpBook,
+        tables: DumpTables,
+        notices: DumpNotices,
+    ) -> None:
+        self._open_reader = open_reader
+        self._actions = actions
+        self._book = book
+        self._tables = tables
+        self._notices = notices
+
+    def run(self, dump: DumpState, stop: threading.Event) -> None:
+        """Until every table of the dump has ended. The log goes on whatever happens."""
+        error: SourceError | None = None
+        for attempt in range(ATTEMPTS):
+            waiting = self._begin(dump)
+            if not waiting or stop.is_set():
+                return
+            try:
+                self._read(dump, waiting, stop)
+                return
+            except (ChunkError, ConnectionLostError) as failure:
+                if stop.is_set():  # begun anew after the restart
+                    return
+                error = failure
+                with self._actions.lock:
+                    self._book.counters.last_error = str(failure)
+                logger.warning("blocking dump %s: %s", dump.dump_id, failure)
+                if attempt + 1 < ATTEMPTS:
+                    stop.wait(0.5 * 2**attempt)
+        with self._actions.lock:
+            for progress in self._unfinished(dump):
+                self._tables.fail(dump, progress, str(error))
+
+    def _begin(self, dump: DumpState) -> list[TableProgress]:
+        """Its tables that can be dumped, each from the beginning: another snapshot, other rows."""
+        with self._actions.lock:
+            waiting = []
+            for progress in self._unfinished(dump):
+                progress.ranges.clear()
+                progress.rows_read = progress.chunks = 0
+                if self._tables.prepare(dump, progress):
+                    progress.status = "running"
+                    waiting.append(progress)
+            self._book.store(dump)
+        self._actions.tell_engine()
+        return waiting
+
+    def _read(self, dump: DumpState, waiting: list[TableProgress], stop: threading.Event) -> None:
+        reader = self._open_reader([TableName.parse(p.table) for p in waiting])
+        hold = self._actions.engine.hold()
+        try:
+            self._stand(hold, stop)
+            failpoints.hit("blocking.held")
+            position = reader.begin(SNAPSHOT_S)
+            hold.move(position)
+            self._stand(hold, stop)
+            for progress in waiting:
+                if not stop.is_set() and progress.status not in FINISHED:
+                    self._read_table(dump, progress, reader, position, stop)
+        finally:
+            hold.release()
+            reader.close()
+
+    def _read_table(
+        self,
+        dump: DumpState,
+        progress: TableProgress,
+        reader: BlockingReader,
+        position: int,
+        stop: threading.Event,
+    ) -> None:
+        started = {"type": "dump-started", "dump_id": dump.dump_id, "table": progress.table}
+        offset = self._append_control(started, stop)
+        progress.first_offset = offset
+        request = ChunkRequest(
+            TableName.parse(progress.table),
+            limit_rows=self._book.options.chunk_rows,
+            key_columns=progress.key_columns,
+        )
+        waits: list[threading.Event] = []
+        while progress.status not in FINISHED and not stop.is_set():
+            rows = reader.read(request)
+            failpoints.hit("blocking.read")
+            upto = None if rows.exhausted else rows.last_key
+            if len(rows.rows):
+                waits.append(self._append_chunk(dump, progress, request, rows, position))
+            with self._actions.lock:
+                progress.chunks += 1
+                progress.rows_read += len(rows.rows)
+                self._book.counters.chunks += 1
+                self._book.counters.rows += len(rows.rows)
+                self._notices.in_progress(dump, progress)
+            while len(waits) > 2:
+                self._wait(waits.pop(0), stop)
+            if upto is None:
+                break
+            request = replace(request, after=upto)
+        if progress.status in FINISHED or stop.is_set():
+            return
+        offset = self._append_control(completed_record(dump, progress), stop)
+        with self._actions.lock:
+            self._tables.done(dump, progress, offset)
+        self._actions.tell_engine()
+
+    def _append_chunk(
+        self,
+        dump: DumpState,
+        progress: TableProgress,
+        request: ChunkRequest,
+        rows: ChunkRows,
+        position: int,
+    ) -> threading.Event:
+        chunk_id, count = uuid.uuid4().hex, len(rows.rows)
+        meta = ChunkMeta(
+            dump_id=dump.dump_id,
+            table=progress.table,
+            chunk_id=chunk_id,
+            low_key=None if request.after is None else list(request.after),
+            high_key=None if rows.exhausted or rows.last_key is None else list(rows.last_key),
+            low_watermark=str(position),
+            high_watermark=str(position),
+            snapshot=rows.snapshot.to_text(),
+            rows_read=count,
+            rows_superseded=0,
+        )
+        rows.rows.commit_ts = np.full(count, time.time_ns() // 1000, np.int64)
+        durable = threading.Event()
+
+        def done(_offset: int) -> None:
+            durable.set()
+
+        self._actions.engine.append_chunk(ChunkItem(rows.rows, meta, position, done))
+        with self._actions.lock:
+            self._book.note("read", chunk_id, progress.table, rows=count)
+        return durable
+
+    def _append_control(self, record: dict[str, Any], stop: threading.Event) -> int:
+        durable, offsets = threading.Event(), [0]
+
+        def done(offset: int) -> None:
+            offsets[0] = offset
+            durable.set()
+
+        self._actions.engine.append_control(record, done)
+        self._wait(durable, stop)
+        return offsets[0]
+
+    def _stand(self, hold: Hold, stop: threading.Event) -> None:
+        """Wait until the log stands where it should."""
+        deadline = time.monotonic() + HOLD_S
+        while not hold.wait(TURN_S):
+            if stop.is_set():
+                raise ChunkError("capture ends")
+            if time.monotonic() > deadline:
+                raise ChunkError(
+                    f"the log did not come to where the dump begins within {HOLD_S:.0f} s: it is "
+                    "far behind, or a large transaction is under way"
+                )
+
+    def _wait(self, event: threading.Event, stop: threading.Event) -> None:
+        while not event.is_set():
+            self._actions.take(0.0)
+            self._actions.tell_engine()
+            if stop.is_set():
+                raise ChunkError("capture ends")
+            event.wait(TURN_S)
+
+    @staticmethod
+    def _unfinished(dump: DumpState) -> list[TableProgress]:
+        return [progress for progress in dump.tables if progress.status not in FINISHED]

@@ -1,0 +1,209 @@
+"""One chunk's way: its marks and its SELECT in a reader's thread, its end on the engine's."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+import numpy as np
+
+from tidelog import failpoints
+from tidelog.capture.dump_actions import Actions
+from tidelog.capture.dump_book import DumpBook
+from tidelog.capture.dump_outcomes import Outcomes
+from tidelog.capture.dump_state import Key
+from tidelog.capture.dump_tasks import Task, Tasks
+from tidelog.capture.output_buffer import ChunkItem, item_bytes
+from tidelog.capture.throttle import Throttle
+from tidelog.capture.windows import Closed, Voided, VoidReason, Window
+from tidelog.errors import ChunkError, ConnectionLostError, SourceError
+from tidelog.model.records import ChunkMeta, Kind
+from tidelog.ports import Catalogue, ChunkReader, ChunkRows, KeyExtractor
+
+OVERDUE_S = 10.0
+"""After this long a window that is still open is looked at: has the log passed its mark?"""
+
+
+class ChunkReading:
+    """Reads chunks and hands over what their windows let through."""
+
+    def __init__(
+        self,
+        keys: KeyExtractor,
+        catalogue: Catalogue,
+        actions: Actions,
+        book: DumpBook,
+        tasks: Tasks,
+        outcomes: Outcomes,
+        throttle: Throttle,
+    ) -> None:
+        self._keys = keys
+        self._catalogue = catalogue
+        self._actions = actions
+        self._lock = actions.lock
+        self._book = book
+        self._tasks = tasks
+        self._outcomes = outcomes
+        self._throttle = throttle
+        self._chunk_bytes = 0.0  # smoothed, of the chunks read lately
+        self._overdue: dict[str, tuple[float, int]] = {}
+
+    def room(self, readers: int) -> bool:
+        """May another chunk be begun: is there a window, and memory, for it?"""
+        inflight = self._tasks.inflight
+        if len(inflight) >= 2 * readers:
+            return False
+        held = sum(task.bytes or self._chunk_bytes for task in inflight)
+        return not inflight or held + self._chunk_bytes <= self._book.options.buffer_bytes
+
+    def windows(self) -> list[dict[str, Any]]:
+        """The chunks under way, for status."""
+        now = time.monotonic()
+        return [
+            {
+                "chunk": "" if task.window is None else task.window.chunk_id[:8],
+                "table": str(task.table),
+                "state": task.state,
+                "bytes": task.bytes,
+                "age_ms": int((now - task.begun) * 1000),
+            }
+            for task in self._tasks.inflight
+        ]
+
+    # ------------------------------------------------------------ a reader's thread
+
+    def read(self, reader: ChunkReader, task: Task) -> None:
+        """Steps 1 to 6 of Algorithm 1 for one chunk; the window closes on the engine's thread."""
+        chunk_id = uuid.uuid4().hex
+        window = Window(
+            chunk_id=chunk_id,
+            table=task.table,
+            low_mark=f"{chunk_id}:low",
+            high_mark=f"{chunk_id}:high",
+        )
+        with self._lock:
+            if task.ended:
+                self._throttle.read(time.monotonic(), 0, 0.0)
+                self._outcomes.drop(task)
+                return
+            self._tasks.begin(task, window)
+            self._book.note("begun", chunk_id, str(task.table))
+        engine = self._actions.engine
+        seconds, rows = 0.0, None
+        try:
+            engine.register(window)
+            reader.write_watermark(window.low_mark)
+            failpoints.hit("chunk.after_low")
+            try:
+                begun = time.monotonic()
+                rows = reader.read(task.request)
+                seconds = time.monotonic() - begun
+                failpoints.hit("chunk.after_read")
+                with self._lock:
+                    self._have_read(task, window, rows)
+                engine.deliver(window, rows)
+                reader.write_watermark(window.high_mark)
+                failpoints.hit("chunk.after_high")
+            finally:
+                reader.release()
+        except (ChunkError, ConnectionLostError) as error:
+            engine.discard(window)
+            with self._lock:
+                if self._tasks.find(chunk_id) is task:  # else it was voided, and is read again
+                    self._outcomes.failed(task, error)
+        finally:
+            with self._lock:
+                self._throttle.read(
+                    time.monotonic(), 0 if rows is None else len(rows.rows), seconds
+                )
+            self._actions.wake()
+
+    def _have_read(self, task: Task, window: Window, rows: ChunkRows) -> None:
+        self._tasks.advance(task, rows)
+        task.bytes = item_bytes(rows.rows)
+        task.state = "read"
+        self._chunk_bytes += 0.2 * (task.bytes - self._chunk_bytes)
+        self._book.note("read", window.chunk_id, str(task.table), rows=len(rows.rows))
+
+    # ------------------------------------------------------------ the engine's thread
+
+    def closed(self, closed: Closed) -> ChunkItem | None:
+        """What to append. Takes no lock but the actions' inbox."""
+        task = self._tasks.find(closed.window.chunk_id)
+        if task is None:
+            return None
+        if task.ended:
+            self._actions.post(lambda: self._outcomes.drop(task))
+            return None
+        task.state = "closing"  # what follows is the writer's, however slow its disk
+        is_absent = closed.rows.kind == Kind.ABSENT
+        absent: list[Key] = []
+        if is_absent.any():
+            absent = self._absent_keys(closed)
+            if task.progress is not None and task.progress.missing == "list":
+                closed.rows = closed.rows.filter(~is_absent)
+
+        def done(_offset: int) -> None:
+            self._actions.post(lambda: self._outcomes.durable(task, closed, absent))
+
+        if not len(closed.rows):
+            done(-1)
+            return None
+        closed.rows.commit_ts = np.full(len(closed.rows), time.time_ns() // 1000, np.int64)
+        return ChunkItem(closed.rows, _meta(task, closed), closed.high_position, done)
+
+    def _absent_keys(self, closed: Closed) -> list[Key]:
+        at = np.flatnonzero(closed.rows.kind == Kind.ABSENT).astype(np.int32)
+        entries = self._keys.keys(closed.rows, at, closed.schema)
+        return [self._keys.texts(entries.key(i)) for i in range(len(entries))]
+
+    # ------------------------------------------------------------ the coordinator's thread
+
+    def void_overdue(self) -> None:
+        """Void windows whose mark the log has passed without showing it. A log that has not come so
+        far, because it is far behind, is waited for.
+        """
+        now = time.monotonic()
+        with self._lock:
+            late = {
+                task.window.chunk_id: task
+                for task in self._tasks.inflight
+                if task.state == "read" and task.window and now - task.begun > OVERDUE_S
+            }
+            self._overdue = {k: v for k, v in self._overdue.items() if k in late}
+        for chunk_id, task in late.items():
+            if chunk_id not in self._overdue:
+                try:
+                    self._overdue[chunk_id] = (now, self._catalogue.position())
+                except SourceError:
+                    continue
+            since, position = self._overdue[chunk_id]
+            if now - since < OVERDUE_S:
+                continue
+            if self._actions.engine.reached <= position:
+                continue
+            with self._lock:
+                if task.window is not None and task.state == "read":
+                    self._outcomes.void(Voided(task.window, VoidReason.DISCARDED))
+
+
+def _meta(task: Task, closed: Closed) -> ChunkMeta:
+    return ChunkMeta(
+        dump_id=task.dump.dump_id if task.dump else "reread",
+        table=str(closed.window.table),
+        chunk_id=closed.window.chunk_id,
+        low_key=_list(task.request.after),
+        high_key=_list(task.request.upto),
+        low_watermark=f"{closed.low_position}",
+        high_watermark=f"{closed.high_position}",
+        snapshot=closed.snapshot.to_text(),
+        rows_read=closed.rows_read,
+        rows_superseded=closed.rows_superseded,
+        keys_requested=len(task.request.keys or ()),
+        order=task.order,
+    )
+
+
+def _list(key: Key | None) -> list[str | None] | None:
+    return None if key is None else list(key)

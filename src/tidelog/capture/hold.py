@@ -1,0 +1,57 @@
+"""Holding the log still between two transactions, for dumps that must stand exactly there."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+
+class Hold:
+    """The log stands still at the first boundary between transactions that is not before `at`.
+
+    One thread asks (`move`, `wait`, `release`), the engine's obeys (`stand`).
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._at = 0
+        self._stands_at = -1
+        self._released = False
+
+    @property
+    def at(self) -> int | None:
+        """The position to stand at; None: the log may go on."""
+        return None if self._released else self._at
+
+    def move(self, at: int) -> None:
+        """Let the log go on to ``at``."""
+        with self._changed:
+            self._at = at
+            self._changed.notify_all()
+
+    def release(self) -> None:
+        with self._changed:
+            self._released = True
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Does the log stand where it should? Waits for it."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while self._stands_at != self._at:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return False
+                self._changed.wait(remaining)
+            return True
+
+    def stand(self, position: int, wait_s: float) -> bool:
+        """The log has come to ``position``: must it stand? Waits up to ``wait_s`` if so."""
+        with self._changed:
+            if self._released or self._at > position:
+                return False
+            self._stands_at = self._at
+            self._changed.notify_all()
+            self._changed.wait(wait_s)
+            at = self.at
+            return at is not None and at <= position

@@ -1,0 +1,106 @@
+"""Walks tables' keys ahead of the readers, so that chunks are read in parallel at exact sizes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from tidelog.capture.dump_actions import Actions
+from tidelog.capture.dump_book import DumpBook
+from tidelog.capture.dump_outcomes import Outcomes
+from tidelog.capture.dump_tables import DumpTables
+from tidelog.capture.dump_tasks import Cut, Task, Tasks
+from tidelog.errors import ChunkError, ChunkRefusedError, ChunkVoidError, ConnectionLostError
+from tidelog.ports import ChunkReader, ChunkRequest
+
+TURN_S = 0.2
+MAX_FAILURES = 8
+
+
+class KeyPlanner:
+    """One thread with a reader of its own. With one reader of chunks it has nothing to do, but
+    that it also finds what lies behind a row that can't be read (`look_behind`).
+    """
+
+    def __init__(
+        self,
+        open_reader: Callable[[], ChunkReader],
+        actions: Actions,
+        book: DumpBook,
+        tasks: Tasks,
+        tables: DumpTables,
+        outcomes: Outcomes,
+    ) -> None:
+        self._open_reader = open_reader
+        self._actions = actions
+        self._book = book
+        self._tasks = tasks
+        self._tables = tables
+        self._outcomes = outcomes
+        self._thread: threading.Thread | None = None
+        self.failure: BaseException | None = None
+
+    def start(self, stop: threading.Event) -> None:
+        self._thread = threading.Thread(
+            target=self._run, args=(stop,), name="tidelog-planner", daemon=True
+        )
+        self._thread.start()
+
+    def join(self) -> None:
+        if self._thread is not None:
+            self._thread.join(10)
+
+    def _run(self, stop: threading.Event) -> None:
+        reader = self._open_reader()
+        try:
+            while not stop.is_set():
+                if not self._turn(reader):
+                    self._actions.planning.wait(TURN_S)
+                    self._actions.planning.clear()
+        except BaseException as failure:  # noqa: BLE001 - raised by the coordinator
+            self.failure = failure
+        finally:
+            reader.close()
+
+    def _turn(self, reader: ChunkReader) -> bool:
+        """Look for one key; False if none is wanted."""
+        with self._actions.lock:
+            stuck, options, plan = self._tasks.stuck[:1], self._book.options, None
+            if not stuck and options.parallelism > 1:
+                ahead, now = 2 * options.parallelism, time.monotonic()
+                plan = self._tasks.next_plan(options.chunk_rows, ahead, now)
+        if stuck:
+            self._look_behind(reader, stuck[0])
+        elif plan is not None:
+            self._plan(reader, *plan)
+        else:
+            return False
+        self._actions.wake()
+        return True
+
+    def _plan(self, reader: ChunkReader, cut: Cut, request: ChunkRequest) -> None:
+        try:
+            end = reader.boundary(request)
+        except (ChunkError, ConnectionLostError) as error:
+            with self._actions.lock:
+                self._book.counters.last_error = str(error)
+                failures = self._tasks.plan_failed(cut, time.monotonic())
+                hopeless = isinstance(error, (ChunkRefusedError, ChunkVoidError))
+                if hopeless or failures >= MAX_FAILURES:
+                    self._tables.fail(cut.dump, cut.progress, str(error))
+            return
+        with self._actions.lock:
+            self._tasks.planned(cut, request, end)
+
+    def _look_behind(self, reader: ChunkReader, task: Task) -> None:
+        """Find the key of the row that can't be read, from the index alone."""
+        try:
+            end = reader.boundary(replace(task.request, limit_rows=1))
+        except (ChunkError, ConnectionLostError) as error:
+            with self._actions.lock:
+                self._book.counters.last_error = str(error)
+            end = None
+        with self._actions.lock:
+            self._outcomes.give_up(task, end)

@@ -143,6 +143,14 @@ class Mailbox:
         except StateConflictError:
             logger.debug("%s is there already", name.partition("/")[0])
 
+    def was_given(self, key: str) -> bool:
+        """Was a command given under this key before?"""
+        return self._state.get(_GIVEN + _digest(key)) is not None
+
+    def waits(self, command_id: str) -> bool:
+        """Has no capture acted on the command yet?"""
+        return self._state.get(_COMMANDS + command_id) is not None
+
     def outcome(self, command_id: str) -> Outcome | None:
         """None while the command waits."""
         document = self._state.get(_RESULTS + command_id)

@@ -29,6 +29,8 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Catalogue, StateStore
 
 logger = logging.getLogger(__name__)
+messages = logging.getLogger("tidelog.messages")
+messages.setLevel(logging.INFO)  # asked for by each command, whatever --log-level
 
 UNFINISHED = frozenset({"queued", "running", "paused"})
 
@@ -97,7 +99,7 @@ class Actor:
             return {name: getattr(options, name) for name in changes}
         if isinstance(command, LogMessage):
             # One line, whatever it holds.
-            logger.info("message of command %s: %s", command_id, ascii(command.message)[1:-1])
+            messages.info("message of command %s: %s", command_id, ascii(command.message)[1:-1])
             return {"logged": True}
         raise UsageError(f"this capture does not know the command {command.type}")
 

@@ -1,0 +1,179 @@
+"""What requests of the HTTP interface hold, and its OpenAPI document, made from the same models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tidelog import __version__
+from tidelog.control.commands import DumpId, ExecuteSnapshot, Key, SetDumpOptions, TablePattern
+
+_REFERENCE = "#/components/schemas/{model}"
+
+
+class DumpBody(BaseModel):
+    """A dump to start. All but ``dump_id`` as in `ExecuteSnapshot`, which checks them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    dump_id: DumpId | None = Field(
+        default=None, description="Names the dump; given again with the same body it does nothing."
+    )
+    tables: list[TablePattern] = Field(
+        default=[],
+        description="`namespace.table` with `*`; none: all captured tables.",
+        examples=[["public.orders"]],
+    )
+    where: str | None = Field(default=None, description="SQL condition on rows of the one table.")
+    conditions: dict[TablePattern, str] = Field(
+        default={}, description="SQL condition by table, the first that names it."
+    )
+    keys: list[Key] | None = Field(
+        default=None, description="Keys of the one table, each the texts of its key columns."
+    )
+    key_columns: list[str] | None = Field(default=None, description="What order `keys` are in.")
+    missing: str = Field(
+        default="delete",
+        pattern="^(delete|list)$",
+        description="What of keys that the table lacks: a delete event each, or a list.",
+    )
+    mode: str = Field(default="incremental", pattern="^(incremental|blocking)$")
+
+    def command(self, dump_id: str) -> dict[str, Any]:
+        """Data of an `ExecuteSnapshot`."""
+        return {**self.model_dump(exclude_none=True), "dump_id": dump_id}
+
+
+class SignalBody(BaseModel):
+    """A signal as Debezium has it."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
+    id: str = Field(default="", description="Names the dump of an `execute-snapshot`.")
+    type: str = Field(examples=["execute-snapshot"])
+    data: dict[str, Any] | str | None = Field(
+        default=None, examples=[{"data-collections": ["public.orders"], "type": "incremental"}]
+    )
+
+
+class Accepted(BaseModel):
+    """What became of a command."""
+
+    id: str = Field(description="Of the command; see `GET /commands/{id}`.")
+    state: str = Field(
+        description="`done`, `failed`, or `waiting`: capture has not acted on it yet."
+    )
+    dump: str | None = Field(default=None, description="The dump's id, for one that starts a dump.")
+    details: dict[str, Any] = Field(description="E.g. its `tables`, and what was `rejected`.")
+    error: str | None = None
+
+
+class Failure(BaseModel):
+    """Every answer above 399."""
+
+    error: dict[str, Any] = Field(
+        examples=[{"kind": "UsageError", "message": "no captured table matches"}]
+    )
+
+
+# (method, path, body, status of success, summary)
+ROUTES: tuple[tuple[str, str, type[BaseModel] | None, int, str], ...] = (
+    ("get", "/health", None, 200, "Is this process up, and does it lead? Needs no token."),
+    ("get", "/status", None, 200, "Position, lag, dumps, throttle: as `tidelog status --json`."),
+    ("get", "/dumps", None, 200, "The unfinished dumps and the last finished ones."),
+    ("post", "/dumps", DumpBody, 202, "Start a dump."),
+    ("get", "/dumps/{id}", None, 200, "One dump with its progress."),
+    ("post", "/dumps/{id}/pause", None, 202, "Pause a dump; it stays paused over restarts."),
+    ("post", "/dumps/{id}/resume", None, 202, "Go on with a paused dump."),
+    ("post", "/dumps/{id}/cancel", None, 202, "Cancel a dump, or its `table`s."),
+    ("post", "/pause", None, 202, "Pause all dumps."),
+    ("post", "/resume", None, 202, "Go on with all paused dumps."),
+    ("post", "/cancel", None, 202, "Cancel all dumps."),
+    ("get", "/options", None, 200, "How dumps read now."),
+    ("patch", "/options", SetDumpOptions, 202, "Change how dumps read, running ones too."),
+    ("post", "/signals", SignalBody, 202, "Send a Debezium signal."),
+    ("get", "/commands/{id}", None, 200, "What became of a command."),
+    ("get", "/notifications", None, 200, "Notifications, oldest first."),
+    ("get", "/openapi.json", None, 200, "This document."),
+)
+_WAIT = ("wait", "number", "Seconds to wait for the outcome, 10 at most.")
+_QUERIES = {
+    "/notifications": [
+        ("after", "integer", "Only those with a greater `number`."),
+        ("limit", "integer", "At most so many."),
+    ],
+    "/dumps/{id}/cancel": [_WAIT, ("table", "string", "Only this table; may be repeated.")],
+}
+_FAILURES = {
+    "400": "It can't be done as it is asked; the message says why.",
+    "401": "The token is missing or wrong.",
+    "404": "There is no such thing.",
+    "409": "A dump of that id exists, for something else.",
+    "413": "The body is too large.",
+    "503": "Another process leads (its name is in `error.leader`), or the state store fails.",
+}
+
+
+def openapi() -> dict[str, Any]:
+    """The interface as an OpenAPI 3.1 document."""
+    schemas: dict[str, Any] = {}
+    for model in (DumpBody, SignalBody, SetDumpOptions, Accepted, Failure):
+        schema = model.model_json_schema(ref_template=_REFERENCE)
+        schemas.update(schema.pop("$defs", {}))
+        schemas[model.__name__] = schema
+    paths: dict[str, Any] = {}
+    for method, path, body, status, summary in ROUTES:
+        paths.setdefault(path, {})[method] = _operation(method, path, body, status, summary)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Tidelog",
+            "version": __version__,
+            "description": f"Commands and status of a capture. {ExecuteSnapshot.__doc__}",
+        },
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(
+    method: str, path: str, body: type[BaseModel] | None, status: int, summary: str
+) -> dict[str, Any]:
+    words = [word.strip("{}") for word in path.strip("/").replace(".", "/").split("/")]
+    answer: dict[str, Any] = {"type": "object"} if status == 200 else _ref("Accepted")
+    operation: dict[str, Any] = {
+        "operationId": "_".join([method, *words]),
+        "summary": summary,
+        "responses": {str(status): {"description": "Done.", "content": _content(answer)}}
+        | {
+            code: {"description": text, "content": _content(_ref("Failure"))}
+            for code, text in _FAILURES.items()
+        },
+    }
+    queries = _QUERIES.get(path, [_WAIT] if status == 202 else [])
+    parameters = [
+        {"name": name, "in": "query", "description": text, "schema": {"type": kind}}
+        for name, kind, text in queries
+    ]
+    if "{id}" in path:
+        schema = {"type": "string"}
+        parameters.append({"name": "id", "in": "path", "required": True, "schema": schema})
+    if parameters:
+        operation["parameters"] = parameters
+    if body is not None:
+        content = _content(_ref(body.__name__))
+        operation["requestBody"] = {"required": True, "content": content}
+    if path == "/health":
+        operation["security"] = []
+    return operation
+
+
+def _ref(model: str) -> dict[str, Any]:
+    return {"$ref": _REFERENCE.format(model=model)}
+
+
+def _content(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}

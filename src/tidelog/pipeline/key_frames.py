@@ -1,106 +1,100 @@
-"""A DataFrame's key columns as texts: turned on the executors, distinct, to the driver as Arrow."""
+"""A DataFrame's key columns as texts: turned and made distinct by executors, then over as Arrow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.compute as pc
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
 
 from tidelog.errors import UsageError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
-KeyTexts = Callable[[pa.Array], pa.Array]
+SLICE_KEYS = 250_000
+
+# Spark's types that keys have, and how a column {c} of one becomes a text that the source's input
+# functions read. A timestamp's text in Spark is of the session's time zone: ours is counted from
+# 1970 without one, so that it is UTC whatever the session says.
+_AS_IT_IS = "{c}"
+_CAST = "CAST({c} AS STRING)"
+_TEXTS: dict[type[t.DataType], str] = {
+    t.StringType: _AS_IT_IS,
+    t.CharType: _AS_IT_IS,
+    t.VarcharType: _AS_IT_IS,
+    t.ByteType: _CAST,
+    t.ShortType: _CAST,
+    t.IntegerType: _CAST,
+    t.LongType: _CAST,
+    t.DecimalType: _CAST,
+    t.FloatType: _CAST,
+    t.DoubleType: _CAST,
+    t.DateType: _CAST,
+    t.TimeType: _CAST,
+    t.TimestampNTZType: _CAST,
+    t.BooleanType: "IF({c}, 't', 'f')",
+    t.BinaryType: "concat('\\\\x', hex({c}))",
+    t.TimestampType: "concat(CAST(TIMESTAMP_NTZ'1970-01-01 00:00:00' + make_dt_interval(0, 0, 0, "
+    "CAST(CAST(unix_micros({c}) AS DECIMAL(20, 0)) / 1000000 AS DECIMAL(18, 6))) AS STRING), "
+    "'+00')",
+}
 
 
 def keys_of_frame(
-    df: DataFrame, columns: Sequence[str], texts: KeyTexts
+    df: DataFrame, columns: Sequence[str], *, slice_keys: int = SLICE_KEYS
 ) -> Iterator[tuple[str, ...]]:
     """The distinct keys in ``df``, as texts; in no order.
 
-    Executors turn values into texts, drop duplicates with a shuffle, and pack what is left, up to
-    10,000 keys a row (``spark.sql.execution.arrow.maxRecordsPerBatch``), as Arrow. The driver holds
-    one partition of that shuffle at a time, which Spark sizes to 64 MB unless told otherwise
-    (``spark.sql.adaptive.advisoryPartitionSizeInBytes``), and one row of it unpacked.
+    Executors turn values into texts, drop duplicates with a shuffle and keep the rest, in memory or
+    on disk, until all is taken. The driver takes slices of about ``slice_keys`` keys as Arrow: it
+    holds one at a time, whatever the number of keys.
 
     Args:
-        df: any batch DataFrame.
+        df: any batch DataFrame; computed once.
         columns: of the key, in its order.
-        texts: of an Arrow array; pickled to the executors.
+        slice_keys: keys that the driver may hold.
 
     Raises:
-        UsageError: a column is not there, or there twice, or of a type that no key has; when all
-            keys were gone through: how many rows had a NULL among them.
+        UsageError: a column is not there, or there twice, or of a type that no key has; or how many
+            rows have NULL in one, before the first key is given.
     """
-    _check(df, columns, texts)
+    texts = [_text(df, name, columns) for name in columns]
     names = [f"k{place}" for place in range(len(columns))]
-    chosen = df.select(
-        *(df[_quoted(column)].alias(name) for column, name in zip(columns, names, strict=True))
-    )
-    schema = ", ".join(f"{name} string" for name in names)
-    counted = chosen.mapInArrow(partial(_as_texts, texts), schema).groupBy(*names).count()
-    nulls = 0
-    for row in counted.mapInArrow(_packed, "keys binary, nulls bigint").toLocalIterator():
-        nulls += row["nulls"]
-        with pa.ipc.open_stream(bytes(row["keys"])) as packed:
-            for batch in packed:
+    chosen = df.select(*(text.alias(name) for text, name in zip(texts, names, strict=True)))
+    distinct = chosen.groupBy(*names).count().persist()
+    try:
+        null = f.greatest(f.lit(False), *(f.col(name).isNull() for name in names))
+        [totals] = distinct.agg(
+            f.count(f.lit(1)).alias("keys"), f.sum(f.when(null, f.col("count"))).alias("nulls")
+        ).collect()
+        if totals["nulls"]:
+            raise UsageError(
+                f"{totals['nulls']} rows have NULL in the key ({', '.join(columns)}), and a key "
+                "never has: leave them out, e.g. with DataFrame.dropna"
+            )
+        slices = -(-totals["keys"] // slice_keys)
+        # Not the hash of the shuffle before, or each slice would lie in a few partitions.
+        place = f.pmod(f.xxhash64(*names), f.lit(max(1, slices)))
+        for number in range(slices):
+            taken = distinct.where(place == number).select(*names).toArrow()
+            for batch in taken.to_batches(max_chunksize=10_000):
                 yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
-    if nulls:
-        raise UsageError(
-            f"{nulls} rows have NULL in the key ({', '.join(columns)}), and a key never has: leave "
-            "them out with DataFrame.dropna"
-        )
+    finally:
+        distinct.unpersist()
 
 
-def _check(df: DataFrame, columns: Sequence[str], texts: KeyTexts) -> None:
-    from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_type
-
+def _text(df: DataFrame, name: str, columns: Sequence[str]) -> Column:
+    """The column ``name`` as text."""
     if df.isStreaming:
         raise UsageError("a streaming DataFrame has no end: repair inside foreachBatch")
-    for name in columns:
-        found = [field for field in df.schema.fields if field.name == name]
-        if len(found) != 1:
-            how = "has more than one column" if found else "has no column"
-            raise UsageError(f"the DataFrame {how} {name}; the key is ({', '.join(columns)})")
-        try:
-            texts(pa.array([], to_arrow_type(found[0].dataType, timezone="UTC")))
-        except UsageError as error:
-            raise UsageError(f"column {name}: {error}") from None
-        except PySparkException:
-            kind = found[0].dataType.simpleString()
-            raise UsageError(
-                f"column {name}: values of type {kind} can't be part of a key"
-            ) from None
-
-
-def _as_texts(texts: KeyTexts, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        columns = [texts(column) for column in batch.columns]
-        yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
-
-
-def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Each batch's keys as one binary value (an Arrow stream), and how many rows were no keys."""
-    for batch in batches:
-        *names, count = batch.schema.names
-        whole = pa.array([True] * batch.num_rows)
-        for name in names:
-            whole = pc.and_(whole, batch.column(name).is_valid())
-        nulls = pc.sum(batch.column(count).filter(pc.invert(whole)), min_count=0)
-        keys = batch.select(names).filter(whole)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, keys.schema) as stream:
-            stream.write_batch(keys)
-        yield pa.RecordBatch.from_arrays(
-            [pa.array([sink.getvalue().to_pybytes()], pa.binary()), pa.array([nulls.as_py()])],
-            names=["keys", "nulls"],
-        )
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+    found = [field.dataType for field in df.schema.fields if field.name == name]
+    if len(found) != 1:
+        how = "has more than one column" if found else "has no column"
+        raise UsageError(f"the DataFrame {how} {name}; the key is ({', '.join(columns)})")
+    expression = _TEXTS.get(type(found[0]))
+    if expression is None:
+        kind = found[0].simpleString()
+        raise UsageError(f"column {name}: values of type {kind} can't be part of a key")
+    return f.expr(expression.format(c="`" + name.replace("`", "``") + "`"))

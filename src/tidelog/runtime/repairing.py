@@ -13,7 +13,6 @@ from tidelog.control.mailbox import new_id
 from tidelog.errors import TidelogError, UsageError
 from tidelog.runtime.asking import dump_wait, send_command
 from tidelog.runtime.key_scope import key_scope, missing_keys, store_keys
-from tidelog.sources.postgres.key_texts import key_texts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,9 +41,9 @@ def repair(
             done = tidelog.repair(lake.where("total < 0"), "tidelog.yaml", "public.orders")
             assert done["status"] == "completed"
 
-    Executors turn the keys into texts and drop duplicates; the driver takes them over one shuffle
-    partition at a time (64 MB unless Spark is told otherwise) and stores them, 10,000 at a time, in
-    the state store, where the leading capture reads them. So their number is limited by neither.
+    Executors turn the keys into texts and drop duplicates; the driver takes them over in slices of
+    250,000 and stores them in the state store, where the leading capture reads them 10,000 at a
+    time. So neither's memory grows with their number.
 
     Args:
         df: any batch DataFrame with the table's key columns, by name; other columns are ignored.
@@ -75,7 +74,7 @@ def repair(
     config = config if isinstance(config, Config) else load_config(config)
     scope = key_scope(config, [table])
     columns = scope.columns_among(df.columns)
-    name, count = store_keys(config, keys_of_frame(df, columns, key_texts), distinct=True)
+    name, count = store_keys(config, keys_of_frame(df, columns), distinct=True)
     if not count:
         return {"dump_id": None, "status": "completed", "keys": 0, "tables": []}
     dump_id = f"repair-{new_id().lower()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -261,10 +262,8 @@ def test_malformed_signal_is_refused_without_its_values(
 
 @given(st.text(max_size=300), st.sampled_from(["execute-snapshot", "stop-snapshot", "log", "x"]))
 def test_no_data_does_worse_than_be_refused(data: str, kind: str) -> None:
-    try:
+    with contextlib.suppress(UsageError):
         parse(Signal(data, kind, data))
-    except UsageError:
-        pass
 
 
 @given(
@@ -290,10 +289,8 @@ def test_no_data_does_worse_than_be_refused(data: str, kind: str) -> None:
     )
 )
 def test_no_json_does_worse_than_be_refused(data: Any) -> None:
-    try:
+    with contextlib.suppress(UsageError):
         parse(Signal("id", "execute-snapshot", json.dumps(data)))
-    except UsageError:
-        pass
 
 
 @pytest.mark.parametrize(

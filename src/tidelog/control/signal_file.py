@@ -59,8 +59,8 @@ class SignalFile:
         self._intake = intake
         self._complaint = ""
 
-    def poll(self) -> int:
-        """Take what is new, a megabyte at most; how many lines. A file that can't be read is
+    def poll(self) -> bool:
+        """Take what is new, a megabyte at most; was there anything? A file that can't be read is
         logged once and tried again.
 
         Each line is in the mailbox before the place is stored: after a crash in between it is taken
@@ -74,20 +74,20 @@ class SignalFile:
                 stored = self._stored()
                 place = _found(file, stored)
                 if place.offset == os.fstat(file.fileno()).st_size and place == stored:
-                    return 0
+                    return False
                 file.seek(place.offset)
-                block = file.read(MAX_LINE_BYTES + 1)
-                taken, place = self._take(block, place)
+                place = self._take(file.read(MAX_LINE_BYTES + 1), place)
                 place = replace(place, tail=_tail(file, place.offset))
         except FileNotFoundError:
-            return 0
+            return False
         except OSError as error:
             self._complain(f"{error.strerror}")
-            return 0
+            return False
         self._complaint = ""
-        if place != stored:
-            self._state.put(STATE_KEY, {"path": str(self._path), **asdict(place)}, None)
-        return taken
+        if place == stored:
+            return False
+        self._state.put(STATE_KEY, {"path": str(self._path), **asdict(place)}, None)
+        return True
 
     def _stored(self) -> Place:
         document = self._state.get(STATE_KEY)
@@ -98,9 +98,9 @@ class SignalFile:
             return Place(life=value["life"] + 1)
         return Place(**value)
 
-    def _take(self, block: bytes, place: Place) -> tuple[int, Place]:
-        """Take the whole lines of the block; how many, and the place after them."""
-        taken = at = 0
+    def _take(self, block: bytes, place: Place) -> Place:
+        """Take the whole lines of the block; the place after them."""
+        at = 0
         while at < len(block):
             end = block.find(b"\n", at)
             line = block[at : end + 1 if end >= 0 else len(block)]
@@ -108,7 +108,6 @@ class SignalFile:
                 if not place.in_long_line:
                     error = UsageError(f"a line of more than {MAX_LINE_BYTES} bytes")
                     self._intake.refuse(line, error, self._name(place, at))
-                    taken += 1
                 place = replace(place, in_long_line=True)
             elif end < 0 and not _is_whole(line):
                 break  # its end is still being written
@@ -116,9 +115,8 @@ class SignalFile:
                 place = replace(place, in_long_line=False)
             elif line.strip():
                 self._take_line(line, self._name(place, at))
-                taken += 1
             at += len(line)
-        return taken, replace(place, offset=place.offset + at)
+        return replace(place, offset=place.offset + at)
 
     def _take_line(self, line: bytes, name: str) -> None:
         try:

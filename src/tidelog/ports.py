@@ -208,8 +208,7 @@ class SourceLoad:
 class TableShape:
     """What the catalogue says of a table now, to notice what changes rows without row events.
 
-    ``storage``: changes when the table is rewritten, or a partition is truncated, attached or
-    detached.
+    ``storage``: how the table is stored, for `Catalogue.rows_may_differ` alone; without spaces.
     """
 
     schema: TableSchema
@@ -227,6 +226,12 @@ class Catalogue(Protocol):
 
     def shape(self, table: TableName) -> TableShape | None:
         """None if there is no such table (any more)."""
+        ...
+
+    def rows_may_differ(self, before: str, after: str) -> bool:
+        """May rows have changed without row events between two `TableShape.storage`s of a table?
+        True e.g. if it was rewritten, or a partition was truncated, attached or detached.
+        """
         ...
 
     def position(self) -> int:

@@ -116,6 +116,17 @@ def test_changed_type_dumps_the_table(make: Make) -> None:
     live.check()
 
 
+def test_rewrites_that_keep_rows_dump_nothing(live: Make) -> None:
+    capture = ten_rows(live(snapshot="initial"))
+    capture.wait_for(capture.completions, "the initial dump")
+    for statement in ("VACUUM FULL t", "CLUSTER t USING t_pkey", "TRUNCATE t"):
+        capture.sql.execute(statement.encode())
+        capture.sql.execute("INSERT INTO t VALUES (99, 9) ON CONFLICT DO NOTHING")
+        capture.one("SELECT pg_sleep(0.6)")  # several looks
+    capture.check()
+    assert len(capture.completions()) == 1
+
+
 @pytest.mark.parametrize(
     "statement",
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,10 +9,12 @@ from typing import Any
 import psycopg
 
 from tidelog.model.schema import TableName
-from tidelog.ports import TableShape
+from tidelog.ports import SourceLoad, TableShape
 from tidelog.sources.postgres.connect import connect, lsn_value, translated
+from tidelog.sources.postgres.members import members_of
 from tidelog.sources.postgres.patterns import matches
 from tidelog.sources.postgres.schemas import SchemaFinder
+from tidelog.sources.postgres.storage import rows_may_differ, storage_of
 
 BLOCK_BYTES = 8192
 
@@ -26,22 +27,14 @@ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p
 ORDER BY 1, 2
 """
 
-# The leaves of a table, itself if it has no partitions. attmissingval is what ADD COLUMN with a
-# default stores instead of rewriting rows.
-_STORAGE = """
-WITH RECURSIVE tree AS (
-  SELECT %s::oid AS oid
-  UNION ALL
-  SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN tree ON i.inhparent = tree.oid
-  JOIN pg_catalog.pg_class p ON p.oid = tree.oid AND p.relkind = 'p'
-)
-SELECT c.oid::int8, c.relkind::text, c.relfilenode::int8,
-  (SELECT coalesce(string_agg(a.attnum || '=' || md5(a.attmissingval::text), ',' ORDER BY a.attnum),
-     '') FROM pg_catalog.pg_attribute a
-   WHERE a.attrelid = c.oid AND a.atthasmissing AND NOT a.attisdropped AND a.attgenerated = ''),
-  c.reltuples::float8, c.relpages::int8
-FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid
-ORDER BY c.oid
+# How far the furthest physical standby is behind in replaying; NULL if there is none, or if the
+# user may not see (pg_monitor). One that has caught up on an idle source reports no lag.
+_REPLICA_LAG = """
+SELECT extract(epoch FROM max(coalesce(r.replay_lag, '0')))::float8
+FROM pg_catalog.pg_stat_replication r
+WHERE r.replay_lsn IS NOT NULL AND r.state <> 'backup' AND NOT EXISTS (
+  SELECT FROM pg_catalog.pg_replication_slots s
+  WHERE s.active_pid = r.pid AND s.slot_type = 'logical')
 """
 
 
@@ -51,7 +44,10 @@ class PostgresCatalogue:
     Args:
         dsn: connection string.
         own_schemas: namespaces that are never listed, e.g. that of the watermark table.
+        own_tables: further tables, as ``schema.name``, that are never listed: the signal table.
         keys: surrogate keys by table pattern, see `SchemaFinder`.
+        published_by: publications; tables that none of them holds are not listed. None: all are
+            listed, for Tidelog publishes them itself.
     """
 
     def __init__(
@@ -59,9 +55,13 @@ class PostgresCatalogue:
         dsn: str,
         *,
         own_schemas: Sequence[str] = ("tidelog",),
+        own_tables: Sequence[str] = (),
         keys: Mapping[str, Sequence[str]] | None = None,
+        published_by: Sequence[str] | None = None,
     ) -> None:
         self._dsn = dsn
+        self._own_tables = {TableName.parse(name) for name in own_tables}
+        self._published_by = None if published_by is None else tuple(published_by)
         self._hidden = ["information_schema", *own_schemas]
         self._finder = SchemaFinder(keys)
         self._lock = threading.Lock()
@@ -70,16 +70,25 @@ class PostgresCatalogue:
     def tables(self, patterns: Sequence[str]) -> list[TableName]:
         """Tables that match, sorted; roots of partitioned tables, not their partitions."""
         with self._lock, translated("listing tables"):
-            return matching_tables(self._connected(), patterns, self._hidden)
+            connection = self._connected()
+            found = matching_tables(connection, patterns, self._hidden)
+            if self._published_by is not None:
+                published = set().union(*members_of(connection, self._published_by).values())
+                found = [name for name in found if name in published]
+            return [name for name in found if name not in self._own_tables]
 
     def shape(self, table: TableName) -> TableShape | None:
-        """The table as it is now. ``storage`` also changes with VACUUM FULL and CLUSTER."""
+        """The table as it is now; ``storage`` is for `rows_may_differ`."""
         with self._lock, translated(f"looking up {table}"):
             connection = self._connected()
             # Schema and storage must be of one moment.
             with connection.transaction():
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-                return table_shape(connection, self._finder, table)
+                return table_shape(connection, self._finder, table, self._published_by or ())
+
+    def rows_may_differ(self, before: str, after: str) -> bool:
+        """May rows have changed without row events between two of a table's storages?"""
+        return rows_may_differ(before, after)
 
     def position(self) -> int:
         """The end of the source's log: all that is committed by now lies before it."""
@@ -95,6 +104,13 @@ class PostgresCatalogue:
             )
         assert row is not None
         return lsn_value(row[0])
+
+    def load(self) -> SourceLoad:
+        """The end of the log, and how far behind its replicas are (the furthest)."""
+        with self._lock, translated("asking for the replicas' lag"):
+            row = self._connected().execute(_REPLICA_LAG.encode()).fetchone()
+        assert row is not None
+        return SourceLoad(self.position(), row[0])
 
     def close(self) -> None:
         with self._lock:
@@ -120,18 +136,19 @@ def matching_tables(
 
 
 def table_shape(
-    connection: psycopg.Connection[tuple[Any, ...]], finder: SchemaFinder, table: TableName
+    connection: psycopg.Connection[tuple[Any, ...]],
+    finder: SchemaFinder,
+    table: TableName,
+    published_by: Sequence[str] = (),
 ) -> TableShape | None:
     """The table as the connection's transaction sees it; None if it sees none."""
     found = finder.find(connection, table)
     if found is None:
         return None
-    rows = connection.execute(_STORAGE.encode(), (found.schema.relation_id,)).fetchall()
-    parts = [(oid, kind, filenode, missing) for oid, kind, filenode, missing, *_ in rows]
-    leaves = [row for row in rows if row[1] != "p"]
+    storage = storage_of(connection, found.schema.relation_id, published_by)
     return TableShape(
         schema=found.schema,
-        storage=hashlib.sha256(repr(parts).encode()).hexdigest()[:32],
-        estimated_rows=int(sum(max(row[4], 0.0) for row in leaves)),
-        estimated_bytes=sum(row[5] for row in leaves) * BLOCK_BYTES,
+        storage=storage.text,
+        estimated_rows=storage.estimated_rows,
+        estimated_bytes=storage.pages * BLOCK_BYTES,
     )

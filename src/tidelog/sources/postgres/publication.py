@@ -18,6 +18,7 @@ from tidelog.model.schema import TableName
 from tidelog.sources.postgres.catalogue import matching_tables
 from tidelog.sources.postgres.connect import quote_ident, quote_literal, translated
 from tidelog.sources.postgres.marks import WATERMARK_COLUMN, WATERMARK_TABLE, Strategy
+from tidelog.sources.postgres.members import members_of
 
 # Debezium's signal table: what a signal is made of.
 SIGNAL_COLUMNS = ("id", "type", "data")
@@ -49,26 +50,6 @@ SELECT tree.root::int8, bool_and(c.relreplident = 'f' OR EXISTS (
     AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END))
 FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid
 GROUP BY tree.root
-"""
-
-# Not by pg_publication_tables, which locks each table: it would wait for DDL on any of them.
-_MEMBERS = """
-SELECT p.pubname, n.nspname, c.relname
-FROM pg_catalog.pg_publication p
-LEFT JOIN LATERAL (
-  SELECT r.prrelid AS oid FROM pg_catalog.pg_publication_rel r WHERE r.prpubid = p.oid
-  {namespaces}
-  UNION SELECT t.oid FROM pg_catalog.pg_class t
-  WHERE p.puballtables AND t.relkind IN ('r', 'p') AND t.relpersistence = 'p'
-) AS member ON true
-LEFT JOIN pg_catalog.pg_class c ON c.oid = member.oid
-LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE p.pubname = ANY (%s)
-"""
-_MEMBERS_BY_NAMESPACE = """
-  UNION SELECT t.oid FROM pg_catalog.pg_publication_namespace s
-  JOIN pg_catalog.pg_class t ON t.relnamespace = s.pnnspid
-  WHERE s.pnpubid = p.oid AND t.relkind IN ('r', 'p') AND t.relpersistence = 'p'
 """
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -111,7 +92,6 @@ class Publications:
         self.watermark = TableName(watermark_schema, WATERMARK_TABLE)
         self.strategy = strategy
         self.signals = None if signal_table is None else TableName.parse(signal_table)
-        self._missing: set[TableName] = set()
 
     @property
     def names(self) -> list[str]:
@@ -150,29 +130,23 @@ class Publications:
 
     def members(self, connection: Connection) -> dict[str, set[TableName]]:
         """Tables by publication; only publications that exist."""
-        namespaces = _MEMBERS_BY_NAMESPACE if connection.info.server_version >= 150000 else ""
-        query = _MEMBERS.format(namespaces=namespaces)
-        rows = connection.execute(query.encode(), (self.names,)).fetchall()
-        members: dict[str, set[TableName]] = {name: set() for name, _, _ in rows}
-        for name, namespace, table in rows:
-            if table is not None:
-                members[name].add(TableName(namespace, table))
-        return members
+        return members_of(connection, self.names)
 
     def exist(self, connection: Connection) -> bool:
         return len(self.members(connection)) == len(self.names)
 
-    def sync(self, connection: Connection) -> list[TableName]:
+    def sync(self, connection: Connection, *, strict: bool = False) -> list[TableName]:
         """Create what is missing, add and remove tables; which captured tables are newly added.
 
-        With strategy ``snapshot`` nothing is changed: what is missing is an error that holds the
-        SQL, and tables that were missing before count as added.
+        With strategy ``snapshot`` nothing is changed, and tables that are not published are not
+        captured; ``strict``: raise PreflightError with the SQL for them.
 
         Raises PreflightError if the user may not, SourceError if a lock could not be had.
         """
         self._require_signal_table(connection)
         if self.strategy == "snapshot":
-            return self._look(connection)
+            self._require_published(connection, strict)
+            return []
         with translated(f"preparing publication {self.name!r} and {self.watermark}"):
             connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT}'".encode())
             try:
@@ -193,31 +167,22 @@ class Publications:
                 statements.append(
                     f"CREATE PUBLICATION {quote_ident(name)} WITH ({_OPTIONS[updates]});"
                 )
-        for table in self._unpublished(connection, members):
+        published: set[TableName] = set().union(*members.values())
+        for table in [*self.own(connection), *self.captured(connection)]:
+            if table.table in published:
+                continue
             name = self.name if table.identified else self.inserts_name
             statements.append(f"ALTER PUBLICATION {quote_ident(name)} ADD TABLE {_target(table)};")
         return statements
 
-    def _unpublished(
-        self, connection: Connection, members: dict[str, set[TableName]]
-    ) -> list[PublishedTable]:
-        published: set[TableName] = set().union(*members.values())
-        wanted = [*self.own(connection), *self.captured(connection)]
-        return [table for table in wanted if table.table not in published]
-
-    def _look(self, connection: Connection) -> list[TableName]:
+    def _require_published(self, connection: Connection, strict: bool) -> None:
         with translated(f"looking at publication {self.name!r}"):
             missing = self.set_up(connection)
-            self._missing |= {
-                t.table for t in self._unpublished(connection, self.members(connection))
-            }
-        if missing:
-            raise PreflightError(
-                "nothing is changed in the source with source.watermarks: snapshot, and tables are "
-                f"not published; let their owner run: {' '.join(missing)}"
-            )
-        added, self._missing = sorted(self._missing), set()
-        return [table for table in added if table != self.signals]
+            if missing and (strict or not self.exist(connection)):
+                raise PreflightError(
+                    "not everything is published, and with source.watermarks: snapshot Tidelog "
+                    f"changes nothing in the source: let the owner run: {' '.join(missing)}"
+                )
 
     def _require_signal_table(self, connection: Connection) -> None:
         if self.signals is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 import time
 from pathlib import Path
@@ -117,7 +116,7 @@ def test_full_disk_stops_nothing_and_no_line_is_torn(tmp_path: Path) -> None:
     while not notifier._failing:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    os.unlink(file)
+    file.unlink()
     file.write_text('{"half of a li')
     notifier.notify(note(2))
     notifier.close()

@@ -91,11 +91,6 @@ class Mailbox:
     def __init__(self, state: StateStore) -> None:
         self._state = state
 
-    @property
-    def state(self) -> StateStore:
-        """Where commands and outcomes are."""
-        return self._state
-
     # ------------------------------------------------------------ the end that gives commands
 
     def send(self, command: Command, key: str | None = None) -> str:

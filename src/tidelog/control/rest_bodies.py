@@ -154,7 +154,7 @@ def _operation(
         },
     }
     queries = _QUERIES.get(path, [_WAIT] if status == 202 else [])
-    parameters = [
+    parameters: list[dict[str, Any]] = [
         {"name": name, "in": "query", "description": text, "schema": {"type": kind}}
         for name, kind, text in queries
     ]

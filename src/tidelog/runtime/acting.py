@@ -243,16 +243,6 @@ class Actor:
         return details
 
 
-def act(
-    mailbox: Mailbox,
-    coordinator: DumpCoordinator,
-    catalogue: Catalogue,
-    captured: Sequence[str],
-) -> None:
-    """Act on the commands that wait."""
-    Actor(coordinator, catalogue, mailbox.state, captured).act(mailbox)
-
-
 def _details(dump: DumpState) -> dict[str, Any]:
     return {"dump_id": dump.dump_id, "tables": [table.table for table in dump.tables]}
 

@@ -34,6 +34,7 @@ from tidelog.model.records import Resume
 from tidelog.ports import SchemaSeen
 from tidelog.runtime.channels import Channels
 from tidelog.runtime.notifying import OnNotification
+from tidelog.runtime.serving import Serving, open_rest
 from tidelog.runtime.sources import open_log_reader, open_source
 from tidelog.sources.postgres.log_reader import PostgresLogReader
 from tidelog.state.sqlite import SqliteState
@@ -96,17 +97,21 @@ class Capture:
         def on_state(name: str, reason: str) -> None:
             on_status({"role": name, "reason": reason, "holder": self.holder})
 
+        rest = open_rest(config, election.leader)
+
         def open_session(keeper: LeaseKeeper) -> CaptureSession:
-            return self._open_session(state, keeper, on_status)
+            return self._open_session(state, keeper, on_status, rest)
 
         try:
+            rest.start()
             lead(election, open_session, stop, renew_every_s=lease_s / 4, on_state=on_state)
         finally:
+            rest.close()
             election.close()
             state.close()
 
     def _open_session(
-        self, state: SqliteState, keeper: LeaseKeeper, on_status: OnStatus
+        self, state: SqliteState, keeper: LeaseKeeper, on_status: OnStatus, rest: Serving
     ) -> CaptureSession:
         config, source = self.config, self.config.source
         path = str(config.log.path)
@@ -170,6 +175,7 @@ class Capture:
             channels.mailbox.forget_old_outcomes(int(time.time() * 1000))
 
         def close() -> None:
+            rest.stand_by()
             channels.close()
             writer.close()
 
@@ -208,6 +214,7 @@ class Capture:
         )
         try:
             channels.open(coordinator, parts.catalogue, session.status, engine.append_control)
+            rest.lead(channels.surface)
         except BaseException:
             session.close()
             raise

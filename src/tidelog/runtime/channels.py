@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tidelog.capture.dump_book import KEEP_FINISHED
 from tidelog.capture.dumps import DumpCoordinator
 from tidelog.capture.notifications import Notification
 from tidelog.config import Config
@@ -14,6 +15,9 @@ from tidelog.control.signals import SignalIntake, SignalTable
 from tidelog.ports import Catalogue, SignalSeen, SourceId, StateStore
 from tidelog.runtime.acting import Actor
 from tidelog.runtime.notifying import AppendControl, Notifier, OnNotification
+
+if TYPE_CHECKING:
+    from tidelog.control.rest import Surface
 
 
 class Channels:
@@ -67,6 +71,8 @@ class Channels:
     ) -> None:
         """Begin to hear and to tell."""
         self._append = append_control
+        self._status = status
+        self._coordinator = coordinator
         self._actor = Actor(
             coordinator,
             catalogue,
@@ -76,6 +82,17 @@ class Channels:
             notify=self._notifier.notify,
         )
         self._notifier.start()
+
+    def surface(self) -> Surface:
+        """What the HTTP interface shows, once open."""
+        from tidelog.control.rest import Surface
+
+        return Surface(
+            mailbox=self.mailbox,
+            status=self._status,
+            summary=lambda: self._coordinator.summary(finished=KEEP_FINISHED),
+            notifications=self._notifier.history,
+        )
 
     def act(self) -> None:
         """Take signals in, then act on the commands that wait."""

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,15 +117,15 @@ class Notifier:
     def _deliver(self, batch: list[Notification]) -> None:
         if self._to_log:
             for item in batch:
-                self._attempt("log", lambda item=item: notification_lines.info("%s", _line(item)))
+                self._attempt("log", partial(notification_lines.info, "%s", _line(item)))
         if self._file is not None:
             self._attempt("file", lambda: self._append_lines(batch))
         for item in batch:
             if self._append_control is not None:
                 value = {"type": "notification", "notification": item.to_json()}
-                self._attempt("eventlog", lambda value=value: self._append(value))
+                self._attempt("eventlog", partial(self._append, value))
             for place, callback in enumerate(self._callbacks):
-                self._attempt(f"callback {place}", lambda c=callback, item=item: c(item))
+                self._attempt(f"callback {place}", partial(callback, item))
 
     def _append(self, value: dict[str, Any]) -> None:
         assert self._append_control is not None

@@ -8,9 +8,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from tidelog.config import Rest
+from tidelog.config import Config, Rest
 from tidelog.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
@@ -22,6 +22,33 @@ logger = logging.getLogger(__name__)
 
 BIND_PATIENCE_S = 10.0
 STOP_S = 5.0
+
+
+class Serving(Protocol):
+    """What a capture tells its HTTP interface."""
+
+    def start(self) -> None: ...
+    def lead(self, surface: Callable[[], Surface]) -> None: ...
+    def stand_by(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def open_rest(config: Config, leader: Callable[[], str | None]) -> Serving:
+    """The HTTP interface that ``control.rest`` asks for, or one that does nothing.
+
+    Raises:
+        MissingExtraError: it is asked for, and starlette or uvicorn is not installed.
+    """
+    return NotServing() if config.control.rest is None else RestServer(config.control.rest, leader)
+
+
+class NotServing:
+    """No HTTP interface."""
+
+    def start(self) -> None: ...
+    def lead(self, surface: Callable[[], Surface]) -> None: ...
+    def stand_by(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class RestServer:
@@ -83,7 +110,7 @@ class RestServer:
         if not self._listen():
             logger.info("%s is taken, by the capture that leads as it seems", self._address())
 
-    def lead(self, surface: Surface) -> None:
+    def lead(self, surface: Callable[[], Surface]) -> None:
         """Answer for the capture of this process, which leads from now on.
 
         Raises:
@@ -97,7 +124,7 @@ class RestServer:
                     "port, or end that program"
                 )
             time.sleep(0.1)
-        self._surface = surface
+        self._surface = surface()
 
     def stand_by(self) -> None:
         """This process leads no more."""

@@ -187,8 +187,9 @@ fields.
 
 `raw`, records as they lie in the log: `offset`, `kind`, `schema_id`, `position`, `ordinal`, `xid`, `commit_ts`, `payload`,
 and `table` and `schema` (JSON). The [kinds](event-log-format.md#segments) are `insert`, `update`, `delete`, `truncate`,
-`dump_row`, `absent`, `message` and `control`. The latter two have a JSON payload, belong to no table and are given only without
-`table` and `tables`. A `message` is one of the application (`pg_logical_emit_message`); `tidelog log` prints it with `op` `m`. Its content is
+`dump_row`, `absent`, `message` and `control`. The latter two have a JSON payload. A `control` record marks where the dump of a
+table began or was complete, and comes with that table: [wait for a dump](../how-to/wait-for-a-dump.md). A `message` belongs to
+no table, and is given only without `table` and `tables`. It is of the application (`pg_logical_emit_message`); `tidelog log` prints it with `op` `m`; its content is
 in base64. The other shapes leave it out.
 
 `segments`, what the log holds, without reading it: `first`, `next`, `table`, `schema_ids`, `rows`, `bytes`, and `control`, the

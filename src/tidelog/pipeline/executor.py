@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -87,8 +87,11 @@ def _records(
     schemas: dict[int, TableSchema] | None,
     control: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Records of the wanted schemas; control records and the source's messages for ``raw`` only."""
-    wanted = None if schemas is None else schemas.keys()
+    """Records of the wanted schemas. For ``raw`` (``control``) also records about their dumps and,
+    if all are wanted, the source's messages.
+    """
+    wanted = None if schemas is None else {*schemas, 0} if control else schemas.keys()
+    tables = None if schemas is None else {str(schema.table) for schema in schemas.values()}
     for ref in refs:
         for batch in log.batches(ref, schema_ids=wanted):
             if not control and wanted is None:
@@ -99,8 +102,18 @@ def _records(
                 kinds = batch.column("kind").to_numpy()
                 if (kinds == Kind.MESSAGE).any():
                     batch = batch.filter(pa.array(kinds != Kind.MESSAGE))
+            elif tables is not None:
+                batch = batch.filter(_of_tables(batch, tables))
             if batch.num_rows:
                 yield batch
+
+
+def _of_tables(batch: pa.RecordBatch, tables: Collection[str]) -> pa.BooleanArray:
+    """bool[n]: row changes, which are of these tables, and records about dumps of them."""
+    keep = batch.column("schema_id").to_numpy() != 0
+    for place in np.flatnonzero(~keep).tolist():
+        keep[place] = shaping.control_table(batch, place) in tables
+    return pa.array(keep)
 
 
 def _blocks(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:

@@ -93,8 +93,17 @@ def _text(df: DataFrame, name: str, columns: Sequence[str]) -> Column:
     if len(found) != 1:
         how = "has more than one column" if found else "has no column"
         raise UsageError(f"the DataFrame {how} {name}; the key is ({', '.join(columns)})")
-    expression = _TEXTS.get(type(found[0]))
+    return as_text(name, found[0])
+
+
+def as_text(name: str, kind: t.DataType) -> Column:
+    """The column ``name`` of type ``kind`` as a text that the source's input functions read.
+
+    Raises:
+        UsageError: no key has a column of this type.
+    """
+    expression = _TEXTS.get(type(kind))
     if expression is None:
-        kind = found[0].simpleString()
-        raise UsageError(f"column {name}: values of type {kind} can't be part of a key")
+        spelled = kind.simpleString()
+        raise UsageError(f"column {name}: values of type {spelled} can't be part of a key")
     return f.expr(expression.format(c="`" + name.replace("`", "``") + "`"))

@@ -63,11 +63,20 @@ def key_struct(decoded: Decoded, kind: pa.StructType) -> pa.StructArray:
 def raw_batch(
     records: pa.RecordBatch, schema_of: Callable[[int], TableSchema], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Records as they are stored, with their table and schema (JSON)."""
+    """Records as they are stored, with their table and schema (JSON); control records with the
+    table that they are about.
+    """
     kinds, kind_at = np.unique(records.column("kind").to_numpy(), return_inverse=True)
     ids, id_at = np.unique(records.column("schema_id").to_numpy(), return_inverse=True)
     schemas = [schema_of(number) if number else None for number in ids.tolist()]
-    tables = [None if each is None else str(each.table) for each in schemas]
+    names = [None if each is None else str(each.table) for each in schemas]
+    tables = pa.array(names, pa.string()).take(pa.array(id_at))
+    ours = np.flatnonzero(ids[id_at] == 0) if 0 in ids else ()
+    if len(ours):
+        spelled = tables.to_pylist()
+        for place in ours:
+            spelled[place] = control_table(records, int(place))
+        tables = pa.array(spelled, pa.string())
     described = [None if each is None else json.dumps(each.to_json()) for each in schemas]
     arrays = [
         records.column("offset"),
@@ -78,10 +87,18 @@ def raw_batch(
         records.column("xid"),
         timestamps(records.column("commit_ts")),
         records.column("payload"),
-        pa.array(tables, pa.string()).take(pa.array(id_at)),
+        tables,
         pa.array(described, pa.string()).take(pa.array(id_at)),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def control_table(records: pa.RecordBatch, place: int) -> str | None:
+    """The table that the control record at ``place`` is about; None of another record."""
+    if records.column("kind")[place].as_py() != Kind.CONTROL:
+        return None
+    found: str | None = json.loads(records.column("payload")[place].as_py()).get("table")
+    return found
 
 
 def changes_batch(folded: KeyedChanges, schema: pa.Schema) -> pa.RecordBatch:

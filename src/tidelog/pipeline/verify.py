@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from tidelog.eventlog.layout import RECORD_SCHEMA
 from tidelog.model.records import LogBatch, binary_array
 from tidelog.model.schema import TableSchema
+from tidelog.pipeline.key_frames import as_text
 from tidelog.pipeline.shapes import row_type
 from tidelog.ports import ChunkReader, ChunkRequest
 from tidelog.wire.decode import decode
@@ -158,8 +159,9 @@ def compare(
         .when(f.col("l").isNull(), "surplus")
         .when(~f.col("l").eqNullSafe(f.col("r")), "different")
     )
+    texts = [as_text(f"k{i}", joined.schema[f"k{i}"].dataType) for i in range(len(key))]
     unequal = joined.select(
-        kind.alias("kind"), *[f.col(f"k{i}").cast("string") for i in range(len(key))]
+        kind.alias("kind"), *[text.alias(f"k{i}") for i, text in enumerate(texts)]
     ).where("kind is not null")
     found = unequal.persist()
     try:
@@ -225,7 +227,8 @@ def _of_keys(
     columns = ", ".join(f"w{i} string" for i in range(len(names)))
     wanted = f.broadcast(spark.createDataFrame(list(keys), columns))
     conditions = [
-        f.col(_q(name)).cast("string").eqNullSafe(wanted[f"w{i}"]) for i, name in enumerate(names)
+        as_text(name, frame.schema[name].dataType).eqNullSafe(wanted[f"w{i}"])
+        for i, name in enumerate(names)
     ]
     condition = conditions[0]
     for other in conditions[1:]:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot
+from tidelog.control.mailbox import new_id
 from tidelog.errors import EventLogError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
+from tidelog.model.schema import TableSchema
 from tidelog.runtime.asking import send_command
 from tidelog.runtime.piping import session
 from tidelog.sources.postgres.catalogue import PostgresCatalogue
@@ -84,7 +86,7 @@ def verify(config: Config, *, tables: Sequence[str] = (), repair: bool = False) 
                     report.note = report.note or BEHIND
                 found = report.to_json()
                 if report.keys and repair:
-                    found["repair"] = _repair(config, str(table), report.keys)
+                    found["repair"] = _repair(config, shape.schema, report.keys)
                 reports.append({"output": output.name, **found})
     finally:
         catalogue.close()
@@ -128,9 +130,16 @@ def _nothing_between(log: EventLog, start: int, end: int) -> bool:
     return start >= end or not any(ref.rows for ref in log.segments(start, end))
 
 
-def _repair(config: Config, table: str, keys: Sequence[tuple[str | None, ...]]) -> dict[str, Any]:
-    dump_id = f"repair-{int(time.time() * 1000)}"
-    texts = tuple(tuple(str(part) for part in key) for key in keys)
-    command = ExecuteSnapshot(dump_id=dump_id, tables=(table,), keys=texts)
+def _repair(
+    config: Config, schema: TableSchema, keys: Sequence[tuple[str | None, ...]]
+) -> dict[str, Any]:
+    dump_id = f"repair-{new_id().lower()}"
+    whole = [tuple(part for part in key if part is not None) for key in keys]
+    command = ExecuteSnapshot(
+        dump_id=dump_id,
+        tables=(str(schema.table),),
+        keys=tuple(key for key in whole if len(key) == len(schema.match_key)),
+        key_columns=schema.match_key,
+    )
     outcome = send_command(config, command, timeout_s=30)
     return {"dump_id": dump_id, "state": outcome["state"], "error": outcome["error"]}

@@ -141,6 +141,20 @@ def test_raw_rows_carry_payload_table_and_schema(built: BuiltLog, read: Callable
     assert rows[-1].table is None
 
 
+def test_raw_rows_of_a_table_come_with_the_marks_of_its_dumps(
+    built: BuiltLog, read: Callable[..., Any]
+) -> None:
+    fill(built)
+    for table in ("public.users", "public.other"):
+        built.control({"type": "dump-completed", "table": table})
+    rows = read(shape="raw", tables="public.us*").orderBy("offset").collect()
+    assert {row.table for row in rows} == {"public.users"}
+    assert [row.kind for row in rows].count("control") == 1
+    marked = read(shape="raw").where("kind = 'control'").orderBy("offset").collect()
+    assert [row.table for row in marked] == ["public.users", "public.other"]
+    assert {row.op for row in read(tables="public.us*").collect()} <= set("cudrt")
+
+
 def test_a_range_is_read_exactly(built: BuiltLog, read: Callable[..., Any]) -> None:
     fill(built)
     versions = [row.version for row in read().collect()]

@@ -1,0 +1,444 @@
+"""Capture from a physical standby: the log, chunks placed by snapshots, what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+from tests.integration.postgres.conftest import Capture, MemorySchemas, Row, rows_of
+
+from tidelog.errors import ChunkError, PreflightError
+from tidelog.model.schema import TableName
+from tidelog.ports import ChunkRequest, ChunkRows
+from tidelog.sources.postgres import standby
+from tidelog.sources.postgres.blocking import PostgresBlockingReader
+from tidelog.sources.postgres.catalogue import PostgresCatalogue
+from tidelog.sources.postgres.chunks import PostgresChunkReader
+from tidelog.sources.postgres.preflight import Preflight
+from tidelog.sources.postgres.snapshot import PgSnapshot, StandbySnapshot
+from tidelog.testing.postgres import PostgresServer
+from tidelog.testing.standby import PostgresStandby
+
+pytestmark = pytest.mark.integration
+
+Connection = psycopg.Connection[Any]
+T = TableName("public", "t")
+PUBLISH = (
+    "CREATE PUBLICATION tidelog FOR ALL TABLES WITH (publish_via_partition_root = true)",
+    "CREATE PUBLICATION tidelog_inserts WITH (publish = 'insert, truncate', "
+    "publish_via_partition_root = true)",
+)
+_numbers = itertools.count(1)
+
+
+@dataclass
+class Pair:
+    """A primary, its standby, and one database of them."""
+
+    primary: PostgresServer
+    standby: PostgresStandby
+    name: str
+    sql: Connection
+    captures: list[Capture] = field(default_factory=list)
+
+    @property
+    def dsn(self) -> str:
+        """On the standby."""
+        return self.standby.dsn(self.name)
+
+    def on_primary(self) -> Connection:
+        return psycopg.connect(self.primary.dsn(self.name), autocommit=True)
+
+    @contextmanager
+    def logging_snapshots(self) -> Iterator[None]:
+        """What an operator does while a slot is made on the standby."""
+        done = threading.Event()
+
+        def log() -> None:
+            while not done.wait(0.1):
+                self.primary.execute("SELECT pg_log_standby_snapshot()")
+
+        thread = threading.Thread(target=log)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def capture(self) -> Capture:
+        for statement in PUBLISH:
+            self.sql.execute(statement.encode())
+        self.standby.replayed()
+        capture = self.reading(strategy="snapshot")
+        with self.logging_snapshots():
+            capture.start()
+        return capture
+
+    def reading(self, **options: Any) -> Capture:
+        self.captures.append(Capture(self.dsn, options=options))
+        return self.captures[-1]
+
+
+@pytest.fixture(scope="module", params=[16, 18])
+def servers(request: pytest.FixtureRequest) -> Iterator[tuple[PostgresServer, PostgresStandby]]:
+    settings = {"max_prepared_transactions": 20, "wal_sender_timeout": 0}
+    with (
+        PostgresServer(request.param, settings) as primary,
+        PostgresStandby(primary, {"max_standby_streaming_delay": "300ms"}) as standby,
+    ):
+        yield primary, standby
+
+
+@pytest.fixture
+def pair(servers: tuple[PostgresServer, PostgresStandby]) -> Iterator[Pair]:
+    primary, standby = servers
+    name = f"standby_{next(_numbers)}"
+    primary.create_database(name)
+    standby.replayed()
+    with psycopg.connect(primary.dsn(name), autocommit=True) as sql:
+        pair = Pair(primary, standby, name, sql)
+        yield pair
+    for capture in pair.captures:
+        capture.reader.close()
+    slots = "SELECT slot_name FROM pg_replication_slots WHERE database = "
+    for (slot,) in standby.execute(f"{slots} '{name}'"):
+        standby.execute(f"SELECT pg_drop_replication_slot('{slot}')")
+    primary.drop_database(name)
+    standby.replayed()
+
+
+def passed(capture: Capture, position: int, timeout_s: float = 30) -> None:
+    """Return once the log has come that far."""
+    capture.until(lambda: any(r.acknowledge >= position for r in capture.resumes[-1:]), timeout_s)
+
+
+def reader_on(pair: Pair, schemas: MemorySchemas | None = None) -> PostgresChunkReader:
+    return PostgresChunkReader(pair.dsn, schemas or MemorySchemas(), strategy="snapshot")
+
+
+def key_of(row: Row) -> str:
+    image = row.new or row.old
+    assert image is not None
+    return str(image["id"])
+
+
+def state_before(rows: list[Row], position: int) -> dict[str, str]:
+    state: dict[str, str] = {}
+    for row in rows:
+        if row.position < position:
+            if row.new is None:
+                del state[key_of(row)]
+            else:
+                state[key_of(row)] = str(row.new["v"])
+    return state
+
+
+def wrong_keys(
+    chunk: ChunkRows, snapshot: PgSnapshot, rows: list[Row], schemas: MemorySchemas
+) -> set[str]:
+    """Keys for which the log up to the emission point, then the chunk's rows that no record
+    supersedes, would not be the state at that point.
+    """
+    assert chunk.emit_at is not None
+    emitted = [row for row in rows if row.position < chunk.emit_at]
+    seen = snapshot.visible(np.array([row.xid for row in emitted], np.int64))
+    superseded = {key_of(row) for row, visible in zip(emitted, seen, strict=True) if not visible}
+    found = {key_of(row): str((row.new or {})["v"]) for row in rows_of(chunk.rows, schemas)}
+    state = state_before(rows, chunk.emit_at)
+    keys = (set(state) | set(found)) - superseded
+    return {key for key in keys if state.get(key) != found.get(key)}
+
+
+# ---------------------------------------------------------------- chunks
+
+
+def write(connect: Callable[[], Connection], writer: int, stop: threading.Event) -> None:
+    """Short and long transactions of one writer: savepoints, rollbacks, two phases."""
+    chance = random.Random(writer)
+    values = itertools.count(1)
+    with connect() as connection:
+        while not stop.is_set():
+            connection.execute("BEGIN")
+            for _ in range(chance.randint(1, 4)):
+                key = writer * 100 + chance.randrange(5)
+                connection.execute("SAVEPOINT s")
+                if chance.random() < 0.2:
+                    connection.execute("DELETE FROM t WHERE id = %s", (key,))
+                else:
+                    connection.execute(
+                        "INSERT INTO t VALUES (%s, %s) ON CONFLICT (id) DO UPDATE SET "
+                        "v = excluded.v",
+                        (key, next(values)),
+                    )
+                if chance.random() < 0.2:
+                    connection.execute("ROLLBACK TO s")
+            if chance.random() < 0.05:
+                time.sleep(0.3)
+            end = chance.random()
+            if end < 0.1:
+                connection.execute("ROLLBACK")
+            elif end < 0.2:
+                connection.execute(f"PREPARE TRANSACTION 'p{writer}'")
+                time.sleep(0.02)
+                connection.execute(f"COMMIT PREPARED 'p{writer}'")
+            else:
+                connection.execute("COMMIT")
+
+
+def test_chunks_fit_the_log_while_the_primary_is_written_to(pair: Pair) -> None:
+    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    capture = pair.capture()
+    schemas = MemorySchemas()
+    reader = reader_on(pair, schemas)
+    stop = threading.Event()
+    threads = [threading.Thread(target=write, args=(pair.on_primary, n, stop)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    chunks: list[ChunkRows] = []
+    failed: list[str] = []
+    deadline = time.monotonic() + 6
+    try:
+        while time.monotonic() < deadline:
+            try:
+                chunks.append(reader.read(ChunkRequest(T, limit_rows=1000)))
+            except ChunkError as error:
+                failed.append(str(error))
+            finally:
+                reader.release()
+            capture.poll(0.001)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(30)
+    reader.close()
+    pair.standby.replayed()
+    with psycopg.connect(pair.dsn) as there:
+        row = there.execute("SELECT pg_last_wal_replay_lsn() - '0/0'::pg_lsn").fetchone()
+    assert row is not None
+    passed(capture, int(row[0]))
+    rows = capture.rows
+    assert len(rows) > 500
+    assert len(chunks) > 50
+    assert all("recovery" in error for error in failed)
+    for chunk in chunks:
+        assert isinstance(chunk.snapshot, StandbySnapshot)
+        assert not wrong_keys(chunk, chunk.snapshot, rows, schemas)
+
+
+class CommittedMeanwhile(PostgresChunkReader):
+    """A transaction of the primary commits, and is replayed, between snapshot and position."""
+
+    meanwhile: Callable[[], None]
+
+    def _emission_point(self, connection: Connection) -> int:
+        self.meanwhile()
+        return super()._emission_point(connection)
+
+
+@pytest.mark.parametrize("how", ["plain", "savepoint", "prepared"])
+def test_transaction_open_on_the_primary_supersedes_what_the_standby_read(
+    how: str, pair: Pair
+) -> None:
+    """``pg_visible_in_snapshot`` says of it that it was visible."""
+    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    pair.sql.execute("INSERT INTO t VALUES (1, 1), (2, 1)")
+    capture = pair.capture()
+    open_ = pair.on_primary()
+    open_.execute("BEGIN")
+    if how == "savepoint":
+        open_.execute("SAVEPOINT s")
+    open_.execute("UPDATE t SET v = 2 WHERE id = 1")
+    pair.sql.execute("INSERT INTO t VALUES (3, 1)")  # a later one is over already
+    if how == "prepared":
+        open_.execute("PREPARE TRANSACTION 'p'")
+    pair.standby.replayed()
+
+    def commit() -> None:
+        open_.execute("COMMIT PREPARED 'p'" if how == "prepared" else "COMMIT")
+        pair.standby.replayed()
+
+    schemas = MemorySchemas()
+    reader = CommittedMeanwhile(pair.dsn, schemas, strategy="snapshot")
+    reader.meanwhile = commit
+    chunk = reader.read(ChunkRequest(T))
+    reader.release()
+    reader.close()
+    open_.close()
+    emit_at = chunk.emit_at
+    assert emit_at is not None
+    passed(capture, emit_at)
+    snapshot = chunk.snapshot
+    assert isinstance(snapshot, StandbySnapshot)
+    # Rows 1 and 2 are from before the slot.
+    rows = [Row("public.t", "I", 0, 0, 0, {"id": str(key), "v": "1"}) for key in (1, 2)]
+    rows += capture.rows
+    assert not wrong_keys(chunk, snapshot, rows, schemas)
+    as_primary = PgSnapshot(snapshot.xmin, snapshot.xmax, snapshot.xip)
+    assert wrong_keys(chunk, as_primary, rows, schemas) == {"1"}
+
+
+def test_emission_point_is_reached_without_traffic(pair: Pair) -> None:
+    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    capture = pair.capture()
+    pair.sql.execute("INSERT INTO t VALUES (1, 1)")
+    pair.standby.replayed()
+    reader = reader_on(pair)
+    for _ in range(3):
+        chunk = reader.read(ChunkRequest(T))
+        reader.release()
+        emit_at = chunk.emit_at
+        assert emit_at is not None
+        passed(capture, emit_at, 5)
+    assert [row.kind for row in capture.rows] == ["I"]
+    assert isinstance(reader.current_snapshot(), StandbySnapshot)
+    reader.close()
+
+
+def test_conflict_with_recovery_fails_the_chunk_alone(pair: Pair) -> None:
+    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    pair.standby.replayed()
+    reader = reader_on(pair)
+    reader.read(ChunkRequest(T))
+    pair.sql.execute("ALTER TABLE t ALTER v TYPE bigint")
+    time.sleep(1.0)  # more than max_standby_streaming_delay
+    with pytest.raises(ChunkError):
+        reader.read(ChunkRequest(T))
+    reader.release()
+    pair.standby.replayed()
+    chunk = reader.read(ChunkRequest(T))
+    assert chunk.schema.columns[1].type_name == "bigint"
+    reader.release()
+    reader.close()
+
+
+def test_blocking_snapshot_stands_at_a_position_of_the_standbys_log(pair: Pair) -> None:
+    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    capture = pair.capture()
+    stop = threading.Event()
+    threads = [threading.Thread(target=write, args=(pair.on_primary, n, stop)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    schemas = MemorySchemas()
+    reader = PostgresBlockingReader(pair.dsn, schemas, tables=[T])
+    try:
+        with pair.logging_snapshots():
+            position = reader.begin(20)
+        chunk = reader.read(ChunkRequest(T, limit_rows=1000))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(30)
+        reader.close()
+    pair.sql.execute("INSERT INTO t VALUES (-1, 0)")
+    capture.until(lambda: bool(capture.rows) and key_of(capture.rows[-1]) == "-1")
+    found = {key_of(row): str((row.new or {})["v"]) for row in rows_of(chunk.rows, schemas)}
+    assert found == state_before(capture.rows, position)
+
+
+# ---------------------------------------------------------------- set-up
+
+
+def test_marks_are_refused_on_a_standby(pair: Pair) -> None:
+    capture = pair.reading()
+    with pytest.raises(PreflightError, match=r"set source\.watermarks: snapshot"):
+        capture.start()
+
+
+def test_unpublished_tables_are_named_with_the_sql_that_publishes_them(pair: Pair) -> None:
+    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    pair.sql.execute("CREATE TABLE keyless (v int)")
+    pair.standby.replayed()
+    capture = pair.reading(strategy="snapshot")
+    with pytest.raises(PreflightError, match="CREATE PUBLICATION") as error:
+        capture.start()
+    statements = str(error.value)[str(error.value).index("CREATE") :]
+    pair.sql.execute(statements.encode())
+    pair.standby.replayed()
+    with pair.logging_snapshots():
+        capture.start()
+    pair.sql.execute("INSERT INTO t VALUES (1, 1)")
+    pair.sql.execute("INSERT INTO keyless VALUES (1)")
+    capture.until(lambda: len(capture.rows) == 2)
+
+
+def test_waiting_for_the_primary_is_explained(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(standby, "HINT_AFTER_S", 0.01)
+    with caplog.at_level(logging.WARNING):
+        pair.capture()
+    assert "run on the primary: SELECT pg_log_standby_snapshot()" in caplog.text
+
+
+def test_check_says_what_a_standby_needs(pair: Pair) -> None:
+    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    pair.standby.replayed()
+    found = {finding.name: finding for finding in Preflight(pair.dsn).check()}
+    assert found["standby"].level == "fail"
+    assert found["standby"].fix == "source.watermarks: snapshot"
+    found = {f.name: f for f in Preflight(pair.dsn, strategy="snapshot").check()}
+    assert found["standby"].level == "ok"
+    assert found["publication"].level == "fail"
+    assert "watermark table" not in found
+    pair.sql.execute(found["publication"].fix.encode())
+    pair.standby.replayed()
+    findings = Preflight(pair.dsn, strategy="snapshot").check()
+    assert not [finding for finding in findings if finding.level == "fail"]
+
+
+def test_position_is_what_is_replayed(pair: Pair) -> None:
+    catalogue = PostgresCatalogue(pair.dsn)
+    before = catalogue.position()
+    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    pair.standby.replayed()
+    assert catalogue.position() > before
+    assert catalogue.tables(["public.*"]) == [T]
+    catalogue.close()
+
+
+# ---------------------------------------------------------------- promotion
+
+
+@pytest.mark.parametrize("version", [16, 18])
+def test_promoted_standby_goes_on(version: int) -> None:
+    with PostgresServer(version) as primary, PostgresStandby(primary) as standby_:
+        with psycopg.connect(primary.dsn(), autocommit=True) as sql:
+            sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+            pair = Pair(primary, standby_, "postgres", sql)
+            capture = pair.capture()
+            sql.execute("INSERT INTO t VALUES (1, 1)")
+        capture.until(lambda: len(capture.rows) == 1)
+        reader = reader_on(pair)
+        assert isinstance(reader.read(ChunkRequest(T)).snapshot, StandbySnapshot)
+        reader.release()
+        standby_.replayed()
+        standby_.promote()
+        standby_.execute("INSERT INTO t VALUES (2, 1)")
+        chunk = reader.read(ChunkRequest(T))
+        reader.release()
+        reader.close()
+        assert not isinstance(chunk.snapshot, StandbySnapshot)
+        assert len(chunk.rows) == 2
+        emit_at = chunk.emit_at
+        assert emit_at is not None
+        passed(capture, emit_at)
+        assert [key_of(row) for row in capture.rows] == ["1", "2"]
+        resume = capture.resumes[-1]
+        capture.reader.close()
+        again = Capture(pair.dsn, schemas=capture.schemas, options={"strategy": "snapshot"})
+        again.start(resume)
+        standby_.execute("INSERT INTO t VALUES (3, 1)")
+        again.until(lambda: len(again.rows) == 1)
+        assert key_of(again.rows[0]) == "3"
+        again.reader.close()

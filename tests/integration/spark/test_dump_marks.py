@@ -1,0 +1,88 @@
+"""What a program of one's own sees of a dump's end: the example of the docs, run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.spark.conftest import Lake
+
+from tidelog.pipeline import register
+from tidelog.pipeline.log_lines import events
+from tidelog.ports import OutputBatch
+from tidelog.testing.build_log import BuiltLog
+
+pytestmark = [pytest.mark.spark]
+
+PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "how-to" / "wait-for-a-dump.md"
+
+
+def dumped(built: BuiltLog) -> int:
+    """A dump of two tables; the version of the record that ends that of ``public.orders``."""
+    versions = []
+    for name in ("public.orders", "public.lines"):
+        table = built.table(name, {"id": "int64"})
+        record = {"dump_id": "d", "table": name}
+        started = built.control({"type": "dump-started", **record})
+        built.chunk(table, [["1"]])
+        place = {"first_offset": started.first, "delete_absent": True}
+        versions.append(built.control({"type": "dump-completed", **record, **place}).first)
+    return versions[0]
+
+
+def test_example_of_the_docs_finds_the_end_of_a_dump(
+    spark: Any, built: BuiltLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = dumped(built)
+    register(spark)
+    [example] = [
+        block
+        for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+        if "def follow" in block
+    ]
+    names: dict[str, Any] = {}
+    exec(example, names)
+    query = names["follow"](spark, built.path, str(tmp_path / "checkpoint"))
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    said = f"public.orders is complete as of version {version}"
+    assert capsys.readouterr().out.splitlines() == [said]
+
+
+def test_output_is_told_the_version_from_which_it_is_complete(built: BuiltLog, lake: Lake) -> None:
+    version = dumped(built)
+    batches: list[OutputBatch] = []
+    output = lake.output()
+    write: Callable[[OutputBatch], None] = output.write
+
+    def observed(batch: OutputBatch) -> None:
+        batches.append(batch)
+        write(batch)
+
+    output.write = observed  # type: ignore[method-assign]
+    done = lake.run(output=output)
+    completed = {each.table: each for batch in batches for each in batch.completed}
+    assert completed["public.orders"].version == version
+    assert done > completed["public.lines"].version > version
+
+
+def test_marks_stand_among_the_changes_if_asked_for(built: BuiltLog) -> None:
+    version = dumped(built)
+    log = built.log
+    end = log.latest_offset()
+
+    def ops(table: str | None, **options: Any) -> list[str]:
+        found = list(events(log, built.path, 0, end, table, **options))
+        assert [e["version"] for e in found] == sorted(e["version"] for e in found)
+        return [event["op"] for event in found]
+
+    assert ops(None) == ["r", "r"]
+    assert ops("public.orders", dumps=True) == ["dump", "r", "dump"]
+    assert ops(None, dumps=True) == ["dump", "r", "dump"] * 2
+    marks = list(events(log, built.path, version, version + 1, None, dumps=True))
+    assert [(m["table"], m["dump"]["type"]) for m in marks] == [("public.orders", "dump-completed")]

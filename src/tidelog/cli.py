@@ -370,6 +370,48 @@ def status(config: ConfigFile, as_json: Json = False) -> None:
 
 
 @app.command()
+def watch(
+    config: Annotated[
+        Path | None,
+        typer.Argument(metavar="[CONFIG]", help="The configuration file; not with --replay."),
+    ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Append each status to FILE, a JSON line each."),
+    ] = None,
+    replay: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Play a recorded run; needs no server.")
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Show one picture (of a recording: the last) and end.")
+    ] = False,
+    speed: Annotated[
+        float, typer.Option(min=0.01, metavar="X", help="How many times as fast to replay.")
+    ] = 1.0,
+    as_json: Json = False,
+) -> None:
+    """Show the log in motion: open windows, chunks, superseded rows, throttle and lag."""
+    from tidelog import watching
+
+    if (config is None) == (replay is None):
+        raise UsageError("give a configuration, or --replay FILE")
+    with stopping() as stop:
+        if replay is not None:
+            if record is not None or as_json:
+                raise UsageError(
+                    "--replay plays a recording; --record and --json do not go with it"
+                )
+            watching.replay(replay, stop, speed=speed, once=once)
+            return
+        assert config is not None
+        loaded = _load(config)
+        from tidelog import runtime
+
+        with runtime.StatusFeed(loaded) as feed:
+            watching.watch(feed.latest, stop, record=record, once=once, as_json=as_json)
+
+
+@app.command()
 def log(
     config: ConfigFile,
     table: Annotated[

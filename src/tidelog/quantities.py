@@ -75,3 +75,14 @@ def format_bytes(count: int) -> str:
             value = count / factor
             return f"{value:.0f}{unit}" if value == int(value) else f"{value:.1f}{unit}"
     return f"{count}B"
+
+
+def brief_span(milliseconds: float) -> str:
+    """A time to look at, three digits of it: ``42ms``, ``1.25s``, ``7min``, ``2.5h``."""
+    if milliseconds < 1000:
+        return f"{milliseconds:.0f}ms"
+    seconds = milliseconds / 1000
+    if seconds < 100:
+        return f"{seconds:.3g}s"
+    minutes = seconds / 60
+    return f"{minutes:.0f}min" if minutes < 100 else f"{minutes / 60:.1f}h"

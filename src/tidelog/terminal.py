@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 PLAIN_INTERVAL_S = 10.0
+MOMENTS = frozenset({"events", "windows"})
+STATUS_FIELDS = frozenset({"capture", "dumps", "dump_options"})
 _SIGNS = {"ok": ("32", "✓"), "warning": ("33", "!"), "error": ("31", "✗")}
 
 # ---------------------------------------------------------------- lines
@@ -70,7 +72,7 @@ def show(document: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         emit(document)
     elif sys.stdout.isatty():
-        _console().print(_view(document))
+        _console().print(_picture(document))
     else:
         for line in plain_lines(document):
             say(line)
@@ -108,7 +110,7 @@ def any_error(findings: Sequence[Mapping[str, Any]]) -> bool:
 
 def plain_lines(document: Mapping[str, Any]) -> Iterator[str]:
     """``name: value`` a line; the elements of a list of dicts one a line."""
-    for name, value in _flat(document):
+    for name, value in _without_moments(document):
         if _is_table(value):
             yield from _row_lines(name, value)
         else:
@@ -172,7 +174,7 @@ class Progress:
         if self._quiet:
             return
         if self._live is not None:
-            self._live.update(_view(document, self._title))
+            self._live.update(_picture(document, self._title))
             return
         now = time.monotonic()
         self._pending = document
@@ -232,6 +234,27 @@ def _rich_text(name: str, value: Any) -> str:
     return escape(_text(name, value))
 
 
+def _without_moments(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """As `_flat`, without what `tidelog watch` shows: hundreds of events say nothing as lines."""
+    for name, value in _flat(document):
+        if name.rpartition(".")[2] not in MOMENTS:
+            yield name, value
+
+
+def _picture(document: Mapping[str, Any], title: str = "") -> Group:
+    """Capture's status, alone or beside the pipeline's, has a view of its own; the rest follows."""
+    from rich.console import Group
+
+    status = document if document.keys() >= STATUS_FIELDS else document.get("capture")
+    if not isinstance(status, Mapping) or not status.keys() >= STATUS_FIELDS:
+        return _view(document, title)
+    from tidelog.watch_view import SHOWN, summary
+
+    hidden = SHOWN if status is document else {"capture"}
+    rest = {name: value for name, value in document.items() if name not in hidden}
+    return Group(summary(status, _console().width), *([_view(rest)] if rest else []))
+
+
 def _view(document: Mapping[str, Any], title: str = "") -> Group:
     """Scalars as names and values, then each list of dicts as a table."""
     from rich.console import Group
@@ -241,7 +264,7 @@ def _view(document: Mapping[str, Any], title: str = "") -> Group:
     facts.add_column(style="dim")
     facts.add_column()
     tables: list[Table] = []
-    for name, value in _flat(document):
+    for name, value in _without_moments(document):
         if _is_table(value):
             tables.extend(_tables(name, value))
         else:

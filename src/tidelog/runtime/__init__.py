@@ -9,11 +9,13 @@ from tidelog.runtime.finalizing import wait_finalized
 from tidelog.runtime.key_scope import missing_keys, store_key_file
 from tidelog.runtime.piping import pipeline, run, start_spark
 from tidelog.runtime.repairing import repair
+from tidelog.runtime.watching import StatusFeed
 
 __all__ = [
     "Capture",
     "Engine",
     "OnStatus",
+    "StatusFeed",
     "capture",
     "check",
     "dump_wait",

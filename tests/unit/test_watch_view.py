@@ -1,0 +1,292 @@
+"""`tidelog watch` and `tidelog status`: what a status document looks like, and recordings of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from tidelog import terminal, watching
+from tidelog.cli import main
+from tidelog.errors import UsageError
+from tidelog.watch_view import frame, summary
+from tidelog.window_lanes import Lane, bar, lanes_of
+
+NOW_MS = 1_700_000_010_000
+T = "public.orders"
+
+
+def status(**changes: Any) -> dict[str, Any]:
+    """A status as capture publishes it while a dump runs."""
+    table = {
+        "table": T, "status": "running", "reason": "", "where": None, "key_count": 0,
+        "keys_read": 0, "keys_absent": 0, "chunks": 40, "chunks_voided": 1, "rows_read": 400_000,
+        "rows_superseded": 1234, "estimated_rows": 1_000_000, "failed_ranges": 0,
+    }  # fmt: skip
+    document: dict[str, Any] = {
+        "leader": "db-host:77",
+        "epoch": 3,
+        "updated_ms": NOW_MS,
+        "lag_bytes": 3 << 20,
+        "capture": {
+            "position": 123_456, "records": 50_000, "segments": 77, "next_offset": 9_876_543,
+            "buffer_bytes": 1 << 20, "open_windows": 2, "retained_bytes": 4096, "held": False,
+        },
+        "dump_options": {"chunk_rows": 10_000, "parallelism": 4},
+        "readers_busy": 2,
+        "throttle": {
+            "settings": {
+                "delay_ms": 0, "rows_per_second": 0, "max_lag_bytes": 256 << 20,
+                "max_replica_lag_ms": 10_000, "max_select_ms": 2_000,
+            },
+            "observed": {"lag_bytes": 3 << 20, "replica_lag_ms": None, "select_ms": 120},
+            "decision": {
+                "limited_by": None, "parallelism_share": 1.0, "pause_ms": 0, "reason": "",
+            },
+        },
+        "windows": [
+            {"chunk": "cccccccc", "table": T, "state": "reading", "age_ms": 500},
+            {"chunk": "dddddddd", "table": T, "state": "read", "age_ms": 1500},
+        ],
+        "events": [
+            event("aaaaaaaa", "begun", 4000),
+            event("aaaaaaaa", "read", 3000, rows=10_000),
+            event("aaaaaaaa", "durable", 2000, rows=10_000, superseded=321),
+            event("bbbbbbbb", "begun", 2500),
+            event("bbbbbbbb", "voided", 1000),
+            event("dddddddd", "begun", 1500),
+            event("dddddddd", "read", 700, rows=9000),
+            event("cccccccc", "begun", 500),
+        ],
+        "dumps": [{"dump_id": "d1", "status": "running", "mode": "incremental", "tables": [table]}],
+    }  # fmt: skip
+    return {**document, **changes}
+
+
+def event(chunk: str, kind: str, before_ms: int, **numbers: int) -> dict[str, Any]:
+    return {"at_ms": NOW_MS - before_ms, "chunk": chunk, "table": T, "event": kind, **numbers}
+
+
+def text_of(picture: RenderableType, width: int = 120) -> str:
+    console = Console(record=True, width=width, file=io.StringIO(), highlight=False)
+    console.print(picture)
+    return console.export_text()
+
+
+# ---------------------------------------------------------------- the frame
+
+
+def test_a_frame_shows_log_readers_windows_dumps_and_events() -> None:
+    text = text_of(frame([status()], NOW_MS, width=120))
+    for expected in (
+        "leader db-host:77", "epoch 3", "position 123,456", "behind the source 3MiB",
+        "readers 2 busy of 4", "chunk 10,000 rows", "log lag", "3MiB/256MiB", "120ms/2s",
+        "nothing is beyond its limit", "1,000,000", "40%", "321 superseded", "voided",
+        "waits for high", "−321",
+    ):  # fmt: skip
+        assert expected in text, text
+    assert max(len(line) for line in text.splitlines()) <= 120
+
+
+def test_the_throttle_s_decision_is_told_with_its_reason() -> None:
+    limited = status()
+    limited["throttle"]["decision"] = {
+        "limited_by": "replica_lag", "parallelism_share": 0.25, "pause_ms": 1600,
+        "reason": "a replica of the source is further behind than max_replica_lag_ms",
+    }  # fmt: skip
+    for picture in (frame([limited], NOW_MS), summary(limited)):
+        text = text_of(picture, 160)
+        assert "a replica of the source is further behind" in text
+        assert "25% of the readers" in text
+        assert "a pause of 1.6s" in text
+        assert "2 busy of 1 (parallelism 4)" in text, text
+
+
+def test_rates_come_from_the_documents_before() -> None:
+    history = []
+    for second in range(6):
+        document = status(updated_ms=NOW_MS + second * 1000)
+        document["capture"] = {**document["capture"], "records": 1000 * second}
+        table = {**document["dumps"][0]["tables"][0], "rows_read": 100_000 + 20_000 * second}
+        document["dumps"] = [{**document["dumps"][0], "tables": [table]}]
+        history.append(document)
+    text = text_of(frame(history, NOW_MS + 5000))
+    assert "a second 1,000" in text
+    assert re.search(r"20,000 .* ≈40s", text), text
+
+
+def test_what_a_document_lacks_is_left_out() -> None:
+    old: dict[str, Any] = {
+        "leader": None,
+        "capture": {"position": 5},
+        "updated_ms": NOW_MS,
+        "dumps": [],
+    }
+    for document in (old, {"leader": None, "capture": None}, {"updated_ms": 1}):
+        text = text_of(frame([document], NOW_MS))
+        assert "no capture leads" in text
+        assert "no dumps" in text
+        text_of(summary(document))
+
+
+def test_an_old_status_says_how_old_it_is() -> None:
+    assert "as of 60s ago" in text_of(frame([status()], NOW_MS + 60_000))
+
+
+def test_names_are_not_taken_for_markup() -> None:
+    document = status()
+    document["dumps"][0]["tables"][0]["table"] = "public.[red]"
+    document["events"] = [{**event("aaaaaaaa", "read", 5, rows=1), "table": "public.[red]"}]
+    assert text_of(frame([document], NOW_MS)).count("public.[red]") == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"where": "(condition)"}, "?"),
+        ({"key_count": 200, "keys_read": 50}, "25%"),
+        ({"rows_read": 5_000_000}, "99%"),
+        ({"status": "done"}, "100%"),
+        ({"failed_ranges": 2}, "2 key ranges could not be read"),
+        ({"status": "failed", "reason": "it has no primary key"}, "it has no primary key"),
+        ({"keys_absent": 7}, "7 keys were not in the table"),
+    ],
+)
+def test_progress_of_a_table(changes: dict[str, Any], expected: str) -> None:
+    document = status()
+    document["dumps"][0]["tables"][0].update(changes)
+    assert expected in text_of(summary(document))
+
+
+def test_a_paused_dump_says_so() -> None:
+    document = status()
+    document["dumps"][0]["status"] = "paused"
+    assert "paused" in text_of(summary(document))
+
+
+# ---------------------------------------------------------------- windows
+
+
+def test_windows_are_lanes_from_low_to_high() -> None:
+    lanes = {lane.chunk: lane for lane in lanes_of(status())}
+    assert list(lanes) == ["aaaaaaaa", "bbbbbbbb", "dddddddd", "cccccccc"]
+    assert (lanes["aaaaaaaa"].end, lanes["aaaaaaaa"].superseded) == ("durable", 321)
+    assert lanes["bbbbbbbb"].end == "voided"
+    assert lanes["dddddddd"].ended_ms is None
+    assert lanes["cccccccc"].read_ms is None
+
+
+def test_a_window_that_is_neither_open_nor_ended_is_not_shown() -> None:
+    assert "cccccccc" not in {lane.chunk for lane in lanes_of(status(windows=[]))}
+
+
+def test_a_window_older_than_the_events_is_shown() -> None:
+    assert [lane.chunk for lane in lanes_of(status(events=[]))] == ["dddddddd", "cccccccc"]
+
+
+@pytest.mark.parametrize(
+    ("lane", "expected"),
+    [
+        (Lane("a", T, 0, 400, 1000, "durable"), "[━━━╌╌╌╌╌]"),
+        (Lane("a", T, 500), "    [━━━━▶"),
+        (Lane("a", T, 0, None, 500, "voided"), "[━━━✗     "),
+        (Lane("a", T, -9000, 400, 1000, "durable"), "━━━━╌╌╌╌╌]"),
+        (Lane("a", T, 1000, 1000, 1000, "durable"), "         ]"),
+    ],
+)
+def test_a_bar(lane: Lane, expected: str) -> None:
+    drawn = bar(lane, 1000, 1000, 10).plain
+    assert drawn == expected
+
+
+# ---------------------------------------------------------------- recordings
+
+
+def test_a_run_is_recorded_and_played_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.jsonl"
+    documents = iter([None, status(), status(), status(updated_ms=NOW_MS + 1000)])
+    stop = threading.Event()
+
+    def ask() -> dict[str, Any] | None:
+        try:
+            return next(documents)
+        except StopIteration:
+            stop.set()
+            return None
+
+    watching.watch(ask, stop, record=file, once=False, as_json=False)
+    assert [json.loads(line)["updated_ms"] for line in file.read_text().splitlines()] == [
+        NOW_MS,
+        NOW_MS + 1000,
+    ]
+    capsys.readouterr()
+    begun = time.monotonic()
+    watching.replay(file, threading.Event(), speed=10, once=False)
+    assert time.monotonic() - begun >= 0.1
+    main_exit(["watch", "--replay", str(file), "--once"], 0)
+    assert "400,000" in capsys.readouterr().out
+
+
+def main_exit(arguments: list[str], code: int) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == code
+
+
+def test_json_gives_each_document_once(capsys: pytest.CaptureFixture[str]) -> None:
+    watching.watch(status, threading.Event(), record=None, once=True, as_json=True)
+    assert json.loads(capsys.readouterr().out) == status()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "holds no status"), (b"{}\n", ":1: not a status"), (b'{"updated_ms": 1}\nx\n', ":2: ")],
+)
+def test_a_file_that_is_no_recording_is_refused(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    file = tmp_path / "run.jsonl"
+    file.write_bytes(content)
+    with pytest.raises(UsageError, match=message):
+        watching.replay(file, threading.Event(), speed=1000, once=True)
+
+
+def test_a_recording_that_was_cut_off_plays_to_its_last_whole_line(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    file.write_text(json.dumps(status()) + '\n{"updated_m')
+    assert len(list(watching.recorded(file))) == 1
+
+
+def test_a_missing_recording_or_configuration_is_bad_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main_exit(["watch", "--replay", str(tmp_path / "none")], 2)
+    main_exit(["watch"], 2)
+    main_exit(["watch", "x.yaml", "--replay", "y"], 2)
+    assert "give a configuration, or --replay FILE" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- status
+
+
+def test_plain_status_leaves_single_events_out() -> None:
+    lines = list(terminal.plain_lines(status()))
+    assert not any(line.startswith(("events", "windows")) for line in lines)
+    assert "throttle.decision.parallelism_share: 1" in lines
+    running = {"capture": status(), "pipeline": {"rows": 5}}
+    assert not any("events" in line for line in terminal.plain_lines(running))
+
+
+def test_status_beside_the_pipeline_s_is_drawn_too() -> None:
+    text = text_of(terminal._picture({"capture": status(), "pipeline": {"rows": 54321}}))
+    assert "400,000" in text
+    assert "54,321" in text

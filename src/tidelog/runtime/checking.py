@@ -25,6 +25,8 @@ def check(config: Config) -> list[dict[str, Any]]:
         publication=source.publication,
         tables=source.tables,
         watermark_schema=source.watermark_schema,
+        strategy=source.watermarks,
+        signal_table=source.signal_table,
         keys=source.keys,
     ).check()
     findings = [

@@ -98,7 +98,13 @@ def open_source(config: Config, registry: SchemaRegistry) -> SourceParts:
             return publications.sync(connection)
 
     return SourceParts(
-        catalogue=PostgresCatalogue(dsn, own_schemas=[source.watermark_schema], keys=source.keys),
+        catalogue=PostgresCatalogue(
+            dsn,
+            own_schemas=[source.watermark_schema],
+            own_tables=[source.signal_table] if source.signal_table else (),
+            keys=source.keys,
+            published_by=publications.names if source.watermarks == "snapshot" else None,
+        ),
         keys=PgoutputKeys(),
         open_reader=open_reader,
         open_blocking=open_blocking,

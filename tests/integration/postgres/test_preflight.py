@@ -67,3 +67,46 @@ def test_wal_level_and_no_server() -> None:
     assert "wal_level = 'logical'" in found["wal_level"].fix
     assert "disk" not in found
     assert [finding.name for finding in Preflight(dsn).check()] == ["connection"]
+
+
+def test_snapshot_strategy_is_told_what_to_publish(
+    sql: psycopg.Connection[Any], database: str
+) -> None:
+    """The very SQL that it prints makes it content, and nothing was changed before."""
+    sql.execute('CREATE TABLE "My Table" (id int PRIMARY KEY)')
+    sql.execute("CREATE TABLE nokey (id int)")
+    sql.execute("CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY HASH (id)")
+    preflight = Preflight(database, slot="nobody", strategy="snapshot")
+    found = faults(preflight.check())
+    assert "watermark table" not in found
+    assert found["publication"].level == "fail"
+    assert sql.execute("SELECT FROM pg_publication").fetchall() == []
+    sql.execute(found["publication"].fix.encode())
+    assert "publication" not in faults(preflight.check())
+    assert sql.execute("SELECT FROM pg_namespace WHERE nspname = 'tidelog'").fetchall() == []
+
+
+def test_signal_table_must_exist(sql: psycopg.Connection[Any], database: str) -> None:
+    preflight = Preflight(database, slot="nobody", signal_table="public.signals")
+    fault = faults(preflight.check())["signal table"]
+    assert fault.level == "fail"
+    sql.execute(fault.fix.encode())
+    assert "signal table" not in faults(preflight.check())
+
+
+def test_surrogate_key_must_tell_rows_apart(sql: psycopg.Connection[Any], database: str) -> None:
+    sql.execute("CREATE TABLE t (a int, b int)")
+    preflight = Preflight(database, slot="nobody", keys={"public.t": ["b", "a"]})
+
+    def keys() -> list[tuple[str, str]]:
+        return [(f.level, f.fix) for f in preflight.check() if "source.keys" in f.message]
+
+    assert keys() == [("fail", 'CREATE UNIQUE INDEX ON "public"."t" ("b", "a");')]
+    sql.execute("CREATE UNIQUE INDEX plain ON t (a, b)")
+    ((level, fix),) = keys()
+    assert level == "warn"
+    sql.execute(fix.encode())
+    assert keys() == []
+    sql.execute("DROP INDEX t_b_a_idx")
+    sql.execute("ALTER TABLE t ALTER a SET NOT NULL, ALTER b SET NOT NULL")
+    assert keys() == []

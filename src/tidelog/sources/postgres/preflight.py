@@ -7,13 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
-
-import psycopg
 
 from tidelog.errors import TidelogError
-from tidelog.model.schema import TableName
 from tidelog.sources.postgres.connect import (
     connect,
     lsn_text,
@@ -21,17 +16,23 @@ from tidelog.sources.postgres.connect import (
     quote_literal,
     translated,
 )
+from tidelog.sources.postgres.findings import (
+    Connection,
+    Finding,
+    Level,
+    one_row,
+    setting_of,
+)
 from tidelog.sources.postgres.log_reader import MIN_VERSION
 from tidelog.sources.postgres.marks import Strategy
-from tidelog.sources.postgres.patterns import matches
-from tidelog.sources.postgres.publication import Publications, PublishedTable
+from tidelog.sources.postgres.preflight_tables import TableChecks
+from tidelog.sources.postgres.publication import Publications
 from tidelog.sources.postgres.replication import ReplicationStream
 from tidelog.sources.postgres.schemas import SchemaFinder
 from tidelog.sources.postgres.slots import find_slot
 from tidelog.sources.postgres.standby import standby_findings
 
-Level = Literal["ok", "warn", "fail"]
-Connection = psycopg.Connection[tuple[Any, ...]]
+__all__ = ["Finding", "Preflight"]
 
 TESTED_VERSIONS = (16, 18)
 CLOCK_SKEW_LIMIT_S = 5.0
@@ -42,16 +43,6 @@ DECODING_MEMORY_BYTES = 256 << 20
 # The minor release of each major one from which a newly published table loses no changes to
 # transactions that were open then (PostgreSQL 18 has it from the start); see ADR 6.
 _PUBLICATION_FIX = {14: 18, 15: 13, 16: 9, 17: 5}
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was checked. ``fix`` is SQL (or a setting) where something must be done."""
-
-    name: str
-    level: Level
-    message: str
-    fix: str = ""
 
 
 class Preflight:
@@ -66,14 +57,16 @@ class Preflight:
         tables: Sequence[str] = ("*.*",),
         watermark_schema: str = "tidelog",
         strategy: Strategy = "table",
+        signal_table: str | None = None,
         keys: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self._dsn = dsn
         self._slot = slot
-        self._patterns = tuple(tables)
         self._strategy = strategy
-        self._publications = Publications(publication, tables, watermark_schema, strategy=strategy)
-        self._finder = SchemaFinder(keys)
+        self._publications = Publications(
+            publication, tables, watermark_schema, strategy=strategy, signal_table=signal_table
+        )
+        self._tables = TableChecks(self._publications, SchemaFinder(keys))
 
     def check(self) -> list[Finding]:
         """All findings, in the order in which things depend on each other. Never raises for what
@@ -100,8 +93,9 @@ class Preflight:
             self._clock,
             self._create_privileges,
             self._publication,
-            self._tables,
-            self._unlogged,
+            self._tables.signal_table,
+            self._tables.tables,
+            self._tables.unlogged,
             self._slot_state,
             self._retention,
             self._decoding_memory,
@@ -139,7 +133,7 @@ class Preflight:
             )
 
     def _wal_level(self, connection: Connection) -> Iterator[Finding]:
-        level = _setting(connection, "wal_level")
+        level = setting_of(connection, "wal_level")
         if level == "logical":
             yield Finding("wal_level", "ok", "wal_level is logical")
             return
@@ -161,7 +155,7 @@ class Preflight:
         yield Finding("replication", "ok", f"{user} may stream the log")
 
     def _capacity(self, connection: Connection) -> Iterator[Finding]:
-        row = _row(
+        row = one_row(
             connection,
             "SELECT (SELECT count(*) FROM pg_replication_slots), "
             "(SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s), "
@@ -174,7 +168,7 @@ class Preflight:
             ("slots", "max_replication_slots", used, ours),
             ("senders", "max_wal_senders", senders, our_senders),
         ):
-            most = int(_setting(connection, setting))
+            most = int(setting_of(connection, setting))
             if most - taken < 1 and not have:
                 fix = f"ALTER SYSTEM SET {setting} = {most + 5}; -- then restart the server"
                 yield Finding(name, "fail", f"all {most} of {setting} are in use", fix)
@@ -183,7 +177,7 @@ class Preflight:
 
     def _clock(self, connection: Connection) -> Iterator[Finding]:
         before = time.time()
-        (server,) = _row(connection, "SELECT extract(epoch FROM clock_timestamp())::float8")
+        (server,) = one_row(connection, "SELECT extract(epoch FROM clock_timestamp())::float8")
         skew = server - (before + time.time()) / 2
         text = f"the server's clock differs from ours by {skew:+.2f} s"
         level: Level = "ok" if abs(skew) < CLOCK_SKEW_LIMIT_S else "warn"
@@ -198,14 +192,14 @@ class Preflight:
         watermark = self._publications.watermark
         database, user = connection.info.dbname, quote_ident(connection.info.user)
         name = quote_ident(watermark.namespace, watermark.name)
-        exists, may_create = _row(
+        exists, may_create = one_row(
             connection,
             "SELECT to_regclass(%s) IS NOT NULL, "
             "has_database_privilege(current_database(), 'CREATE')",
             (name,),
         )
         if exists:
-            (writable,) = _row(
+            (writable,) = one_row(
                 connection, "SELECT has_table_privilege(%s, 'INSERT, UPDATE')", (name,)
             )
             if writable:
@@ -283,73 +277,6 @@ class Preflight:
             for message, fix in faults:
                 yield Finding("publication", "fail", f"{name} {message}", fix)
 
-    # ------------------------------------------------------------------ tables
-
-    def _tables(self, connection: Connection) -> Iterator[Finding]:
-        captured = self._publications.captured(connection)
-        if not captured:
-            text = f"no table matches {', '.join(self._patterns)}"
-            yield Finding("tables", "warn", text, "correct source.tables, or create the tables")
-            return
-        yield Finding("tables", "ok", f"{len(captured)} tables match")
-        members = self._publications.members(connection)
-        published = set().union(*members.values())
-        for table in captured:
-            yield from self._table(connection, table, table.table in published)
-
-    def _table(
-        self, connection: Connection, table: PublishedTable, published: bool
-    ) -> Iterator[Finding]:
-        name = str(table.table)
-        quoted = quote_ident(table.table.namespace, table.table.name)
-        user = quote_ident(connection.info.user)
-        readable, owned = _row(
-            connection,
-            "SELECT has_table_privilege(c.oid, 'SELECT') AND "
-            "has_schema_privilege(c.relnamespace, 'USAGE'), pg_has_role(c.relowner, 'USAGE') "
-            "FROM pg_class c WHERE c.oid = %s::oid",
-            (table.relation_id,),
-        )
-        if not readable:
-            fix = (
-                f"GRANT USAGE ON SCHEMA {quote_ident(table.table.namespace)} TO {user}; "
-                f"GRANT SELECT ON {quoted} TO {user};"
-            )
-            yield Finding(f"table {name}", "fail", "it can't be read, so not be dumped", fix)
-        if not published and not owned:
-            publication = self._publications.name
-            fix = f"ALTER PUBLICATION {quote_ident(publication)} ADD TABLE {quoted}; -- its owner"
-            yield Finding(
-                f"table {name}", "fail", "only its owner can add it to the publication", fix
-            )
-        found = self._finder.find(connection, table.table)
-        if found is not None and not found.schema.key:
-            fix = (
-                f"ALTER TABLE {quoted} ADD PRIMARY KEY (...); -- or name a unique key: source.keys"
-            )
-            yield Finding(
-                f"table {name}", "warn", "no primary key: changes are captured, dumps refused", fix
-            )
-        if not table.identified:
-            fix = f"ALTER TABLE {quoted} REPLICA IDENTITY FULL; -- or give it a primary key"
-            yield Finding(
-                f"table {name}",
-                "warn",
-                "no replica identity (of it or a partition): only inserts, truncates are captured",
-                fix,
-            )
-
-    def _unlogged(self, connection: Connection) -> Iterator[Finding]:
-        rows = connection.execute(
-            b"SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n "
-            b"ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND c.relpersistence = 'u'"
-        ).fetchall()
-        for namespace, name in rows:
-            table = TableName(namespace, name)
-            if matches(self._patterns, table):
-                fix = f"ALTER TABLE {quote_ident(namespace, name)} SET LOGGED;"
-                yield Finding(f"table {table}", "warn", "unlogged: it is not captured", fix)
-
     # ------------------------------------------------------------------ slot
 
     def _slot_state(self, connection: Connection) -> Iterator[Finding]:
@@ -378,7 +305,7 @@ class Preflight:
             yield Finding("slot", level, text, fix)
 
     def _retention(self, connection: Connection) -> Iterator[Finding]:
-        kept = _setting(connection, "max_slot_wal_keep_size")
+        kept = setting_of(connection, "max_slot_wal_keep_size")
         if kept == "-1":
             text = "max_slot_wal_keep_size is unlimited: a stopped capture can fill the disk"
             fix = "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; SELECT pg_reload_conf();"
@@ -388,7 +315,7 @@ class Preflight:
             yield Finding("disk", "ok", text)
 
     def _decoding_memory(self, connection: Connection) -> Iterator[Finding]:
-        (kib,) = _row(
+        (kib,) = one_row(
             connection,
             "SELECT setting::int8 FROM pg_settings WHERE name = 'logical_decoding_work_mem'",
         )
@@ -403,14 +330,3 @@ class Preflight:
             f"{text}: larger transactions spill to the server's disk",
             fix,
         )
-
-
-def _row(connection: Connection, query: str, arguments: Sequence[Any] = ()) -> tuple[Any, ...]:
-    row = connection.execute(query.encode(), arguments or None).fetchone()
-    assert row is not None
-    return row
-
-
-def _setting(connection: Connection, name: str) -> str:
-    (value,) = _row(connection, "SELECT current_setting(%s)", (name,))
-    return str(value)

@@ -169,6 +169,12 @@ def dump(
     where: Annotated[
         str | None, typer.Option(metavar="SQL", help="Only rows that meet it; needs one --table.")
     ] = None,
+    condition: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TABLE=SQL", help="Only rows of this table that meet it; may be repeated."
+        ),
+    ] = None,
     keys: Annotated[
         str | None,
         typer.Option(metavar="JSON", help='Only these keys: [1, 2], [["a", 1]] or [{"id": 1}].'),
@@ -189,7 +195,8 @@ def dump(
     mode: Annotated[
         str,
         typer.Option(
-            metavar="MODE", help="incremental; blocking (one snapshot) is refused for now."
+            metavar="MODE",
+            help="incremental: chunks beside the log; blocking: one snapshot while the log waits.",
         ),
     ] = "incremental",
     dump_id: Annotated[
@@ -207,6 +214,7 @@ def dump(
     from tidelog.control.commands import ExecuteSnapshot, build
     from tidelog.control.key_files import parse_keys
     from tidelog.control.mailbox import new_id
+    from tidelog.control.option_texts import parse_conditions
 
     if keys is not None and keys_file is not None:
         raise UsageError("give --keys or --keys-file, not both")
@@ -218,6 +226,7 @@ def dump(
         "dump_id": dump_id or new_id().lower(),
         "tables": table or [],
         "where": where,
+        "conditions": parse_conditions(condition or []),
         "mode": mode,
         "missing": missing,
     }
@@ -318,28 +327,43 @@ def set_options(
     config: ConfigFile,
     options: Annotated[
         list[str],
-        typer.Argument(metavar="NAME=VALUE...", help="chunk_rows, delay (50ms), parallelism."),
+        typer.Argument(
+            metavar="NAME=VALUE...",
+            help="chunk_rows, parallelism, rows_per_second, delay (50ms), max_lag (64MiB), "
+            "max_replica_lag (10s), max_select (2s); off is 0.",
+        ),
     ],
     timeout: Wait = 10.0,
     as_json: Json = False,
 ) -> None:
     """Change how dumps read, running ones too."""
-    from tidelog.control.commands import SetDumpOptions, build
-    from tidelog.quantities import parse_milliseconds
+    from tidelog.control.option_texts import parse_options
 
-    data: dict[str, Any] = {}
-    for option in options:
-        name, equals, value = option.partition("=")
-        if not equals:
-            raise UsageError(f"{option!r} is not NAME=VALUE, such as chunk_rows=5000")
-        if name in ("delay", "delay_ms"):
-            try:
-                data["delay_ms"] = int(value) if value.isdigit() else parse_milliseconds(value)
-            except ValueError as error:
-                raise UsageError(f"{name}: {error}") from None
-        else:
-            data[name] = value
-    _send(_load(config), build(SetDumpOptions, data), timeout, as_json=as_json)
+    command = parse_options(options)
+    _send(_load(config), command, timeout, as_json=as_json)
+
+
+@app.command("signal")
+def send_signal(
+    config: ConfigFile,
+    kind: Annotated[
+        str, typer.Argument(metavar="TYPE", help="execute-snapshot, stop-snapshot, log, …")
+    ],
+    data: Annotated[
+        str | None, typer.Argument(metavar="[JSON]", help="As in the signal table's column data.")
+    ] = None,
+    signal_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Names the dump; default: a new id.")
+    ] = None,
+    timeout: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Send a signal as Debezium has it."""
+    from tidelog.control.debezium import Signal, parse
+    from tidelog.control.mailbox import new_id
+
+    command = parse(Signal(signal_id or new_id().lower(), kind, data), coordinates="tidelog signal")
+    _send(_load(config), command, timeout, as_json=as_json)
 
 
 # ---------------------------------------------------------------- looking

@@ -305,19 +305,16 @@ def test_locked_table_is_reported_and_the_rest_goes_on(
     reader.close()
 
 
-def left_behind(sql: Connection) -> list[Any]:
-    slots = sql.execute("SELECT slot_name FROM pg_replication_slots").fetchall()
-    backends = sql.execute(
-        "SELECT backend_type, state FROM pg_stat_activity WHERE application_name = "
-        "'tidelog-blocking' AND datname = current_database()"
-    ).fetchall()
-    return slots + backends
-
-
-def vanishes(sql: Connection) -> None:
+def vanishes(sql: Connection, of: str = "slot or session") -> None:
+    """The server ends what belonged to a closed connection a moment later."""
+    left = (
+        "SELECT slot_name FROM pg_replication_slots UNION ALL SELECT backend_type "
+        "FROM pg_stat_activity WHERE application_name = 'tidelog-blocking' "
+        "AND datname = current_database() AND %s <> 'slot'"
+    )
     deadline = time.monotonic() + 5
-    while left := left_behind(sql):
-        assert time.monotonic() < deadline, left
+    while found := sql.execute(left, (of,)).fetchall():
+        assert time.monotonic() < deadline, found
         time.sleep(0.02)
 
 
@@ -351,9 +348,7 @@ def test_close_gives_up_everything_at_any_time(
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
     blocking.close()
     blocking.begin(10)
-    assert not sql.execute("SELECT FROM pg_replication_slots").fetchall(), (
-        "the slot is needed no more"
-    )
+    vanishes(sql, of="slot")  # it is needed no more
     blocking.read(ChunkRequest(T))
     blocking.close()
     blocking.close()

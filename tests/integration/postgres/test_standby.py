@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
-import random
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture, MemorySchemas, Row, rows_of
+from tests.integration.postgres.pair import Pair, pair, servers, writers
 
 from tidelog.errors import ChunkError, PreflightError
 from tidelog.model.schema import TableName
@@ -29,93 +25,12 @@ from tidelog.sources.postgres.snapshot import PgSnapshot, StandbySnapshot
 from tidelog.testing.postgres import PostgresServer
 from tidelog.testing.standby import PostgresStandby
 
+__all__ = ["pair", "servers"]  # fixtures
+
 pytestmark = pytest.mark.integration
 
 Connection = psycopg.Connection[Any]
 T = TableName("public", "t")
-PUBLISH = (
-    "CREATE PUBLICATION tidelog FOR ALL TABLES WITH (publish_via_partition_root = true)",
-    "CREATE PUBLICATION tidelog_inserts WITH (publish = 'insert, truncate', "
-    "publish_via_partition_root = true)",
-)
-_numbers = itertools.count(1)
-
-
-@dataclass
-class Pair:
-    """A primary, its standby, and one database of them."""
-
-    primary: PostgresServer
-    standby: PostgresStandby
-    name: str
-    sql: Connection
-    captures: list[Capture] = field(default_factory=list)
-
-    @property
-    def dsn(self) -> str:
-        """On the standby."""
-        return self.standby.dsn(self.name)
-
-    def on_primary(self) -> Connection:
-        return psycopg.connect(self.primary.dsn(self.name), autocommit=True)
-
-    @contextmanager
-    def logging_snapshots(self) -> Iterator[None]:
-        """What an operator does while a slot is made on the standby."""
-        done = threading.Event()
-
-        def log() -> None:
-            while not done.wait(0.1):
-                self.primary.execute("SELECT pg_log_standby_snapshot()")
-
-        thread = threading.Thread(target=log)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
-
-    def capture(self) -> Capture:
-        for statement in PUBLISH:
-            self.sql.execute(statement.encode())
-        self.standby.replayed()
-        capture = self.reading(strategy="snapshot")
-        with self.logging_snapshots():
-            capture.start()
-        return capture
-
-    def reading(self, **options: Any) -> Capture:
-        self.captures.append(Capture(self.dsn, options=options))
-        return self.captures[-1]
-
-
-@pytest.fixture(scope="module", params=[16, 18])
-def servers(request: pytest.FixtureRequest) -> Iterator[tuple[PostgresServer, PostgresStandby]]:
-    settings = {"max_prepared_transactions": 20, "wal_sender_timeout": 0}
-    with (
-        PostgresServer(request.param, settings) as primary,
-        PostgresStandby(primary, {"max_standby_streaming_delay": "300ms"}) as standby,
-    ):
-        yield primary, standby
-
-
-@pytest.fixture
-def pair(servers: tuple[PostgresServer, PostgresStandby]) -> Iterator[Pair]:
-    primary, standby = servers
-    name = f"standby_{next(_numbers)}"
-    primary.create_database(name)
-    standby.replayed()
-    with psycopg.connect(primary.dsn(name), autocommit=True) as sql:
-        pair = Pair(primary, standby, name, sql)
-        yield pair
-    for capture in pair.captures:
-        capture.reader.close()
-    slots = "SELECT slot_name FROM pg_replication_slots WHERE database = "
-    for (slot,) in standby.execute(f"{slots} '{name}'"):
-        standby.execute(f"SELECT pg_drop_replication_slot('{slot}')")
-    primary.drop_database(name)
-    standby.replayed()
 
 
 def passed(capture: Capture, position: int, timeout_s: float = 30) -> None:
@@ -140,7 +55,7 @@ def state_before(rows: list[Row], position: int) -> dict[str, str]:
             if row.new is None:
                 del state[key_of(row)]
             else:
-                state[key_of(row)] = str(row.new["v"])
+                state[key_of(row)] = str(row.new["n"])
     return state
 
 
@@ -154,7 +69,7 @@ def wrong_keys(
     emitted = [row for row in rows if row.position < chunk.emit_at]
     seen = snapshot.visible(np.array([row.xid for row in emitted], np.int64))
     superseded = {key_of(row) for row, visible in zip(emitted, seen, strict=True) if not visible}
-    found = {key_of(row): str((row.new or {})["v"]) for row in rows_of(chunk.rows, schemas)}
+    found = {key_of(row): str((row.new or {})["n"]) for row in rows_of(chunk.rows, schemas)}
     state = state_before(rows, chunk.emit_at)
     keys = (set(state) | set(found)) - superseded
     return {key for key in keys if state.get(key) != found.get(key)}
@@ -163,52 +78,15 @@ def wrong_keys(
 # ---------------------------------------------------------------- chunks
 
 
-def write(connect: Callable[[], Connection], writer: int, stop: threading.Event) -> None:
-    """Short and long transactions of one writer: savepoints, rollbacks, two phases."""
-    chance = random.Random(writer)
-    values = itertools.count(1)
-    with connect() as connection:
-        while not stop.is_set():
-            connection.execute("BEGIN")
-            for _ in range(chance.randint(1, 4)):
-                key = writer * 100 + chance.randrange(5)
-                connection.execute("SAVEPOINT s")
-                if chance.random() < 0.2:
-                    connection.execute("DELETE FROM t WHERE id = %s", (key,))
-                else:
-                    connection.execute(
-                        "INSERT INTO t VALUES (%s, %s) ON CONFLICT (id) DO UPDATE SET "
-                        "v = excluded.v",
-                        (key, next(values)),
-                    )
-                if chance.random() < 0.2:
-                    connection.execute("ROLLBACK TO s")
-            if chance.random() < 0.05:
-                time.sleep(0.3)
-            end = chance.random()
-            if end < 0.1:
-                connection.execute("ROLLBACK")
-            elif end < 0.2:
-                connection.execute(f"PREPARE TRANSACTION 'p{writer}'")
-                time.sleep(0.02)
-                connection.execute(f"COMMIT PREPARED 'p{writer}'")
-            else:
-                connection.execute("COMMIT")
-
-
 def test_chunks_fit_the_log_while_the_primary_is_written_to(pair: Pair) -> None:
-    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
     capture = pair.capture()
     schemas = MemorySchemas()
     reader = reader_on(pair, schemas)
-    stop = threading.Event()
-    threads = [threading.Thread(target=write, args=(pair.on_primary, n, stop)) for n in range(8)]
-    for thread in threads:
-        thread.start()
     chunks: list[ChunkRows] = []
     failed: list[str] = []
     deadline = time.monotonic() + 6
-    try:
+    with writers(pair, 8):
         while time.monotonic() < deadline:
             try:
                 chunks.append(reader.read(ChunkRequest(T, limit_rows=1000)))
@@ -217,10 +95,6 @@ def test_chunks_fit_the_log_while_the_primary_is_written_to(pair: Pair) -> None:
             finally:
                 reader.release()
             capture.poll(0.001)
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(30)
     reader.close()
     pair.standby.replayed()
     with psycopg.connect(pair.dsn) as there:
@@ -251,14 +125,14 @@ def test_transaction_open_on_the_primary_supersedes_what_the_standby_read(
     how: str, pair: Pair
 ) -> None:
     """``pg_visible_in_snapshot`` says of it that it was visible."""
-    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
     pair.sql.execute("INSERT INTO t VALUES (1, 1), (2, 1)")
     capture = pair.capture()
     open_ = pair.on_primary()
     open_.execute("BEGIN")
     if how == "savepoint":
         open_.execute("SAVEPOINT s")
-    open_.execute("UPDATE t SET v = 2 WHERE id = 1")
+    open_.execute("UPDATE t SET n = 2 WHERE id = 1")
     pair.sql.execute("INSERT INTO t VALUES (3, 1)")  # a later one is over already
     if how == "prepared":
         open_.execute("PREPARE TRANSACTION 'p'")
@@ -281,7 +155,7 @@ def test_transaction_open_on_the_primary_supersedes_what_the_standby_read(
     snapshot = chunk.snapshot
     assert isinstance(snapshot, StandbySnapshot)
     # Rows 1 and 2 are from before the slot.
-    rows = [Row("public.t", "I", 0, 0, 0, {"id": str(key), "v": "1"}) for key in (1, 2)]
+    rows = [Row("public.t", "I", 0, 0, 0, {"id": str(key), "n": "1"}) for key in (1, 2)]
     rows += capture.rows
     assert not wrong_keys(chunk, snapshot, rows, schemas)
     as_primary = PgSnapshot(snapshot.xmin, snapshot.xmax, snapshot.xip)
@@ -289,7 +163,7 @@ def test_transaction_open_on_the_primary_supersedes_what_the_standby_read(
 
 
 def test_emission_point_is_reached_without_traffic(pair: Pair) -> None:
-    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
     capture = pair.capture()
     pair.sql.execute("INSERT INTO t VALUES (1, 1)")
     pair.standby.replayed()
@@ -306,11 +180,11 @@ def test_emission_point_is_reached_without_traffic(pair: Pair) -> None:
 
 
 def test_conflict_with_recovery_fails_the_chunk_alone(pair: Pair) -> None:
-    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
     pair.standby.replayed()
     reader = reader_on(pair)
     reader.read(ChunkRequest(T))
-    pair.sql.execute("ALTER TABLE t ALTER v TYPE bigint")
+    pair.sql.execute("ALTER TABLE t ALTER n TYPE bigint")
     time.sleep(1.0)  # more than max_standby_streaming_delay
     with pytest.raises(ChunkError):
         reader.read(ChunkRequest(T))
@@ -323,26 +197,18 @@ def test_conflict_with_recovery_fails_the_chunk_alone(pair: Pair) -> None:
 
 
 def test_blocking_snapshot_stands_at_a_position_of_the_standbys_log(pair: Pair) -> None:
-    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
     capture = pair.capture()
-    stop = threading.Event()
-    threads = [threading.Thread(target=write, args=(pair.on_primary, n, stop)) for n in range(4)]
-    for thread in threads:
-        thread.start()
     schemas = MemorySchemas()
     reader = PostgresBlockingReader(pair.dsn, schemas, tables=[T])
-    try:
+    with writers(pair, 4):
         with pair.logging_snapshots():
             position = reader.begin(20)
         chunk = reader.read(ChunkRequest(T, limit_rows=1000))
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(30)
         reader.close()
     pair.sql.execute("INSERT INTO t VALUES (-1, 0)")
     capture.until(lambda: bool(capture.rows) and key_of(capture.rows[-1]) == "-1")
-    found = {key_of(row): str((row.new or {})["v"]) for row in rows_of(chunk.rows, schemas)}
+    found = {key_of(row): str((row.new or {})["n"]) for row in rows_of(chunk.rows, schemas)}
     assert found == state_before(capture.rows, position)
 
 
@@ -356,8 +222,8 @@ def test_marks_are_refused_on_a_standby(pair: Pair) -> None:
 
 
 def test_unpublished_tables_are_named_with_the_sql_that_publishes_them(pair: Pair) -> None:
-    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
-    pair.sql.execute("CREATE TABLE keyless (v int)")
+    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    pair.sql.execute("CREATE TABLE keyless (n int)")
     pair.standby.replayed()
     capture = pair.reading(strategy="snapshot")
     with pytest.raises(PreflightError, match="CREATE PUBLICATION") as error:
@@ -382,7 +248,7 @@ def test_waiting_for_the_primary_is_explained(
 
 
 def test_check_says_what_a_standby_needs(pair: Pair) -> None:
-    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
     pair.standby.replayed()
     found = {finding.name: finding for finding in Preflight(pair.dsn).check()}
     assert found["standby"].level == "fail"
@@ -414,7 +280,7 @@ def test_position_is_what_is_replayed(pair: Pair) -> None:
 def test_promoted_standby_goes_on(version: int) -> None:
     with PostgresServer(version) as primary, PostgresStandby(primary) as standby_:
         with psycopg.connect(primary.dsn(), autocommit=True) as sql:
-            sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+            sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
             pair = Pair(primary, standby_, "postgres", sql)
             capture = pair.capture()
             sql.execute("INSERT INTO t VALUES (1, 1)")

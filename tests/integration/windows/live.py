@@ -82,11 +82,12 @@ class Live:
     """One source database, its capture and the event log.
 
     Args:
-        dsn: of the source.
+        dsn: of the source, or of its primary where ``url`` leads to a standby.
         directory: for event log and state.
         patch: undone after the test.
         chunk_rows: rows of a chunk.
-        snapshot: as in the configuration.
+        snapshot, watermarks, parallelism: as in the configuration.
+        url: what capture connects to if not ``dsn``.
     """
 
     dsn: str
@@ -94,6 +95,9 @@ class Live:
     patch: pytest.MonkeyPatch
     chunk_rows: int = 100
     snapshot: str = "no_data"
+    watermarks: str = "table"
+    parallelism: int = 1
+    url: str | None = None
     look_every_s: float = 0.2
     patience_s: float = 20.0
     sql: Connection = field(init=False)
@@ -187,12 +191,13 @@ class Live:
     def start(self) -> None:
         self.patch.setattr(session, "LOOK_EVERY_S", self.look_every_s)
         text = f"""
-source: {{kind: postgres, url: "{self.dsn}", tables: ["public.*"], snapshot: {self.snapshot},
+source: {{kind: postgres, url: "{self.url or self.dsn}", tables: ["public.*"],
+          snapshot: {self.snapshot}, watermarks: {self.watermarks},
           slot: {self.dsn.rsplit("/", 1)[1]}}}
 log: {{path: {self.directory}/log}}
 state: {{url: "sqlite:///{self.directory}/state.db"}}
 capture: {{flush_ms: 10}}
-dump: {{chunk_rows: {self.chunk_rows}}}
+dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
 """
         self.config = parse_config(text, "test", self.directory, {})
         self.failure, self._stop = None, threading.Event()
@@ -243,10 +248,17 @@ dump: {{chunk_rows: {self.chunk_rows}}}
         table: str = "public.t",
         keys: list[Key] | None = None,
         columns: Key | None = None,
+        mode: str = "incremental",
     ) -> str:
         """Ask for a dump; its id."""
         dump_id = f"dump-{next(self._dumps)}"
-        command = ExecuteSnapshot(dump_id=dump_id, tables=(table,), keys=keys, key_columns=columns)  # type: ignore[arg-type]
+        command = ExecuteSnapshot(
+            dump_id=dump_id,
+            tables=(table,),
+            keys=keys,  # type: ignore[arg-type]
+            key_columns=columns,
+            mode=mode,  # type: ignore[arg-type]
+        )
         outcome = runtime.send_command(self.config, command, timeout_s=10)
         assert outcome["error"] is None, outcome
         return dump_id

@@ -80,7 +80,7 @@ def test_every_command_of_the_public_surface_exists() -> None:
     commands = cli.app.registered_commands
     names = {command.name or command.callback.__name__ for command in commands}  # type: ignore[union-attr]
     runs = {"demo", "run", "capture", "pipeline"}
-    dumps = {"dump", "wait", "pause", "resume", "cancel", "set"}
+    dumps = {"dump", "wait", "pause", "resume", "cancel", "set", "signal"}
     assert names == runs | dumps | {"check", "status", "watch", "log", "verify"}
 
 

@@ -1,0 +1,475 @@
+"""Commands over HTTP, the signal table and the signal file, against a running capture."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tidelog.capture.notifications import Notification
+from tidelog.config import Config, parse_config
+from tidelog.control.commands import SetDumpOptions
+from tidelog.errors import UsageError
+from tidelog.eventlog.reader import EventLog
+from tidelog.model.records import Kind
+from tidelog.runtime.capturing import Capture
+
+pytestmark = pytest.mark.integration
+
+TOKEN = "hunter2-token"
+SQL = """
+CREATE SCHEMA schema1; CREATE SCHEMA myschema;
+CREATE TABLE schema1.table1 (id int PRIMARY KEY, color text);
+INSERT INTO schema1.table1 SELECT i, CASE WHEN i % 4 = 0 THEN 'blue' ELSE 'red' END
+  FROM generate_series(1, 400) i;
+CREATE TABLE schema1.table2 (id int PRIMARY KEY, color text);
+INSERT INTO schema1.table2 SELECT i, 'x' FROM generate_series(1, 50) i;
+CREATE TABLE schema1.no_key (a int); INSERT INTO schema1.no_key VALUES (1);
+CREATE TABLE myschema.debezium_signal
+  (id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL, data varchar(2048) NULL);
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Client:
+    """Asks the interface of one address."""
+
+    def __init__(self, port: int, token: str | None = TOKEN) -> None:
+        self.port = port
+        self.token = token
+
+    def __call__(
+        self, method: str, path: str, body: Any = None, *, raw: bytes | None = None
+    ) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        headers = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+        data = raw if raw is not None else None if body is None else json.dumps(body).encode()
+        try:
+            connection.request(method, path, data, headers)
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+
+
+class Running:
+    """A capture in a thread of this process."""
+
+    def __init__(self, config: Config) -> None:
+        self.notified: list[Notification] = []
+        self.capture = Capture(config, on_notification=self.notified.append)
+        self.config = config
+        self.stop = threading.Event()
+        self.failure: BaseException | None = None
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.capture.run(self.stop)
+        except BaseException as failure:  # noqa: BLE001 - shown by the test
+            self.failure = failure
+
+    def end(self) -> None:
+        self.stop.set()
+        self.thread.join(60)
+        assert not self.thread.is_alive()
+        if self.failure is not None:
+            raise self.failure
+
+
+def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 40) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture
+def sql(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(SQL.encode())
+        yield connection
+
+
+@pytest.fixture
+def config(tmp_path: Path, database: str, sql: psycopg.Connection[Any]) -> Config:
+    text = (
+        f"source: {{kind: postgres, url: '{database}', tables: ['schema1.*'], snapshot: no_data, "
+        "signal_table: myschema.debezium_signal}\n"
+        "log: {path: log}\nstate: {url: 'sqlite:///state.db'}\n"
+        "capture: {flush_ms: 10, lease_ms: 1500}\n"
+        f"control: {{rest: {{port: {free_port()}, token: {TOKEN}}}, signal_file: signals, "
+        "notifications: [file, eventlog, log], notification_file: notes}\n"
+    )
+    return parse_config(text, "test", tmp_path, {})
+
+
+@contextmanager
+def running(config: Config) -> Iterator[tuple[Client, Running]]:
+    assert config.control.rest is not None
+    client = Client(config.control.rest.port)
+    capture = Running(config)
+    try:
+        wait_for(lambda: leads(client) or capture.failure, "no capture leads")
+        yield client, capture
+    finally:
+        capture.end()
+
+
+def leads(client: Client) -> bool:
+    try:
+        return bool(client("GET", "/health")[1]["role"] == "leader")
+    except OSError:
+        return False
+
+
+def finished(client: Client, dump_id: str) -> dict[str, Any]:
+    def look() -> dict[str, Any] | None:
+        status, dump = client("GET", f"/dumps/{dump_id}")
+        return dump if status == 200 and dump["status"] in ("completed", "aborted") else None
+
+    found: dict[str, Any] = wait_for(look, f"dump {dump_id} does not end")
+    return found
+
+
+def rows_read(dump: dict[str, Any]) -> dict[str, int]:
+    return {table["table"]: table["rows_read"] for table in dump["tables"]}
+
+
+def test_dumps_are_started_watched_and_steered(config: Config) -> None:
+    with running(config) as (client, _capture):
+        body = {"dump_id": "d1", "tables": ["schema1.table1"], "where": "id <= 10"}
+        status, answer = client("POST", "/dumps", body)
+        assert (status, answer["state"], answer["dump"]) == (202, "done", "d1")
+        assert rows_read(finished(client, "d1")) == {"schema1.table1": 10}
+        assert client("GET", f"/commands/{answer['id']}")[1]["details"] == answer["details"]
+
+        again, same = client("POST", "/dumps", body)
+        assert (again, same["id"]) == (202, answer["id"])
+        assert client("POST", "/dumps", body | {"where": "id <= 11"})[0] == 409
+
+        keys = {"tables": ["schema1.table2"], "keys": [["7"], ["8"], ["999"]]}
+        status, answer = client("POST", "/dumps", keys)
+        assert status == 202
+        dump = finished(client, answer["dump"])
+        assert dump["status"] == "completed"
+
+        mixed = {"dump_id": "m", "tables": ["schema1.*", "schema1.table1", "schema1.nope"]}
+        status, answer = client("POST", "/dumps", mixed)
+        assert status == 202
+        assert {entry["table"] for entry in answer["details"]["rejected"]} == {
+            "schema1.no_key",
+            "schema1.nope",
+        }
+        assert sorted(answer["details"]["tables"]) == ["schema1.table1", "schema1.table2"]
+        assert rows_read(finished(client, "m")) == {"schema1.table1": 400, "schema1.table2": 50}
+
+        status, answer = client("PATCH", "/options", {"chunk_rows": 5, "delay_ms": 300})
+        assert status == 202
+        options = client("GET", "/options")[1]
+        assert (options["chunk_rows"], options["delay_ms"]) == (5, 300)
+        client("POST", "/dumps", {"dump_id": "slow", "tables": ["schema1.table1"]})
+        assert client("POST", "/dumps/slow/pause")[1]["details"] == {"dumps": ["slow"]}
+        assert client("GET", "/dumps/slow")[1]["status"] == "paused"
+        assert client("POST", "/resume")[1]["details"] == {"dumps": ["slow"]}
+        assert client("POST", "/dumps/slow/cancel?table=schema1.table1")[0] == 202
+        assert finished(client, "slow")["status"] == "aborted"
+
+        assert "slow" in [dump["dump_id"] for dump in client("GET", "/dumps")[1]["dumps"]]
+        assert client("GET", "/status")[1]["capture"]["next_offset"] > 0
+        notes = client("GET", "/notifications?after=1")[1]["notifications"]
+        assert [note["number"] for note in notes] == list(range(2, len(notes) + 2))
+        assert {"COMPLETED", "TABLE_SCAN_COMPLETED"} <= {note["type"] for note in notes}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "message"),
+    [
+        ("POST", "/dumps", {"tables": ["schema1.nope"]}, 400, "no captured table matches"),
+        ("POST", "/dumps", {"tables": ["schema1.no_key"]}, 400, "no primary key"),
+        ("POST", "/dumps", {"tables": ["orders"]}, 400, "namespace.table"),
+        ("POST", "/dumps", {"tabels": []}, 400, "tabels"),
+        ("POST", "/dumps", [], 400, "JSON object"),
+        ("POST", "/dumps", {"dump_id": "a b"}, 400, "dump_id"),
+        ("POST", "/dumps", {"mode": "sideways"}, 400, "mode"),
+        ("PATCH", "/options", {"chunk_rows": 0}, 400, "chunk_rows"),
+        ("PATCH", "/options", {}, 400, "at least one of"),
+        ("POST", "/signals", {"type": "nonsense"}, 400, "unknown signal type"),
+        ("POST", "/signals", {}, 400, "a signal is"),
+        ("GET", "/dumps/nope", None, 404, "no such dump"),
+        ("POST", "/dumps/nope/pause", None, 404, "no such dump"),
+        ("GET", "/commands/nope", None, 404, "no such command"),
+        ("GET", "/notifications?after=x", None, 400, "after"),
+        ("GET", "/nope", None, 404, "Not Found"),
+        ("DELETE", "/dumps", None, 405, "Method Not Allowed"),
+    ],
+)
+def test_bad_request_says_why(
+    shared: Client, method: str, path: str, body: Any, status: int, message: str
+) -> None:
+    found, answer = shared(method, path, body)
+    assert (found, message in answer["error"]["message"]) == (status, True), answer
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, postgres: Any) -> Iterator[Client]:
+    """One capture for the requests that change nothing."""
+    dsn = postgres.create_database("rest_shared")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(SQL.encode())
+    directory = tmp_path_factory.mktemp("rest")
+    text = (
+        f"source: {{kind: postgres, url: '{dsn}', tables: ['schema1.*'], snapshot: no_data, "
+        f"slot: rest_shared}}\n"
+        "log: {path: log}\nstate: {url: 'sqlite:///state.db'}\n"
+        f"control: {{rest: {{port: {free_port()}, token: {TOKEN}}}}}\n"
+    )
+    with running(parse_config(text, "test", directory, {})) as (client, _capture):
+        yield client
+    postgres.drop_database("rest_shared")
+
+
+def test_malformed_and_oversized_bodies_are_refused(shared: Client) -> None:
+    assert shared("POST", "/dumps", raw=b"{")[1]["error"]["message"] == "the body is not JSON"
+    status, answer = shared("POST", "/signals", raw=b" " * (16 << 20) + b"{}")
+    assert (status, answer["error"]["kind"]) == (413, "TooLarge")
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", TOKEN[:-1], "é"])
+def test_without_the_token_nothing_but_health_answers(
+    shared: Client, token: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    stranger = Client(shared.port, token)
+    with caplog.at_level(logging.DEBUG):
+        assert stranger("GET", "/health") == (200, {"status": "ok", "role": "leader"})
+        for method, path in [("GET", "/status"), ("POST", "/cancel"), ("GET", "/openapi.json")]:
+            status, answer = stranger(method, path)
+            assert (status, answer["error"]["kind"]) == (401, "Unauthorized")
+    assert TOKEN not in caplog.text
+
+
+def test_document_describes_every_route(shared: Client) -> None:
+    document = shared("GET", "/openapi.json")[1]
+    assert document["openapi"] == "3.1.0"
+    operations = [
+        (method, path, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+    assert len({operation["operationId"] for *_, operation in operations}) == len(operations) == 17
+    for method, path, _operation in operations:
+        status, _answer = shared(method.upper(), path.replace("{id}", "nope"), {"type": "x"})
+        assert status not in (401, 405, 500), (method, path)
+    references = set(_references(document))
+    names = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert references == names
+
+
+def _references(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if "$ref" in node:
+            yield node["$ref"]
+        for value in node.values():
+            yield from _references(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _references(value)
+
+
+# The statements of Debezium's manual for PostgreSQL; ids as its users number them.
+SIGNALS = [
+    """INSERT INTO myschema.debezium_signal (id, type, data)
+values ('ad-hoc-1',
+    'execute-snapshot',
+    E'{"data-collections": ["schema1.table1", "schema1.table2"],
+    "type":"incremental",
+    "additional-conditions":[{"data-collection": "schema1.table1" ,"filter":"color=\\'blue\\'"}]}');
+""",
+    """INSERT INTO myschema.debezium_signal (id, type, data) VALUES('ad-hoc-2', 'execute-snapshot',
+'{"data-collections": ["schema1\\.table.*"],"type":"INCREMENTAL", "additional-conditions":
+[{"data-collection": "schema1.table2", "filter": "color=''x'' AND id>40"}]}');""".replace(
+        "\\.", "\\\\."
+    ),
+]
+
+
+def test_published_statements_start_the_dumps_they_should(
+    config: Config, sql: psycopg.Connection[Any]
+) -> None:
+    with running(config) as (client, _capture):
+        for statement in SIGNALS:
+            sql.execute(statement.encode())
+        assert rows_read(finished(client, "ad-hoc-1")) == {
+            "schema1.table1": 100,
+            "schema1.table2": 50,
+        }
+        assert rows_read(finished(client, "ad-hoc-2")) == {
+            "schema1.table1": 400,
+            "schema1.table2": 10,
+        }
+
+
+def test_bad_signal_is_reported_and_the_log_goes_on(
+    config: Config, sql: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(config) as (client, capture):
+        for number, (kind, data) in enumerate(
+            [
+                ("execute-snapshot", "{s3cret"),
+                ("s3cret", None),
+                ("execute-snapshot", '{"data-collections": ["schema1.absent"]}'),
+                ("execute-snapshot", "{}"),
+                ("stop-snapshot", '{"data-collections": ["schema1.absent"]}'),
+            ]
+        ):
+            sql.execute(
+                "INSERT INTO myschema.debezium_signal VALUES (%s, %s, %s)",
+                (f"bad-{number}", kind, data),
+            )
+        sql.execute(
+            "INSERT INTO myschema.debezium_signal VALUES ('good', 'execute-snapshot', %s)",
+            ('{"data-collections": ["schema1.table2"]}',),
+        )
+        assert finished(client, "good")["status"] == "completed"
+        skipped = {n.dump_id for n in capture.notified if n.type == "SKIPPED"}
+        assert skipped == {f"bad-{number}" for number in range(4)}
+    assert "s3cret" not in caplog.text
+
+
+def test_signals_left_while_capture_was_down_are_acted_on_once(
+    config: Config, sql: psycopg.Connection[Any]
+) -> None:
+    assert config.control.signal_file is not None
+    with running(config):
+        pass
+    sql.execute(SIGNALS[0].encode())
+    config.control.signal_file.write_text(
+        '{"id":"d139b9b7-7777-4547-917d-111111111111", "type":"execute-snapshot", "data":'
+        '{"data-collections": ["schema1.table1", "schema1.table2"]}}'
+    )
+    with running(config) as (client, _capture):
+        assert finished(client, "ad-hoc-1")["status"] == "completed"
+        assert finished(client, "d139b9b7-7777-4547-917d-111111111111")["status"] == "completed"
+    with running(config) as (client, _capture):
+        time.sleep(0.5)
+        assert len(client("GET", "/dumps")[1]["dumps"]) == 2
+
+
+def test_signal_id_that_is_used_again_starts_another_dump(config: Config) -> None:
+    with running(config) as (client, _capture):
+        body = {
+            "id": "ad-hoc",
+            "type": "execute-snapshot",
+            "data": {"data-collections": ["schema1.table2"]},
+        }
+        first = client("POST", "/signals", body)[1]["dump"]
+        second = client("POST", "/signals", body)[1]["dump"]
+        assert first == "ad-hoc"
+        assert second != first
+        for dump in (first, second):
+            assert rows_read(finished(client, dump)) == {"schema1.table2": 50}
+
+
+def noted(client: Client) -> list[str]:
+    return [note["type"] for note in client("GET", "/notifications")[1]["notifications"]]
+
+
+def test_notifications_reach_every_channel(config: Config) -> None:
+    with running(config) as (client, capture):
+        client("POST", "/dumps", {"dump_id": "n", "tables": ["schema1.table2"]})
+        finished(client, "n")
+        wait_for(lambda: "COMPLETED" in noted(client), "never completed")
+        kinds = noted(client)
+    assert config.control.notification_file is not None
+    lines = [json.loads(line) for line in config.control.notification_file.read_text().splitlines()]
+    assert [line["type"] for line in lines] == kinds
+    assert [str(n.type) for n in capture.notified] == kinds
+    log = EventLog.open(str(config.log.path))
+    stored = [
+        json.loads(record["payload"])
+        for ref in log.segments(log.head_offset, log.latest_offset())
+        for record in log.read(ref, ["kind", "payload"], schema_ids=[0]).to_pylist()
+        if record["kind"] == Kind.CONTROL
+    ]
+    in_log = [v["notification"]["type"] for v in stored if v["type"] == "notification"]
+    assert in_log == kinds
+
+
+def test_in_process_commands(config: Config) -> None:
+    with running(config) as (client, capture):
+        outcome = capture.capture.send(SetDumpOptions(chunk_rows=7))
+        assert outcome is not None
+        assert outcome.error is None
+        assert client("GET", "/options")[1]["chunk_rows"] == 7
+
+
+def test_standby_takes_the_port_over(config: Config) -> None:
+    standby: Running | None = None
+    try:
+        with running(config) as (client, _leader):
+            standby = Running(config)
+            time.sleep(0.5)
+            assert client("GET", "/status")[1]["epoch"] == 1
+        wait_for(lambda: leads(client), "the standby does not lead")
+        assert client("GET", "/status")[1]["epoch"] == 2
+    finally:
+        if standby is not None:
+            standby.end()
+
+
+def test_standby_with_a_port_of_its_own_names_the_leader(config: Config) -> None:
+    assert config.control.rest is not None
+    port = free_port()
+    rest = config.control.rest.model_copy(update={"port": port})
+    control = config.control.model_copy(update={"rest": rest})
+    with running(config) as (_client, leader):
+        standby = Running(config.model_copy(update={"control": control}))
+        standby.capture.holder = "standby"
+        try:
+            client = Client(port)
+            wait_for(lambda: _answers(client), "the standby does not answer")
+            status, answer = client("GET", "/status")
+            assert (status, answer["error"]["leader"]) == (503, leader.capture.holder)
+            assert client("POST", "/cancel")[0] == 503
+            assert client("GET", "/health")[1]["role"] == "standby"
+        finally:
+            standby.end()
+
+
+def _answers(client: Client) -> bool:
+    try:
+        return client("GET", "/health")[0] == 200
+    except OSError:
+        return False
+
+
+def test_port_of_another_program_is_a_clear_error(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.runtime.serving.BIND_PATIENCE_S", 0.5)
+    assert config.control.rest is not None
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", config.control.rest.port))
+        other.listen()
+        capture = Running(config)
+        capture.thread.join(30)
+        assert isinstance(capture.failure, UsageError)
+        assert "is taken by another program: choose another port" in str(capture.failure)

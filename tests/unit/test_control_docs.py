@@ -1,0 +1,66 @@
+"""The examples of docs/how-to/control.md do what the page says."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tidelog import cli
+from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions, build
+from tidelog.control.debezium import Signal, parse, parse_line
+from tidelog.control.rest_bodies import ROUTES, DumpBody
+
+PAGE = (Path(__file__).parents[2] / "docs/how-to/control.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_inserts_are_signals() -> None:
+    [sql] = blocks("sql")
+    found = re.findall(r"VALUES \('([^']+)', '([^']+)',\s+(NULL|'(?:[^']|'')*')\);", sql)
+    assert len(found) == 5
+    for signal_id, kind, data in found:
+        text = None if data == "NULL" else data[1:-1].replace("''", "'")
+        parse(Signal(signal_id, kind, text))
+
+
+def test_line_of_the_file_is_a_signal() -> None:
+    assert isinstance(parse(parse_line(blocks("json")[0])), ExecuteSnapshot)
+
+
+def test_notification_is_json_without_keys() -> None:
+    data = json.loads(blocks("json")[1])["additional_data"]
+    assert not {"maximum_key", "last_processed_key"} & set(data)
+
+
+def test_bodies_of_requests_are_commands() -> None:
+    bodies = re.findall(r"localhost:8490/(\w+) -d '(.*)'", PAGE)
+    assert {path for path, _body in bodies} == {"dumps", "options"}
+    for path, body in bodies:
+        if path == "dumps":
+            build(ExecuteSnapshot, DumpBody.model_validate_json(body).command("x"))
+        else:
+            build(SetDumpOptions, json.loads(body))
+
+
+def test_every_route_is_on_the_page() -> None:
+    for method, path, *_ in ROUTES:
+        assert path.split("/")[-1] in PAGE, (method, path)
+
+
+def test_commands_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[object] = []
+    monkeypatch.setattr(cli, "_load", lambda path: path)
+    monkeypatch.setattr(cli, "_send", lambda _config, command, *_a, **_k: sent.append(command))
+    lines = re.findall(r"^\$ tidelog (.*)$", PAGE, re.MULTILINE)
+    for line in lines:
+        done = CliRunner().invoke(cli.app, shlex.split(line))
+        assert done.exit_code == 0, (line, done.output)
+    assert len(sent) == len(lines) == 3

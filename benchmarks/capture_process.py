@@ -22,13 +22,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tidelog import runtime
-from tidelog.capture.leadership import LeaseKeeper
 from tidelog.capture.session import CaptureSession
 from tidelog.eventlog.layout import SegmentMeta
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import LogBatch, Resume
 from tidelog.runtime import capturing
-from tidelog.state.sqlite import SqliteState
 
 
 class TimedWriter(EventLogWriter):
@@ -51,11 +49,9 @@ class MeasuredCapture(runtime.Capture):
     cpu_s = 0.0
     session: CaptureSession | None = None
 
-    def _open_session(
-        self, state: SqliteState, keeper: LeaseKeeper, on_status: runtime.OnStatus
-    ) -> CaptureSession:
+    def _open_session(self, *arguments: Any) -> CaptureSession:
         self.began, self.cpu_s = time.perf_counter(), cpu_s()
-        self.session = super()._open_session(state, keeper, on_status)
+        self.session = super()._open_session(*arguments)
         return self.session
 
 

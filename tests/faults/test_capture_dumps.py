@@ -129,7 +129,7 @@ def test_keys_of_a_failed_chunk_are_read_and_so_are_those_behind_it(
             found = live.dumped(live.dump(keys=[(str(i),) for i in range(1, 13)]))
         assert reached.is_set()
         (table,) = found["tables"]
-        assert (table["keys_done"], table["keys_absent"], table["chunks"]) == (12, 2, 3)
+        assert (table["keys_read"], table["keys_absent"], table["chunks"]) == (12, 2, 3)
         dumped = [e for e in live.events("public.t") if e.op == "r"][before:]
         assert len(dumped) == 10
     finally:

@@ -120,7 +120,8 @@ class Emitted:
 class Model:
     """Source, log, engine and one dump of two chunks (keys 0–1 and 2–3) with key chunks."""
 
-    def __init__(self, windows_class: type[Windows]) -> None:
+    def __init__(self, windows_class: type[Windows], marks: bool) -> None:
+        self.writes_marks = marks
         self.windows_class = windows_class
         self.extractor = PgoutputKeys()
         self.visible_rows: dict[str, Row] = {}
@@ -218,6 +219,8 @@ class Model:
     # -------------------------------------------------------- engine
 
     def read_log(self) -> None:
+        for outcome in self.windows.close_due(self.read_to + 1):
+            self.end_window(outcome)
         if self.read_to == len(self.log):
             return
         entry = self.log[self.read_to]
@@ -234,7 +237,9 @@ class Model:
             self.emitted[entry.xid] = batch
             self.events.append(Emitted(writes=entry.writes, xid=entry.xid))
             return
-        outcome = self.windows.on_watermark(WatermarkSeen(entry, self.read_to, 0))
+        self.end_window(self.windows.on_watermark(WatermarkSeen(entry, self.read_to, 0)))
+
+    def end_window(self, outcome: Closed | Voided | None) -> None:
         if isinstance(outcome, Closed):
             _window, keys, rows, is_reread = self.open.pop(outcome.window.low_mark)
             kept = self.extractor.keys(
@@ -286,11 +291,17 @@ class Model:
             keys, is_reread = self.chunks_left.pop(0), False
         else:
             return
+        if not self.windows.journal.complete:
+            snapshot = self.snapshot()
+            unseen = {int(x) for x in snapshot.invisible(max(self.emitted, default=0))}
+            touched = {xid: {1} for xid in unseen if xid in self.emitted}
+            self.windows.journal.seed(touched, max(self.emitted, default=0))
         self.marks += 1
         window = Window(f"c{self.marks}", TABLE, f"{self.marks}:low", f"{self.marks}:high")
         self.windows.register(window)
         self.open[window.low_mark] = [window, keys, None, is_reread]
-        self.log.append(window.low_mark)
+        if self.writes_marks:
+            self.log.append(window.low_mark)
 
     def read_chunk(self, code: int) -> None:
         unread = [entry for entry in self.open.values() if entry[2] is None]
@@ -302,10 +313,7 @@ class Model:
             key: self.visible_rows[key] for key in keys if key in self.visible_rows
         }
         snapshot = self.snapshot()
-        if not self.windows.journal.complete:
-            unseen = {int(x) for x in snapshot.invisible(max(self.emitted, default=0))}
-            touched = {xid: {1} for xid in unseen if xid in self.emitted}
-            self.windows.journal.seed(touched, max(self.emitted, default=0))
+        emit_at = None if self.writes_marks else len(self.log) + 1
         payloads = [messages.insert(1, (k, str(r[0]), str(r[1]))) for k, r in rows.items() if r]
         batch = batch_of([Kind.DUMP_ROW] * len(payloads), payloads, 0, 0)
         missing = [key for key in keys if key not in rows]
@@ -320,9 +328,11 @@ class Model:
             batch = batch_of(kinds, parts, 0, 0)
             rows.update(dict.fromkeys(missing))
         entry[2] = rows
-        self.windows.deliver(window, ChunkRows(SCHEMA, batch, snapshot, None, True))
+        self.windows.deliver(window, ChunkRows(SCHEMA, batch, snapshot, None, True, emit_at))
 
     def write_high(self, code: int) -> None:
+        if not self.writes_marks:
+            return
         read = [
             e for e in self.open.values() if e[2] is not None and e[0].high_mark not in self.log
         ]
@@ -337,12 +347,13 @@ class Model:
                 self.show(0)
             self.open_window()
             self.read_chunk(0)
-            while any(
+            while self.writes_marks and any(
                 e[2] is not None and e[0].high_mark not in self.log for e in self.open.values()
             ):
                 self.write_high(0)
             while self.read_to < len(self.log):
                 self.read_log()
+            self.read_log()  # comes to the end
             if not (self.chunks_left or self.rereads or self.open):
                 return
         raise AssertionError("the dump does not come to an end")
@@ -393,8 +404,10 @@ OFTEN = ["read_log"] * 6 + ["write_high"] * 4 + ACTIONS[:-1] * 2
 STEPS = st.lists(st.tuples(st.sampled_from([*OFTEN, "restart"]), st.integers(0, 5000)), max_size=60)
 
 
-def run(steps: list[tuple[str, int]], windows_class: type[Windows] = Windows) -> Model:
-    model = Model(windows_class)
+def run(
+    steps: list[tuple[str, int]], windows_class: type[Windows] = Windows, *, marks: bool = True
+) -> Model:
+    model = Model(windows_class, marks)
     for action, code in steps:
         method = getattr(model, action)
         if action in ("begin", "commit", "show", "read_chunk", "write_high"):
@@ -407,10 +420,25 @@ def run(steps: list[tuple[str, int]], windows_class: type[Windows] = Windows) ->
 
 
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(STEPS)
-def test_no_interleaving_goes_back_in_time_or_loses_a_row(steps: list[tuple[str, int]]) -> None:
-    """Invariants 2 and 3."""
-    run(steps)
+@given(STEPS, st.booleans())
+def test_no_interleaving_goes_back_in_time_or_loses_a_row(
+    steps: list[tuple[str, int]], marks: bool
+) -> None:
+    """Invariants 2 and 3, with marks in the log and with positions alone."""
+    run(steps, marks=marks)
+
+
+def test_batch_is_cut_where_a_transaction_begins_and_never_inside_one() -> None:
+    """Rows of one transaction stay together (invariant 1), whatever is due among them."""
+    windows = Windows(PgoutputKeys(), lambda _id: SCHEMA)
+    payloads = [messages.insert(1, (str(n), "0", "0")) for n in range(5)]
+    batch = batch_of([Kind.INSERT] * 5, payloads, 10, 0)
+    batch.position = np.array([100, 100, 200, 200, 300], np.int64)
+    assert windows.due(batch) is None
+    assert [windows.due(batch, at) for at in (0, 50, 100)] == [0, 0, 0]
+    assert [windows.due(batch, at) for at in (101, 200, 201, 300, 301)] == [2, 2, 4, 4, None]
+    windows.on_batch(batch.slice(0, 1))  # the first transaction is half-way through
+    assert windows.due(batch.slice(1, 5), 50) == 1
 
 
 class PaperWindows(Windows):

@@ -181,7 +181,7 @@ class ChunkReading:
             since, position = self._overdue[chunk_id]
             if now - since < OVERDUE_S:
                 continue
-            if self._actions.engine.reached <= position:
+            if self._actions.engine.reached < position:
                 continue
             with self._lock:
                 if task.window is not None and task.state == "read":

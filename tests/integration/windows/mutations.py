@@ -12,8 +12,8 @@ from tests.property.test_windows_model import PaperWindows
 
 from tidelog.capture import (
     catalogue_watch,
-    dump_state,
-    dumps,
+    chunk_reading,
+    dump_tables,
     engine,
     history,
     rereads,
@@ -56,14 +56,14 @@ def replay_begins_at_request(patch: Patch) -> None:
 
 def dropped_keys_not_noticed(patch: Patch) -> None:
     """The history gives keys up for lack of room and does not say so."""
-    add = history.KeyHistory.add
+    drop = history.KeyHistory.drop_oldest
 
-    def adding(self: history.KeyHistory, *arguments: Any) -> None:
+    def dropping(self: history.KeyHistory) -> None:
         since = self.since
-        add(self, *arguments)
+        drop(self)
         self.since = since
 
-    patch.setattr(history.KeyHistory, "add", adding)
+    patch.setattr(history.KeyHistory, "drop_oldest", dropping)
 
 
 def dropped_transactions_not_noticed(patch: Patch) -> None:
@@ -200,7 +200,7 @@ def storage_ignored(patch: Patch) -> None:
 
 def absent_rows_stay(patch: Patch) -> None:
     """Outputs are not told to delete what a whole dump did not find."""
-    patch.setattr(dump_state.DumpState, "whole_tables", False)
+    patch.setattr(dump_tables, "whole_table", lambda progress: False)
 
 
 def new_tables_dumped_at_once(patch: Patch) -> None:
@@ -241,17 +241,4 @@ def order_not_checked(patch: Patch) -> None:
 
 def windows_never_time_out(patch: Patch) -> None:
     """A window whose high mark is lost stays open for ever."""
-    patch.setattr(dumps, "time", _Stopped())
-
-
-class _Stopped:
-    """The coordinator's clock, in which a deadline never passes."""
-
-    def __getattr__(self, name: str) -> Any:
-        import time
-
-        return getattr(time, name)
-
-    @staticmethod
-    def monotonic() -> float:
-        return 1e9
+    patch.setattr(chunk_reading.ChunkReading, "void_overdue", lambda self: None)

@@ -13,7 +13,7 @@ from tests.integration.windows import mutations
 from tests.integration.windows.live import LOCALLY, Live, at
 from tests.integration.windows.rules import Make, rule
 
-from tidelog.capture.dumps import DumpCoordinator
+from tidelog.capture import chunk_reading
 from tidelog.sources.postgres.chunks import PostgresChunkReader
 
 pytestmark = pytest.mark.integration
@@ -70,9 +70,7 @@ def test_window_whose_high_mark_is_lost_is_read_again(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the lost mark does no harm when it comes late."""
-    defaults = DumpCoordinator.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "window_timeout_s", 0.5)
+    monkeypatch.setattr(chunk_reading, "OVERDUE_S", 0.5)
     write, high = PostgresChunkReader.write_watermark, itertools.count()
     lost: list[str] = []
 

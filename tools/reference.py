@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tidelog import cli
-from tidelog.config import SECTIONS, Config
+from tidelog.config import SECTIONS, Config, Rest
 from tidelog.pipeline import options
 from tidelog.quantities import format_bytes, format_milliseconds
 
@@ -50,7 +50,7 @@ outputs:
 
 def configuration() -> Iterator[str]:
     yield NOTE + CONFIGURATION_HEAD
-    for name, model in SECTIONS.items():
+    for name, model in {**SECTIONS, "control.rest": Rest}.items():
         several = " (a list)" if name == "outputs" else ""
         kind = f", kind `{kind_of(model)}`" if "kind" in model.model_fields else ""
         yield f"\n## `{name}`{several}{kind}\n\n{(model.__doc__ or '').strip()}\n"
@@ -78,6 +78,8 @@ def kind_of(model: type[BaseModel]) -> str:
 def type_of(option: str, schema: dict[str, Any]) -> str:
     if "anyOf" in schema:
         schema = next(part for part in schema["anyOf"] if part.get("type") != "null")
+    if "$ref" in schema:
+        return "section, below"
     if "const" in schema:
         return f"`{schema['const']}`"
     if "enum" in schema:

@@ -58,7 +58,8 @@ def test_dumps_from_a_standby_fit_the_log(parallelism: int, pair: Pair, make: Ma
     pair.standby.replayed()
     live.check()
     assert superseded, "no record superseded a row: nothing was tested"
-    assert sum(voided.values()) <= 6, voided
+    # A dump begins without the keys that transactions emitted before it touched.
+    assert sum(voided.values()) <= 4 * (3 + parallelism), voided
 
 
 def test_restarted_capture_goes_on_from_the_standbys_slot(pair: Pair, make: Make) -> None:

@@ -8,6 +8,7 @@ from tidelog.runtime.embedding import Engine
 from tidelog.runtime.finalizing import wait_finalized
 from tidelog.runtime.key_scope import missing_keys, store_key_file
 from tidelog.runtime.piping import pipeline, run, start_spark
+from tidelog.runtime.planning import plan
 from tidelog.runtime.repairing import repair
 from tidelog.runtime.watching import StatusFeed
 
@@ -21,6 +22,7 @@ __all__ = [
     "dump_wait",
     "missing_keys",
     "pipeline",
+    "plan",
     "read_log",
     "repair",
     "run",

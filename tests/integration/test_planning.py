@@ -1,0 +1,144 @@
+"""`tidelog plan` against a real server: estimates near the truth, nothing written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tidelog.cli import main
+from tidelog.config import Config, parse_config
+from tidelog.errors import UsageError
+from tidelog.runtime import plan
+
+pytestmark = pytest.mark.integration
+
+SETUP = """
+CREATE TABLE analysed (id bigint PRIMARY KEY, note text);
+INSERT INTO analysed SELECT n, repeat('x', 40) FROM generate_series(1, 50000) n;
+ANALYZE analysed;
+CREATE TABLE fresh (id bigint PRIMARY KEY, note text) WITH (autovacuum_enabled = off);
+INSERT INTO fresh SELECT n, repeat('x', 400) FROM generate_series(1, 60000) n;
+CREATE TABLE parted (id int, day int, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
+CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (50)
+  WITH (autovacuum_enabled = off);
+CREATE TABLE parted_2 PARTITION OF parted FOR VALUES FROM (50) TO (100);
+INSERT INTO parted SELECT n, n % 100 FROM generate_series(1, 40000) n;
+ANALYZE parted_2;
+CREATE TABLE small (id int PRIMARY KEY);
+INSERT INTO small VALUES (1), (2), (3);
+CREATE TABLE empty (id int PRIMARY KEY);
+CREATE TABLE keyless (a int);
+"""
+
+
+@pytest.fixture
+def config(database: str, tmp_path: Path) -> Config:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(SETUP)
+    return parse_config(_yaml(database), "tidelog.yaml", tmp_path, {})
+
+
+def _yaml(dsn: str) -> str:
+    return (
+        f"source: {{kind: postgres, url: {json.dumps(dsn)}, tables: ['public.*']}}\n"
+        "log: {path: ./log}\nstate: {url: 'sqlite:///state.db'}\ndump: {chunk_rows: 1000}\n"
+    )
+
+
+def by_table(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {table["table"].removeprefix("public."): table for table in report["tables"]}
+
+
+def test_estimates_are_near_the_truth(config: Config, tmp_path: Path) -> None:
+    report = plan(config)
+    tables = by_table(report)
+    assert set(tables) == {"analysed", "empty", "fresh", "parted", "small"}
+    for name, rows, tolerance in (
+        ("analysed", 50_000, 0.02),
+        ("fresh", 60_000, 0.25),
+        ("parted", 40_000, 0.1),
+        ("small", 3, 0),
+        ("empty", 0, 0),
+    ):
+        assert tables[name]["rows"] == pytest.approx(rows, rel=tolerance), name
+        assert tables[name]["chunks"] == tables[name]["rows"] // 1000 + 1
+        assert tables[name]["seconds"] is not None
+    assert tables["analysed"]["rows_from"] == "statistics"
+    assert "never analysed" in tables["fresh"]["rows_from"]
+    assert "never analysed" in tables["parted"]["rows_from"]
+    assert tables["small"]["rows_from"] == "counted"
+    assert 400 * 50_000 < tables["fresh"]["bytes"] < 600 * 75_000
+    for name in ("rows", "bytes", "chunks"):
+        assert report["total"][name] == sum(table[name] for table in report["tables"])
+    [refused] = report["not_dumped"]
+    assert refused["table"] == "public.keyless"
+    assert "primary key" in refused["reason"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_written_to_the_source(config: Config) -> None:
+    dsn = config.source.url.reveal()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        objects = "SELECT count(*), pg_current_wal_flush_lsn()::text FROM pg_class"
+        xid = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
+        connection.execute("CHECKPOINT")
+        before = (connection.execute(objects).fetchone(), connection.execute(xid).fetchone())
+        plan(config)
+        after = (connection.execute(objects).fetchone(), connection.execute(xid).fetchone())
+    assert before[1] == after[1]  # no transaction of ours had an id
+    assert before[0][0] == after[0][0]  # type: ignore[index]
+
+
+def test_a_condition_counts_by_its_selectivity(config: Config) -> None:
+    report = plan(config, tables=["public.analysed"], where="id <= 10000 -- a comment")
+    [table] = report["tables"]
+    assert table["rows"] == pytest.approx(10_000, rel=0.1)
+    assert "EXPLAIN" in table["rows_from"]
+    with pytest.raises(UsageError, match="exactly one"):
+        plan(config, where="id < 5")
+
+
+@pytest.mark.parametrize(
+    "where", ["nothing = 1", "id = 'x'", "true); DELETE FROM analysed; SELECT (1", "syntax error"]
+)
+def test_a_condition_that_cannot_be_is_told_and_does_no_harm(config: Config, where: str) -> None:
+    report = plan(config, tables=["public.analysed"], where=where)
+    assert report["tables"] == []
+    assert "condition" in report["not_dumped"][0]["reason"]
+    assert plan(config, tables=["public.analysed"])["total"]["rows"] == 50_000
+
+
+def test_limits_and_readers_count(config: Config) -> None:
+    def seconds(**dump: Any) -> float:
+        changed = config.model_copy(update={"dump": config.dump.model_copy(update=dump)})
+        found: float = plan(changed, tables=["public.analysed"])["total"]["seconds"]
+        return found
+
+    assert seconds(rows_per_second=1000) == pytest.approx(50, rel=0.1)
+    assert seconds(delay_ms=1000) >= 49
+    report = plan(config, tables=["public.analysed"], parallelism=4, chunk_rows=5000)
+    assert report["options"]["parallelism"] == 4
+    assert report["total"]["chunks"] in (10, 11)
+
+
+def test_a_pattern_without_a_table_is_bad_usage(config: Config) -> None:
+    with pytest.raises(UsageError, match="no captured table"):
+        plan(config, tables=["public.none"])
+
+
+def test_the_command_shows_a_table_and_json(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tidelog.yaml"
+    file.write_text(_yaml(config.source.url.reveal()))
+    for arguments in (["plan", str(file), "--json"], ["plan", str(file), "-t", "public.small"]):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert json.loads(out.splitlines()[0])["total"]["tables"] == 5
+    assert "tables: table=public.small rows=3" in out

@@ -1,4 +1,4 @@
-"""Chunk bounds walk a table's key: exact sizes, every row once, whatever the key's type and skew."""
+"""Chunk bounds walk a table's key: exact sizes, every row once, whatever its type and skew."""
 
 from __future__ import annotations
 

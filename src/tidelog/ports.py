@@ -329,15 +329,15 @@ class DumpCompleted:
 
     Replaying from ``first_offset`` gives the table. With ``delete_absent``, rows that an
     output holds of it with a version below ``first_offset`` are gone from the source. An output
-    that has brought over everything up to and with ``version``, the record's own, holds the table
-    completely.
+    that has brought over everything below ``finalized_until``, the offset after the record's own,
+    holds the table completely.
     """
 
     dump_id: str
     table: str
     first_offset: int
     delete_absent: bool
-    version: int = 0
+    finalized_until: int = 0
 
 
 @dataclass(frozen=True, slots=True)

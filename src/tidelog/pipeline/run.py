@@ -221,7 +221,7 @@ def output_batch(log: EventLog, rows: Sequence[Row]) -> OutputBatch:
     completed = []
     for row in rows:
         if row["table"] is None:
-            done = _completed(row["control"], row["first"])
+            done = _completed(row["control"], row["first"] + 1)
             completed += [] if done is None else [done]
             continue
         table = log.schemas.get(row["schema_ids"][0]).table
@@ -241,7 +241,7 @@ def output_batch(log: EventLog, rows: Sequence[Row]) -> OutputBatch:
     )
 
 
-def _completed(control: str, version: int) -> DumpCompleted | None:
+def _completed(control: str, finalized_until: int) -> DumpCompleted | None:
     record = json.loads(control)
     if record.get("type") != DUMP_COMPLETED:
         return None
@@ -250,5 +250,5 @@ def _completed(control: str, version: int) -> DumpCompleted | None:
         record["table"],
         record["first_offset"],
         record["delete_absent"],
-        version,
+        finalized_until,
     )

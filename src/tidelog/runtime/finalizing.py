@@ -30,9 +30,9 @@ def wait_finalized(
 ) -> dict[str, Any]:
     """Wait until outputs hold a dump's tables completely: all they held when each was finished.
 
-    That is when an output has taken in everything up to the table's ``finalized_until``, the
-    version of the record that ends the table's dump in the event log. What a consumer has taken in
-    it writes into the event log's directory, so neither Spark nor the source is asked.
+    That is when an output has taken in everything below the table's ``finalized_until``: the
+    record that ends the table's dump in the event log is the last before it. A consumer writes into
+    the event log's directory how far it is, so neither Spark nor the source is asked.
 
     Args:
         config: of capture and pipeline.
@@ -134,13 +134,12 @@ class _Waiting:
     def _table(self, table: dict[str, Any], offset: int | None) -> dict[str, Any]:
         until = table.get("finalized_until")
         taken = matches(self._patterns, TableName.parse(table["table"]))
-        passed = offset is not None and until is not None and offset > until
+        passed = offset is not None and until is not None and offset >= until
         return {
             "table": table["table"],
             "status": table["status"],
             "finalized_until": until,
             "taken": taken,
-            # The record at that version must be taken in, too: it says what is gone.
             "delivered": taken and passed and table["status"] == "done",
         }
 

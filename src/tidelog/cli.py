@@ -385,6 +385,35 @@ def check(config: ConfigFile, as_json: Json = False) -> None:
 
 
 @app.command()
+def plan(
+    config: ConfigFile,
+    table: Tables = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help="Only rows that meet it; needs one --table.")
+    ] = None,
+    parallelism: Annotated[
+        int | None, typer.Option(min=1, max=64, metavar="N", help="Readers; default: as set now.")
+    ] = None,
+    chunk_rows: Annotated[
+        int | None,
+        typer.Option(min=1, max=1_000_000, metavar="N", help="Rows of a chunk; default: as set."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Estimate the chunks, rows, bytes and time of a dump before it starts.
+
+    Reads statistics and a few rows; writes nothing.
+    """
+    loaded = _load(config)
+    from tidelog import runtime
+
+    report = runtime.plan(
+        loaded, tables=table or [], where=where, parallelism=parallelism, chunk_rows=chunk_rows
+    )
+    terminal.show(report, as_json=as_json)
+
+
+@app.command()
 def status(config: ConfigFile, as_json: Json = False) -> None:
     """Show position, lag, leader, and dumps with their progress."""
     loaded = _load(config)

@@ -39,7 +39,7 @@ class PostgresStandby(PostgresServer):
                 wanted = int(self.settings[name])
                 self.settings[name] = str(max(wanted, int(primary.settings[name])))
         self.primary = primary
-        self.slot = f"standby_{next(_numbers)}"
+        self.slot = f"embedded_standby_{next(_numbers)}"
 
     def replayed(self, timeout_s: float = 30) -> None:
         """Return once everything that the primary has flushed by now is replayed."""

@@ -1,0 +1,128 @@
+"""Waiting until outputs hold a dump: what is waited for, what is not, and where it is read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidelog.config import Config, load_config
+from tidelog.control.commands import ExecuteSnapshot
+from tidelog.control.mailbox import Mailbox
+from tidelog.errors import TidelogError, UsageError
+from tidelog.eventlog.consumers import Consumers
+from tidelog.eventlog.storage import LocalStorage
+from tidelog.runtime.finalizing import wait_finalized
+from tidelog.state.sqlite import SqliteState
+from tidelog.testing.build_log import BuiltLog
+
+UNTIL = 100
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    file = tmp_path / "tidelog.yaml"
+    file.write_text(
+        "source: {kind: postgres, url: 'postgresql://localhost/shop'}\n"
+        "log: {path: log}\nstate: {url: 'sqlite:///state.db'}\n"
+        "outputs: [{kind: delta, path: lake, tables: [p.*]}, "
+        "{kind: delta, name: other, path: more, tables: [q.t]}]\n"
+    )
+    BuiltLog(tmp_path / "log")
+    return load_config(file)
+
+
+@pytest.fixture
+def state(config: Config) -> Iterator[SqliteState]:
+    found = SqliteState(config.state.url)
+    yield found
+    found.close()
+
+
+def consumers(config: Config) -> Consumers:
+    return Consumers(LocalStorage(str(config.log.path)))
+
+
+def dump(state: SqliteState, status: str, *tables: tuple[str, str, int | None]) -> None:
+    names = ("table", "status", "finalized_until")
+    listed = [dict(zip(names, table, strict=True)) for table in tables]
+    state.put("dump/d", {"dump_id": "d", "status": status, "tables": listed}, None)
+
+
+def wait(config: Config, output: str | None = None) -> dict[str, Any]:
+    return wait_finalized(config, "d", output, timeout_s=0)
+
+
+def test_output_must_have_come_up_to_where_the_table_is_final(
+    config: Config, state: SqliteState
+) -> None:
+    dump(state, "completed", ("p.a", "done", UNTIL), ("p.b", "done", 7))
+    with pytest.raises(TidelogError, match="outputs are behind"):
+        wait(config)
+    consumers(config).register("pipeline", UNTIL - 1)
+    with pytest.raises(TidelogError, match="outputs are behind"):
+        wait(config)
+    consumers(config).register("pipeline", UNTIL)
+    found = wait(config)
+    assert (found["delivered"], found["offset"]) == (True, UNTIL)
+
+
+@pytest.mark.parametrize("status", ["queued", "running", "paused"])
+def test_running_dump_is_waited_for(config: Config, state: SqliteState, status: str) -> None:
+    consumers(config).register("pipeline", UNTIL)
+    dump(state, status, ("p.a", "done", UNTIL), ("p.b", "running", None))
+    with pytest.raises(TidelogError, match=f"the dump is {status}"):
+        wait(config)
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_table_that_will_not_be_complete_is_not_waited_for(
+    config: Config, state: SqliteState, status: str
+) -> None:
+    consumers(config).register("pipeline", UNTIL)
+    dump(state, "completed", ("p.a", "done", UNTIL), ("p.b", status, None))
+    found = wait(config)
+    assert not found["delivered"]
+    assert [table["delivered"] for table in found["tables"]] == [True, False]
+
+
+def test_only_tables_that_the_output_takes_count(config: Config, state: SqliteState) -> None:
+    consumers(config).register("pipeline", UNTIL)
+    dump(state, "completed", ("p.a", "done", UNTIL), ("q.t", "failed", None), ("r.t", "done", 1))
+    assert wait(config, "delta")["delivered"]
+    assert not wait(config)["delivered"]
+    assert not wait(config, "other")["delivered"]
+    dump(state, "completed", ("r.t", "done", 1))
+    with pytest.raises(UsageError, match="no output takes a table of dump d"):
+        wait(config)
+
+
+def test_other_consumer_of_the_log_may_be_named(config: Config, state: SqliteState) -> None:
+    dump(state, "completed", ("r.t", "done", UNTIL))
+    with pytest.raises(UsageError, match="no output or consumer 'mine'; outputs: delta, other"):
+        wait(config, "mine")
+    consumers(config).register("pipeline", UNTIL)
+    consumers(config).register("mine", 5)
+    with pytest.raises(TidelogError, match="outputs are behind"):
+        wait(config, "mine")
+    consumers(config).register("mine", UNTIL)
+    assert wait(config, "mine")["delivered"]
+
+
+def test_dump_that_waits_for_a_capture_is_no_unknown_dump(
+    config: Config, state: SqliteState
+) -> None:
+    with pytest.raises(UsageError, match="there is no dump d"):
+        wait(config)
+    Mailbox(state).send(ExecuteSnapshot(dump_id="d"))
+    with pytest.raises(TidelogError, match="no capture has begun it"):
+        wait(config)
+
+
+def test_waiting_needs_no_spark() -> None:
+    script = "import sys, tidelog.runtime; sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0

@@ -50,7 +50,8 @@ outputs:
 
 def configuration() -> Iterator[str]:
     yield NOTE + CONFIGURATION_HEAD
-    for name, model in {**SECTIONS, "control.rest": Rest}.items():
+    sections: dict[str, type[BaseModel]] = {**SECTIONS, "control.rest": Rest}
+    for name, model in sections.items():
         several = " (a list)" if name == "outputs" else ""
         kind = f", kind `{kind_of(model)}`" if "kind" in model.model_fields else ""
         yield f"\n## `{name}`{several}{kind}\n\n{(model.__doc__ or '').strip()}\n"

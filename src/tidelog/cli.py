@@ -414,12 +414,19 @@ def plan(
 
 
 @app.command()
-def status(config: ConfigFile, as_json: Json = False) -> None:
+def status(
+    config: ConfigFile,
+    ranges: Annotated[
+        bool,
+        typer.Option("--ranges", help="Also the key ranges that could not be read: key values."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Show position, lag, leader, and dumps with their progress."""
     loaded = _load(config)
     from tidelog import runtime
 
-    terminal.show(runtime.status(loaded), as_json=as_json)
+    terminal.show(runtime.status(loaded, ranges=ranges), as_json=as_json)
 
 
 @app.command()

@@ -70,7 +70,7 @@ def test_command_survives_json(command: Command) -> None:
         (
             {
                 "type": "execute-snapshot",
-                "data": {"dump_id": "d", "tables": ["a.b"], "where": "x", "mode": "blocking"},
+                "data": {"dump_id": "d", "tables": ["a.b"], "keys": [["1"]], "mode": "blocking"},
             },
             "blocking dump reads whole tables",
         ),

@@ -122,6 +122,7 @@ class BlockingDumps:
         request = ChunkRequest(
             TableName.parse(progress.table),
             limit_rows=self._book.options.chunk_rows,
+            where=progress.where,
             key_columns=progress.key_columns,
         )
         waits: list[threading.Event] = []

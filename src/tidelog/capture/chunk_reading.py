@@ -52,7 +52,7 @@ class ChunkReading:
     def room(self, readers: int) -> bool:
         """May another chunk be begun: is there a window, and memory, for it?"""
         inflight = self._tasks.inflight
-        if len(inflight) >= 2 * readers:
+        if len(inflight) >= (2 if readers == 1 else 2 * readers + 2):
             return False
         held = sum(task.bytes or self._chunk_bytes for task in inflight)
         return not inflight or held + self._chunk_bytes <= self._book.options.buffer_bytes

@@ -172,8 +172,8 @@ class DumpCoordinator:
             )
             for table in dict.fromkeys(tables)
         ]
-        if mode == "blocking" and any(p.where or p.key_set for p in progress):
-            raise UsageError("a blocking dump reads whole tables: no keys or conditions")
+        if mode == "blocking" and key_set is not None:
+            raise UsageError("a blocking dump reads whole tables: no keys")
         with self._lock:
             dump = self._book.request(dump_id, progress, mode=mode, reason=reason, now_ms=now_ms)
             self._actions.wake()

@@ -14,6 +14,7 @@ from tidelog.capture.catalogue_watch import SHAPES_KEY, CatalogueWatch, changes_
 from tidelog.capture.dump_state import Mode, whole_table
 from tidelog.capture.dumps import DUMP_PREFIX, REREAD_KEY, DumpCoordinator
 from tidelog.capture.engine import CaptureEngine
+from tidelog.capture.key_sets import PREFIX as KEY_SETS
 from tidelog.errors import SourceError, TidelogError
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName, TableSchema
@@ -145,7 +146,7 @@ class CaptureSession:
         if stored is not None and stored.value == self._generation:
             return
         if stored is not None:
-            for prefix in (DUMP_PREFIX, REREAD_KEY, SHAPES_KEY, JUDGED_KEY):
+            for prefix in (DUMP_PREFIX, REREAD_KEY, KEY_SETS, SHAPES_KEY, JUDGED_KEY, GAP_KEY):
                 for key in self._state.keys(prefix):
                     self._state.delete(key)
         self._state.put(GENERATION_KEY, self._generation, None)

@@ -87,8 +87,8 @@ class ExecuteSnapshot(Command):
                 raise ValueError("no keys are given")
             if len({len(key) for key in self.keys} | {len(self.key_columns or self.keys[0])}) > 1:
                 raise ValueError("keys differ in their number of columns")
-        if self.mode == "blocking" and (given or self.where is not None):
-            raise ValueError("a blocking dump reads whole tables: no keys or where")
+        if self.mode == "blocking" and given:
+            raise ValueError("a blocking dump reads whole tables: no keys")
         return self
 
 

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tidelog.capture.dump_book import DUMP_PREFIX
+from tidelog.capture.dump_state import DumpState
 from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
 from tidelog.control.commands import Command
@@ -35,13 +37,43 @@ def send_command(config: Config, command: Command, *, timeout_s: float) -> dict[
         state.close()
 
 
-def status(config: Config) -> dict[str, Any]:
-    """Position, lag, leader and dumps, as the leader last wrote them."""
+def failed_ranges(config: Config) -> list[dict[str, Any]]:
+    """The key ranges ``(low, high]`` that dumps could not read: key values, so only on demand."""
+    state = SqliteState(config.state.url)
+    try:
+        found = []
+        for name in state.keys(DUMP_PREFIX):
+            document = state.get(name)
+            if document is None:
+                continue
+            dump = DumpState.from_json(document.value)
+            for progress in dump.tables:
+                found += [
+                    {
+                        "dump_id": dump.dump_id,
+                        "table": progress.table,
+                        "key_columns": progress.key_columns,
+                        "low": failed.low,
+                        "high": failed.high,
+                    }
+                    for failed in progress.failed
+                ]
+        return found
+    finally:
+        state.close()
+
+
+def status(config: Config, *, ranges: bool = False) -> dict[str, Any]:
+    """Position, lag, leader and dumps, as the leader last wrote them; ``ranges``: `failed_ranges`
+    too.
+    """
     state = SqliteState(config.state.url)
     election = SqliteElection(config.state.url, LEASE_NAME, "status", 10)
     try:
         document = state.get(STATUS_KEY)
         found: dict[str, Any] = {"leader": election.leader()}
+        if ranges:
+            found["failed_ranges"] = failed_ranges(config)
         if document is None:
             found["capture"] = None
             return found

@@ -97,16 +97,18 @@ class Capture:
         def on_state(name: str, reason: str) -> None:
             on_status({"role": name, "reason": reason, "holder": self.holder})
 
-        rest = open_rest(config, election.leader)
-
         def open_session(keeper: LeaseKeeper) -> CaptureSession:
+            assert rest is not None
             return self._open_session(state, keeper, on_status, rest)
 
+        rest: Serving | None = None
         try:
+            rest = open_rest(config, election.leader)
             rest.start()
             lead(election, open_session, stop, renew_every_s=lease_s / 4, on_state=on_state)
         finally:
-            rest.close()
+            if rest is not None:
+                rest.close()
             election.close()
             state.close()
 

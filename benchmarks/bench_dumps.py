@@ -1,0 +1,301 @@
+"""Dumps of a large table: idle, under load, given keys, with little memory, over a kill -9.
+
+    python -m benchmarks.bench_dumps [idle] [loaded] [keys] [memory] [restart] [--quick]
+
+One server holds the table for all parts. Floors are taken from it while nothing else runs: COPY of
+the table in one stream, one SELECT of the keys, the workload's latencies without a dump.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+
+from benchmarks.bench_capture import Bench, bench, result
+from benchmarks.table import Row, show
+from tidelog import runtime
+from tidelog.capture.key_sets import KeySets
+from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions
+from tidelog.eventlog.reader import EventLog
+from tidelog.state.sqlite import SqliteState
+
+TABLE_NAME = "public.orders"
+PER_SECOND = 2_000
+
+
+class Dumps:
+    """The server with its table, and what was measured of it once."""
+
+    def __init__(self, here: Bench, rows: int, quick: bool) -> None:
+        self.here, self.rows, self.quick = here, rows, quick
+        here.fill(rows, 100_000)
+        here.server.execute("VACUUM (FREEZE, ANALYZE) orders")
+        here.server.execute("CHECKPOINT")
+        self.copy_s = min(self._copy() for _ in range(2))
+
+    def _copy(self) -> float:
+        began = time.perf_counter()
+        with (
+            psycopg.connect(self.here.dsn) as connection,
+            connection.cursor() as cursor,
+            cursor.copy("COPY (SELECT * FROM orders) TO STDOUT") as copy,
+        ):
+            for _ in copy:
+                pass
+        return time.perf_counter() - began
+
+    def options(self, **options: Any) -> None:
+        command = SetDumpOptions(**options)
+        outcome = runtime.send_command(self.here.config, command, timeout_s=30)
+        if outcome["error"] is not None:
+            raise RuntimeError(outcome["error"])
+
+    def begin(self, **scope: Any) -> str:
+        dump_id = uuid.uuid4().hex
+        command = ExecuteSnapshot(dump_id=dump_id, tables=(TABLE_NAME,), **scope)
+        outcome = runtime.send_command(self.here.config, command, timeout_s=60)
+        if outcome["error"] is not None:
+            raise RuntimeError(outcome["error"])
+        return dump_id
+
+    def wait(self, dump_id: str) -> dict[str, Any]:
+        report = runtime.dump_wait(self.here.config, dump_id, timeout_s=1200)
+        if report["status"] != "completed":
+            raise RuntimeError("the dump did not complete")
+        return report
+
+    def find(self, dump_id: str) -> dict[str, Any]:
+        dumps = runtime.status(self.here.config).get("dumps", ())
+        table: dict[str, Any] = next(d for d in dumps if d["dump_id"] == dump_id)["tables"][0]
+        return table
+
+
+def seconds_of(report: dict[str, Any]) -> float:
+    return float(report["finished_ms"] - report["requested_ms"]) / 1000
+
+
+def idle(dumps: Dumps) -> list[Row]:
+    with dumps.here.capture() as process:
+        dumps.options(parallelism=2, chunk_rows=10_000)
+        report = dumps.wait(dumps.begin())
+        process.terminate()
+        ours = result(process)
+    took = seconds_of(report)
+    return [
+        Row(
+            f"dump of {dumps.rows:,} rows, idle source, parallelism 2",
+            f"{dumps.rows / took:,.0f} rows/s",
+            f"{dumps.rows / dumps.copy_s:,.0f} rows/s (COPY in one stream)",
+            f"{dumps.copy_s / took:.2f} ×",
+            "≥ 0.5 ×, ≥ 312,000 rows/s",
+        ),
+        Row("the same, client CPU a row", f"{ours['cpu_s'] / dumps.rows * 1e6:.2f} µs", "", "", ""),
+        Row("the same, peak resident memory", f"{ours['peak_mb']:.0f} MB", "", "", "≤ 600 MB"),
+    ]
+
+
+@contextmanager
+def workload(here: Bench, seconds: int) -> Iterator[Path]:
+    """pgbench: single-row updates at a fixed rate; the directory with a line a transaction."""
+    script, lines = here.directory / "workload.sql", here.directory / uuid.uuid4().hex
+    lines.mkdir()
+    script.write_text(
+        "\\set id random(1, 100000)\n"
+        "UPDATE orders SET amount = amount + 1, updated = now() WHERE id = :id;\n"
+    )
+    process = subprocess.Popen(
+        [
+            str(here.server.binary("pgbench")), "--no-vacuum", "--client", "8", "--jobs", "1",
+            "--rate", str(PER_SECOND), "--time", str(seconds), "--file", str(script),
+            "--protocol", "prepared", "--log", "--log-prefix", str(lines / "log"), here.dsn,
+        ],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        yield lines
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+
+
+def source_p99_ms(lines: Path, since: float, until: float) -> float:
+    """pgbench's log: client, transaction, latency (µs), script, seconds, µs, schedule lag (µs)."""
+    latencies = []
+    for file in lines.iterdir():
+        table = np.loadtxt(file, usecols=(2, 4, 5), ndmin=2)
+        at = table[:, 1] + table[:, 2] / 1e6
+        latencies.append(table[(at >= since) & (at <= until), 0])
+    return float(np.percentile(np.concatenate(latencies), 99)) / 1000
+
+
+def loaded(dumps: Dumps) -> list[Row]:
+    quiet_s = 3 if dumps.quick else 15
+    source, log, took = [], [], 1.0
+    for with_dump in (False, True):
+        with dumps.here.capture() as process:
+            dumps.options(parallelism=2, chunk_rows=10_000)
+            with workload(dumps.here, 1200) as lines:
+                time.sleep(3)
+                os.kill(process.pid, signal.SIGUSR1)
+                since = time.time()
+                if with_dump:
+                    took = seconds_of(dumps.wait(dumps.begin()))
+                else:
+                    time.sleep(quiet_s)
+                os.kill(process.pid, signal.SIGUSR2)
+                until = time.time()
+            process.terminate()
+            log.append(result(process)["latency_ms"]["p99"])
+            source.append(source_p99_ms(lines, since, until))
+    what = f"dump of {dumps.rows:,} rows, {PER_SECOND:,} transactions a second, parallelism 2"
+    return [
+        Row(
+            what,
+            f"{dumps.rows / took:,.0f} rows/s",
+            f"{dumps.rows / dumps.copy_s:,.0f} rows/s (COPY in one stream, idle)",
+            f"{dumps.copy_s / took:.2f} ×",
+            "",
+        ),
+        Row(
+            "the same, the source's transactions",
+            f"p99 {source[1]:.1f} ms",
+            f"p99 {source[0]:.1f} ms (no dump)",
+            f"{source[1] / source[0]:.2f} ×",
+            "≤ 1.5 ×",
+        ),
+        Row(
+            "the same, commit → durable",
+            f"p99 {log[1]:.0f} ms",
+            f"p99 {log[0]:.0f} ms (no dump)",
+            f"{log[1] / log[0]:.2f} ×",
+            "≤ 2 ×",
+        ),
+    ]
+
+
+def keys(dumps: Dumps) -> list[Row]:
+    wanted = random.Random(7).sample(range(1, dumps.rows + 1), dumps.rows // 50)
+    with psycopg.connect(dumps.here.dsn) as connection:
+        select_s = 1e9
+        for _ in range(2):
+            began = time.perf_counter()
+            query = "SELECT * FROM orders WHERE id = ANY(%s)"
+            connection.execute(query, (wanted,), binary=False).fetchall()
+            select_s = min(select_s, time.perf_counter() - began)
+    with dumps.here.capture() as process:
+        dumps.options(parallelism=2, chunk_rows=10_000)
+        state = SqliteState(dumps.here.config.state.url)
+        took = []
+        for _ in range(2):
+            began = time.perf_counter()
+            count = KeySets(state).put("bench", ((str(key),) for key in wanted))
+            stored = time.perf_counter() - began
+            report = dumps.wait(dumps.begin(key_set="bench"))
+            took.append(stored + seconds_of(report))
+        state.close()
+        process.terminate()
+        result(process)
+    return [
+        Row(
+            f"{count:,} given keys of {dumps.rows:,} rows",
+            f"{min(took):.2f} s",
+            f"{select_s:.2f} s (one SELECT … = ANY)",
+            f"{min(took) / select_s:.2f} ×",
+            "≤ 3 ×",
+        )
+    ]
+
+
+def memory(dumps: Dumps) -> list[Row]:
+    chunk_rows, readers = (2_000, 4) if dumps.quick else (50_000, 16)
+    with dumps.here.capture() as process:
+        dumps.options(parallelism=readers, chunk_rows=chunk_rows)
+        report = dumps.wait(dumps.begin())
+        process.terminate()
+        ours = result(process)
+    took = seconds_of(report)
+    log = EventLog.open(str(dumps.here.config.log.path))
+    sizes = [
+        meta.payload_bytes for meta, chunk in log.chunks() if chunk.dump_id == report["dump_id"]
+    ]
+    chunk_mb = max(sizes) / 2**20
+    dump, capture = dumps.here.config.dump, dumps.here.config.capture
+    buffers_mb = (dump.buffer_bytes + capture.buffer_bytes + (64 << 20)) / 2**20
+    bound = 200 + buffers_mb + readers * 3 * chunk_mb
+    return [
+        Row(
+            f"the same, parallelism {readers}, chunks of {chunk_rows:,} rows ({chunk_mb:.0f} MB)",
+            f"{ours['peak_mb']:.0f} MB peak, {dumps.rows / took:,.0f} rows/s",
+            f"{bound:,.0f} MB (formula in docs/how-to/operate-dumps.md)",
+            f"{ours['peak_mb'] / bound:.2f} ×",
+            "≤ 1 ×",
+        )
+    ]
+
+
+def restart(dumps: Dumps) -> list[Row]:
+    chunk_rows = max(1, dumps.rows // 10_000)
+    here = dumps.here
+    with here.capture() as process:
+        dumps.options(parallelism=4, chunk_rows=chunk_rows)
+        dump_id = dumps.begin()
+        while dumps.find(dump_id)["chunks"] < 4_000:
+            time.sleep(0.1)
+        process.kill()
+        process.wait()
+    log = EventLog.open(str(here.config.log.path))
+    before = [c for _, c in log.chunks() if c.dump_id == dump_id]
+    killed = time.perf_counter()
+    with here.capture() as process:
+        seen = len(before)
+        while seen <= len(before):
+            seen = sum(1 for _, c in EventLog.open(str(here.config.log.path)).chunks()
+                       if c.dump_id == dump_id)  # fmt: skip
+        resumed = time.perf_counter() - killed
+        dumps.wait(dump_id)
+        process.terminate()
+        result(process)
+    chunks = [c for _, c in EventLog.open(str(here.config.log.path)).chunks()]
+    ranges = [(c.low_key, c.high_key) for c in chunks if c.dump_id == dump_id]
+    twice = len(ranges) - len({str(found) for found in ranges})
+    rows = sum(c.rows_read for c in chunks if c.dump_id == dump_id)
+    return [
+        Row(
+            f"kill -9 in a dump of {len(ranges):,} chunks, {len(before):,} of them done",
+            f"next chunk durable {resumed:.1f} s after the start; {twice} chunks read twice, "
+            f"{rows - dumps.rows:,} rows",
+            "10 s lease of the killed process",
+            "",
+            "≤ 2 s of work, 0 chunks",
+        )
+    ]
+
+
+PARTS = {"idle": idle, "loaded": loaded, "keys": keys, "memory": memory, "restart": restart}
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("parts", nargs="*", default=list(PARTS))
+    arguments.add_argument("--quick", action="store_true")
+    options = arguments.parse_args()
+    with bench() as here:
+        dumps = Dumps(here, 200_000 if options.quick else 5_000_000, options.quick)
+        for part in options.parts:
+            show(PARTS[part](dumps))
+
+
+if __name__ == "__main__":
+    main()

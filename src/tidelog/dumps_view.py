@@ -21,7 +21,7 @@ Status = Mapping[str, Any]
 RATE_OVER_MS = 3_000
 NUMBERS = ("rows", "of about", "rows/s", "left", "chunks", "superseded", "voided")
 WIDE = 100
-LESS = ("of about", "left", "voided")  # left out where the terminal is narrower
+LEFT_OUT = {"of about": 120, "left": WIDE, "voided": WIDE}  # where the terminal is narrower
 COLOURS = {
     "running": "cyan", "completed": "green", "done": "green", "paused": "yellow",
     "aborted": "red", "failed": "red", "cancelled": "dim", "queued": "dim", "pending": "dim",
@@ -46,7 +46,7 @@ def dumps_table(
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for name in ("dump", "table", "state", "progress"):
         table.add_column(name, no_wrap=name != "table", overflow="fold")
-    numbers = [name for name in NUMBERS if width >= WIDE or name not in LESS]
+    numbers = [name for name in NUMBERS if width >= LEFT_OUT.get(name, 0)]
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
     notes = []
@@ -57,7 +57,7 @@ def dumps_table(
                 Text(str(dump.get("dump_id", ""))[:14] if place == 0 else "", style="bold"),
                 Text(str(progress.get("table", ""))),
                 Text(_state(dump, progress), style=COLOURS.get(_state(dump, progress), "")),
-                _bar(share_read(progress)[0], _state(dump, progress), 18 if width >= WIDE else 8),
+                _bar(share_read(progress)[0], _state(dump, progress), 12 if width >= WIDE else 8),
                 *(found[name] for name in numbers),
             )
             if note := _note(dump, progress):

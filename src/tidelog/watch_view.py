@@ -5,6 +5,7 @@ A field that a document lacks is left out: the view must show what another versi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from rich.text import Text
 
 from tidelog.dumps_view import COLOURS, Status, dumps_table, rate_of
 from tidelog.quantities import brief_span, format_bytes
-from tidelog.window_lanes import windows_picture
+from tidelog.window_lanes import ENDS, windows_picture
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,6 +27,7 @@ SHOWN = frozenset({
     "throttle", "readers_busy", "windows", "events", "dumps",
 })  # fmt: skip
 """Fields of a status that `summary` shows, or leaves to `tidelog watch`."""
+CELLS = 5
 SPARKS = " ▁▂▃▄▅▆▇█"
 STALE_AFTER_MS = 10_000
 LIMITS = (  # name of the limit, the observed value beside it, what people call it
@@ -165,7 +167,7 @@ def throttle_facts(status: Status) -> Table:
 def _decision(decision: Mapping[str, Any]) -> Text:
     limited_by = decision.get("limited_by")
     if limited_by is None:
-        return Text("throttle: off, nothing is beyond its limit", style="green")
+        return Text("throttle: nothing is beyond its limit", style="green")
     text = Text(f"throttle: {decision.get('reason') or limited_by}", style="yellow")
     share, pause_ms = decision.get("parallelism_share", 1.0), decision.get("pause_ms", 0)
     if share < 1:
@@ -176,15 +178,15 @@ def _decision(decision: Mapping[str, Any]) -> Text:
 
 
 def _meter(label: str, seen: float | None, limit: float, is_bytes: bool) -> Text:
-    """``label value/limit`` and eight cells of a bar."""
+    """``label value/limit`` and the cells of a bar."""
     if not limit:
         return Text(f"{label} not limited", style="dim")
     show = format_bytes if is_bytes else brief_span
     text = Text(f"{label} ", style="dim")
     ratio = 0.0 if seen is None else seen / limit
     colour = "green" if ratio < 0.5 else "yellow" if ratio <= 1 else "red"
-    full = min(8, round(ratio * 8))
-    text.append("■" * full, style=colour).append("□" * (8 - full), style="dim")
+    full = min(CELLS, math.ceil(ratio * CELLS))
+    text.append("■" * full, style=colour).append("□" * (CELLS - full), style="dim")
     text.append(f" {'-' if seen is None else show(int(seen))}/{show(int(limit))}", style="default")
     return text
 
@@ -193,9 +195,9 @@ def _meter(label: str, seen: float | None, limit: float, is_bytes: bool) -> Text
 
 
 def events_table(status: Status, limit: int) -> Table:
-    """What became of the last chunks, the newest first."""
+    """How the last chunks ended, the newest first."""
     table = Table.grid(padding=(0, 2))
-    shown = [event for event in status.get("events", ()) if event.get("event") != "begun"]
+    shown = [event for event in status.get("events", ()) if event.get("event") in ENDS]
     now_ms = status.get("updated_ms", 0)
     for event in list(reversed(shown))[:limit]:
         kind = str(event.get("event"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from rich.text import Text
 
 SHORTEST_MS = 2_000
 LONGEST_MS = 30_000
-ENDS = {"closed": "█", "durable": "█", "voided": "✗", "failed": "✗"}
+ENDS = frozenset({"closed", "durable", "voided", "failed"})
 
 
 @dataclass(slots=True)
@@ -121,8 +121,3 @@ def _ending(lane: Lane) -> Text:
 def _axis(span_ms: int, width: int) -> Text:
     left, right = f"−{span_ms / 1000:.3g}s", "now"
     return Text(left + right.rjust(width - len(left)), style="dim")
-
-
-def open_windows(lanes: Sequence[Lane]) -> int:
-    """How many are not ended."""
-    return sum(lane.ended_ms is None for lane in lanes)

@@ -143,7 +143,7 @@ def test_an_old_status_says_how_old_it_is() -> None:
 def test_names_are_not_taken_for_markup() -> None:
     document = status()
     document["dumps"][0]["tables"][0]["table"] = "public.[red]"
-    document["events"] = [{**event("aaaaaaaa", "read", 5, rows=1), "table": "public.[red]"}]
+    document["events"] = [{**event("aaaaaaaa", "durable", 5, rows=1), "table": "public.[red]"}]
     assert text_of(frame([document], NOW_MS)).count("public.[red]") == 2
 
 

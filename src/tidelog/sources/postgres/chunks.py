@@ -66,6 +66,7 @@ class PostgresChunkReader:
         self._finder = SchemaFinder(keys)
         self._mark_sql = mark_statement(strategy, watermark_schema)
         self._layout: WalLayout | None = None
+        self._placed: tuple[str, int] | None = None  # the last snapshot, its emission point
         self._mark_settings = {
             "lock_timeout": str(lock_timeout_ms),
             "statement_timeout": str(max(lock_timeout_ms * 5, 10_000)),
@@ -94,7 +95,7 @@ class PostgresChunkReader:
         with chunk_errors(f"reading a chunk of {request.table}"):
             connection = self._reading()
             found, snapshot = self._begin(connection, request.table)
-            emit_at = self._emission_point(connection) if self._mark_sql is None else None
+            emit_at = None if self._mark_sql else self._emission_point(connection, snapshot)
             schema = self._registry.register(found.schema)
             select = self._select.range if request.keys is None else self._select.keys
             chunk = select(connection, request, schema, found.partitioned, snapshot)
@@ -152,10 +153,21 @@ class PostgresChunkReader:
             raise ChunkError(f"reading a chunk of {table}: {_REASONS['42P01']}")
         return found, snapshot
 
-    def _emission_point(self, connection: psycopg.Connection[tuple[Any, ...]]) -> int:
-        if self._layout is None:
-            self._layout = WalLayout.of(connection)
-        return emission_point(connection, self._layout)
+    def _emission_point(
+        self, connection: psycopg.Connection[tuple[Any, ...]], snapshot: PgSnapshot
+    ) -> int:
+        """As early as can be: of equal snapshots, what the first one's position was serves all.
+
+        On an idle source a position in log that a transaction has written and nobody flushed may be
+        reached only after up to 20 s (the background writer's next look).
+        """
+        text = snapshot.to_text()
+        # A standby's text does not tell all that its snapshot saw.
+        if self._placed is None or self._placed[0] != text or type(snapshot) is not PgSnapshot:
+            if self._layout is None:
+                self._layout = WalLayout.of(connection)
+            self._placed = text, emission_point(connection, self._layout)
+        return self._placed[1]
 
     # ------------------------------------------------------------------ connections
 
@@ -172,6 +184,7 @@ class PostgresChunkReader:
     def _reading(self) -> psycopg.Connection[tuple[Any, ...]]:
         if self._reads is None or self._reads.closed or self._reads.broken:
             self._reads = connect(self._dsn, purpose="chunks", settings=self._read_settings)
+            self._placed = None
         return self._reads
 
 

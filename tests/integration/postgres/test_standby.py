@@ -115,9 +115,9 @@ class CommittedMeanwhile(PostgresChunkReader):
 
     meanwhile: Callable[[], None]
 
-    def _emission_point(self, connection: Connection) -> int:
+    def _emission_point(self, connection: Connection, snapshot: PgSnapshot) -> int:
         self.meanwhile()
-        return super()._emission_point(connection)
+        return super()._emission_point(connection, snapshot)
 
 
 @pytest.mark.parametrize("how", ["plain", "savepoint", "prepared"])

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import psycopg
 from psycopg import pq
 
@@ -207,8 +206,9 @@ class PostgresBlockingReader:
         while True:
             row = self._now.execute(b"SELECT pg_catalog.pg_current_snapshot()::text").fetchone()
             assert row is not None
-            running = PgSnapshot.from_text(row[0]).xip
-            if not self._snapshot.visible(np.asarray(running)).any():
+            now = PgSnapshot.from_text(row[0])
+            # Nothing below the greatest that has ended runs unlisted; above it anything may run.
+            if now.xmax >= self._snapshot.xmax and not self._snapshot.visible(now.xip).any():
                 return
             if time.monotonic() > deadline:
                 raise ChunkError(f"no snapshot within {timeout_s:.0f} s: {self._who_is_open()}")
@@ -258,7 +258,7 @@ class PostgresBlockingReader:
                     self._lock(connection, table)
             except ChunkVoidError:
                 return False
-            except ChunkError:
+            except TidelogError:
                 if connection.closed or connection.broken:
                     raise
         return True

@@ -15,26 +15,37 @@ from tidelog.model.records import Bools, Int64s
 
 # SHOW takes no snapshot (PostgreSQL's analyze_requires_snapshot), so it tells how the server was
 # before: a promotion in between makes a primary's snapshot count as a standby's, never the reverse.
-TAKE_SNAPSHOT = "SHOW in_hot_standby; SELECT pg_catalog.pg_current_snapshot()::text"
+# age() counts from the next transaction id: xmax is only one more than the greatest that has ended.
+TAKE_SNAPSHOT = (
+    "SHOW in_hot_standby;"
+    "SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.age('3'::xid)::int8 + 3"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PgSnapshot:
     """What a statement could see, in 64-bit transaction ids.
 
-    ``xip`` holds the transactions in progress, sorted, all of them in ``[xmin, xmax)``.
+    ``xip`` holds the transactions in progress, sorted, all of them in ``[xmin, xmax)``. Others
+    may be in progress from ``xmax`` on, below ``next_xid``, which was read after the snapshot; 0 if
+    it is not known.
     """
 
     xmin: int
     xmax: int
     xip: Int64s
+    next_xid: int = 0
 
     @classmethod
-    def from_text(cls, text: str) -> PgSnapshot:
+    def from_text(cls, text: str, next_xid_32: int | None = None) -> PgSnapshot:
+        """``next_xid_32``: the next transaction id, modulo 2³²."""
         xmin, xmax, in_progress = text.split(":")
         xip = np.array([int(xid) for xid in in_progress.split(",") if xid], dtype=np.int64)
         xip.sort()
-        return cls(int(xmin), int(xmax), xip)
+        next_xid = 0
+        if next_xid_32 is not None:
+            next_xid = int(xmax) + (next_xid_32 - int(xmax)) % (1 << 32)
+        return cls(int(xmin), int(xmax), xip, next_xid)
 
     def visible(self, xid: Int64s) -> Bools:
         """bool[n]: as ``pg_visible_in_snapshot``, for transactions that are known to be committed
@@ -54,7 +65,8 @@ class PgSnapshot:
         return np.concatenate([self.xip[self.xip <= upto_xid], later])
 
     def follows(self, earlier: PgSnapshot) -> bool:
-        return self.xmin >= earlier.xmax
+        """Have all transactions ended that had begun when ``earlier`` was taken?"""
+        return self.xmin >= max(earlier.xmax, earlier.next_xid)
 
     def to_text(self) -> str:
         return f"{self.xmin}:{self.xmax}:{','.join(str(xid) for xid in self.xip)}"
@@ -98,5 +110,6 @@ def snapshot_taken(cursor: psycopg.Cursor[tuple[Any, ...]]) -> PgSnapshot:
             rows += cursor.fetchall()
         if not cursor.nextset():
             break
-    (in_hot_standby,), (text,) = rows[-2:]
-    return (StandbySnapshot if in_hot_standby == "on" else PgSnapshot).from_text(text)
+    (in_hot_standby,), (text, next_xid_32) = rows[-2:]
+    kind = StandbySnapshot if in_hot_standby == "on" else PgSnapshot
+    return kind.from_text(text, next_xid_32)

@@ -1,0 +1,90 @@
+"""What snapshots say of transactions that are still open."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import psycopg
+import pytest
+from tests.integration.postgres.conftest import MemorySchemas
+
+from tidelog.errors import ChunkError
+from tidelog.model.schema import TableName
+from tidelog.ports import ChunkRequest
+from tidelog.sources.postgres.blocking import PostgresBlockingReader
+from tidelog.sources.postgres.chunks import PostgresChunkReader
+from tidelog.testing.postgres import PostgresServer
+
+pytestmark = pytest.mark.integration
+
+Connection = psycopg.Connection[Any]
+
+
+def test_open_transaction_above_all_that_ended_is_not_over(database: str, sql: Connection) -> None:
+    """A snapshot's ``xmax`` is one more than the greatest xid that has ended, not that began."""
+    sql.execute("CREATE TABLE t (id int)")
+    chunks = PostgresChunkReader(database, MemorySchemas())
+    with psycopg.connect(database) as other:
+        other.execute("INSERT INTO t VALUES (1)")
+        first = chunks.current_snapshot()
+        again = chunks.current_snapshot()
+        assert again.xmin >= first.xmax, "no other transaction ended in between"
+        assert not again.follows(first)
+        other.commit()
+    assert chunks.current_snapshot().follows(first)
+    chunks.close()
+
+
+def waits(sql: Connection, count: int) -> None:
+    """So many transactions wait for another's end, or for a standby."""
+    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event IN ('transactionid', 'SyncRep')"
+    deadline = time.monotonic() + 10
+    while sql.execute(query.encode()).fetchone() != (count,):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_blocking_snapshot_waits_for_what_is_logged_and_not_over() -> None:
+    """A commit that the log shows, and that the server has not finished, counts as visible."""
+    with PostgresServer(
+        16, {"synchronous_standby_names": "nobody", "synchronous_commit": "local"}
+    ) as server:
+        dsn = server.dsn()
+        sql, first, second = (psycopg.connect(dsn, autocommit=True) for _ in range(3))
+        hung = psycopg.connect(dsn, options="-c synchronous_commit=on")
+        sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        reader = PostgresBlockingReader(dsn, MemorySchemas())
+        begun: list[int | ChunkError] = []
+
+        def begin() -> None:
+            try:
+                begun.append(reader.begin(30))
+            except ChunkError as error:
+                begun.append(error)
+
+        # The server builds the snapshot in steps, each of which waits for who is open.
+        first.execute("BEGIN; INSERT INTO t VALUES (1)")
+        beginning = threading.Thread(target=begin)
+        beginning.start()
+        waits(sql, 1)
+        second.execute("BEGIN; INSERT INTO t VALUES (2)")
+        first.execute("COMMIT")
+        waits(sql, 1)
+        hung.execute("INSERT INTO t VALUES (3)")
+        committing = threading.Thread(target=hung.commit)
+        committing.start()
+        waits(sql, 2)
+        second.execute("COMMIT")
+        waits(sql, 1)  # the hung one alone: the slot is made
+        beginning.join(1.0)
+        assert not begun, "the snapshot counts a transaction as committed that is not over"
+        hung.cancel()
+        committing.join(10)
+        beginning.join(10)
+        assert isinstance(begun[0], int), begun
+        assert len(reader.read(ChunkRequest(TableName("public", "t"))).rows) == 3
+        reader.close()
+        for connection in (sql, first, second, hung):
+            connection.close()

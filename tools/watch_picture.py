@@ -1,7 +1,7 @@
 """Draw docs/images/watch.svg from a real run: ``python tools/watch_picture.py [RECORDING]``.
 
 Without a recording it makes one: a PostgreSQL, the demo's shop with writers, capture, and a dump by
-four readers, watched by ``tidelog watch --record``. The picture is the frame with the most windows.
+four readers, watched by ``tidelog watch --record``. The picture is one frame of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidelog.watching import recorded
 from tidelog.window_lanes import lanes_of
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "watch.svg"
-WIDTH = 112
+WIDTH = 116
 HISTORY = 40
 SIZES = Sizes(customers=200_000, products=20_000, orders=800_000, items=1_200_000)
 CONFIG = """\
@@ -70,25 +70,19 @@ def record(directory: Path) -> Path:
 
 
 def draw(recording: Path) -> None:
-    """The frame with the most windows, some of which superseded rows, of tables half read."""
+    """The frame with the most different windows, and chunks of which rows were superseded."""
     history: list[dict[str, Any]] = list(recorded(recording))
 
-    def worth(at: int) -> tuple[bool, int, int]:
+    def worth(at: int) -> tuple[int, int]:
         status = history[at]
-        tables = [t for dump in status.get("dumps", ()) for t in dump["tables"]]
-        running = [t for t in tables if t["status"] == "running" and t["rows_superseded"]]
-        lanes = lanes_of(status)
-        return (
-            bool(running),
-            len(status.get("windows", ())),
-            sum(lane.superseded > 0 for lane in lanes),
-        )
+        states = {window["state"] for window in status.get("windows", ())}
+        return len(states), sum(lane.superseded > 0 for lane in lanes_of(status)[-10:])
 
     at = max(range(len(history)), key=worth)
     shown = history[max(0, at - HISTORY) : at + 1]
     console = Console(record=True, width=WIDTH, file=io.StringIO(), highlight=False)
     console.print("$ tidelog watch tidelog.yaml", style="bold")
-    console.print(frame(shown, shown[-1]["updated_ms"] + 200, lanes=10, events=6, width=WIDTH))
+    console.print(frame(shown, shown[-1]["updated_ms"] + 20, lanes=10, events=6, width=WIDTH))
     drawn = console.export_svg(title="tidelog watch")
     # without the fonts that Rich would have the reader's browser fetch from elsewhere
     PICTURE.write_text(re.sub(r"@font-face \{.*?\n    \}\n", "", drawn, flags=re.DOTALL))

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-SHORTEST_MS = 2_000
+SHORTEST_MS = 1_000
 LONGEST_MS = 30_000
 ENDS = frozenset({"closed", "durable", "voided", "failed"})
 
@@ -24,6 +24,7 @@ class Lane:
     read_ms: int | None = None
     ended_ms: int | None = None
     end: str = ""
+    written: bool = False  # its high watermark was met; the segment is not durable yet
     rows: int = 0
     superseded: int = 0
 
@@ -51,6 +52,8 @@ def lanes_of(status: Mapping[str, Any]) -> list[Lane]:
             lanes[chunk] = Lane(chunk, str(window.get("table", "")), begun_ms)
             if window.get("state") != "reading":
                 lanes[chunk].read_ms = updated_ms
+        if chunk:
+            lanes[chunk].written = window.get("state") == "closing"
     is_open = {str(window.get("chunk", "")) for window in status.get("windows") or ()}
     known = (lane for lane in lanes.values() if lane.ended_ms is not None or lane.chunk in is_open)
     return sorted(known, key=lambda lane: lane.begun_ms)
@@ -59,8 +62,9 @@ def lanes_of(status: Mapping[str, Any]) -> list[Lane]:
 def windows_picture(status: Mapping[str, Any], now_ms: int, limit: int, width: int) -> Table:
     """At most ``limit`` lanes of ``width`` cells that end at ``now_ms``; open windows first."""
     lanes = lanes_of(status)
-    open_lanes = [lane for lane in lanes if lane.ended_ms is None][:limit]
+    open_lanes = [lane for lane in lanes if lane.ended_ms is None]
     ended = [lane for lane in lanes if lane.ended_ms is not None]
+    open_lanes = open_lanes[: max(limit - len(ended), limit * 2 // 3)]
     shown = ended[len(ended) - max(0, limit - len(open_lanes)) :] + open_lanes
     oldest_ms = min((lane.begun_ms for lane in shown), default=now_ms)
     span_ms = min(max(now_ms - oldest_ms, SHORTEST_MS), LONGEST_MS)
@@ -79,7 +83,7 @@ def windows_picture(status: Mapping[str, Any], now_ms: int, limit: int, width: i
 
 
 def bar(lane: Lane, now_ms: int, span_ms: int, width: int) -> Text:
-    """``[`` low, ``━`` reading, ``╌`` rows wait for high, ``]`` high; ``▶`` still open."""
+    """``[`` low, ``━`` reading, ``╌`` waiting for high and disk, ``]`` durable; ``▶`` goes on."""
 
     def cell(at_ms: int) -> int:
         return round((at_ms - (now_ms - span_ms)) / span_ms * (width - 1))
@@ -108,8 +112,10 @@ def _last(lane: Lane) -> tuple[str, str]:
 
 
 def _ending(lane: Lane) -> Text:
+    if lane.ended_ms is None and lane.read_ms is None:
+        return Text("reading", style="cyan")
     if lane.ended_ms is None:
-        return Text("reading" if lane.read_ms is None else "waits for high", style="cyan")
+        return Text("is written" if lane.written else "waits for high", style="yellow")
     if lane.end in ("voided", "failed"):
         return Text(lane.end, style="magenta")
     text = Text(f"{lane.rows:,} rows", style="dim")

@@ -1,0 +1,107 @@
+"""Watching a real capture: what it publishes is drawn, and its limits hold."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from rich.console import Console
+
+from tidelog import runtime
+from tidelog.config import Config, parse_config
+from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions
+from tidelog.watch_view import frame, summary
+
+pytestmark = pytest.mark.integration
+
+ROWS = 60_000
+
+
+@pytest.fixture
+def config(database: str, tmp_path: Path) -> Iterator[Config]:
+    """A capture that runs over one table."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id bigint PRIMARY KEY, note text)")
+        connection.execute(
+            f"INSERT INTO t SELECT n, 'note ' || n FROM generate_series(1, {ROWS}) n"
+        )
+        connection.execute("ANALYZE t")
+    text = (
+        f"source: {{kind: postgres, url: {json.dumps(database)}, snapshot: no_data}}\n"
+        "log: {path: ./log}\nstate: {url: 'sqlite:///state.db'}\n"
+        "dump: {chunk_rows: 1000, parallelism: 4}\n"
+    )
+    found = parse_config(text, "tidelog.yaml", tmp_path, {})
+    stop = threading.Event()
+    capture = threading.Thread(target=lambda: runtime.capture(found, stop_event=stop))
+    capture.start()
+    try:
+        yield found
+    finally:
+        stop.set()
+        capture.join(30)
+
+
+def dump(config: Config, dump_id: str) -> Iterator[dict[str, Any]]:
+    """Statuses while a dump of the table runs, and the one after it."""
+    runtime.send_command(config, ExecuteSnapshot(dump_id=dump_id), timeout_s=30)
+    with runtime.StatusFeed(config) as feed:
+        seen = 0
+        while True:
+            status = feed.latest()
+            if status is not None and status["updated_ms"] != seen:
+                seen = status["updated_ms"]
+                yield status
+                ids = {d["dump_id"]: d["status"] for d in status["dumps"]}
+                if ids.get(dump_id) == "completed":
+                    return
+            time.sleep(0.05)
+
+
+def text_of(picture: Any) -> str:
+    console = Console(record=True, width=120, file=io.StringIO(), highlight=False)
+    console.print(picture)
+    return console.export_text()
+
+
+def test_a_dump_keeps_to_its_rows_a_second_and_shows_it(config: Config) -> None:
+    limit = 12_000
+    runtime.send_command(config, SetDumpOptions(rows_per_second=limit), timeout_s=30)
+    begun = time.monotonic()
+    history: list[dict[str, Any]] = []
+    pictures = []
+    for status in dump(config, "limited"):
+        history.append(status)
+        pictures.append(text_of(frame(history, status["updated_ms"], width=120)))
+    seconds = time.monotonic() - begun
+    # the last status may be a second old; chunks that began at once are a burst
+    assert ROWS / limit * 0.9 <= seconds <= ROWS / limit * 1.3 + 3
+    during = [p for p in pictures if "running" in p]
+    assert any("as many rows a second are read as rows_per_second allows" in p for p in during)
+    assert any("≤ 12,000" in p and "public.t" in p for p in during)
+    assert any("durable" in p and "]" in p for p in during)
+    finished = text_of(summary(history[-1]))
+    assert "100%" in finished
+    assert f"{ROWS:,}" in finished
+
+
+def test_a_dump_goes_on_under_a_limit_that_is_always_exceeded(config: Config) -> None:
+    runtime.send_command(config, SetDumpOptions(max_select_ms=1), timeout_s=30)
+    statuses = list(dump(config, "slow"))
+    assert statuses[-1]["dumps"][-1]["tables"][0]["rows_read"] == ROWS
+
+
+def test_plan_tells_the_speed_of_the_last_dump(config: Config) -> None:
+    for _ in dump(config, "measured"):
+        pass
+    [table] = runtime.plan(config)["tables"]
+    assert table["speed_from"] == "its last dump"
+    assert table["chunks"] == ROWS // 1000 + 1
+    assert 0 < table["seconds"] < 60

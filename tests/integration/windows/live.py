@@ -28,6 +28,7 @@ from tidelog.errors import TidelogError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableSchema
+from tidelog.sources.postgres.publication import Publications
 
 Key = tuple[str | None, ...]
 Row = dict[str, str | None]
@@ -190,6 +191,11 @@ class Live:
 
     def start(self) -> None:
         self.patch.setattr(session, "LOOK_EVERY_S", self.look_every_s)
+        if self.watermarks == "snapshot":
+            for statement in Publications("tidelog", ["public.*"], strategy="snapshot").set_up(
+                self.sql
+            ):
+                self.sql.execute(statement.encode())
         text = f"""
 source: {{kind: postgres, url: "{self.url or self.dsn}", tables: ["public.*"],
           snapshot: {self.snapshot}, watermarks: {self.watermarks},

@@ -13,7 +13,7 @@ import pytest
 from tests.integration.postgres.conftest import Capture, MemorySchemas, Row, rows_of
 from tests.integration.postgres.pair import Pair, pair, servers, writers
 
-from tidelog.errors import ChunkError, PreflightError
+from tidelog.errors import ChunkError, ConnectionLostError, GapError, PreflightError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
 from tidelog.sources.postgres import standby
@@ -271,6 +271,31 @@ def test_position_is_what_is_replayed(pair: Pair) -> None:
     assert catalogue.position() > before
     assert catalogue.tables(["public.*"]) == [T]
     catalogue.close()
+
+
+@pytest.mark.parametrize("version", [16, 18])
+def test_slot_that_the_primarys_vacuum_invalidated_is_a_gap(version: int) -> None:
+    with (
+        PostgresServer(version) as primary,
+        PostgresStandby(primary, {"hot_standby_feedback": "off"}) as standby_,
+        psycopg.connect(primary.dsn(), autocommit=True) as sql,
+    ):
+        sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+        capture = Pair(primary, standby_, "postgres", sql).capture()
+        findings = Preflight(standby_.dsn(), strategy="snapshot").check()
+        assert [f.level for f in findings if f.name == "standby"] == ["ok", "fail"]
+        sql.execute("INSERT INTO t VALUES (1, 1)")
+        capture.until(lambda: len(capture.rows) == 1)
+        for number in range(20):
+            sql.execute(f"CREATE TABLE x{number} (id int)")
+            sql.execute(f"DROP TABLE x{number}")
+        for catalogue in ("pg_class", "pg_attribute", "pg_type"):
+            sql.execute(f"VACUUM {catalogue}".encode())
+        with pytest.raises(ConnectionLostError):
+            capture.until(lambda: False, 20)
+        with pytest.raises(GapError, match="hot_standby_feedback"):
+            capture.start(capture.resumes[-1])
+        capture.reader.close()
 
 
 # ---------------------------------------------------------------- promotion

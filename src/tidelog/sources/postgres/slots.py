@@ -19,6 +19,15 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 CREATE_TIMEOUT = "120s"
 TAKE_OVER_TIMEOUT_S = 30.0
 
+# pg_replication_slots.invalidation_reason
+_LOST = {
+    "wal_removed": "its WAL was removed (max_slot_wal_keep_size)",
+    "rows_removed": "the primary removed catalogue rows that it needs (hot_standby_feedback was "
+    "off, or the standby has no slot on the primary)",
+    "wal_level_insufficient": "wal_level was lowered on the primary",
+    "idle_timeout": "nothing read it for too long (idle_replication_slot_timeout)",
+}
+
 START_ANEW = (
     "What was changed in between can only be had by a new dump: move the event log's directory "
     "away, drop the slot if it exists, and start again; it dumps all tables into a new log"
@@ -68,11 +77,13 @@ def find_slot(connection: Connection, slot: str) -> SlotState | None:
         conflict,
         size,
     ) = row
-    lost: str | None = reason
-    if lost is None and wal_status == "lost":
-        lost = "its WAL was removed (max_slot_wal_keep_size)"
-    if lost is None and conflict == "true":
-        lost = "it conflicted with recovery"
+    lost: str | None = None
+    if reason is not None:  # PostgreSQL 17 on
+        lost = _LOST.get(reason, reason)
+    elif conflict == "true":  # 16; its wal_status is "lost" then, too
+        lost = f"it conflicted with recovery: {_LOST['rows_removed']}"
+    elif wal_status == "lost":
+        lost = _LOST["wal_removed"]
     return SlotState(
         plugin=plugin or "",
         kind=kind,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -85,6 +88,33 @@ def test_release_lets_another_lead_at_once_under_a_new_epoch(candidate):
     assert b.leader() == "b"
     with pytest.raises(LeaseLostError):
         a.renew(first)
+
+
+def test_a_killed_holder_is_succeeded_at_once_and_a_frozen_one_is_not(tmp_path):
+    url = f"sqlite:///{tmp_path}/state.db"
+    program = (
+        "import sys, time; from tidelog.election.sqlite import SqliteElection\n"
+        "election = SqliteElection(sys.argv[1], 'x', 'first', 60)\n"
+        "assert election.acquire()\n"
+        "print('leads', flush=True); time.sleep(60)"
+    )
+    first = subprocess.Popen([sys.executable, "-c", program, url], stdout=subprocess.PIPE)
+    second = SqliteElection(url, "x", "second", 60)
+    try:
+        assert first.stdout is not None
+        assert first.stdout.readline() == b"leads\n"
+        first.send_signal(signal.SIGSTOP)
+        assert second.acquire() is None
+        first.kill()
+        first.wait()
+        lease = second.acquire()
+        assert lease is not None
+        assert lease.epoch == 2
+        assert [path.name for path in tmp_path.glob("*.alive")] != []
+    finally:
+        first.kill()
+        second.close()
+    assert not list(tmp_path.glob("*.alive"))
 
 
 def test_of_many_that_try_together_one_wins(candidate):

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
 from tidelog.capture.dump_tasks import Task
 from tidelog.ports import ChunkReader
+
+
+NICE = 10
+"""Of the threads that read chunks: the log's, and a database on the same host, come first."""
 
 
 class ChunkReaders:
@@ -66,6 +73,7 @@ class ChunkReaders:
             thread.join(10)
 
     def _run(self) -> None:
+        _yield_to_others()
         reader = self._open_reader()
         try:
             while (task := self._queue.get()) is not None:
@@ -78,3 +86,10 @@ class ChunkReaders:
             self.failure = failure
         finally:
             reader.close()
+
+
+def _yield_to_others() -> None:
+    """Linux schedules threads, each by its own priority; elsewhere this would be the process's."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

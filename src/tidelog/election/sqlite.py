@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import secrets
 import sqlite3
 import threading
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from tidelog.errors import LeaseLostError
 from tidelog.ports import Lease
@@ -31,6 +33,10 @@ class SqliteElection:
     Expiry is stored twice: on the wall clock, and on the monotonic clock with the boot it belongs
     to. Processes of the same boot share that clock, so a step of the wall clock neither ends a
     lease early nor prolongs it; after a reboot the wall clock decides.
+
+    A holder that was killed is succeeded at once: it keeps a file locked (`flock`), and the kernel
+    unlocks it when a process ends, however it does. One that is frozen keeps its lock, and its
+    lease runs out. The lock only shortens the wait; what keeps two leaders apart is the lease.
     """
 
     def __init__(
@@ -59,6 +65,7 @@ class SqliteElection:
         self._boot = _boot_id()
         self._lock = threading.Lock()
         self._connection = connect(self.path)
+        self._alive: IO[bytes] | None = None
         with self._transaction() as db:
             db.execute(
                 "CREATE TABLE IF NOT EXISTS lease (name TEXT PRIMARY KEY, holder TEXT, "
@@ -74,8 +81,10 @@ class SqliteElection:
                 (self.name,),
             ).fetchone()
             # After BEGIN IMMEDIATE, which may have waited long for the lock.
-            if row is not None and row[1] is not None and not self._expired(*row[2:]):
+            held = row is not None and row[1] is not None
+            if held and not self._expired(*row[2:]) and not self._died(row[1]):
                 return None
+            self._stay_alive()
             epoch = max((row[0] if row else 0) + 1, self.first_epoch)
             monotonic = time.monotonic()
             db.execute(
@@ -137,8 +146,34 @@ class SqliteElection:
         return str(row[0])
 
     def close(self) -> None:
+        if self._alive is not None:
+            self._alive_file(self._instance).unlink(missing_ok=True)
+            self._alive.close()
+            self._alive = None
         with self._lock:
             self._connection.close()
+
+    def _alive_file(self, instance: str) -> Path:
+        return self.path.with_name(f"{self.path.name}.{self.name}-{instance}.alive")
+
+    def _stay_alive(self) -> None:
+        """Lock our file for as long as this process lives."""
+        if self._alive is None:
+            with contextlib.suppress(OSError):  # a file system without locks: leases run out
+                file = self._alive_file(self._instance).open("wb")
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._alive = file
+
+    def _died(self, instance: str) -> bool:
+        """Has the process of the instance ended? False if that can't be known."""
+        path = self._alive_file(instance)
+        try:
+            with path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink(missing_ok=True)
+                return True
+        except OSError:
+            return False
 
     def _transaction(self) -> AbstractContextManager[sqlite3.Connection]:
         return transaction(self._connection, self._lock, self.path)

@@ -297,3 +297,13 @@ def test_the_decision_names_what_limits() -> None:
     assert "max_replica_lag_ms" in shown["decision"]["reason"]
     assert shown["observed"]["replica_lag_ms"] == 11_000
     assert shown["settings"]["rows_per_second"] == 10
+
+
+@settings(deadline=None, max_examples=50)
+@given(idle_s=st.floats(1.0, 10**5), limit=st.integers(100, 10**6))
+def test_idle_time_is_not_saved_up(idle_s: float, limit: int) -> None:
+    throttle = Throttle(ThrottleSettings(rows_per_second=limit))
+    throttle.wait_s(0.0)
+    throttle.begun(idle_s)
+    throttle.read(idle_s, 10 * limit, 0.1)
+    assert throttle.wait_s(idle_s) >= 10 - BURST_S - 1e-6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -37,13 +38,20 @@ def test_open_transaction_above_all_that_ended_is_not_over(database: str, sql: C
     chunks.close()
 
 
-def waits(sql: Connection, count: int) -> None:
-    """So many transactions wait for another's end, or for a standby."""
-    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event IN ('transactionid', 'SyncRep')"
+def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 10
-    while sql.execute(query.encode()).fetchone() != (count,):
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def slot_waits_for(sql: Connection) -> list[int]:
+    """Sessions whose transactions the making of the slot waits for."""
+    rows = sql.execute(
+        "SELECT unnest(pg_blocking_pids(pid)) FROM pg_stat_activity "
+        "WHERE backend_type = 'walsender'"
+    )
+    return [row[0] for row in rows]
 
 
 def test_blocking_snapshot_waits_for_what_is_logged_and_not_over() -> None:
@@ -68,16 +76,17 @@ def test_blocking_snapshot_waits_for_what_is_logged_and_not_over() -> None:
         first.execute("BEGIN; INSERT INTO t VALUES (1)")
         beginning = threading.Thread(target=begin)
         beginning.start()
-        waits(sql, 1)
+        until(lambda: slot_waits_for(sql) == [first.info.backend_pid])
         second.execute("BEGIN; INSERT INTO t VALUES (2)")
         first.execute("COMMIT")
-        waits(sql, 1)
+        until(lambda: slot_waits_for(sql) == [second.info.backend_pid])
         hung.execute("INSERT INTO t VALUES (3)")
         committing = threading.Thread(target=hung.commit)
         committing.start()
-        waits(sql, 2)
+        hangs = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        until(lambda: sql.execute(hangs).fetchone() == (1,))
         second.execute("COMMIT")
-        waits(sql, 1)  # the hung one alone: the slot is made
+        until(lambda: not slot_waits_for(sql))  # the slot is made
         beginning.join(1.0)
         assert not begun, "the snapshot counts a transaction as committed that is not over"
         hung.cancel()

@@ -126,7 +126,8 @@ class CaptureEngine:
         self._hold: Hold | None = None
         self._stopped = threading.Event()
         self._reached = resume.acknowledge
-        self._between = False  # transactions: none is half-way through
+        # Between transactions: none is half-way through. An idle source may show nothing more.
+        self._between = resume.acknowledge > resume.position
         self._idle = False  # the last thing appended is a position
         self._last_put_at = 0.0
 

@@ -25,7 +25,13 @@ from tidelog.capture.dump_state import FINISHED, DumpState, TableProgress
 from tidelog.capture.dump_tables import DumpTables, completed_record
 from tidelog.capture.hold import Hold
 from tidelog.capture.output_buffer import ChunkItem
-from tidelog.errors import ChunkError, ConnectionLostError, SourceError
+from tidelog.errors import (
+    ChunkError,
+    ChunkRefusedError,
+    ChunkVoidError,
+    ConnectionLostError,
+    SourceError,
+)
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
 from tidelog.ports import BlockingReader, ChunkRequest, ChunkRows
@@ -102,8 +108,13 @@ class BlockingDumps:
             hold.move(position)
             self._stand(hold, stop)
             for progress in waiting:
-                if not stop.is_set() and progress.status not in FINISHED:
+                if stop.is_set() or progress.status in FINISHED:
+                    continue
+                try:
                     self._read_table(dump, progress, reader, position, stop)
+                except (ChunkRefusedError, ChunkVoidError) as error:
+                    with self._actions.lock:  # the snapshot stands: the others go on
+                        self._tables.fail(dump, progress, str(error))
         finally:
             hold.release()
             reader.close()

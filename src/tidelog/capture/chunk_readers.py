@@ -12,7 +12,6 @@ from queue import SimpleQueue
 from tidelog.capture.dump_tasks import Task
 from tidelog.ports import ChunkReader
 
-
 NICE = 10
 """Of the threads that read chunks: the log's, and a database on the same host, come first."""
 

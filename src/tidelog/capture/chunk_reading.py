@@ -90,7 +90,7 @@ class ChunkReading:
             self._tasks.begin(task, window)
             self._book.note("begun", chunk_id, str(task.table))
         engine = self._actions.engine
-        seconds, rows = 0.0, None
+        begun, seconds, rows = 0.0, 0.0, None
         try:
             engine.register(window)
             reader.write_watermark(window.low_mark)
@@ -109,6 +109,8 @@ class ChunkReading:
                 reader.release()
         except (ChunkError, ConnectionLostError) as error:
             engine.discard(window)
+            if begun and rows is None:  # one that runs into its time limit counts too
+                seconds = time.monotonic() - begun
             with self._lock:
                 if self._tasks.find(chunk_id) is task:  # else it was voided, and is read again
                     self._outcomes.failed(task, error)

@@ -57,7 +57,7 @@ class KeySets:
         return tuple(found)
 
     def put_piece(self, set_id: str, number: int, keys: Iterable[Key]) -> None:
-        """Store a piece of any length of a set that is only ever read by `all`."""
+        """Store a piece; of `PIECE_KEYS` keys each, unless the set is only ever read by `all`."""
         self._state.put(_name(set_id, number), [list(key) for key in keys], None)
 
     def all(self, set_id: str) -> Iterator[Key]:
@@ -65,6 +65,9 @@ class KeySets:
         for name in self._state.keys(f"{PREFIX}{set_id}/"):
             document = self._state.get(name)
             yield from map(tuple, () if document is None else document.value)
+
+    def names(self) -> set[str]:
+        return {name.split("/")[1] for name in self._state.keys(PREFIX)}
 
     def delete(self, set_id: str) -> None:
         for name in self._state.keys(f"{PREFIX}{set_id}/"):

@@ -146,6 +146,11 @@ class Mailbox:
         """Has no capture acted on the command yet?"""
         return self._state.get(_COMMANDS + command_id) is not None
 
+    def asked_for(self, dump_id: str) -> bool:
+        """Does a command for the dump wait?"""
+        documents = (self._state.get(key) for key in self._state.keys(_COMMANDS))
+        return any(d is not None and d.value["data"].get("dump_id") == dump_id for d in documents)
+
     def outcome(self, command_id: str) -> Outcome | None:
         """None while the command waits."""
         document = self._state.get(_RESULTS + command_id)

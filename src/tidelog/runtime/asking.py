@@ -101,16 +101,28 @@ def dump_wait(
     on_progress: OnStatus = ignore,
     timeout_s: float | None = None,
 ) -> dict[str, Any]:
-    """Wait until the dump has finished; its summary."""
+    """Wait until the dump has finished; its summary.
+
+    Raises:
+        UsageError: there is no such dump, and no command that asks for it waits.
+        TidelogError: it took longer than ``timeout_s``.
+    """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    while deadline is None or time.monotonic() < deadline:
-        for dump in status(config).get("dumps", ()):
-            if dump["dump_id"] == dump_id:
-                on_progress(dump)
-                if dump["status"] in ("completed", "aborted"):
-                    found: dict[str, Any] = dump
-                    return found
-        time.sleep(0.2)
+    state = SqliteState(config.state.url)
+    try:
+        while deadline is None or time.monotonic() < deadline:
+            asked_for = Mailbox(state).asked_for(dump_id)
+            document = state.get(DUMP_PREFIX + dump_id)
+            if document is not None:
+                dump = DumpState.from_json(document.value)
+                on_progress(dump.summary())
+                if dump.finished:
+                    return dump.summary()
+            elif not asked_for:
+                raise UsageError(f"there is no dump {dump_id} (any more)")
+            time.sleep(0.1)
+    finally:
+        state.close()
     raise TidelogError(f"dump {dump_id} did not finish within {timeout_s} s; it goes on")
 
 

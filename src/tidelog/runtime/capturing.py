@@ -33,6 +33,7 @@ from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Resume
 from tidelog.ports import SchemaSeen
 from tidelog.runtime.channels import Channels
+from tidelog.runtime.key_scope import discard_unused
 from tidelog.runtime.notifying import OnNotification
 from tidelog.runtime.serving import Serving, open_rest
 from tidelog.runtime.sources import open_log_reader, open_source
@@ -174,7 +175,11 @@ class Capture:
 
         def maintain() -> None:
             self._maintain(keeper)
-            channels.mailbox.forget_old_outcomes(int(time.time() * 1000))
+            now_ms = int(time.time() * 1000)
+            channels.mailbox.forget_old_outcomes(now_ms)
+            unfinished = [dump for dump in coordinator.dumps() if not dump.finished]
+            used = {table.key_set for dump in unfinished for table in dump.tables if table.key_set}
+            discard_unused(state, used, now_ms)
 
         def close() -> None:
             rest.stand_by()

@@ -7,6 +7,7 @@ from typing import Any
 
 from tidelog.capture.dumps import DUMP_PREFIX
 from tidelog.config import Config
+from tidelog.control.mailbox import Mailbox
 from tidelog.errors import TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
@@ -17,7 +18,6 @@ from tidelog.state.sqlite import SqliteState
 
 FINISHED = ("completed", "aborted")
 POLL_S = 0.2
-COMMANDS = "commands/"  # that wait, see `tidelog.control.mailbox`
 
 
 def wait_finalized(
@@ -151,8 +151,5 @@ class _Waiting:
 
     def _asked_for(self) -> bool:
         """Does a command for the dump wait, or was it acted on only now?"""
-        for key in self._state.keys(COMMANDS):
-            document = self._state.get(key)
-            if document is not None and document.value["data"].get("dump_id") == self._dump_id:
-                return True
-        return self._state.get(DUMP_PREFIX + self._dump_id) is not None
+        waits = Mailbox(self._state).asked_for(self._dump_id)
+        return waits or self._state.get(DUMP_PREFIX + self._dump_id) is not None

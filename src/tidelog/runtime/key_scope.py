@@ -6,7 +6,7 @@ under a fresh name, and the command carries the name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,14 +17,16 @@ from tidelog.capture.key_sets import PIECE_KEYS, KeySets
 from tidelog.config import Config
 from tidelog.control.commands import Command, ExecuteSnapshot, Key
 from tidelog.control.key_files import read_key_file
-from tidelog.control.mailbox import new_id
+from tidelog.control.mailbox import id_time_ms, new_id
 from tidelog.errors import UsageError
 from tidelog.model.schema import TableName
+from tidelog.ports import StateStore
 from tidelog.sources.postgres.catalogue import PostgresCatalogue
 from tidelog.sources.postgres.key_texts import key_texts
 from tidelog.sources.postgres.patterns import matches
 from tidelog.state.sqlite import SqliteState
 
+KEEP_MS = 7 * 86_400_000
 GIVEN = "given-"  # begins the names of key sets that come with a command
 MISSING = "missing-"  # followed by a dump's id: the keys that it did not find
 
@@ -142,6 +144,15 @@ def store_key_file(config: Config, path: Path, tables: Sequence[str]) -> dict[st
     if not count:
         raise UsageError(f"keys: {path.name} holds no keys")
     return {"tables": (str(scope.table),), "key_set": name, "key_columns": columns}
+
+
+def discard_unused(state: StateStore, used: Collection[str], now_ms: int) -> None:
+    """Let keys go whose command never came, or came to nothing, over a week ago."""
+    key_sets = KeySets(state)
+    for name in key_sets.names() - set(used):
+        given_ms = id_time_ms(name.removeprefix(GIVEN)) if name.startswith(GIVEN) else now_ms
+        if given_ms < now_ms - KEEP_MS:
+            key_sets.delete(name)
 
 
 def discard_keys(state: SqliteState, command: Command) -> None:

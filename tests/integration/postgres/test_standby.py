@@ -273,6 +273,22 @@ def test_position_is_what_is_replayed(pair: Pair) -> None:
     catalogue.close()
 
 
+def test_standby_that_does_not_replay_is_a_lag(pair: Pair) -> None:
+    catalogue = PostgresCatalogue(pair.primary.dsn(pair.name))
+    standby = psycopg.connect(pair.dsn, autocommit=True)
+    standby.execute("SELECT pg_wal_replay_pause()")
+    try:
+        deadline = time.monotonic() + 20
+        pair.sql.execute("CREATE TABLE behind (id int PRIMARY KEY)")
+        while (catalogue.load().replica_lag_s or 0) < 0.5:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    finally:
+        standby.execute("SELECT pg_wal_replay_resume()")
+        standby.close()
+        catalogue.close()
+
+
 @pytest.mark.parametrize("version", [16, 18])
 def test_slot_that_the_primarys_vacuum_invalidated_is_a_gap(version: int) -> None:
     with (

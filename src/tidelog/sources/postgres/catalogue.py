@@ -28,9 +28,14 @@ ORDER BY 1, 2
 """
 
 # How far the furthest physical standby is behind in replaying; NULL if there is none, or if the
-# user may not see (pg_monitor). One that has caught up on an idle source reports no lag.
+# user may not see (pg_monitor). One that has caught up on an idle source reports no lag; one that
+# is behind and says nothing (it does so every 10 s, wal_receiver_status_interval) has that much.
 _REPLICA_LAG = """
-SELECT extract(epoch FROM max(coalesce(r.replay_lag, '0')))::float8
+SELECT extract(epoch FROM max(greatest(
+  coalesce(r.replay_lag, '0'),
+  CASE WHEN r.replay_lsn < (CASE WHEN pg_catalog.pg_is_in_recovery()
+      THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_lsn() END)
+    THEN clock_timestamp() - r.reply_time - interval '15 s' END)))::float8
 FROM pg_catalog.pg_stat_replication r
 WHERE r.replay_lsn IS NOT NULL AND r.state <> 'backup' AND NOT EXISTS (
   SELECT FROM pg_catalog.pg_replication_slots s

@@ -5,181 +5,56 @@ holds the event log against the truth afterwards; shrinks what fails.
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import psycopg
+from tests.e2e.history_commands import Commander, sort_key
+from tests.e2e.history_processes import CaptureProcess, Collector
+from tests.e2e.history_spec import FAILPOINTS, Spec
 
-from tidelog import runtime
 from tidelog.capture.catalogue_watch import SHAPES_KEY
+from tidelog.capture.dump_book import missing_set
+from tidelog.capture.key_sets import KeySets
 from tidelog.config import Config, load_config
-from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions
-from tidelog.errors import OffsetGoneError, TidelogError
+from tidelog.errors import OffsetGoneError
 from tidelog.eventlog.reader import EventLog
-from tidelog.model.records import ChunkMeta
 from tidelog.sources.postgres.catalogue import PostgresCatalogue
+from tidelog.sources.postgres.connect import connect
+from tidelog.sources.postgres.publication import Publications
 from tidelog.state.sqlite import SqliteState
 from tidelog.testing import oracle_workload as workload
-from tidelog.testing.history import History, HistoryError, TableDump, check_audit, check_chunks
-from tidelog.testing.oracle_wire import Change, parse_stream, read_event_log
-from tidelog.testing.oracle_workload import TABLES, Mix, Workload
+from tidelog.testing.dump_oracle import (
+    REREAD,
+    Asked,
+    ChunkRules,
+    DumpError,
+    check_chunks,
+    check_standstills,
+)
+from tidelog.testing.history import History, HistoryError, TableDump, check_audit
+from tidelog.testing.oracle_wire import parse_stream, read_event_log
+from tidelog.testing.oracle_workload import TABLES, Workload
 from tidelog.testing.postgres import PostgresServer
 
-ROOT = Path(__file__).parents[2]
 LEASE_S = 1.0
+REACH_S = 5.0
+"""How long a capture has to come to the failpoint that it is to die at."""
 
-# A place and at which hit of it, so that the process does some work before it dies.
-FAILPOINTS = (
-    ("put.before_link", 60),
-    ("put.after_link", 60),
-    ("put.after_fsync", 60),
-    ("replace.before_rename", 1),
-    ("replace.after_rename", 1),
-    ("replace.after_fsync", 1),
-    ("writer.before_fence", 1),
-    ("chunk.after_low", 4),
-    ("chunk.after_read", 4),
-    ("chunk.after_high", 4),
-    ("window.closed", 4),
-    ("chunk.durable_before_progress", 4),
-    ("capture.before_acknowledge", 30),
-    ("rollup.before_replace", 2),
-    ("rollup.after_replace", 2),
-    ("rollup.after_delete", 2),
-    ("retention.after_head", 1),
-    ("retention.after_delete", 1),
-    ("sweep.after_file", 1),
-)
 SETTINGS = {
     "deadlock_timeout": "50ms",
     "max_wal_size": "1GB",
+    "max_connections": "200",
     "logical_decoding_work_mem": "64kB",  # transactions spill, as large ones do
     "track_commit_timestamp": "on",
 }
-
-
-@dataclass(frozen=True)
-class Spec:
-    """A run, repeatable as far as threads and processes are."""
-
-    seed: int
-    seconds: float = 6.0
-    writers: int = 3
-    mix: Mix = field(default_factory=Mix)
-    dumps: bool = True
-    faults: tuple[str, ...] = ("kill", "failpoint", "freeze", "terminate", "restart")
-    fault_every_s: float = 2.0
-    maintenance: bool = False  # roll-up and retention with tiny limits
-    failpoints: tuple[str, ...] = tuple(name for name, _ in FAILPOINTS)
-
-
-class Collector(threading.Thread):
-    """Reads the log as a consumer does, while it is written: what it saw must stay true."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(daemon=True)
-        self._path = path
-        self._stopping = threading.Event()
-        self.records: list[Change] = []
-        self.xids: set[int] = set()
-        self.reread: list[tuple[int, int]] = []
-        self.chunks: dict[str, ChunkMeta] = {}
-        self.next: int | None = None
-        self.begin: int | None = None
-        self.failure: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            while not self._stopping.is_set() and not EventLog.exists(self._path):
-                time.sleep(0.01)
-            if self._stopping.is_set():
-                return
-            log = EventLog.open(self._path)
-            while not self._stopping.wait(0.03):
-                self.read(log)
-        except BaseException as failure:  # noqa: BLE001 - raised by stop
-            self.failure = failure
-
-    def read(self, log: EventLog) -> None:
-        chain = log.chain()
-        if self.begin is None:
-            resumes = [meta.resume for meta in chain.segments if meta.resume is not None]
-            if not resumes:
-                return
-            self.begin, self.next = resumes[0].acknowledge, chain.head
-        assert self.next is not None
-        end = log.latest_offset()
-        if end > self.next:
-            for meta, chunk in log.chunks(self.next):
-                self.chunks[chunk.chunk_id] = chunk
-                if chunk.dump_id == "reread":
-                    self.reread.append((meta.first, meta.next))
-            records = read_event_log(log, self.next, end)
-            self.records += records
-            self.xids.update(record.xid for record in records)
-            self.next = end
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self.join(30)
-        if self.failure is not None:
-            raise self.failure
-
-
-class CaptureProcess:
-    """One `tidelog capture`, in a process of its own."""
-
-    def __init__(self, config: Path, log_file: Path, failpoint: str = "") -> None:
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "TIDELOG_DEBUG": "1"}
-        environment["TIDELOG_FAILPOINT"] = failpoint
-        self.failpoint = failpoint
-        self.log_file = log_file
-        with log_file.open("ab") as out:
-            out.write(f"--- start {failpoint}\n".encode())
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.e2e.capture_process", str(config)],
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=out,
-            )
-        self.frozen = False
-
-    def send(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(number)
-        self.frozen = number is signal.SIGSTOP
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(30)
-
-    def stop(self) -> int:
-        if self.frozen:
-            self.send(signal.SIGCONT)
-        if self.process.poll() is None:
-            self.process.terminate()
-        try:
-            return self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return -signal.SIGKILL
-
-    @property
-    def died(self) -> bool:
-        return self.process.poll() is not None
 
 
 class Run:
@@ -193,7 +68,9 @@ class Run:
         self.name = f"history_{spec.seed}_{directory.name[-6:]}".lower().replace("-", "_")
         self.dsn = ""
         self.captures: list[CaptureProcess] = []
-        self.requested: list[ExecuteSnapshot] = []
+        self.died_at: list[str] = []
+        self._failpoints = list(spec.failpoints)
+        self.rng.shuffle(self._failpoints)
         self.events: list[str] = []
         self._started = time.monotonic()
 
@@ -216,6 +93,9 @@ class Run:
         workload.create(self.dsn, spec.seed)
         self.config_file = self._write_config()
         config = load_config(self.config_file, {})
+        if spec.watermarks == "snapshot":
+            self._publish(config)
+        self.commander = Commander(spec, self.dsn, config, self._note)
         collector = Collector(config.log.path)
         collector.start()
         writers = Workload(self.dsn, spec.seed, spec.mix, writers=spec.writers)
@@ -223,7 +103,7 @@ class Run:
         self._launch()
         try:
             self._await_capture(collector)
-            self._disturb(config)
+            self._disturb()
         finally:
             writers.stop()
         self._note(f"{writers.committed} transactions")
@@ -231,7 +111,7 @@ class Run:
         collector.stop()
         for capture in self.captures:
             if not capture.died and capture.stop() != 0:
-                raise HistoryError(f"capture ended with an error\n{self.tail(capture)}")
+                raise HistoryError(f"capture ended with an error\n{capture.tail}")
         collector.read(EventLog.open(config.log.path))
         return self._check(config, collector)
 
@@ -242,19 +122,29 @@ class Run:
         path = self.directory / "tidelog.yaml"
         slot = f"slot_{self.name}"[:63]
         path.write_text(
-            f"source: {{kind: postgres, url: '{self.dsn}', tables: ['app.*'], slot: {slot}}}\n"
+            f"source: {{kind: postgres, url: '{self.dsn}', tables: ['app.*'], slot: {slot}, "
+            f"watermarks: {self.spec.watermarks}, snapshot_mode: {self.spec.initial}}}\n"
             f"log: {log}\n"
             f"state: {{url: 'sqlite:///{self.directory}/state.db'}}\n"
             f"capture: {{flush_bytes: 16KiB, flush_ms: 20, buffer_bytes: 128KiB, "
             f"lease_ms: {int(LEASE_S * 1000)}}}\n"
-            f"dump: {{chunk_rows: {self.rng.choice((7, 23, 200))}, "
-            f"delay_ms: {self.rng.choice((0, 5, 60))}}}\n"
+            f"dump: {{chunk_rows: {self.spec.chunk_rows}, delay_ms: {self.spec.delay_ms}, "
+            f"parallelism: {self.spec.parallelism}}}\n"
         )
         return path
 
+    def _publish(self, config: Config) -> None:
+        """What the owner does where Tidelog may write nothing."""
+        source = config.source
+        publications = Publications(source.publication, source.tables, strategy="snapshot")
+        with connect(self.dsn, purpose="publication") as connection:
+            while statements := publications.set_up(connection):
+                for statement in statements:
+                    connection.execute(statement.encode())
+
     def _launch(self, failpoint: str = "") -> CaptureProcess:
         log_file = self.directory / f"capture-{len(self.captures)}.log"
-        capture = CaptureProcess(self.config_file, log_file, failpoint)
+        capture = CaptureProcess(self.config_file, log_file, failpoint, self.spec.mutation)
         self.captures.append(capture)
         return capture
 
@@ -270,17 +160,14 @@ class Run:
 
     # ------------------------------------------------------------ faults and dumps
 
-    def _disturb(self, config: Config) -> None:
+    def _disturb(self) -> None:
         spec, rng = self.spec, self.rng
         end = time.monotonic() + spec.seconds
         fault_at = time.monotonic() + rng.random() * spec.fault_every_s
-        dump_at = time.monotonic() + 0.3
         while time.monotonic() < end:
             time.sleep(0.05)
             self._watch_processes()
-            if spec.dumps and time.monotonic() >= dump_at:
-                dump_at = time.monotonic() + 0.3 + rng.random() * 1.5
-                self._request_dump(config)
+            self.commander.turn()
             if spec.faults and time.monotonic() >= fault_at:
                 self._strike(rng.choice(spec.faults))
                 fault_at = time.monotonic() + rng.random() * 2 * spec.fault_every_s
@@ -293,17 +180,14 @@ class Run:
         for capture in [c for c in self.captures if c.died]:
             if capture.process.returncode == -signal.SIGKILL and capture.failpoint:
                 self._note(f"died at {capture.failpoint}")
+                self.died_at.append(capture.failpoint.split(":")[0])
                 self.captures.remove(capture)
             else:
                 raise HistoryError(
-                    f"capture ended by itself with {capture.process.returncode}\n"
-                    f"{self.tail(capture)}"
+                    f"capture ended by itself with {capture.process.returncode}\n{capture.tail}"
                 )
         if not self.captures:
             self._launch()
-
-    def tail(self, capture: CaptureProcess) -> str:
-        return capture.log_file.read_text()[-6000:]
 
     def _strike(self, fault: str) -> None:
         rng = self.rng
@@ -314,12 +198,14 @@ class Run:
             self.captures.remove(victim)
             self._launch()
         elif fault == "failpoint":
-            names = [(n, hits) for n, hits in FAILPOINTS if n in self.spec.failpoints]
-            name, most = rng.choice(names)
-            for capture in self.captures:
-                capture.kill()
-            self.captures.clear()
-            self._launch(f"{name}:kill:{rng.randint(1, most)}")
+            self._kill_at(self._failpoints[0])
+            self._failpoints.append(self._failpoints.pop(0))
+        elif fault == "stop":
+            victim = rng.choice(self.captures)
+            self.captures.remove(victim)
+            if victim.stop() != 0:
+                raise HistoryError(f"capture ended with an error\n{victim.tail}")
+            self._launch()
         elif fault == "freeze":
             self._launch()
             time.sleep(1.5)  # it stands by
@@ -342,28 +228,19 @@ class Run:
         elif fault == "restart":
             self.server.restart(mode="immediate")
 
-    def _request_dump(self, config: Config) -> None:
-        rng = self.rng
-        dump_id = f"d{len(self.requested)}"
-        table = TABLES[rng.choice(self.spec.mix.tables)]
-        choice = rng.random()
-        if choice < 0.3:
-            command = ExecuteSnapshot(dump_id=dump_id)
-        elif choice < 0.6:
-            command = ExecuteSnapshot(dump_id=dump_id, tables=(table.name,))
-        elif choice < 0.7 and "app.ints" in self.spec.mix.tables:
-            command = ExecuteSnapshot(dump_id=dump_id, tables=("app.ints",), where="id % 2 = 0")
-        else:
-            keys = {tuple(str(part) for part in table.random_key(rng)) for _ in range(20)}
-            command = ExecuteSnapshot(
-                dump_id=dump_id,
-                tables=(table.name,),
-                keys=tuple(sorted(keys)),
-                key_columns=table.key,
-            )
-        self.requested.append(command)
-        with contextlib.suppress(TidelogError):
-            runtime.send_command(config, command, timeout_s=0.0)
+    def _kill_at(self, name: str) -> None:
+        """Have the only capture die there."""
+        for capture in self.captures:
+            capture.kill()
+        self.captures.clear()
+        capture = self._launch(f"{name}:kill:{self.rng.randint(1, FAILPOINTS[name])}")
+        if self.spec.commands:
+            self.commander.dump("blocking" if name.startswith("blocking.") else "all")
+        deadline = time.monotonic() + REACH_S
+        while not capture.died and time.monotonic() < deadline:
+            time.sleep(0.02)
+            self.commander.turn()
+        self._watch_processes()
 
     # ------------------------------------------------------------ the end of a history
 
@@ -372,8 +249,7 @@ class Run:
         under way.
         """
         xid = self._last_transaction()
-        with contextlib.suppress(TidelogError):
-            runtime.send_command(config, SetDumpOptions(chunk_rows=500, delay_ms=0), timeout_s=0.0)
+        self.commander.quicken()
         deadline = time.monotonic() + 90
         calm = 0
         state = SqliteState(config.state.url)
@@ -397,12 +273,18 @@ class Run:
                         f"capture does not come to rest: last transaction seen: {seen}, dumps "
                         f"{busy}, commands {waiting}, shapes known: {same}, rereads "
                         f"{[len(entry['keys']) for entry in reread.value] if reread else 0}\n"
-                        + "\n".join(self.tail(c) for c in self.captures)
+                        + "\n".join(c.tail for c in self.captures)
                         + f"\n{[t for d in dumps if d['dump_id'] in busy for t in d['tables']]}"[
                             :2000
                         ]
                     )
             self.dumps = dumps
+            key_sets = KeySets(state)
+            self.listed = {
+                dump_id: list(key_sets.all(missing_set(dump_id)))
+                for dump_id, asked in self.commander.asked.items()
+                if asked.lists
+            }
         finally:
             catalogue.close()
             state.close()
@@ -434,7 +316,9 @@ class Run:
         truth = parse_stream(workload.truth_messages(self.dsn), keys, workload.AUDIT)
         check_audit(truth)
         assert collector.begin is not None
-        history = History(truth, collector.records, collector.begin)
+        placed = sorted(collector.placed.values(), key=lambda chunk: chunk.first)
+        rules = ChunkRules(placed, self.commander.asked, sort_key)
+        history = History(truth, collector.records, collector.begin, rules)
         history.reread = collector.reread
         history.check_order()
         self._check_stable(config, collector)
@@ -443,31 +327,45 @@ class Run:
         for dump in self._completed():
             history.check_replay(dump, source[dump.table])
             checked += 1
-        chunks = check_chunks(collector.chunks.values(), _sort_key)
+        metas = collector.chunks.values()
+        chunks = check_chunks(metas, self.commander.asked, sort_key)
+        still = check_standstills(metas, self.commander.standstills)
+        unknown = {c.dump_id for c in metas} - {d["dump_id"] for d in self.dumps} - {REREAD}
+        if unknown:
+            raise HistoryError(f"chunks of dumps that no one knows: {sorted(unknown)}")
         self._note(f"{len(truth)} transactions, {len(collector.records)} records, {chunks} chunks")
-        self._note(f"{checked} dumped tables replayed")
+        self._note(
+            f"{checked} dumped tables replayed, {rules.checked} chunks held against their place, "
+            f"{rules.superseded} rows superseded, {still} standstills"
+        )
         if not checked:
             raise HistoryError("no dump was completed: the run shows nothing")
         return history
 
     def _completed(self) -> Iterator[TableDump]:
-        requests = {command.dump_id: command for command in self.requested}
         for dump in self.dumps:
+            dump_id = dump["dump_id"]
+            asked = self.commander.asked.get(dump_id, Asked())
             for progress in dump["tables"]:
+                table = progress["table"]
                 if progress["status"] == "failed":
-                    raise HistoryError(f"dump {dump['dump_id']} failed: {progress['reason']}")
+                    raise HistoryError(f"dump {dump_id} failed: {progress['reason']}")
                 if progress["status"] != "done":
                     continue
                 wanted: Callable[[Any], bool] | None = None
-                request = requests.get(dump["dump_id"])
-                if request is not None and request.keys is not None:
+                if asked.keys is not None:
                     # a dump by keys finds numbers however they are spelled
-                    asked = {_value(progress["table"], key) for key in request.keys}
-                    wanted = _asked(progress["table"], asked)
-                elif request is not None and request.where is not None:
-                    wanted = _even
+                    wanted = _asked(table, {_value(table, key) for key in asked.keys})
+                elif asked.where is not None:
+                    wanted = _where(table, asked.where)
                 yield TableDump(
-                    dump["dump_id"], progress["table"], progress["first_offset"], wanted
+                    dump_id,
+                    table,
+                    progress["first_offset"],
+                    progress["finalized_until"],
+                    wanted,
+                    asked.keys or (),
+                    self.listed.get(dump_id),
                 )
 
     def _check_stable(self, config: Config, collector: Collector) -> None:
@@ -485,10 +383,6 @@ class Run:
             )
 
 
-def _even(key: Any) -> bool:
-    return int(key[0]) % 2 == 0
-
-
 def _value(table: str, key: Sequence[str]) -> tuple[Any, ...]:
     return (Decimal(key[0]),) if table == "app.nums" else tuple(key)
 
@@ -497,16 +391,8 @@ def _asked(table: str, keys: set[tuple[Any, ...]]) -> Callable[[Any], bool]:
     return lambda key: _value(table, key) in keys
 
 
-def _sort_key(table: str, key: Sequence[str | None]) -> Any:
-    """Dumps go by the key that rows are matched by; the server's collation is C."""
-    parts = [str(part) for part in key]
-    if table == "app.nums":
-        return (Decimal(parts[0]),)
-    if table == "app.coded":
-        return (parts[0].encode(),)
-    if table in ("app.pairs", "app.parts"):
-        return (parts[0].encode(), int(parts[1]))
-    return (int(parts[0]),)
+def _where(table: str, where: Callable[[str, Any], bool]) -> Callable[[Any], bool]:
+    return lambda key: where(table, key)
 
 
 # ---------------------------------------------------------------- running and shrinking
@@ -519,10 +405,14 @@ def run(spec: Spec, server: PostgresServer, directory: Path) -> Run:
     this = Run(spec, server, directory)
     try:
         this()
-    except HistoryError as error:
+    except (HistoryError, DumpError) as error:
         logs = "\n".join(this.events)
         raise HistoryError(f"{spec}\n{logs}\n{error}") from None
     return this
+
+
+def _without(spec: Spec, command: str) -> Spec:
+    return replace(spec, commands=tuple(c for c in spec.commands if c != command))
 
 
 def shrunk(
@@ -540,7 +430,11 @@ def shrunk(
         lambda s: replace(s, mix=replace(s.mix, bulk=False)),
         lambda s: replace(s, mix=replace(s.mix, truncate=False)),
         lambda s: replace(s, maintenance=False),
-        lambda s: replace(s, dumps=False),
+        lambda s: replace(s, commands=("dump",) if s.commands else ()),
+        *[lambda s, c=c: _without(s, c) for c in spec.commands],
+        lambda s: replace(s, blocking=False, initial="incremental"),
+        lambda s: replace(s, parallelism=1),
+        lambda s: replace(s, watermarks="table"),
         *[lambda s, t=t: replace(s, mix=replace(s.mix, tables=(t,))) for t in spec.mix.tables],
         lambda s: replace(s, writers=1),
         lambda s: replace(s, seconds=s.seconds / 2),

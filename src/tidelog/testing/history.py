@@ -8,12 +8,10 @@ invariants 1 to 3 of DESIGN.md §3.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
-from tidelog.model.records import ChunkMeta
+from tidelog.testing.dump_oracle import ChunkRules, DumpError
 from tidelog.testing.oracle_wire import UNCHANGED, Change, Key, Row, Transaction, Value
 
 Rows = dict[Key, Row]
@@ -27,12 +25,22 @@ class HistoryError(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class TableDump:
-    """A table of a dump that is done. ``wanted``: whether a key was asked for; None: all were."""
+    """A table of a dump that is done.
+
+    Attributes:
+        finalized_until: the version up to which an output must have come to hold the table.
+        wanted: whether a key was asked for; None: all were.
+        asked: the keys that were given.
+        listed: those that the table is said to lack; None: records tell of them.
+    """
 
     dump_id: str
     table: str
     first_offset: int
+    finalized_until: int | None = None
     wanted: Callable[[Key], bool] | None = None
+    asked: Sequence[Key] = ()
+    listed: Sequence[Key] | None = None
 
 
 # ---------------------------------------------------------------- the truth
@@ -112,11 +120,19 @@ class History:
         truth: every transaction of the captured tables since they are empty, in commit order.
         records: the event log's, in offset order; from its very first.
         begin: where the log reader began: the first position that it could deliver.
+        chunks: what to hold each chunk against its place with; None: nothing.
     """
 
-    def __init__(self, truth: Sequence[Transaction], records: Sequence[Change], begin: int) -> None:
+    def __init__(
+        self,
+        truth: Sequence[Transaction],
+        records: Sequence[Change],
+        begin: int,
+        chunks: ChunkRules | None = None,
+    ) -> None:
         self.truth = truth
         self.records = records
+        self._chunks = chunks
         self.reread: Sequence[tuple[int, int]] = ()
         """Offsets ``[start, end)`` of chunks that complete keys whose records lacked columns."""
         self._completed: dict[tuple[str, str], tuple[int, Rows]] = {}
@@ -165,7 +181,7 @@ class History:
             """Pass the ends of transactions up to a position: what their audit adds holds then."""
             nonlocal at
             while at < len(expected) and expected[at][1] == len(expected[at][0].changes):
-                if expected[at][0].position > position:
+                if expected[at][0].position >= position:
                     return
                 for entry in expected[at][0].audit:
                     state.apply_audit(entry)
@@ -190,6 +206,7 @@ class History:
                     raise self.fail(f"a dump row inside transaction {expected[at][0].xid}")
                 self._check_dump_row(record, state)
                 self._check_sequence(record, newest)
+                self._check_chunk(record, state)
                 continue
             if at == len(expected):
                 raise self.fail(
@@ -211,6 +228,8 @@ class History:
                 )
             state.apply(change)
             self._check_sequence(record, newest)
+            if self._chunks is not None:
+                self._chunks.on_change(record)
         missing = [(t, i) for t, i in expected[at:] if i < len(t.changes)]
         if missing:
             transaction, index = missing[0]
@@ -241,6 +260,14 @@ class History:
                     [key],
                 )
 
+    def _check_chunk(self, record: Change, state: SourceState) -> None:
+        if self._chunks is None:
+            return
+        try:
+            self._chunks.on_dump_row(record, state.tables.get(record.table, {}))
+        except DumpError as error:
+            raise self.fail(str(error), error.table, error.keys) from None
+
     def _check_sequence(self, record: Change, newest: dict[tuple[str, Key], int]) -> None:
         """No time travel, told by the rows alone."""
         if record.new is None or record.new_key is None:
@@ -263,12 +290,18 @@ class History:
         if completed is None:
             raise self.fail(f"dump {dump.dump_id} of {dump.table} is done, the log does not say so")
         end, rows = completed
+        if dump.finalized_until != end + 1:
+            raise self.fail(
+                f"dump {dump.dump_id} of {dump.table} is completed by the record at {end}, and "
+                f"final until {dump.finalized_until}"
+            )
         names = {SEQUENCE, "v"}
         then = {
             key: {name: value for name, value in row.items() if name in names}
             for key, row in rows.items()
         }
-        replayed = self.replay(dump.table, dump.first_offset, end + 1)
+        self._check_listed(dump, rows)
+        replayed = self.replay(dump.table, dump.first_offset, dump.finalized_until)
         coming = self._reread_after(dump.table, end)
         leaves = any(
             entry["op"] == "truncate-leaf" and entry["tbl"] == dump.table
@@ -281,6 +314,32 @@ class History:
         self._compare(dump, replayed, then, f"as the dump is completed at {end}", coming)
         replayed = self.replay(dump.table, dump.first_offset)
         self._compare(dump, replayed, source, "at the end", set())
+
+    def _check_listed(self, dump: TableDump, rows: Rows) -> None:
+        """Are the keys listed that the table lacks? Those that change meanwhile may be, or not."""
+        if dump.listed is None:
+            return
+        changed = {
+            key
+            for record in self.records
+            if record.table == dump.table and record.offset >= dump.first_offset
+            for key in (record.old_key, record.new_key)
+            if record.op in "IUDT"
+        }
+        if len(set(dump.listed)) != len(dump.listed):
+            raise self.fail(f"dump {dump.dump_id} lists missing keys of {dump.table} twice")
+        wrong = [
+            key
+            for key in dump.asked
+            if (key in dump.listed) == (key in rows) and key not in changed
+        ]
+        if wrong:
+            raise self.fail(
+                f"dump {dump.dump_id} lists {len(dump.listed)} keys that {dump.table} lacks, and "
+                f"is wrong for {len(wrong)}; the first is {wrong[0]}",
+                dump.table,
+                wrong[:1],
+            )
 
     def _reread_after(self, table: str, offset: int) -> set[Key]:
         """Keys about to be completed: rows moved to them by records that lack columns."""
@@ -399,33 +458,3 @@ def _delete_absent(
     if control.get("delete_absent") and isinstance(first, int):
         for key in [k for k in rows if versions.get(k, -1) < first]:
             del rows[key]
-
-
-# ---------------------------------------------------------------- chunks
-
-
-def check_chunks(
-    chunks: Iterable[ChunkMeta], sort_key: Callable[[str, Sequence[Value]], object]
-) -> int:
-    """No completed chunk was read twice: the ranges of one dump and table never overlap.
-
-    ``sort_key`` puts a table's keys in the source's order. Returns how many chunks there are.
-    """
-    chunks = list(chunks)
-    twice = [chunk_id for chunk_id, n in Counter(c.chunk_id for c in chunks).items() if n > 1]
-    if twice:
-        raise HistoryError(f"chunk {twice[0]} was appended twice")
-    ranges: dict[tuple[str, str], list[ChunkMeta]] = {}
-    for chunk in chunks:
-        if not chunk.keys_requested:
-            ranges.setdefault((chunk.dump_id, chunk.table), []).append(chunk)
-    for (dump_id, table), found in ranges.items():
-        found.sort(key=lambda c: c.order)
-        for before, after in pairwise(found):
-            high, low = before.high_key, after.low_key
-            if high is None or low is None or sort_key(table, high) > sort_key(table, low):  # type: ignore[operator]
-                raise HistoryError(
-                    f"dump {dump_id} read {table} twice between chunks {before.chunk_id} and "
-                    f"{after.chunk_id}: {high} and {low}"
-                )
-    return len(chunks)

@@ -1,0 +1,239 @@
+"""What operators do to dumps in a run, at random, and what must stand still afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+from tests.e2e.history_spec import Spec
+
+from tidelog import runtime
+from tidelog.capture.dump_book import DUMP_PREFIX
+from tidelog.capture.session import STATUS_KEY
+from tidelog.config import Config
+from tidelog.control.commands import (
+    Command,
+    ExecuteSnapshot,
+    PauseSnapshot,
+    ResumeSnapshot,
+    SetDumpOptions,
+    StopSnapshot,
+)
+from tidelog.errors import TidelogError
+from tidelog.state.sqlite import SqliteState
+from tidelog.testing.dump_oracle import Asked, DumpError, Standstill
+from tidelog.testing.oracle_wire import Key
+from tidelog.testing.oracle_workload import TABLES, Table
+
+MOST_PARALLEL = 16
+ACT_S = 3.0
+
+
+class Commander:
+    """Sends commands and remembers what they ask for.
+
+    Args:
+        spec: of the run.
+        dsn: of the source.
+        config: of capture.
+        note: takes a line about what is done.
+    """
+
+    def __init__(self, spec: Spec, dsn: str, config: Config, note: Callable[[str], None]) -> None:
+        self._spec = spec
+        self._dsn = dsn
+        self._config = config
+        self._note = note
+        self._rng = random.Random(f"commands {spec.seed}")
+        self._next_at = time.monotonic() + 0.3
+        self._number = 0
+        self._resume_at: float | None = None
+        self._paused: list[Standstill] = []
+        self.asked: dict[str, Asked] = {}
+        self.keys_of: dict[str, tuple[str, tuple[Key, ...]]] = {}
+        self.standstills: list[Standstill] = []
+
+    def turn(self) -> None:
+        """Do what is due."""
+        now = time.monotonic()
+        if self._resume_at is not None and now >= self._resume_at:
+            self.resume()
+        if self._spec.commands and now >= self._next_at:
+            self._next_at = now + 0.2 + self._rng.random() * 1.2
+            act = getattr(self, self._rng.choice(("dump", "dump", *self._spec.commands)))
+            act()
+
+    # ------------------------------------------------------------ dumps
+
+    def dump(self, mode: str | None = None) -> None:
+        """Ask for a dump of any kind."""
+        rng = self._rng
+        dump_id = f"d{self._number}"
+        self._number += 1
+        table = TABLES[rng.choice(self._spec.mix.tables)]
+        choice = rng.random()
+        ask: dict[str, Any] = {"tables": (table.name,)}
+        if mode == "blocking" or (choice < 0.12 and self._spec.blocking):
+            ask = {"mode": "blocking", "tables": ask["tables"] if choice < 0.06 else ()}
+        elif choice < 0.4 or mode is not None:
+            ask = {}
+        elif choice < 0.6:
+            pass
+        elif choice < 0.65:
+            ask = {"tables": ("app.ints",), "where": "id % 2 = 0"}
+        elif choice < 0.7:
+            ask = {"conditions": {"app.ints": "id % 2 = 0"}}
+        else:
+            ask = self._keys(dump_id, table)
+        if "where" in ask or "conditions" in ask:
+            self.asked[dump_id] = Asked(where=_even)
+        self._send(ExecuteSnapshot(dump_id=dump_id, **ask))
+
+    def _keys(self, dump_id: str, table: Table) -> dict[str, Any]:
+        rng = self._rng
+        drawn = [table.random_key(rng) for _ in range(rng.choice((3, 40)))]
+        keys = {table.lock(key): tuple(str(part) for part in key) for key in drawn}
+        given = tuple(keys.values())
+        lists = table.name != "app.nums" and rng.random() < 0.4
+        self.asked[dump_id] = Asked(keys=given, lists=lists)
+        self.keys_of[dump_id] = (table.name, given)
+        return {
+            "tables": (table.name,),
+            "keys": given,
+            "key_columns": table.key,
+            "missing": "list" if lists else "delete",
+        }
+
+    # ------------------------------------------------------------ pause, cancel, options
+
+    def pause(self) -> None:
+        """Pause one dump or all; they are resumed soon."""
+        if self._resume_at is not None:
+            return
+        dump_id = self._some_dump() if self._rng.random() < 0.5 else None
+        self._resume_at = time.monotonic() + 0.5 + self._rng.random() * 2.5
+        outcome = self._send(PauseSnapshot(dump_id=dump_id), ACT_S)
+        for paused in (outcome or {}).get("dumps", ()):
+            under_way = 0 if self._nothing_is_read() else MOST_PARALLEL
+            self._paused.append(Standstill(paused, (), "paused", self._xid(), under_way=under_way))
+
+    def resume(self) -> None:
+        """Let all go on. Raises DumpError if one has gone on before, by itself."""
+        self._resume_at = None
+        paused, self._paused = self._paused, []
+        until = self._xid() if paused else 0
+        statuses = {dump["dump_id"]: dump["status"] for dump in self._dumps()}
+        for still in paused:
+            status = statuses.get(still.dump_id)
+            if status not in ("paused", "aborted", "completed"):
+                raise DumpError(f"dump {still.dump_id} was paused, and is {status}", "")
+            self.standstills.append(
+                Standstill(still.dump_id, (), "paused", still.since, until, still.under_way)
+            )
+        self._send(ResumeSnapshot(), 1.0)
+
+    def cancel(self) -> None:
+        """Cancel a dump, some of its tables, or now and then all dumps."""
+        dump_id = self._some_dump()
+        if dump_id is None or self._rng.random() < 0.4:
+            return
+        choice, tables = self._rng.random(), ()
+        if choice < 0.15:
+            dump_id = None
+        elif choice < 0.6:
+            tables = (self._rng.choice(self._spec.mix.tables),)
+        outcome = self._send(StopSnapshot(dump_id=dump_id, tables=tables), ACT_S)
+        for cancelled in (outcome or {}).get("dumps", ()):
+            self.standstills.append(Standstill(cancelled, tables, "cancelled", self._xid()))
+
+    def options(self) -> None:
+        """Change how chunks are read."""
+        rng = self._rng
+        changes: dict[str, int] = {
+            "chunk_rows": rng.choice((1, 5, 40, 1000)),
+            "parallelism": rng.choice((1, 2, 4, MOST_PARALLEL)),
+            "delay_ms": rng.choice((0, 0, 20)),
+            "rows_per_second": rng.choice((0, 0, 500)),
+        }
+        chosen = rng.sample(sorted(changes), rng.randint(1, 3))
+        self._send(SetDumpOptions(**{name: changes[name] for name in chosen}))
+
+    def quicken(self) -> None:
+        """The end of a run: let everything come to its end soon."""
+        self.resume()
+        self._send(
+            SetDumpOptions(chunk_rows=500, delay_ms=0, rows_per_second=0, parallelism=4), ACT_S
+        )
+
+    # ------------------------------------------------------------ inside
+
+    def _send(self, command: Command, timeout_s: float = 0.0) -> dict[str, Any] | None:
+        """What came of it, if that is known in time and it was not refused."""
+        shown = command.to_json()
+        keys = shown["data"].pop("keys", None)
+        told = f"{shown['type']} {shown['data']}" + (f" {len(keys)} keys" if keys else "")
+        outcome: dict[str, Any] = {}
+        with contextlib.suppress(TidelogError):
+            outcome = runtime.send_command(self._config, command, timeout_s=timeout_s)
+        done = outcome.get("state") == "done" and outcome.get("error") is None
+        self._note(f"{told}{'' if done or not timeout_s else ': ' + str(outcome)}")
+        return outcome.get("details") if done else None
+
+    def _some_dump(self) -> str | None:
+        going = [d["dump_id"] for d in self._dumps() if d["status"] in ("queued", "running")]
+        return self._rng.choice(going) if going else None
+
+    def _dumps(self) -> list[dict[str, Any]]:
+        return [document for _, document in self._documents(DUMP_PREFIX)]
+
+    def _documents(self, prefix: str) -> list[tuple[str, Any]]:
+        state = SqliteState(self._config.state.url)
+        try:
+            found = [(key, state.get(key)) for key in state.keys(prefix)]
+            return [(key, document.value) for key, document in found if document is not None]
+        finally:
+            state.close()
+
+    def _nothing_is_read(self) -> bool:
+        """Wait until no reader has a chunk any more; False if that does not come about."""
+        asked_ms = int(time.time() * 1000)
+        deadline = time.monotonic() + 1.5
+        while time.monotonic() < deadline:
+            fresh = [s for k, s in self._documents(STATUS_KEY) if k == STATUS_KEY]
+            if any(s["updated_ms"] > asked_ms and s.get("readers_busy") == 0 for s in fresh):
+                return True
+            time.sleep(0.1)
+        return False
+
+    def _xid(self) -> int:
+        """Of a transaction that is committed now."""
+        for _attempt in range(100):
+            try:
+                with psycopg.connect(self._dsn, autocommit=True) as connection:
+                    row = connection.execute("SELECT pg_current_xact_id()::text").fetchone()
+                    assert row is not None
+                    return int(row[0])
+            except psycopg.OperationalError:  # the server restarts
+                time.sleep(0.1)
+        raise AssertionError("the server does not come back")
+
+
+def _even(table: str, key: Key) -> bool:
+    return table != "app.ints" or int(key[0] or 0) % 2 == 0
+
+
+def sort_key(table: str, key: Sequence[str | None]) -> Any:
+    """Dumps go by the key that rows are matched by; the server's collation is C."""
+    parts = [str(part) for part in key]
+    if table == "app.nums":
+        return (Decimal(parts[0]),)
+    if table == "app.coded":
+        return (parts[0].encode(),)
+    if table in ("app.pairs", "app.parts"):
+        return (parts[0].encode(), int(parts[1]))
+    return (int(parts[0]),)

@@ -1,0 +1,130 @@
+"""What a run of the history oracle is: its configuration, faults and size; and runs of any kind."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tidelog.testing.oracle_workload import TABLES, Mix
+
+ROOT = Path(__file__).parents[2]
+
+# A place and at which hit of it at most, so that the process does some work before it dies.
+FAILPOINTS = {
+    "put.before_write": 60,
+    "put.after_write": 60,
+    "put.before_link": 60,
+    "put.after_link": 60,
+    "put.after_fsync": 60,
+    "replace.before_write": 1,
+    "replace.after_write": 1,
+    "replace.before_rename": 1,
+    "replace.after_rename": 1,
+    "replace.after_fsync": 1,
+    "writer.before_fence": 1,
+    "chunk.after_low": 9,
+    "chunk.after_read": 9,
+    "chunk.after_high": 9,
+    "window.closed": 9,
+    "chunk.durable_before_progress": 9,
+    "blocking.held": 1,
+    "blocking.read": 4,
+    "capture.before_acknowledge": 30,
+    "rollup.before_replace": 2,
+    "rollup.after_replace": 2,
+    "rollup.after_delete": 2,
+    "retention.after_head": 1,
+    "retention.after_delete": 1,
+    "sweep.after_file": 1,
+}
+BY_MAINTENANCE = ("replace.", "rollup.", "retention.")
+"""Points that only roll-up and retention come to."""
+BY_CHANCE = ("sweep.",)
+"""Points that are only come to after another fault."""
+FAULTS = ("kill", "failpoint", "freeze", "terminate", "restart", "stop")
+COMMANDS = ("dump", "pause", "cancel", "options")
+STRATEGIES = ("table", "message", "snapshot")
+
+
+def failpoints_in_source() -> set[str]:
+    """Every failpoint that the source names."""
+    found: set[str] = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for prefix, name in re.findall(r'failpoints\.hit\((f?)"([^"]+)"\)', path.read_text()):
+            steps = ("put", "replace") if prefix else ("",)
+            found |= {name.replace("{step}", step) for step in steps}
+    return found
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A run, repeatable as far as threads and processes are.
+
+    Attributes:
+        seed: of all that is random.
+        seconds: of faults and commands.
+        writers, mix: the workload.
+        watermarks, parallelism, chunk_rows, delay_ms: as in the configuration.
+        commands: what is done beside dumps of tables, see `COMMANDS`; empty: no dump but the first.
+        blocking: whether dumps may be blocking.
+        initial: how the first dump reads.
+        faults, fault_every_s: which, and how often.
+        maintenance: roll-up and retention with tiny limits.
+        failpoints: where processes are killed, one after the other, if ``failpoint`` is a fault.
+        mutation: of `oracle_mutations`, for the oracle's own test.
+    """
+
+    seed: int
+    seconds: float = 6.0
+    writers: int = 3
+    mix: Mix = field(default_factory=Mix)
+    watermarks: str = "table"
+    parallelism: int = 1
+    chunk_rows: int = 23
+    delay_ms: int = 0
+    commands: tuple[str, ...] = COMMANDS
+    blocking: bool = True
+    initial: str = "incremental"
+    faults: tuple[str, ...] = FAULTS
+    fault_every_s: float = 2.0
+    maintenance: bool = False
+    failpoints: tuple[str, ...] = tuple(FAILPOINTS)
+    mutation: str = ""
+
+
+def reachable(maintenance: bool) -> tuple[str, ...]:
+    """Failpoints that a run comes to by itself."""
+    skipped = BY_CHANCE if maintenance else (*BY_CHANCE, *BY_MAINTENANCE)
+    return tuple(name for name in FAILPOINTS if not name.startswith(skipped))
+
+
+def random_spec(seed: int) -> Spec:
+    """A run of any kind; strategies and parallelism take turns, so that a short soak has them."""
+    rng = random.Random(f"spec {seed}")
+    tables = tuple(TABLES) if rng.random() < 0.6 else tuple(rng.sample(sorted(TABLES), 2))
+    maintenance = rng.random() < 0.4
+    spec = Spec(
+        seed,
+        seconds=rng.choice((5.0, 10.0, 20.0)),
+        writers=rng.choice((1, 3, 6)),
+        mix=Mix(
+            tables,
+            bulk=rng.random() < 0.7,
+            truncate=rng.random() < 0.6,
+            ddl=rng.random() < 0.6,
+        ),
+        watermarks=STRATEGIES[seed % 3],
+        parallelism=(4, 1, 16)[seed // 3 % 3],
+        chunk_rows=rng.choice((2, 7, 23, 200, 5000)),
+        delay_ms=rng.choice((0, 0, 5, 60)),
+        blocking=rng.random() < 0.7,
+        initial=rng.choice(("incremental", "incremental", "blocking")),
+        maintenance=maintenance,
+        fault_every_s=rng.choice((0.7, 2.0, 4.0)),
+        failpoints=reachable(maintenance),
+    )
+    if rng.random() < 0.3:
+        spec = replace(spec, faults=("failpoint",))
+    return spec

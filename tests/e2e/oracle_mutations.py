@@ -1,0 +1,286 @@
+"""Ways to break dumps. An oracle that one of them gets past is none: `test_oracle_catches`.
+
+`apply` runs in the process of a capture, before it starts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.integration.windows import mutations as of_windows
+
+from tidelog.capture import (
+    chunk_reading,
+    dump_book,
+    dump_outcomes,
+    dump_state,
+    dump_tasks,
+    dumps,
+    engine,
+    hold,
+    key_planner,
+    windows,
+)
+from tidelog.model.records import Kind
+
+Patch = pytest.MonkeyPatch
+
+
+def apply(name: str) -> None:
+    """Break this process's Tidelog for good."""
+    MUTATIONS[name](Patch())
+
+
+def nothing_superseded(patch: Patch) -> None:
+    """A chunk's rows are all emitted, whatever the log holds."""
+    from tidelog.capture import history
+
+    patch.setattr(history.KeyHistory, "invisible", lambda self, snapshot: None)
+
+
+def planner_off_by_one(patch: Patch) -> None:
+    """The next chunk begins one key behind the end of the one before."""
+    planned = dump_tasks.Tasks.planned
+    plan = key_planner.KeyPlanner._plan
+
+    def planning(self: Any, reader: Any, cut: Any, request: Any) -> None:
+        class Reader:
+            def boundary(self, wanted: Any) -> Any:
+                end = reader.boundary(wanted)
+                if end is not None:
+                    further = replace(wanted, after=end, limit_rows=1)
+                    beyond[id(cut)] = reader.boundary(further) or end
+                return end
+
+        plan(self, Reader(), cut, request)  # type: ignore[arg-type]
+
+    beyond: dict[int, Any] = {}
+
+    def skipping(self: Any, cut: Any, request: Any, end: Any) -> None:
+        planned(self, cut, request, end)
+        if end is not None and cut.cursor == end:
+            cut.cursor = beyond.pop(id(cut), end)
+
+    patch.setattr(key_planner.KeyPlanner, "_plan", planning)
+    patch.setattr(dump_tasks.Tasks, "planned", skipping)
+
+
+def planner_overlaps(patch: Patch) -> None:
+    """A planned chunk begins where the one before began."""
+    planned = dump_tasks.Tasks.planned
+
+    def overlapping(self: Any, cut: Any, request: Any, end: Any) -> None:
+        planned(self, cut, request, end)
+        if end is not None and request.after is not None and int(cut.number) % 3 == 0:
+            cut.cursor = request.after
+
+    patch.setattr(dump_tasks.Tasks, "planned", overlapping)
+
+
+def rest_skipped(patch: Patch) -> None:
+    """What a full chunk left of its range is taken for read."""
+    patch.setattr(dump_tasks.Tasks, "put_rest", lambda self, task, after: None)
+    complete = property(lambda self: True)
+    patch.setattr(dump_state.TableProgress, "complete", complete)
+
+
+def hold_released_early(patch: Patch) -> None:
+    """The log goes on as soon as a blocking dump's snapshot is taken."""
+    move = hold.Hold.move
+
+    def moving(self: hold.Hold, at: int) -> None:
+        move(self, at)
+        self._stands_at = at
+        self.release()
+
+    patch.setattr(hold.Hold, "move", moving)
+
+
+def hold_moved_short(patch: Patch) -> None:
+    """The log is held where it stood, not where the snapshot was taken."""
+    move = hold.Hold.move
+
+    def moving(self: hold.Hold, _at: int) -> None:
+        move(self, self._at)
+
+    patch.setattr(hold.Hold, "move", moving)
+
+
+def due_one_early(patch: Patch) -> None:
+    """A window without marks closes before the last transaction that it can see."""
+    deliver = windows.Windows.deliver
+
+    def delivering(self: windows.Windows, window: Any, rows: Any) -> None:
+        if rows.emit_at is not None:
+            rows = replace(rows, emit_at=min(rows.emit_at, self._last_position))
+        deliver(self, window, rows)
+
+    patch.setattr(windows.Windows, "deliver", delivering)
+
+
+def due_amid_a_transaction(patch: Patch) -> None:
+    """A window without marks closes between two changes of one transaction."""
+
+    def due(self: windows.Windows, batch: Any, also_at: int | None = None) -> int | None:
+        points = [w.rows.emit_at for w in self._by_position if w.rows and w.rows.emit_at]
+        return 1 if points and len(batch) > 1 and batch.position[-1] >= min(points) else None
+
+    patch.setattr(windows.Windows, "due", due)
+
+
+def progress_before_durable(patch: Patch) -> None:
+    """A chunk counts as done when its window closes, and is stored before its rows are."""
+    closed = chunk_reading.ChunkReading.closed
+
+    def closing(self: Any, outcome: Any) -> Any:
+        task = self._tasks.find(outcome.window.chunk_id)
+        item = closed(self, outcome)
+        if item is not None and task.progress is not None and task.request.keys is None:
+            task.progress.add_range(task.request.after, task.request.upto, task.order)
+            self._book.store(task.dump)
+            time.sleep(0.02)  # as a slow disk would take
+        return item
+
+    patch.setattr(chunk_reading.ChunkReading, "closed", closing)
+
+
+def progress_never_stored(patch: Patch) -> None:
+    """After a crash nothing of what was read is known."""
+    patch.setattr(dump_book.DumpBook, "reconcile", lambda self, chunks: None)
+    patch.setattr(dump_book.DumpBook, "store_changed", lambda self, now: None)
+
+
+def log_not_asked_at_start(patch: Patch) -> None:
+    """Chunks that were durable when the process died, and not stored, are read again."""
+    patch.setattr(dump_book.DumpBook, "reconcile", lambda self, chunks: None)
+
+
+def retried_with_whole_range(patch: Patch) -> None:
+    """A voided chunk is read again with its first, longer range."""
+    advance = dump_tasks.Tasks.advance
+
+    def advancing(self: Any, task: Any, rows: Any) -> None:
+        upto = task.request.upto
+        advance(self, task, rows)
+        task.request = replace(task.request, upto=upto)
+
+    patch.setattr(dump_tasks.Tasks, "advance", advancing)
+
+
+def pause_ignored(patch: Patch) -> None:
+    """A paused dump is noted as paused, and read on."""
+    next_task = dumps.DumpCoordinator._next_task
+
+    def next_even_so(self: Any, now: float, readers: int) -> Any:
+        paused = [d for d in self._book.all() if d.status == "paused"]
+        for dump in paused:
+            dump.status = "running"
+        try:
+            return next_task(self, now, readers)
+        finally:
+            for dump in paused:
+                if dump.status == "running":
+                    dump.status = "paused"
+
+    patch.setattr(dumps.DumpCoordinator, "_next_task", next_even_so)
+
+
+def pause_forgotten(patch: Patch) -> None:
+    """A paused dump goes on after a restart."""
+    load = dump_book.DumpBook.load
+
+    def loading(self: Any) -> None:
+        load(self)
+        for dump in self._dumps.values():
+            if dump.status == "paused":
+                dump.status = "running"
+                self.store(dump)
+
+    patch.setattr(dump_book.DumpBook, "load", loading)
+
+
+def finalized_too_early(patch: Patch) -> None:
+    """A table is said to be final before its last record."""
+    from tidelog.capture import dump_tables
+
+    done = dump_tables.DumpTables.done
+    patch.setattr(
+        dump_tables.DumpTables,
+        "done",
+        lambda self, dump, progress, offset: done(self, dump, progress, offset - 1),
+    )
+
+
+def rereads_dropped(patch: Patch) -> None:
+    """Keys whose superseding records lack columns are not read again."""
+    patch.setattr(dumps.DumpCoordinator, "reread", lambda self, schema, keys: None)
+
+
+def absent_not_listed(patch: Patch) -> None:
+    """Keys that the table lacks are left out of the list."""
+    durable = dump_outcomes.Outcomes.durable
+    patch.setattr(
+        dump_outcomes.Outcomes,
+        "durable",
+        lambda self, task, closed, absent: durable(self, task, closed, absent[1:]),
+    )
+
+
+def absent_lost(patch: Patch) -> None:
+    """No record tells of keys that the table lacks: harmless to a replay that begins empty."""
+    closed = chunk_reading.ChunkReading.closed
+
+    def closing(self: Any, outcome: Any) -> Any:
+        outcome.rows = outcome.rows.filter(outcome.rows.kind != Kind.ABSENT)
+        return closed(self, outcome)
+
+    patch.setattr(chunk_reading.ChunkReading, "closed", closing)
+
+
+def acknowledged_before_durable(patch: Patch) -> None:
+    """The source is told that what was read is consumed."""
+    emit = engine.CaptureEngine._emit
+
+    def emitting(self: Any, batch: Any) -> None:
+        emit(self, batch)
+        if batch.resume.acknowledge:
+            self._reader.acknowledge(batch.resume.acknowledge)
+
+    patch.setattr(engine.CaptureEngine, "_emit", emitting)
+
+
+MUTATIONS: dict[str, Callable[[Patch], None]] = {
+    mutation.__name__: mutation
+    for mutation in (
+        nothing_superseded,
+        planner_off_by_one,
+        planner_overlaps,
+        rest_skipped,
+        hold_released_early,
+        hold_moved_short,
+        due_one_early,
+        due_amid_a_transaction,
+        progress_before_durable,
+        progress_never_stored,
+        log_not_asked_at_start,
+        retried_with_whole_range,
+        pause_ignored,
+        pause_forgotten,
+        finalized_too_early,
+        rereads_dropped,
+        absent_not_listed,
+        absent_lost,
+        acknowledged_before_durable,
+        of_windows.published_rule,
+        of_windows.old_keys_ignored,
+        of_windows.new_keys_ignored,
+        of_windows.truncate_ignored,
+        of_windows.schema_changes_ignored,
+        of_windows.moved_keys_ignored,
+        of_windows.absent_rows_stay,
+    )
+}

@@ -124,6 +124,7 @@ class CaptureEngine:
         self._resume = resume
         self._appends: deque[ControlItem | ChunkItem] = deque()
         self._hold: Hold | None = None
+        self._held = False  # the log stands where a hold wants it
         self._stopped = threading.Event()
         self._reached = resume.acknowledge
         # Between transactions: none is half-way through. An idle source may show nothing more.
@@ -210,10 +211,15 @@ class CaptureEngine:
             for outcome in self._windows.close_due(position):
                 self._end_window(outcome)
         hold = self._hold
-        while hold is not None and not self._stopped.is_set() and hold.stand(position, HELD_TURN_S):
+        if hold is None or hold.at is None:
+            return
+        self._held = True
+        while not self._stopped.is_set() and hold.stand(position, HELD_TURN_S):
             self._append_waiting()
             self._buffer.raise_failure()
             self._while_full()
+        self._append_waiting()  # rows given before the hold was released belong here
+        self._held = False
 
     def _end_window(self, outcome: Closed | Voided) -> None:
         if isinstance(outcome, Closed):
@@ -226,8 +232,14 @@ class CaptureEngine:
 
     def _append_waiting(self) -> None:
         while self._appends:
+            item = self._appends.popleft()
+            if isinstance(item, ChunkItem) and not self._held:
+                # Capture ends, and the log went on: here its rows would be stale. The dump begins
+                # anew after the start, so the record that ends it must not come either.
+                self._appends.clear()
+                return
             with self._lock:
-                self._put(self._appends.popleft())
+                self._put(item)
 
     def _remember_idle(self, event: IdleAt) -> None:
         """Append a position without records now and then, so that an idle database's log can go.

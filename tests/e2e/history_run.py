@@ -253,7 +253,10 @@ class Run:
         deadline = time.monotonic() + 90
         calm = 0
         state = SqliteState(config.state.url)
-        catalogue = PostgresCatalogue(self.dsn)
+        source = config.source
+        names = [source.publication, f"{source.publication}_inserts"]
+        silent = source.watermarks == "snapshot"
+        catalogue = PostgresCatalogue(self.dsn, published_by=names if silent else None)
         try:
             while calm < 4:
                 time.sleep(0.25)

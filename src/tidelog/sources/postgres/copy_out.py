@@ -1,4 +1,4 @@
-"""What ``COPY … TO STDOUT`` sends, as one buffer. Hot path of dumps: benchmarks/bench_dump.py."""
+"""What ``COPY … TO STDOUT`` sends, as one buffer. Hot path of dumps: benchmarks/bench_dumps.py."""
 
 from __future__ import annotations
 

@@ -1,0 +1,99 @@
+"""The ``tidelog`` command line (DESIGN, public surface).
+
+Every command reads the configuration, calls one function of `tidelog.runtime` and shows what it
+returns. What is slow to import is imported inside the commands: ``tidelog --help`` is quick.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from tidelog import __version__, terminal
+from tidelog.cli import controlling, dumping, looking, running
+from tidelog.exits import exit_code_of
+
+COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+    "Run": {
+        "demo": running.demo,
+        "run": running.run,
+        "capture": running.capture,
+        "pipeline": running.pipeline,
+    },
+    "Dump": {
+        "dump": dumping.dump,
+        "wait": dumping.wait,
+        "pause": controlling.pause,
+        "resume": controlling.resume,
+        "cancel": controlling.cancel,
+        "set": controlling.set_options,
+        "signal": controlling.send_signal,
+    },
+    "Look": {
+        "check": looking.check,
+        "plan": looking.plan,
+        "status": looking.status,
+        "watch": looking.watch,
+        "log": looking.log,
+        "verify": looking.verify,
+    },
+}
+"""By the panel of ``--help``, in its order."""
+
+app = typer.Typer(
+    name="tidelog",
+    help="Capture a database's row changes, dump its tables without locks, deliver both through "
+    "Spark.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        terminal.say(f"tidelog {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+    log_level: Annotated[
+        str,
+        typer.Option(
+            "--log-level",
+            envvar="TIDELOG_LOG_LEVEL",
+            metavar="LEVEL",
+            help="debug, info, warning or error.",
+        ),
+    ] = "warning",
+) -> None:
+    level = logging.getLevelNamesMapping().get(log_level.upper())
+    if level is None:
+        raise typer.BadParameter(f"{log_level!r} is not a level", param_hint="--log-level")
+    logging.basicConfig(
+        level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    for noisy in ("py4j", "numba"):
+        logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
+
+
+for _panel, _commands in COMMANDS.items():
+    for _name, _command in _commands.items():
+        app.command(_name, rich_help_panel=_panel)(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0 done, 1 failed, 2 bad usage or configuration."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        app(args=arguments, prog_name="tidelog")
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the one place for errors
+        sys.exit(exit_code_of(error, as_json="--json" in arguments))

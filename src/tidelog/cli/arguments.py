@@ -1,0 +1,34 @@
+"""Arguments and options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidelog.exits import EXIT_FAILED
+
+ConfigFile = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="The configuration file, e.g. tidelog.yaml.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON, one document a line.")]
+DumpArgument = Annotated[
+    str | None, typer.Argument(metavar="[DUMP]", help="The dump's id; default: all dumps.")
+]
+Tables = Annotated[
+    list[str] | None,
+    typer.Option("--table", "-t", metavar="TABLE", help="namespace.table; may be repeated."),
+]
+Wait = Annotated[
+    float,
+    typer.Option(
+        "--timeout", metavar="SECONDS", help="How long to wait until capture has acted on it."
+    ),
+]
+
+
+def exit_unless(done: bool) -> None:
+    """End the command with exit code 1 if what it was about is not so."""
+    if not done:
+        raise typer.Exit(EXIT_FAILED)

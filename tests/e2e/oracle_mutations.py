@@ -47,23 +47,23 @@ def planner_off_by_one(patch: Patch) -> None:
     planned = dump_tasks.Tasks.planned
     plan = key_planner.KeyPlanner._plan
 
-    def planning(self: Any, reader: Any, cut: Any, request: Any) -> None:
+    def planning(self: Any, reader: Any, cut: Any, request: Any, count: int) -> None:
         class Reader:
-            def boundary(self, wanted: Any) -> Any:
-                end = reader.boundary(wanted)
-                if end is not None:
-                    further = replace(wanted, after=end, limit_rows=1)
-                    beyond[id(cut)] = reader.boundary(further) or end
-                return end
+            def boundaries(self, wanted: Any, count: int) -> Any:
+                ends = reader.boundaries(wanted, count)
+                if ends:
+                    further = replace(wanted, after=ends[-1], limit_rows=1)
+                    beyond[id(cut)] = (*reader.boundaries(further, 1), ends[-1])[0]
+                return ends
 
-        plan(self, Reader(), cut, request)  # type: ignore[arg-type]
+        plan(self, Reader(), cut, request, count)  # type: ignore[arg-type]
 
     beyond: dict[int, Any] = {}
 
-    def skipping(self: Any, cut: Any, request: Any, end: Any) -> None:
-        planned(self, cut, request, end)
-        if end is not None and cut.cursor == end:
-            cut.cursor = beyond.pop(id(cut), end)
+    def skipping(self: Any, cut: Any, request: Any, ends: Any, *, last: bool) -> None:
+        planned(self, cut, request, ends, last=last)
+        if not last and ends and cut.cursor == ends[-1]:
+            cut.cursor = beyond.pop(id(cut), ends[-1])
 
     patch.setattr(key_planner.KeyPlanner, "_plan", planning)
     patch.setattr(dump_tasks.Tasks, "planned", skipping)

@@ -1,0 +1,85 @@
+"""Does the history oracle see what it is there to see? Each way to break dumps must fail a run."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.e2e.history_run import run
+from tests.e2e.history_spec import Spec
+from tests.e2e.oracle_mutations import MUTATIONS
+
+from tidelog.testing.history import HistoryError
+from tidelog.testing.oracle_workload import Mix
+from tidelog.testing.postgres import PostgresServer
+
+TRIES = 4
+
+PLAIN = Spec(1, 4.0, writers=6, parallelism=4, commands=("dump",), blocking=False, faults=())
+ONE = replace(PLAIN, parallelism=1, chunk_rows=200)
+BLOCKING = replace(PLAIN, initial="blocking", chunk_rows=7)
+SNAPSHOT = replace(PLAIN, watermarks="snapshot", chunk_rows=7)
+KILLED = replace(
+    PLAIN,
+    seconds=8.0,
+    faults=("failpoint",),
+    fault_every_s=0.3,
+    failpoints=("chunk.durable_before_progress",),
+    chunk_rows=7,
+)
+UNWRITTEN = replace(KILLED, failpoints=("put.before_link",))
+PAUSED = replace(
+    PLAIN, seconds=8.0, commands=("dump", "pause"), chunk_rows=2, delay_ms=40, mix=Mix(bulk=False)
+)
+TRUNCATING = replace(ONE, mix=Mix(("app.ints", "app.pairs"), bulk=False, ddl=False))
+CHANGING = replace(PLAIN, chunk_rows=7, mix=Mix(("app.ints", "app.pairs"), bulk=False))
+
+SPECS = {
+    "nothing_superseded": ONE,
+    "planner_off_by_one": PLAIN,
+    "planner_overlaps": PLAIN,
+    "rest_skipped": replace(PLAIN, chunk_rows=7),
+    "hold_released_early": BLOCKING,
+    "hold_moved_short": BLOCKING,
+    "due_one_early": SNAPSHOT,
+    "due_amid_a_transaction": SNAPSHOT,
+    "progress_before_durable": UNWRITTEN,
+    "progress_never_stored": KILLED,
+    "log_not_asked_at_start": KILLED,
+    "retried_with_whole_range": CHANGING,
+    "pause_ignored": PAUSED,
+    "pause_forgotten": replace(PAUSED, seconds=12.0, faults=("kill",)),
+    "finalized_too_early": PLAIN,
+    "rereads_dropped": replace(ONE, mix=Mix(("app.wide", "app.coded"))),
+    "absent_not_listed": replace(PLAIN, seconds=8.0),
+    "acknowledged_before_durable": replace(PLAIN, faults=("kill",), fault_every_s=0.5),
+    "old_keys_ignored": ONE,
+    "new_keys_ignored": ONE,
+    "truncate_ignored": TRUNCATING,
+    "schema_changes_ignored": CHANGING,
+    "moved_keys_ignored": replace(ONE, mix=Mix(("app.wide", "app.coded"))),
+    "absent_rows_stay": replace(PLAIN, mix=Mix(("app.parts",), ddl=False)),
+}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mutation", SPECS)
+def test_oracle_catches(mutation: str, oracle16: PostgresServer, tmp_path: Path) -> None:
+    assert mutation in MUTATIONS
+    for seed in range(1, TRIES + 1):
+        spec = replace(SPECS[mutation], seed=seed, mutation=mutation)
+        try:
+            run(spec, oracle16, tmp_path / "history")
+        except HistoryError as error:
+            with contextlib.suppress(IndexError):
+                print(f"{mutation}, seed {seed}: {_reason(error)}")
+            return
+    pytest.fail(f"{TRIES} runs hold although {MUTATIONS[mutation].__doc__}")
+
+
+def _reason(error: HistoryError) -> str:
+    """What the oracle says, less the run's events."""
+    lines = [line for line in str(error).splitlines()[1:] if not line.strip()[:1].isdigit()]
+    return lines[0][:300]

@@ -163,9 +163,10 @@ class ChunkReader(Protocol):
         """End the reading transaction. Must be called after every `read`, also after an error."""
         ...
 
-    def boundary(self, request: ChunkRequest) -> tuple[str | None, ...] | None:
-        """The key of the ``limit_rows``-th row of the range, read from the key's index alone;
-        None if the range has fewer. For planning: nothing is locked, no window is needed.
+    def boundaries(self, request: ChunkRequest, count: int) -> list[tuple[str | None, ...]]:
+        """The keys of every ``limit_rows``-th row of the range, the first ``count`` of them, read
+        from the key's index alone; fewer if the range ends before. For planning: no window is
+        needed, and no lock outlasts the call.
         """
         ...
 

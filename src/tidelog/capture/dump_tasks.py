@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tidelog.capture.dump_state import FINISHED, DumpState, Key, TableProgress
@@ -193,9 +193,11 @@ class Tasks:
 
     # ------------------------------------------------------------ the planner
 
-    def next_plan(self, limit_rows: int, ahead: int, now: float) -> tuple[Cut, ChunkRequest] | None:
-        """The range whose end the planner looks for next: of the table with fewest chunks planned,
-        unless each has ``ahead`` of them.
+    def next_plan(
+        self, limit_rows: int, ahead: int, now: float
+    ) -> tuple[Cut, ChunkRequest, int] | None:
+        """Where the planner goes on: in the table with fewest chunks planned, from where, and how
+        many chunks' ends it looks for. None if each has at least half of ``ahead`` chunks.
         """
         open_cuts = [
             cut
@@ -204,7 +206,7 @@ class Tasks:
             and not (cut.drained or cut.planning)
             and cut.plan_not_before <= now
             and cut.dump.status != "paused"
-            and len(cut.planned) < ahead
+            and len(cut.planned) <= ahead // 2
             and not any(not task.cut for task in self.of_progress(cut.progress))
         ]
         if not open_cuts:
@@ -218,17 +220,18 @@ class Tasks:
             where=cut.progress.where,
             key_columns=cut.progress.key_columns,
         )
-        return cut, request
+        return cut, request, ahead - len(cut.planned)
 
-    def planned(self, cut: Cut, request: ChunkRequest, end: Key | None) -> None:
-        """The planner found where the chunk ends; None: it is the last."""
+    def planned(self, cut: Cut, request: ChunkRequest, ends: Sequence[Key], *, last: bool) -> None:
+        """The planner found where chunks end; ``last``: one more has the rest of the table."""
         cut.planning, cut.plan_failures = False, 0
         if self._cuts.get(cut.spot) is not cut:
             return
-        task = self._ranged(cut, request.limit_rows)
-        task.request, task.cut = replace(task.request, upto=end), True
-        cut.cursor, cut.drained = end, end is None
-        cut.planned.append(task)
+        for end in (*ends, None) if last else ends:
+            task = self._ranged(cut, request.limit_rows)
+            task.request, task.cut = replace(task.request, upto=end), True
+            cut.cursor, cut.drained = end, end is None
+            cut.planned.append(task)
 
     def plan_failed(self, cut: Cut, now: float) -> int:
         """The planner could not look; how often by now. It looks again, later each time."""

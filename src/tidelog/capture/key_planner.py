@@ -17,6 +17,7 @@ from tidelog.ports import ChunkReader, ChunkRequest
 
 TURN_S = 0.2
 MAX_FAILURES = 8
+AHEAD = 4  # chunks planned for each reader
 
 
 class KeyPlanner:
@@ -69,7 +70,7 @@ class KeyPlanner:
         with self._actions.lock:
             stuck, options, plan = self._tasks.stuck[:1], self._book.options, None
             if not stuck and options.parallelism > 1:
-                ahead, now = 2 * options.parallelism, time.monotonic()
+                ahead, now = AHEAD * options.parallelism, time.monotonic()
                 plan = self._tasks.next_plan(options.chunk_rows, ahead, now)
         if stuck:
             self._look_behind(reader, stuck[0])
@@ -80,9 +81,9 @@ class KeyPlanner:
         self._actions.wake()
         return True
 
-    def _plan(self, reader: ChunkReader, cut: Cut, request: ChunkRequest) -> None:
+    def _plan(self, reader: ChunkReader, cut: Cut, request: ChunkRequest, count: int) -> None:
         try:
-            end = reader.boundary(request)
+            ends = reader.boundaries(request, count)
         except (ChunkError, ConnectionLostError) as error:
             with self._actions.lock:
                 self._book.counters.last_error = str(error)
@@ -92,15 +93,15 @@ class KeyPlanner:
                     self._tables.fail(cut.dump, cut.progress, str(error))
             return
         with self._actions.lock:
-            self._tasks.planned(cut, request, end)
+            self._tasks.planned(cut, request, ends, last=len(ends) < count)
 
     def _look_behind(self, reader: ChunkReader, task: Task) -> None:
         """Find the key of the row that can't be read, from the index alone."""
         try:
-            end = reader.boundary(replace(task.request, limit_rows=1))
+            ends = reader.boundaries(replace(task.request, limit_rows=1), 1)
         except (ChunkError, ConnectionLostError) as error:
             with self._actions.lock:
                 self._book.counters.last_error = str(error)
-            end = None
+            ends = []
         with self._actions.lock:
-            self._outcomes.give_up(task, end)
+            self._outcomes.give_up(task, ends[0] if ends else None)

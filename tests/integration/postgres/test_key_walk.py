@@ -55,7 +55,8 @@ def walk(
     found = []
     after: Key | None = None
     while True:
-        upto = chunks.boundary(ChunkRequest(T, after=after, limit_rows=rows, where=where))
+        ends = chunks.boundaries(ChunkRequest(T, after=after, limit_rows=rows, where=where), 1)
+        upto = ends[0] if ends else None
         chunk = read(
             chunks, ChunkRequest(T, after=after, upto=upto, limit_rows=rows + 1, where=where)
         )

@@ -120,7 +120,7 @@ def test_nothing_but_the_slot_is_ever_made(source: Source) -> None:
         source.chunks.write_watermark("low")
         chunk = source.read()
         source.chunks.write_watermark("high")
-        source.chunks.boundary(ChunkRequest(T, limit_rows=3))
+        source.chunks.boundaries(ChunkRequest(T, limit_rows=3), 2)
         source.log.reader.sync_publication()
         assert chunk.emit_at is not None
         source.log.until(source.reached(chunk.emit_at))

@@ -81,7 +81,9 @@ class ChunkSelect:
         schema: TableSchema,
         partitioned: bool,
     ) -> Key | None:
-        """See `tidelog.ports.ChunkReader.boundary`; ``schema`` need not be numbered."""
+        """The key of the range's ``limit_rows``-th row; None if it has fewer. ``schema`` may be
+        without a number.
+        """
         key = _bounded_key(request, schema)
         sql = self._sql(connection, schema, key, partitioned)
         query = sql.boundary(request.after, request.upto, request.limit_rows, request.where)

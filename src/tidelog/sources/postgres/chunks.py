@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -114,13 +115,22 @@ class PostgresChunkReader:
             connection.close()
             self._reads = None
 
-    def boundary(self, request: ChunkRequest) -> tuple[str | None, ...] | None:
-        """See `tidelog.ports.ChunkReader.boundary`. Over a connection of its own."""
+    def boundaries(self, request: ChunkRequest, count: int) -> list[tuple[str | None, ...]]:
+        """See `tidelog.ports.ChunkReader.boundaries`. Over a connection of its own."""
         with chunk_errors(f"planning chunks of {request.table}"):
             connection = self._planning()
             try:
                 found, _ = self._begin(connection, request.table)
-                return self._select.boundary(connection, request, found.schema, found.partitioned)
+                ends: list[tuple[str | None, ...]] = []
+                while len(ends) < count:
+                    end = self._select.boundary(
+                        connection, request, found.schema, found.partitioned
+                    )
+                    if end is None:
+                        break
+                    ends.append(end)
+                    request = replace(request, after=end)
+                return ends
             finally:
                 with suppress(psycopg.Error):
                     connection.execute(b"COMMIT")

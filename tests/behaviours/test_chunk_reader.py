@@ -202,7 +202,7 @@ def test_failed_read_releases_and_the_next_one_works(source: Source) -> None:
             with pytest.raises(ChunkError, match="lock"):
                 ask(ChunkRequest(T))
     slow = ChunkRequest(T, where="pg_sleep(0.1) IS NOT NULL", limit_rows=100)
-    for ask in (source.read, source.chunks.boundary):
+    for ask in (source.read, lambda request: source.chunks.boundaries(request, 1)):
         with pytest.raises(ChunkTooSlowError):
             ask(slow)
     source.sql.execute("SET lock_timeout = '100ms'")

@@ -39,8 +39,8 @@ def make(
     def making(**options: Any) -> Dumped:
         name = f"dumps_{next(_numbers)}"
         dsn = dump_server.create_database(name)
-        options = {"watermarks": way.watermarks, "parallelism": way.parallelism} | options
-        made.append((Dumped(dsn, tmp_path, monkeypatch, **options), name))
+        chosen: dict[str, Any] = {"watermarks": way.watermarks, "parallelism": way.parallelism}
+        made.append((Dumped(dsn, tmp_path, monkeypatch, **(chosen | options)), name))
         return made[-1][0]
 
     yield making

@@ -83,6 +83,7 @@ class ChunkReading:
             high_mark=f"{chunk_id}:high",
         )
         with self._lock:
+            self._tasks.taken(task)
             if task.ended:
                 self._throttle.read(time.monotonic(), 0, 0.0)
                 self._outcomes.drop(task)

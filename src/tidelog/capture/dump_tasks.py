@@ -80,6 +80,7 @@ class Tasks:
     def __init__(self, keys_of: Callable[[str, int, int], tuple[Key, ...]]) -> None:
         self._keys_of = keys_of
         self._retry: deque[Task] = deque()
+        self._given: list[Task] = []  # to a reader that has not begun
         self._inflight: dict[str, Task] = {}
         self._cuts: dict[Spot, Cut] = {}
         self.stuck: list[Task] = []
@@ -94,6 +95,13 @@ class Tasks:
 
     def find(self, chunk_id: str) -> Task | None:
         return self._inflight.get(chunk_id)
+
+    def give(self, task: Task) -> None:
+        """A reader is about to begin with it: until then it still is one of its table's."""
+        self._given.append(task)
+
+    def taken(self, task: Task) -> None:
+        self._given = [given for given in self._given if given is not task]
 
     def begin(self, task: Task, window: Window) -> None:
         task.window, task.state = window, "reading"
@@ -119,7 +127,7 @@ class Tasks:
 
     def _all(self) -> list[Task]:
         planned = [task for cut in self._cuts.values() for task in cut.planned]
-        return [*self._inflight.values(), *self._retry, *planned, *self.stuck]
+        return [*self._inflight.values(), *self._given, *self._retry, *planned, *self.stuck]
 
     # ------------------------------------------------------------ what is read next
 

@@ -299,6 +299,7 @@ class DumpCoordinator:
             task = self._next_task(now, wanted)
             if task is None:
                 return False
+            self._tasks.give(task)
             self._throttle.begun(now)
         self._readers.give(task)
         return True

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.windows.live import Live
+from tests.integration.windows.live import Live, at
 
 from tidelog import runtime
 from tidelog.capture.chunk_readers import ChunkReaders
 from tidelog.capture.dump_tasks import Task
 from tidelog.control.commands import SetDumpOptions
+from tidelog.errors import ChunkError
 
 pytestmark = pytest.mark.integration
 
@@ -48,5 +50,19 @@ def test_chunk_that_no_reader_has_begun_is_not_cut_again(
 
     monkeypatch.setattr(ChunkReaders, "give", giving)
     live.dumped(live.dump())
+    assert times_dumped(live) == {1}
+    live.check()
+
+
+def test_chunk_that_closed_is_not_read_again_because_its_reader_failed(live: Live) -> None:
+    """The high mark is in the log, and the answer that says so was lost."""
+    closed = threading.Event()
+
+    def lost() -> None:
+        assert closed.wait(10)
+        raise ChunkError("the connection was lost")
+
+    with at("window.closed", closed.set), at("chunk.after_high", lost):
+        live.dumped(live.dump())
     assert times_dumped(live) == {1}
     live.check()

@@ -113,7 +113,7 @@ class ChunkReading:
             if begun and rows is None:  # one that runs into its time limit counts too
                 seconds = time.monotonic() - begun
             with self._lock:
-                if self._tasks.find(chunk_id) is task:  # else it was voided, and is read again
+                if self._is_open(window, task):
                     self._outcomes.failed(task, error)
         finally:
             with self._lock:
@@ -186,9 +186,19 @@ class ChunkReading:
                 continue
             if self._actions.engine.reached < position:
                 continue
+            window = task.window
+            if window is None or window.chunk_id != chunk_id:
+                continue
+            self._actions.engine.discard(window)
             with self._lock:
-                if task.window is not None and task.state == "read":
-                    self._outcomes.void(Voided(task.window, VoidReason.DISCARDED))
+                if self._is_open(window, task):
+                    self._outcomes.void(Voided(window, VoidReason.DISCARDED))
+
+    def _is_open(self, window: Window, task: Task) -> bool:
+        """Is the task's end still to come, now that the engine has discarded the window? Else it
+        was voided, and is read again, or it closed before.
+        """
+        return self._tasks.find(window.chunk_id) is task and task.state != "closing"
 
 
 def _meta(task: Task, closed: Closed) -> ChunkMeta:

@@ -14,7 +14,7 @@ from tests.integration.windows.live import Live, at
 from tidelog import runtime
 from tidelog.capture.chunk_readers import ChunkReaders
 from tidelog.capture.dump_tasks import Task
-from tidelog.control.commands import SetDumpOptions
+from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions
 from tidelog.errors import ChunkError
 
 pytestmark = pytest.mark.integration
@@ -66,3 +66,25 @@ def test_chunk_that_closed_is_not_read_again_because_its_reader_failed(live: Liv
         live.dumped(live.dump())
     assert times_dumped(live) == {1}
     live.check()
+
+
+def test_table_that_cannot_be_read_holds_up_no_other_of_a_blocking_dump(live: Live) -> None:
+    """The error is one that another try might not meet again."""
+    live.sql.execute(
+        "CREATE FUNCTION broken() RETURNS bool LANGUAGE plpgsql AS "
+        "$$BEGIN RAISE EXCEPTION 'no'; END$$"
+    )
+    for name in "ab":
+        live.sql.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, n int)".encode())
+        live.sql.execute(f"INSERT INTO {name} VALUES (1, 1)".encode())
+    live.wait_for(lambda: {"public.a", "public.b"} <= live.published(), "both are published")
+    command = ExecuteSnapshot(
+        dump_id="both",
+        tables=("public.a", "public.b"),
+        conditions={"public.a": "public.broken()"},
+        mode="blocking",
+    )
+    runtime.send_command(live.config, command, timeout_s=5)
+    summary = live.dumped("both")
+    assert [table["status"] for table in summary["tables"]] == ["failed", "done"]
+    assert [e.op for e in live.events("public.b") if e.op == "r"] == ["r"]

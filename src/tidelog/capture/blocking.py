@@ -107,6 +107,7 @@ class BlockingDumps:
             position = reader.begin(SNAPSHOT_S)
             hold.move(position)
             self._stand(hold, stop)
+            failure: ChunkError | None = None
             for progress in waiting:
                 if stop.is_set() or progress.status in FINISHED:
                     continue
@@ -115,6 +116,12 @@ class BlockingDumps:
                 except (ChunkRefusedError, ChunkVoidError) as error:
                     with self._actions.lock:  # the snapshot stands: the others go on
                         self._tables.fail(dump, progress, str(error))
+                except ChunkError as error:
+                    if stop.is_set():
+                        raise
+                    failure = error  # the others go on; this one is tried again, with another
+            if failure is not None:
+                raise failure
         finally:
             hold.release()
             reader.close()

@@ -1,25 +1,77 @@
-"""`tidelog capture CONFIG` with housekeeping so frequent that a test of seconds sees all of it.
+"""A nursery of captures, for tests: it imports Tidelog once and forks `tidelog capture CONFIG` from
+that, so that a test may kill and start many. Housekeeping is frequent: seconds see all of it.
 
-``TIDELOG_ORACLE_MUTATION`` names a way to break it first (`tests.e2e.oracle_mutations`).
+On stdin: a JSON line with the arguments of `_capture`. On stdout: ``started PID``, at once, and
+``ended PID CODE`` when it has ended. At the end of stdin it kills what runs, and ends.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import select
+import signal
 import sys
+import time
+import traceback
 
+from tidelog import failpoints, runtime
 from tidelog.capture import session
 from tidelog.cli import main
 
 session.STATUS_EVERY_S = 0.2
 session.LOOK_EVERY_S = 0.4
 session.MAINTAIN_EVERY_S = 0.7
-MUTATION_VARIABLE = "TIDELOG_ORACLE_MUTATION"
+TURN_S = 0.02
+
+
+def _capture(config: str, log_file: str, failpoint: str, mutation: str) -> int:
+    """In the fork; its exit code. ``mutation``: of `tests.e2e.oracle_mutations`, or nothing."""
+    log = os.open(log_file, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
+    null = os.open(os.devnull, os.O_RDWR)
+    for target, source in ((0, null), (1, null), (2, log)):
+        os.dup2(source, target)
+    try:
+        if mutation:
+            from tests.e2e import oracle_mutations
+
+            oracle_mutations.apply(mutation)
+        failpoints._armed.update(failpoints.parse(failpoint))
+        sys.argv = ["tidelog", "--log-level", "info", "capture", config]
+        main()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 - a fork must not go on as its parent would
+        traceback.print_exc()
+        return 70
+    return 0
+
+
+def _serve() -> None:
+    running: set[int] = set()
+    while True:
+        if select.select([sys.stdin], [], [], TURN_S)[0]:
+            line = sys.stdin.readline()
+            if not line:
+                break
+            pid = os.fork()
+            if not pid:
+                os._exit(_capture(**json.loads(line)))
+            running.add(pid)
+            print(f"started {pid}", flush=True)
+        for pid in list(running):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                running.remove(pid)
+                print(f"ended {pid} {os.waitstatus_to_exitcode(status)}", flush=True)
+    for pid in running:
+        os.kill(pid, signal.SIGKILL)
+
 
 if __name__ == "__main__":
-    if os.environ.get(MUTATION_VARIABLE):
-        from tests.e2e import oracle_mutations
-
-        oracle_mutations.apply(os.environ[MUTATION_VARIABLE])
-    sys.argv = ["tidelog", "--log-level", "info", "capture", sys.argv[1]]
-    main()
+    assert runtime.capture  # all that a capture needs is imported
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the test ends it
+    with contextlib.suppress(BrokenPipeError):
+        _serve()
+    time.sleep(TURN_S)

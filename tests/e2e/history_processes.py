@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -10,8 +12,8 @@ import sys
 import threading
 import time
 from pathlib import Path
+from queue import SimpleQueue
 
-from tests.e2e.capture_process import MUTATION_VARIABLE
 from tests.e2e.history_spec import ROOT
 
 from tidelog.eventlog.reader import EventLog
@@ -77,52 +79,108 @@ class Collector(threading.Thread):
             raise self.failure
 
 
+class Nursery:
+    """Forks captures (`tests.e2e.capture_process`); one serves all runs of a test process."""
+
+    _shared: Nursery | None = None
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.e2e.capture_process"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "TIDELOG_DEBUG": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._started: SimpleQueue[int] = SimpleQueue()
+        self._ended: dict[int, int] = {}
+        threading.Thread(target=self._listen, daemon=True).start()
+        atexit.register(self._close)
+
+    @classmethod
+    def shared(cls) -> Nursery:
+        if cls._shared is None:
+            cls._shared = Nursery()
+        return cls._shared
+
+    def start(self, **arguments: str) -> int:
+        """The process id of a new capture."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(arguments) + "\n")
+        self._process.stdin.flush()
+        pid = self._started.get(timeout=60)
+        self._ended.pop(pid, None)  # of an earlier process
+        return pid
+
+    def ended(self, pid: int) -> int | None:
+        """Its exit code; None while it runs."""
+        return self._ended.get(pid)
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            what, *numbers = line.split()
+            if what == "started":
+                self._started.put(int(numbers[0]))
+            else:
+                self._ended[int(numbers[0])] = int(numbers[1])
+
+    def _close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+
+
 class CaptureProcess:
     """One `tidelog capture`, in a process of its own."""
 
     def __init__(
         self, config: Path, log_file: Path, failpoint: str = "", mutation: str = ""
     ) -> None:
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "TIDELOG_DEBUG": "1"}
-        environment["TIDELOG_FAILPOINT"] = failpoint
-        environment[MUTATION_VARIABLE] = mutation
         self.failpoint = failpoint
         self.log_file = log_file
-        with log_file.open("ab") as out:
-            out.write(f"--- start {failpoint}\n".encode())
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.e2e.capture_process", str(config)],
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=out,
-            )
+        with log_file.open("a") as out:
+            out.write(f"--- start {failpoint}\n")
+        self._nursery = Nursery.shared()
+        self._pid = self._nursery.start(
+            config=str(config), log_file=str(log_file), failpoint=failpoint, mutation=mutation
+        )
         self.frozen = False
 
     def send(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(number)
+        if not self.died:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, number)
         self.frozen = number is signal.SIGSTOP
 
     def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(30)
+        self.send(signal.SIGKILL)
+        self._wait(30)
 
     def stop(self) -> int:
+        """Ask it to end; its exit code."""
         if self.frozen:
             self.send(signal.SIGCONT)
-        if self.process.poll() is None:
-            self.process.terminate()
-        try:
-            return self.process.wait(30)
-        except subprocess.TimeoutExpired:
+        self.send(signal.SIGTERM)
+        if not self._wait(30):
             self.kill()
-            return -signal.SIGKILL
+        return self.code or 0
+
+    def _wait(self, timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        while not self.died and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.died
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, minus the signal that killed it; None while it runs."""
+        return self._nursery.ended(self._pid)
 
     @property
     def died(self) -> bool:
-        return self.process.poll() is not None
+        return self.code is not None
 
     @property
     def tail(self) -> str:

@@ -52,6 +52,7 @@ SETTINGS = {
     "deadlock_timeout": "50ms",
     "max_wal_size": "1GB",
     "max_connections": "200",
+    "max_prepared_transactions": "20",
     "logical_decoding_work_mem": "64kB",  # transactions spill, as large ones do
     "track_commit_timestamp": "on",
 }
@@ -178,14 +179,12 @@ class Run:
     def _watch_processes(self) -> None:
         """Replace captures that died of a failpoint; any other death is a bug."""
         for capture in [c for c in self.captures if c.died]:
-            if capture.process.returncode == -signal.SIGKILL and capture.failpoint:
+            if capture.code == -signal.SIGKILL and capture.failpoint:
                 self._note(f"died at {capture.failpoint}")
                 self.died_at.append(capture.failpoint.split(":")[0])
                 self.captures.remove(capture)
             else:
-                raise HistoryError(
-                    f"capture ended by itself with {capture.process.returncode}\n{capture.tail}"
-                )
+                raise HistoryError(f"capture ended by itself with {capture.code}\n{capture.tail}")
         if not self.captures:
             self._launch()
 
@@ -432,6 +431,8 @@ def shrunk(
         lambda s: replace(s, mix=replace(s.mix, ddl=False)),
         lambda s: replace(s, mix=replace(s.mix, bulk=False)),
         lambda s: replace(s, mix=replace(s.mix, truncate=False)),
+        lambda s: replace(s, mix=replace(s.mix, prepared=False)),
+        lambda s: replace(s, mix=replace(s.mix, long=False)),
         lambda s: replace(s, maintenance=False),
         lambda s: replace(s, commands=("dump",) if s.commands else ()),
         *[lambda s, c=c: _without(s, c) for c in spec.commands],

@@ -114,6 +114,11 @@ class Mix:
     truncate: bool = True
     ddl: bool = True
     key_changes: bool = True
+    prepared: bool = True
+    long: bool = True
+
+
+LONG_S = 0.4
 
 
 def create(dsn: str, seed: int) -> None:
@@ -271,6 +276,25 @@ class Writer:
         self.audit(table, "truncate", [], self.number())
 
 
+def _prepared_name(connection: psycopg.Connection[Any], number: int) -> str:
+    """Of the writer's prepared transaction; unique in the whole server."""
+    return f"{connection.info.dbname}-{number}"
+
+
+def _end_prepared(connection: psycopg.Connection[Any], name: str, rng: random.Random) -> None:
+    """What the server's restart, or the lost connection, left between its two phases."""
+    database = connection.info.dbname
+    rows = connection.execute(
+        "SELECT gid FROM pg_prepared_xacts WHERE database = %s AND gid = %s", [database, name]
+    ).fetchall()
+    connection.commit()
+    connection.autocommit = True
+    for (found,) in rows:
+        how = rng.choice(("COMMIT", "ROLLBACK"))
+        connection.execute(f"{how} PREPARED '{found}'".encode())
+    connection.autocommit = False
+
+
 class Workload:
     """Writers that commit random transactions until stopped; they survive a server's restart."""
 
@@ -295,11 +319,15 @@ class Workload:
             thread.start()
 
     def stop(self) -> None:
+        """Let the open transactions end, prepared ones too. Raises what made a writer fail."""
         self._stop.set()
         for thread in self._threads:
             thread.join(60)
         if self._failure is not None:
             raise self._failure
+        with psycopg.connect(self._dsn) as connection:
+            for number in range(len(self._threads)):
+                _end_prepared(connection, _prepared_name(connection, number), random.Random(0))  # noqa: S311
 
     def _run(self, rng: random.Random, number: int) -> None:
         while not self._stop.is_set() and self._failure is None:
@@ -307,6 +335,7 @@ class Workload:
                 with psycopg.connect(self._dsn) as connection:
                     connection.execute("SET lock_timeout = '10s'")
                     connection.commit()
+                    _end_prepared(connection, _prepared_name(connection, number), rng)
                     while not self._stop.is_set():
                         self._transaction(connection, rng, number)
                         time.sleep(rng.random() * 2 * self._pause_s)
@@ -321,6 +350,9 @@ class Workload:
         writer = Writer(connection, rng)
         choice = rng.random()
         try:
+            if choice > 0.985 and self._mix.prepared:
+                self._prepare(writer, _prepared_name(connection, number))
+                return
             with connection.transaction():
                 if choice < 0.010 and self._mix.ddl and number == 0:
                     self._ddl(writer)
@@ -330,6 +362,8 @@ class Workload:
                     writer.truncate(rng.choice(self._tables))
                 else:
                     self._writes(writer, rng)
+                    if choice < 0.03 and self._mix.long:
+                        time.sleep(rng.random() * LONG_S)
                 if rng.random() < 0.05:
                     raise psycopg.Rollback
             self.committed += 1
@@ -339,6 +373,25 @@ class Workload:
             psycopg.errors.LockNotAvailable,
         ):
             connection.rollback()
+
+    def _prepare(self, writer: Writer, name: str) -> None:
+        """A transaction that is prepared, and after a while committed or rolled back."""
+        connection = writer.connection
+        connection.tpc_begin(name)
+        try:
+            for _ in range(writer.rng.choice((1, 2, 5))):
+                self._write(writer, writer.rng)
+            connection.tpc_prepare()
+            time.sleep(writer.rng.random() * LONG_S)
+        except psycopg.Error:
+            if not connection.closed:
+                connection.tpc_rollback()
+            raise
+        if writer.rng.random() < 0.2:
+            connection.tpc_rollback()
+        else:
+            connection.tpc_commit()
+            self.committed += 1
 
     def _writes(self, writer: Writer, rng: random.Random) -> None:
         for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):

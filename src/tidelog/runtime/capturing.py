@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +240,8 @@ class Capture:
             missed = writer.resume
             state.put(GAP_KEY, writer.next_offset, None)
             begin = reader.start_over()
+            # What was appended stays appended: the log's end never moves backward.
+            begin = reader.start(replace(begin, position=missed.position, ordinal=missed.ordinal))
             writer.append_control(
                 {"type": "gap", "from": missed.acknowledge, "to": begin.acknowledge}
             )

@@ -1,0 +1,191 @@
+"""Dumps that are steered while they run, and what they tell."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from tests.behaviours.dumps.dumped import Make, gate
+from tests.behaviours.dumps.ways import READERS, Way, ways
+
+from tidelog.control.commands import SetDumpOptions, StopSnapshot
+
+pytestmark = pytest.mark.integration
+
+N = "nextval('aside.ns')"
+
+
+@ways(READERS)
+def test_stopped_dump_leaves_the_log_as_it_is(make: Make) -> None:
+    dumped = make(dump_lines="delay_ms: 100")
+    dumped.table(rows=40)
+    dumped.start()
+    dump = dumped.dump()
+    dumped.passed(dump, 2)
+    dumped.send(StopSnapshot(dump_id=dump))
+    dumped.dumped(dump, "aborted")
+    rows = len(dumped.rows_of(dump))
+    dumped.do(f"UPDATE t SET n = {N} WHERE id = 3")
+    dumped.check()
+    assert len(dumped.rows_of(dump)) == rows
+    assert not dumped.completions()
+    assert dumped.told(dump) == [
+        ("STARTED", ""),
+        ("TABLE_SCAN_COMPLETED", "public.t STOPPED"),
+        ("ABORTED", ""),
+    ]
+
+
+@pytest.mark.parametrize("which", ["begun", "waiting"])
+@ways(READERS)
+def test_some_tables_of_a_dump_are_stopped(make: Make, which: str, way: Way) -> None:
+    """Debezium: removeStartedCapturedCollectionFromInProgressIncrementalSnapshot,
+    removeNotYetCapturedCollectionFromInProgressIncrementalSnapshot.
+    """
+    dumped = make(dump_lines="delay_ms: 60")
+    tables = [f"public.t{i}" for i in range(way.parallelism + 1)]
+    for table in tables:
+        dumped.table(table, rows=100)
+    dumped.start()
+    dump = dumped.dump(*tables)
+    dumped.passed(dump, 1, tables[0])
+    stopped = tables[0] if which == "begun" else tables[-1]
+    dumped.send(StopSnapshot(dump_id=dump, tables=(stopped,)))
+    dumped.send(SetDumpOptions(delay_ms=0))
+    dumped.dumped(dump)
+    assert dumped.progress(dump, stopped)["status"] == "cancelled"
+    assert not dumped.completions(stopped)
+    assert len(dumped.rows_of(dump, stopped)) < 100
+    for table in tables:
+        if table != stopped:
+            assert len(dumped.rows_of(dump, table)) == 100
+        dumped.check(table)
+    assert ("TABLE_SCAN_COMPLETED", f"{stopped} STOPPED") in dumped.told(dump)
+
+
+def test_notifications_of_a_dump(make: Make) -> None:
+    """Debezium: testNotification, notificationCorrectlySentOnItsTopic. Types, statuses, order; in
+    process and in the event log.
+    """
+    dumped = make()
+    dumped.table(rows=12)
+    dumped.table("nothing", rows=0)
+    dumped.start()
+    dump = dumped.dump("public.t", "public.nothing")
+    dumped.dumped(dump)
+    dumped.wait_for(lambda: ("COMPLETED", "") in dumped.told(dump), "it is told")
+    assert dumped.told(dump) == [
+        ("STARTED", ""),
+        ("TABLE_SCAN_COMPLETED", "public.t SUCCEEDED"),
+        ("TABLE_SCAN_COMPLETED", "public.nothing EMPTY"),
+        ("COMPLETED", ""),
+    ]
+    dumped.check()
+    logged = [
+        e.control["notification"]
+        for e in dumped.events()
+        if e.control and "notification" in e.control
+    ]
+    assert logged == [n.to_json() for n in dumped.notices]
+    assert {n["aggregate_type"] for n in logged} == {"Incremental Snapshot"}
+    [scanned] = [n for n in logged if n["additional_data"].get("status") == "SUCCEEDED"]
+    assert scanned["additional_data"]["total_rows_scanned"] == "12"
+
+
+def test_parallelism_changes_at_run_time(make: Make) -> None:
+    dumped = make(dump_lines="delay_ms: 30", chunk_rows=2)
+    dumped.table(rows=80)
+    dumped.start()
+    dump = dumped.dump()
+    for readers, chunks in ((4, 5), (2, 14), (8, 22), (1, 30)):
+        dumped.passed(dump, chunks)
+        dumped.send(SetDumpOptions(parallelism=readers))
+        dumped.do(f"UPDATE t SET n = {N} WHERE id IN ({readers * 10}, 79)")
+    dumped.dumped(dump)
+    dumped.check()
+    dumped.restart()
+    assert dumped.seen["dump_options"]["parallelism"] == 1, "it survives a restart"
+    dumped.dumped(dumped.dump())
+    dumped.check()
+
+
+@ways(READERS)
+def test_chunk_rows_change_at_run_time(make: Make) -> None:
+    dumped = make(dump_lines="delay_ms: 50", chunk_rows=3)
+    dumped.table(rows=90)
+    dumped.start()
+    dump = dumped.dump()
+    dumped.passed(dump, 3)
+    dumped.send(SetDumpOptions(chunk_rows=20, delay_ms=0))
+    dumped.dumped(dump)
+    assert max(chunk.rows_read for chunk, _ in dumped.chunks()) == 20
+    dumped.check()
+
+
+@ways(READERS)
+def test_rows_per_second(make: Make) -> None:
+    dumped = make(chunk_rows=10, dump_lines="rows_per_second: 60")
+    dumped.table(rows=120)
+    dumped.start()
+    begun = time.monotonic()
+    dumped.dumped(dumped.dump())
+    assert 1.0 <= time.monotonic() - begun <= 6.0
+    dumped.check()
+
+
+def test_rows_that_wait_are_bounded(make: Make) -> None:
+    """With 8 readers and a log that stands still, chunks are begun only as far as memory is."""
+    dumped = make(parallelism=8, chunk_rows=4, dump_lines="buffer_bytes: 1MiB")
+    dumped.table(
+        columns="id int PRIMARY KEY, n int NOT NULL, large text",
+        rows="SELECT i, 1, repeat(md5(i::text), 3000) FROM generate_series(1, 80) i",
+    )
+    dumped.start()
+    with gate("window.closed", hit=3) as held:
+        dump = dumped.dump()
+        assert held.reached.wait(10)
+        time.sleep(0.5)
+        dumped.wait_for(lambda: dumped.seen["windows"], "windows are open")
+        waiting = sum(window["bytes"] for window in dumped.seen["windows"])
+        held.open()
+        dumped.dumped(dump)
+    # One chunk each that began before the sizes were known, and the limit.
+    assert waiting <= (1 << 20) + 8 * 4 * 100_000
+    dumped.check()
+
+
+@ways(READERS)
+def test_two_dumps_share_the_readers(make: Make) -> None:
+    dumped = make(dump_lines="delay_ms: 20")
+    for table in ("public.a", "public.b"):
+        dumped.table(table, rows=60)
+    dumped.start()
+    first, second = dumped.dump("public.a"), dumped.dump("public.b")
+    dumped.dumped(first)
+    dumped.dumped(second)
+    order = [
+        chunk.dump_id
+        for chunk, _ in sorted(
+            (pair for table in ("public.a", "public.b") for pair in dumped.chunks(table)),
+            key=lambda pair: pair[1][0].offset,
+        )
+    ]
+    begun = order.index(second)
+    between = order[begun : len(order) - 1 - order[::-1].index(first)]
+    assert len(between) >= 8, order
+    assert abs(between.count(first) - between.count(second)) <= 4, order
+    dumped.check("public.a")
+    dumped.check("public.b")
+
+
+@ways(READERS)
+def test_two_dumps_of_one_table_at_once(make: Make) -> None:
+    dumped = make(dump_lines="delay_ms: 10")
+    dumped.table(rows=40)
+    dumped.start()
+    first, second = dumped.dump(), dumped.dump()
+    for low in range(1, 40, 4):
+        dumped.do(f"UPDATE t SET n = {N} WHERE id IN ({low}, {41 - low})")
+    dumped.dumped(first)
+    dumped.dumped(second)
+    dumped.check()

@@ -1,0 +1,189 @@
+"""Capture that ends or dies in the midst of a dump, and goes on with it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from tests.behaviours.dumps.dumped import Dumped, Make
+from tests.behaviours.dumps.test_changes_during_dumps import writers
+from tests.behaviours.dumps.ways import EVERY, READERS, TWO, ways
+from tests.integration.windows.live import at, crash
+
+from tidelog.control.commands import StopSnapshot
+from tidelog.errors import GapError
+
+pytestmark = pytest.mark.integration
+
+N = "nextval('aside.ns')"
+SLOW = "delay_ms: 100"
+
+
+def slow(make: Make, rows: int = 40) -> Dumped:
+    dumped = make(dump_lines=SLOW)
+    dumped.table(rows=rows)
+    dumped.start()
+    return dumped
+
+
+@ways(EVERY)
+def test_restart_in_the_middle_reads_no_finished_chunk_again(make: Make) -> None:
+    """Debezium: snapshotOnlyWithRestart."""
+    dumped = slow(make)
+    dump = dumped.dump()
+    dumped.passed(dump, 3)
+    dumped.stop()
+    before = dumped.rows_of(dump)
+    assert 0 < len(before) < 40
+    dumped.start()
+    dumped.dumped(dump)
+    assert len(dumped.rows_of(dump)) == 40
+    assert dumped.rows_of(dump)[: len(before)] == before
+    dumped.check()
+
+
+@ways(EVERY)
+def test_updates_with_restart(make: Make) -> None:
+    """Debezium: updatesWithRestart. Writers go on while capture is down."""
+    dumped = slow(make, rows=60)
+    with writers(dumped, 2, 90):
+        dump = dumped.dump()
+        dumped.passed(dump, 2)
+        dumped.restart()
+        dumped.passed(dump, 5)
+        dumped.restart()
+        dumped.dumped(dump)
+    dumped.check()
+
+
+POINTS = [
+    "chunk.after_low",
+    "chunk.after_read",
+    "chunk.after_high",
+    "window.closed",
+    "chunk.durable_before_progress",
+    "put.before_link",
+    "put.after_fsync",
+]
+
+
+@pytest.mark.parametrize("point", POINTS)
+@ways(TWO)
+def test_crash_at_any_point_of_a_chunk(make: Make, point: str) -> None:
+    """Dies there, in the third chunk or so, while rows change; each row still comes once."""
+    dumped = make()
+    dumped.table(rows=40)
+    dumped.start()
+    # A put's failpoint is met by the log's own segments too.
+    with at(point, crash, hit=6 if point.startswith("put") else 3):
+        dump = dumped.dump()
+        for low in range(1, 40, 8):
+            dumped.do(f"UPDATE t SET n = {N} WHERE id IN ({low}, {41 - low})")
+        dumped.crashes()
+    dumped.do("DELETE FROM t WHERE id = 17", f"UPDATE t SET id = 50, n = {N} WHERE id = 2")
+    dumped.start()
+    dumped.dumped(dump)
+    dumped.check()
+
+
+@ways(READERS)
+def test_restart_redoes_no_finished_table(make: Make) -> None:
+    """Debezium: whenSnapshotMultipleTablesAndConnectorRestartsThenOnlyNotAlreadyProcessedTable…"""
+    dumped = make(dump_lines="delay_ms: 60")
+    names = ("public.a", "public.b", "public.c")
+    for name in names:
+        dumped.table(name, rows=20)
+    dumped.start()
+    dump = dumped.dump(*names)
+    dumped.wait_for(
+        lambda: any(dumped.progress(dump, name)["status"] == "done" for name in names),
+        "a table is done",
+    )
+    dumped.stop()
+    chunks = {name: len(dumped.chunks(name)) for name in names}
+    done = [name for name in names if dumped.completions(name)]
+    assert done
+    assert len(done) < 3
+    dumped.start()
+    dumped.dumped(dump)
+    for name in names:
+        assert len(dumped.rows_of(dump, name)) == 20
+        assert len(dumped.completions(name)) == 1
+        assert name not in done or len(dumped.chunks(name)) == chunks[name]
+        dumped.check(name)
+
+
+@ways(READERS)
+def test_stop_then_another_dump_after_a_restart(make: Make) -> None:
+    """Debezium: stopCurrentIncrementalSnapshotWithoutCollectionsAndTakeNewNewIncrementalSnapshot…,
+    …WithAllCollections….
+    """
+    dumped = slow(make)
+    first = dumped.dump()
+    dumped.passed(first, 2)
+    dumped.send(StopSnapshot())
+    dumped.dumped(first, "aborted")
+    dumped.restart()
+    second = dumped.dump()
+    dumped.dumped(second)
+    assert len(dumped.rows_of(second)) == 40
+    assert len(dumped.rows_of(first)) < 40
+    assert [done.control["dump_id"] for done in dumped.completions() if done.control] == [second]
+    dumped.check()
+
+
+def test_recreated_slot_is_noticed(make: Make) -> None:
+    """It would silently skip what was written in between."""
+    dumped = slow(make)
+    dumped.dumped(dumped.dump())
+    dumped.catch_up()
+    dumped.stop()
+    dumped.one("SELECT pg_drop_replication_slot(%s)", dumped.slot)
+    dumped.do(f"UPDATE t SET n = {N} WHERE id = 3")
+    dumped.one("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')::text", dumped.slot)
+    dumped.start(wait=False)
+    failure = dumped.ended()
+    assert isinstance(failure, GapError), failure
+
+
+@ways(READERS)
+def test_lost_slot_with_when_needed_dumps_again(make: Make) -> None:
+    dumped = make(snapshot="when_needed")
+    dumped.table(rows=20)
+    dumped.start()
+    dumped.dumped("initial")
+    dumped.catch_up()
+    dumped.stop()
+    dumped.one("SELECT pg_drop_replication_slot(%s)", dumped.slot)
+    dumped.do("DELETE FROM t WHERE id = 4", f"UPDATE t SET n = {N} WHERE id = 5")
+    dumped.do(f"INSERT INTO t VALUES (40, {N})")
+    dumped.sql.execute("TRUNCATE aside.ledger")
+    dumped.start()
+    dumped.wait_for(lambda: len(dumped.completions()) == 2, "it is dumped again")
+    dumped.check()
+    assert [e for e in dumped.events() if e.control and e.control["type"] == "gap"]
+
+
+@ways(READERS)
+def test_paused_dump_stays_paused_over_a_restart(make: Make) -> None:
+    """Debezium: testPauseDuringSnapshot."""
+    from tidelog.control.commands import PauseSnapshot, ResumeSnapshot
+
+    dumped = slow(make)
+    dump = dumped.dump()
+    dumped.passed(dump, 2)
+    dumped.send(PauseSnapshot())
+    dumped.wait_for(lambda: dumped.state(dump)["status"] == "paused", "it is paused")
+    dumped.wait_for(lambda: not dumped.seen["windows"], "what was begun has ended")
+    rows = len(dumped.rows_of(dump))
+    dumped.do(f"UPDATE t SET n = {N} WHERE id IN (1, 39)")
+    dumped.catch_up()  # the log goes on
+    dumped.restart()
+    threading.Event().wait(0.5)
+    assert dumped.state(dump)["status"] == "paused"
+    assert len(dumped.rows_of(dump)) == rows < 40
+    dumped.send(ResumeSnapshot())
+    dumped.dumped(dump)
+    dumped.check()
+    assert ("PAUSED", "") in dumped.told(dump)
+    assert ("RESUMED", "") in dumped.told(dump)

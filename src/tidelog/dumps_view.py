@@ -119,7 +119,7 @@ def _note(dump: Mapping[str, Any], progress: Mapping[str, Any]) -> Text | None:
     if progress.get("reason"):
         parts.append(str(progress["reason"]))
     if failed := progress.get("failed_ranges"):
-        parts.append(f"{failed} key ranges could not be read (`tidelog status --json`)")
+        parts.append(f"{failed} key ranges could not be read (`tidelog status --ranges`)")
     if missing := progress.get("keys_absent"):
         parts.append(f"{missing:,} keys were not in the table")
     if dump.get("mode") == "blocking" and progress.get("status") == "running":

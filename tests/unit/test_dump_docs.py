@@ -1,0 +1,132 @@
+"""What the pages about dumps say is what the code has: commands, defaults, modes, messages."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import types
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from typer.testing import CliRunner
+
+import tidelog
+from tidelog import cli
+from tidelog.capture.throttle import Limit
+from tidelog.capture.windows import VoidReason
+from tidelog.cli import asking
+from tidelog.config import Dump, Source
+from tidelog.control.option_texts import parse_options
+from tidelog.quantities import format_bytes, format_milliseconds
+
+ROOT = Path(__file__).parents[2]
+HOW_TO = ROOT / "docs" / "how-to"
+OPERATE = (HOW_TO / "operate-dumps.md").read_text(encoding="utf-8")
+FAILURES = (ROOT / "docs" / "failure-modes.md").read_text(encoding="utf-8")
+PAGES = ["operate-dumps.md", "dump-a-table.md", "pause-and-resume.md"]
+COMMANDS = sorted(
+    {
+        line.split("#")[0].strip()
+        for page in PAGES
+        for line in re.findall(r"^ *\$ tidelog (.*)$", (HOW_TO / page).read_text(), re.MULTILINE)
+        if not line.startswith("watch")  # goes on until it is interrupted
+    }
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_is_understood(
+    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Up to where capture, or the source, would be asked."""
+
+    class Runtime(types.ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            if name == "store_key_file":
+                return lambda *_a: {"key_set": "given-1", "key_columns": ("id",)}
+            return lambda *_a, **_k: {"status": "completed", "delivered": True, "equal": True}
+
+    monkeypatch.setattr(asking, "load", lambda path: path)
+    monkeypatch.setattr(asking, "send", lambda *_a, **_k: None)
+    monkeypatch.setitem(sys.modules, "tidelog.runtime", Runtime("tidelog.runtime"))
+    monkeypatch.setattr(tidelog, "runtime", sys.modules["tidelog.runtime"], raising=False)
+    monkeypatch.chdir(tmp_path)
+    Path("keys.csv").write_text("id\n1\n")
+    if command.startswith("check"):
+        monkeypatch.setattr(sys.modules["tidelog.runtime"], "check", lambda _c: [], raising=False)
+    done = CliRunner().invoke(cli.app, shlex.split(command))
+    assert done.exit_code == 0, (command, done.output, done.exception)
+
+
+def table_under(heading: str, page: str = OPERATE) -> list[list[str]]:
+    """The cells of the first table behind a text."""
+    lines = page[page.index(heading) :].splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("|"))
+    rows = []
+    for line in lines[first:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return [row for row in rows if not row[0].startswith("---")]
+
+
+def test_every_mode_at_start_is_in_the_table() -> None:
+    said = {row[0].split("`")[1] for row in table_under("**At start**")[1:]}
+    assert said == set(get_args(Source.model_fields["snapshot"].annotation))
+
+
+def test_every_strategy_is_in_the_table() -> None:
+    heads = table_under("`source.watermarks` chooses")[0][1:]
+    said = {head.split("`")[1] for head in heads}
+    assert said == set(get_args(Source.model_fields["watermarks"].annotation))
+
+
+def test_options_of_set_have_the_defaults_that_the_page_says() -> None:
+    for name, _effect, default in table_under("| `tidelog set` |")[1:]:
+        name = name.strip("`")
+        [(field, _)] = parse_options([f"{name}=1"]).model_dump(exclude_none=True).items()
+        value = Dump.model_fields[field].default
+        said = {
+            "off": 0,
+            format_bytes(value): value,
+            (format_milliseconds(value) if value else "0"): value,
+            str(value): value,
+        }
+        assert said.get(default) == value, (name, default, value)
+
+
+def test_what_the_throttle_may_decide_is_on_the_page() -> None:
+    row = next(
+        row for row in table_under("### What the throttle decided") if "limited_by" in row[0]
+    )
+    assert set(get_args(Limit)) <= set(re.findall(r"`(\w+)`", row[1]))
+
+
+def test_every_reason_of_void_chunks_is_on_the_page_of_failures() -> None:
+    section = FAILURES[FAILURES.index("### Chunks are void") :].split("\n### ")[0]
+    assert {reason.name.lower() for reason in VoidReason} <= set(re.findall(r"`(\w+)`", section))
+
+
+MESSAGES = [
+    "the read took longer than its time limit",
+    "another session holds a conflicting lock (DDL is running)",
+    "could not be read; all other rows were",
+    "no snapshot within ",
+    "no slot could be made",
+    "was created, altered, truncated or rewritten after the snapshot",
+    "the log did not come to where the dump begins within ",
+    "blocking: the log waits",
+    "is taken by another program",
+    "all tables are dumped again, because changes were missed",
+    "the server ended it for a conflict with recovery",
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_message_on_the_page_of_failures_is_the_codes(message: str) -> None:
+    source = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "src").rglob("*.py"))
+    joined = re.sub(r'"\s*\n\s*f?"', "", source)  # texts that go on in the next line
+    assert message in joined
+    assert message.strip() in FAILURES

@@ -1,0 +1,124 @@
+"""Rows that can't be read: found, reported with their range, and all others are dumped."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.behaviours.dumps.dumped import Dumped, Make
+from tests.behaviours.dumps.ways import READERS, Way, ways
+
+from tidelog.capture.dump_book import DUMP_PREFIX
+from tidelog.capture.dump_state import DumpState
+from tidelog.state.sqlite import SqliteState
+
+pytestmark = pytest.mark.integration
+
+N = "nextval('aside.ns')"
+
+
+def with_broken_rows(dumped: Dumped, rows: int, broken: tuple[int, ...]) -> None:
+    """A table some of whose rows hold what the server itself can't print any more: a label of an
+    enum that was torn out of the catalogue.
+    """
+    dumped.sql.execute("CREATE TYPE aside.mood AS ENUM ('good', 'bad')")
+    dumped.table(
+        columns="id int PRIMARY KEY, n int NOT NULL, mood aside.mood",
+        rows=f"SELECT i, 1, 'good' FROM generate_series(1, {rows}) i",
+    )
+    listed = ", ".join(map(str, broken))
+    dumped.sql.execute(f"UPDATE t SET mood = 'bad' WHERE id IN ({listed})".encode())
+    dumped.sql.execute("TRUNCATE aside.ledger")
+    dumped.sql.execute(
+        "DELETE FROM pg_enum WHERE enumlabel = 'bad' AND enumtypid = 'aside.mood'::regtype"
+    )
+
+
+def failed_ranges(dumped: Dumped, dump_id: str) -> list[tuple[object, object]]:
+    state = SqliteState(dumped.config.state.url)
+    document = state.get(DUMP_PREFIX + dump_id)
+    state.close()
+    assert document is not None
+    return [(r.low, r.high) for r in DumpState.from_json(document.value).tables[0].failed]
+
+
+@pytest.mark.parametrize("broken", [(8,), (1, 14, 15, 30)], ids=str)
+@ways([Way("table", 1), Way("snapshot", 4)])
+def test_only_rows_that_cannot_be_read_are_missing(make: Make, broken: tuple[int, ...]) -> None:
+    dumped = make(chunk_rows=10)
+    with_broken_rows(dumped, 30, broken)
+    dumped.start()
+    dump = dumped.dump()
+    dumped.do(f"UPDATE t SET n = {N} WHERE id IN (3, 29)")
+    dumped.dumped(dump, "aborted")
+    dumped.catch_up()
+    brought = set(dumped.rows_of(dump)) | {("3",), ("29",)}
+    assert brought == {(str(i),) for i in range(1, 31) if i not in broken}
+    progress = dumped.progress(dump)
+    assert progress["status"] == "failed"
+    assert "could not be read" in progress["reason"]
+    assert str(broken[0]) not in progress["reason"].split(), "no values"
+    covered = failed_ranges(dumped, dump)
+    keys = {
+        i
+        for low, high in covered
+        for i in range(
+            1 + int(low[0] if isinstance(low, tuple) else 0),
+            1 + int(high[0] if isinstance(high, tuple) else 30),
+        )
+    }
+    assert keys == set(broken), "the ranges are exactly those rows"
+    assert not dumped.completions(), "the table is not complete"
+    assert json.dumps(dumped.told(dump)[1]) == '["TABLE_SCAN_COMPLETED", "public.t SQL_EXCEPTION"]'
+
+
+@ways(READERS)
+def test_mended_rows_are_dumped_by_the_next_dump(make: Make) -> None:
+    dumped = make(chunk_rows=10)
+    with_broken_rows(dumped, 20, (7,))
+    dumped.start()
+    dumped.dumped(dumped.dump(), "aborted")
+    dumped.sql.execute("INSERT INTO pg_enum SELECT 999999, 'aside.mood'::regtype, 2, 'bad'")
+    dumped.do(f"UPDATE t SET n = {N}, mood = 'good' WHERE id = 7")
+    dumped.dumped(dumped.dump())
+    dumped.check()
+
+
+@ways(READERS)
+def test_given_keys_that_cannot_be_read(make: Make) -> None:
+    dumped = make(chunk_rows=10)
+    with_broken_rows(dumped, 20, (7, 11))
+    dumped.start()
+    dump = dumped.dump(keys=[(str(i),) for i in range(5, 15)])
+    dumped.dumped(dump, "aborted")
+    dumped.catch_up()
+    assert set(dumped.rows_of(dump)) == {(str(i),) for i in range(5, 15) if i not in (7, 11)}
+    assert dumped.progress(dump)["failed_ranges"] == 2
+
+
+@ways(READERS)
+def test_read_that_takes_too_long_is_halved(make: Make) -> None:
+    """Each row takes its time: a chunk of ten is too slow, one of some rows is not."""
+    dumped = make(chunk_rows=10, dump_lines="statement_timeout_ms: 400")
+    dumped.patience_s = 40
+    dumped.table(rows=12)
+    dumped.start()
+    dump = dumped.dump(where="pg_sleep(0.07) IS NOT NULL")
+    dumped.dumped(dump)
+    assert len(dumped.rows_of(dump)) == 12
+    assert max(c.rows_read for c, _ in dumped.chunks()) < 10
+    dumped.check()
+
+
+@ways(READERS)
+def test_restart_while_a_row_cannot_be_read(make: Make) -> None:
+    """What failed is known as failed; the rest is not read again."""
+    dumped = make(chunk_rows=10, dump_lines="delay_ms: 100")
+    with_broken_rows(dumped, 60, (4,))
+    dumped.start()
+    dump = dumped.dump()
+    dumped.passed(dump, 2)
+    dumped.restart()
+    dumped.dumped(dump, "aborted")
+    rows = dumped.rows_of(dump)
+    assert sorted(int(key[0] or 0) for key in rows) == [i for i in range(1, 61) if i != 4]

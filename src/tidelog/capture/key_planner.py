@@ -12,7 +12,13 @@ from tidelog.capture.dump_book import DumpBook
 from tidelog.capture.dump_outcomes import Outcomes
 from tidelog.capture.dump_tables import DumpTables
 from tidelog.capture.dump_tasks import Cut, Task, Tasks
-from tidelog.errors import ChunkError, ChunkRefusedError, ChunkVoidError, ConnectionLostError
+from tidelog.errors import (
+    ChunkError,
+    ChunkRefusedError,
+    ChunkTooSlowError,
+    ChunkVoidError,
+    ConnectionLostError,
+)
 from tidelog.ports import ChunkReader, ChunkRequest
 
 TURN_S = 0.2
@@ -88,6 +94,8 @@ class KeyPlanner:
             with self._actions.lock:
                 self._book.counters.last_error = str(error)
                 failures = self._tasks.plan_failed(cut, time.monotonic())
+                if isinstance(error, ChunkTooSlowError):
+                    cut.plan_halvings += 1
                 hopeless = isinstance(error, (ChunkRefusedError, ChunkVoidError))
                 if hopeless or failures >= MAX_FAILURES:
                     self._tables.fail(cut.dump, cut.progress, str(error))

@@ -14,7 +14,10 @@ import pytest
 from tests.faults.capture_fixture import Source
 
 from tidelog import runtime
+from tidelog.control.commands import PauseSnapshot
+from tidelog.control.mailbox import Mailbox
 from tidelog.eventlog.reader import EventLog
+from tidelog.state.sqlite import SqliteState
 from tidelog.testing.postgres import PostgresServer
 
 LEASE_S = 1.5
@@ -65,6 +68,28 @@ def test_frozen_leader_adds_no_record_when_it_wakes_up(source: Source) -> None:
     epochs = [meta.epoch for meta in EventLog.open(source.config.log.path).chain().segments]
     assert epochs == sorted(epochs)
     assert len(set(epochs)) == 2
+
+
+def test_frozen_leader_acts_on_no_command_when_it_wakes_up(source: Source) -> None:
+    """Its answer would be all that came of it: the capture that leads would never see it."""
+    first = source.start()
+    source.wait_led()
+    second = source.start()
+    time.sleep(2.5)
+    first.send(signal.SIGSTOP)
+    source.write(11, 20)
+    source.wait_for(lambda: source.inserted() == list(range(11, 21)))
+    second.send(signal.SIGSTOP)  # its lease lasts for another 1.1 s
+    state = SqliteState(source.config.state.url)
+    mailbox = Mailbox(state)
+    command = mailbox.send(PauseSnapshot())
+    first.send(signal.SIGCONT)
+    early = mailbox.wait(command, 0.8)
+    second.send(signal.SIGCONT)
+    late = mailbox.wait(command, 20)
+    state.close()
+    assert early is None
+    assert late is not None
 
 
 def test_dropped_slot_ends_capture_with_what_to_do(source: Source) -> None:

@@ -11,10 +11,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from tidelog.errors import LeaseLostError, Policy, TidelogError
-from tidelog.ports import Election, Lease
+from tidelog.ports import Document, Election, Lease, StateStore
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +49,13 @@ class LeaseKeeper:
         return self._lease
 
     def check(self) -> None:
-        """Raises LeaseLostError if the lease may have ended. Called before every append."""
+        """Raises LeaseLostError if the lease may have ended. Called before every append, and before
+        the state is changed.
+        """
         if self._lost is not None:
             raise self._lost
+        if self._stopped.is_set():  # a thread outlived its session
+            raise LeaseLostError(f"the lease of epoch {self._lease.epoch} was given back")
         if time.monotonic() >= self._lease.deadline:
             raise LeaseLostError(
                 f"the lease of epoch {self._lease.epoch} ended before it was renewed; another "
@@ -74,6 +78,37 @@ class LeaseKeeper:
         if self._lost is None:
             with contextlib.suppress(TidelogError):
                 self._election.release(self._lease)
+
+
+class LeasedState:
+    """A state store that only the holder of a lease changes: one that was frozen and wakes up late
+    must not undo, or answer in the place of, the one that leads by now.
+
+    Args:
+        state: what is kept; all may read it.
+        check: `LeaseKeeper.check`.
+    """
+
+    def __init__(self, state: StateStore, check: Callable[[], None]) -> None:
+        self._state = state
+        self._check = check
+
+    def get(self, key: str) -> Document | None:
+        return self._state.get(key)
+
+    def put(self, key: str, value: Any, expected_version: int | None) -> int:
+        self._check()
+        return self._state.put(key, value, expected_version)
+
+    def delete(self, key: str) -> None:
+        self._check()
+        self._state.delete(key)
+
+    def keys(self, prefix: str) -> list[str]:
+        return self._state.keys(prefix)
+
+    def close(self) -> None:
+        """Whoever opened the store closes it."""
 
 
 def lead(

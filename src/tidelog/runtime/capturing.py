@@ -15,7 +15,7 @@ from typing import Any
 from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.dumps import DumpCoordinator, DumpOptions
 from tidelog.capture.engine import CaptureEngine, CaptureOptions
-from tidelog.capture.leadership import LeaseKeeper, lead
+from tidelog.capture.leadership import LeasedState, LeaseKeeper, lead
 from tidelog.capture.session import GAP_KEY, STATUS_KEY, AtStart, CaptureSession, Housekeeping
 from tidelog.capture.windows import Windows
 from tidelog.config import Config, load_config
@@ -31,7 +31,7 @@ from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.storage import LocalStorage
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Resume
-from tidelog.ports import SchemaSeen
+from tidelog.ports import SchemaSeen, StateStore
 from tidelog.runtime.channels import Channels
 from tidelog.runtime.key_scope import discard_unused
 from tidelog.runtime.notifying import OnNotification
@@ -114,9 +114,10 @@ class Capture:
             state.close()
 
     def _open_session(
-        self, state: SqliteState, keeper: LeaseKeeper, on_status: OnStatus, rest: Serving
+        self, store: SqliteState, keeper: LeaseKeeper, on_status: OnStatus, rest: Serving
     ) -> CaptureSession:
         config, source = self.config, self.config.source
+        state = LeasedState(store, keeper.check)
         path = str(config.log.path)
         log = EventLog.open(path) if EventLog.exists(path) else None
         registry = SchemaStore(path)
@@ -228,7 +229,7 @@ class Capture:
         return session
 
     def _begin(
-        self, state: SqliteState, reader: PostgresLogReader, writer: EventLogWriter
+        self, state: StateStore, reader: PostgresLogReader, writer: EventLogWriter
     ) -> Resume:
         """Where the log goes on; behind a gap, if the user has consented to dump again."""
         try:
@@ -277,7 +278,7 @@ def _dump_options(config: Config) -> DumpOptions:
     return DumpOptions(**{f.name: getattr(dump, f.name) for f in fields(DumpOptions)})
 
 
-def _start_offset(state: SqliteState) -> int:
+def _start_offset(state: StateStore) -> int:
     """Where a new log begins: above every version that one before it may have issued."""
     status = state.get(STATUS_KEY)
     if status is None:

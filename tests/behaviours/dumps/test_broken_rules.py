@@ -1,0 +1,130 @@
+"""Each rule broken on purpose: a behaviour of this suite must fail then."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.behaviours.dumps import (
+    test_blocking_dumps,
+    test_changes_during_dumps,
+    test_control,
+    test_failing_rows,
+    test_restarts,
+    test_scope,
+)
+from tests.behaviours.dumps.dumped import Dumped, Make
+from tests.behaviours.dumps.ways import Way
+from tests.integration.windows import mutations
+from tests.integration.windows.rules import MUTATED_PATIENCE_S
+
+from tidelog.capture import dump_book, history
+from tidelog.capture.dump_state import DumpState
+from tidelog.capture.dump_tasks import Tasks
+from tidelog.capture.dumps import DumpCoordinator
+from tidelog.capture.engine import CaptureEngine
+from tidelog.capture.hold import Hold
+from tidelog.capture.throttle import Throttle
+
+pytestmark = pytest.mark.integration
+
+Patch = pytest.MonkeyPatch
+
+
+def nothing_superseded(patch: Patch) -> None:
+    patch.setattr(history.KeyHistory, "invisible", lambda self, snapshot: None)
+
+
+def chunks_of_the_log_ignored(patch: Patch) -> None:
+    patch.setattr(dump_book.DumpBook, "reconcile", lambda self, chunks: None)
+    patch.setattr(dump_book, "STORE_EVERY_S", 1e9)
+
+
+def condition_forgotten(patch: Patch) -> None:
+    load = DumpState.from_json.__func__  # type: ignore[attr-defined]
+
+    def forgetting(cls: type[DumpState], data: dict[str, Any]) -> Any:
+        return load(cls, {**data, "tables": [{**t, "where": None} for t in data["tables"]]})
+
+    patch.setattr(DumpState, "from_json", classmethod(forgetting))
+
+
+def idle_log_never_between(patch: Patch) -> None:
+    make = CaptureEngine.__init__
+
+    def making(self: CaptureEngine, **parts: Any) -> None:
+        make(self, **parts)
+        self._between = False
+
+    patch.setattr(CaptureEngine, "__init__", making)
+
+
+def hold_not_moved_to_the_snapshot(patch: Patch) -> None:
+    patch.setattr(Hold, "move", lambda self, at: None)
+
+
+def hold_never_released(patch: Patch) -> None:
+    patch.setattr(Hold, "release", lambda self: None)
+
+
+def first_dump_always_first(patch: Patch) -> None:
+    turn = property(lambda self: 0, lambda self, value: None)
+    patch.setattr(DumpCoordinator, "_turn", turn, raising=False)
+
+
+def rest_of_a_halved_chunk_dropped(patch: Patch) -> None:
+    patch.setattr(Tasks, "put_rest", lambda self, task, after: None)
+
+
+def no_limit(patch: Patch) -> None:
+    patch.setattr(Throttle, "wait_s", lambda self, now: 0.0)
+
+
+TABLE, FOUR, SNAPSHOT = Way("table", 1), Way("table", 4), Way("snapshot", 4)
+changes, restarts = test_changes_during_dumps, test_restarts
+BROKEN: list[tuple[Way, Callable[..., None], Callable[[Patch], None]]] = [
+    (TABLE, changes.test_rows_written_inside_and_outside_the_chunk, nothing_superseded),
+    (FOUR, changes.test_rows_written_inside_and_outside_the_chunk, nothing_superseded),
+    (TABLE, changes.test_key_that_moves_between_read_and_unread_ranges, mutations.old_keys_ignored),
+    (TABLE, changes.test_unchanged_large_values_are_not_lost, mutations.partial_rows_complete),
+    (SNAPSHOT, changes.test_idle_table_is_dumped_once_each_row, idle_log_never_between),
+    (TABLE, restarts.test_crash_at_any_point_of_a_chunk, chunks_of_the_log_ignored),
+    (TABLE, test_scope.test_conditions_are_kept_over_restarts, condition_forgotten),
+    (TABLE, test_blocking_dumps.test_writers_of_all_kinds_go_on, hold_not_moved_to_the_snapshot),
+    (TABLE, test_blocking_dumps.test_idle_source, hold_never_released),
+    (TABLE, test_control.test_two_dumps_share_the_readers, first_dump_always_first),
+    (TABLE, test_control.test_rows_per_second, no_limit),
+    (
+        FOUR,
+        test_failing_rows.test_only_rows_that_cannot_be_read_are_missing,
+        rest_of_a_halved_chunk_dropped,
+    ),
+]
+GIVEN = {"point": "chunk.durable_before_progress", "broken": (8,)}
+
+
+@pytest.mark.parametrize(
+    ("way", "behaviour", "broken"),
+    BROKEN,
+    ids=lambda value: str(getattr(value, "__name__", value)).removeprefix("test_"),
+)
+def test_broken_rule_is_noticed(
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    behaviour: Callable[..., None],
+    broken: Callable[[Patch], None],
+) -> None:
+    broken(monkeypatch)
+
+    def impatient(**options: Any) -> Dumped:
+        made = make(**options)
+        made.patience_s = MUTATED_PATIENCE_S
+        return made
+
+    wanted = inspect.signature(behaviour).parameters
+    given = {name: value for name, value in GIVEN.items() if name in wanted}
+    with pytest.raises(AssertionError) as failed:
+        behaviour(impatient, **given)
+    print(f"{broken.__name__}: {failed.value}")

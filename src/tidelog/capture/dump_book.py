@@ -103,11 +103,14 @@ class DumpBook:
     def reconcile(self, chunks: Iterable[tuple[int, ChunkMeta]]) -> None:
         """Add the chunks that the event log holds beyond what was stored."""
         changed: dict[str, DumpState] = {}
-        for _offset, meta in chunks:
+        for offset, meta in chunks:
             found = self._dumps.get(meta.dump_id)
             if found is None or found.finished or found.mode == "blocking":
                 continue
             for progress in found.tables:
+                first = progress.first_offset
+                if first is None or offset < first:  # of an earlier dump of this name
+                    continue
                 if progress.table == meta.table and _add(progress, meta):
                     progress.chunks += 1
                     progress.rows_read += meta.rows_read
@@ -159,7 +162,11 @@ class DumpBook:
         return self._change([d for d in selected if d.mode != "blocking"], "paused")
 
     def resume(self, dump_id: str | None) -> list[DumpState]:
-        return self._change(self.selected(dump_id, {"paused"}), "running")
+        paused = self.selected(dump_id, {"paused"})
+        for dump in paused:
+            begun = any(t.started_ms is not None or t.status != "pending" for t in dump.tables)
+            self._change([dump], "running" if begun else "queued")
+        return paused
 
     def set_options(self, **changes: int) -> DumpOptions:
         self.options = replace(self.options, **changes)
@@ -175,6 +182,7 @@ class DumpBook:
             done = any(t.status == "done" for t in dump.tables)
             dump.status = "completed" if done else "aborted"
             dump.finished_ms = int(time.time() * 1000)
+            self.store(dump)  # before its keys go: without them it could not be gone on with
             for table in dump.tables:
                 if table.key_set is not None:  # may be many, and are of no use any more
                     self.key_sets.delete(table.key_set)

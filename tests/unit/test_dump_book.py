@@ -1,0 +1,85 @@
+"""What is stored of dumps, over restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidelog.capture.dump_book import DumpBook, DumpOptions
+from tidelog.capture.dump_state import DumpState, TableProgress
+from tidelog.model.records import ChunkMeta
+from tidelog.state.sqlite import SqliteState
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[SqliteState]:
+    made = SqliteState(tmp_path / "state.db")
+    yield made
+    made.close()
+
+
+def loaded(state: SqliteState) -> DumpBook:
+    book = DumpBook(state, DumpOptions())
+    book.load()
+    return book
+
+
+def requested(book: DumpBook, **fields: object) -> DumpState:
+    table = TableProgress("public.t", **fields)  # type: ignore[arg-type]
+    return book.request("d", [table], mode="incremental", reason="requested", now_ms=0)
+
+
+def chunk(low: str | None, high: str | None, order: float) -> ChunkMeta:
+    return ChunkMeta(
+        dump_id="d",
+        table="public.t",
+        chunk_id="c",
+        low_key=None if low is None else [low],
+        high_key=None if high is None else [high],
+        low_watermark="0",
+        high_watermark="0",
+        snapshot="1:1:",
+        rows_read=1,
+        rows_superseded=0,
+        order=order,
+    )
+
+
+def test_chunks_of_an_earlier_dump_of_the_name_are_not_this_ones(state: SqliteState) -> None:
+    dump = requested(loaded(state), status="running", first_offset=100)
+    book = loaded(state)
+    book.reconcile([(10, chunk(None, "5", 0.0)), (20, chunk("5", None, 1.0))])
+    assert not book.all()[0].tables[0].ranges
+    book.reconcile([(10, chunk(None, "5", 0.0)), (110, chunk(None, "3", 0.0))])
+    assert [r.high for r in book.all()[0].tables[0].ranges] == [("3",)]
+    assert dump.dump_id == "d"
+
+
+def test_dump_that_was_paused_before_it_began_begins_when_resumed(state: SqliteState) -> None:
+    book = loaded(state)
+    requested(book)
+    book.pause("d")
+    [resumed] = book.resume("d")
+    assert resumed.status == "queued"
+    resumed.tables[0].started_ms = 1
+    book.pause("d")
+    assert book.resume("d")[0].status == "running"
+
+
+def test_keys_go_only_once_their_dump_is_stored_as_finished(
+    state: SqliteState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = loaded(state)
+    book.key_sets.put("k", [("1",)])
+    dump = requested(book, key_set="k", key_count=1)
+    dump.tables[0].status = "done"
+
+    def killed(_key: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(state, "delete", killed)
+    with pytest.raises(KeyboardInterrupt):
+        book.finish_if_done(dump)
+    assert loaded(state).all()[0].finished

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from tidelog.election import sqlite
 from tidelog.election.sqlite import SqliteElection
 from tidelog.errors import LeaseLostError, Policy
 
@@ -167,3 +168,14 @@ def test_epochs_can_start_above_those_of_a_lost_state_database(tmp_path):
     election = SqliteElection(tmp_path / "s.db", "capture", "a", 30, first_epoch=58)
     assert election.acquire().epoch == 58
     election.close()
+
+
+def test_one_that_got_no_lock_is_not_taken_for_dead(candidate, monkeypatch):
+    def refuse(_file, _operation):
+        raise OSError("no locks available")
+
+    a, b = candidate("a"), candidate("b")
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite.fcntl, "flock", refuse)
+        assert a.acquire()
+    assert b.acquire() is None

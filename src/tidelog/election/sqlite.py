@@ -159,10 +159,14 @@ class SqliteElection:
     def _stay_alive(self) -> None:
         """Lock our file for as long as this process lives."""
         if self._alive is None:
-            with contextlib.suppress(OSError):  # a file system without locks: leases run out
-                file = self._alive_file(self._instance).open("wb")
+            path = self._alive_file(self._instance)
+            try:
+                file = path.open("wb")
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._alive = file
+            except OSError:  # a file system without locks: leases run out
+                with contextlib.suppress(OSError):  # left unlocked it would say that we died
+                    path.unlink(missing_ok=True)
 
     def _died(self, instance: str) -> bool:
         """Has the process of the instance ended? False if that can't be known."""

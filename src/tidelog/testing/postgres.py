@@ -69,6 +69,7 @@ class PostgresServer:
         fsync: False trades durability for speed (tests); benchmarks and the demo use True.
         hba: lines placed before ours in pg_hba.conf (ours trust every local connection).
         port: a TCP port on 127.0.0.1; None picks a free one.
+        locales: directory of compiled locales, beside those of the C library.
     """
 
     def __init__(
@@ -80,8 +81,10 @@ class PostgresServer:
         fsync: bool = False,
         hba: Sequence[str] = (),
         port: int | None = None,
+        locales: Path | None = None,
     ) -> None:
         self.version = version
+        self._locales = locales
         self.user = "postgres"
         self.settings: dict[str, str] = DEFAULT_SETTINGS | {"fsync": "on" if fsync else "off"}
         self.settings |= {name: _setting_text(value) for name, value in (settings or {}).items()}
@@ -352,16 +355,18 @@ class PostgresServer:
         )
 
     def _identity(self) -> dict[str, Any]:
-        return _identity(self._account)
+        return _identity(self._account, self._locales)
 
     def _own(self, path: Path) -> None:
         if self._account is not None:
             os.chown(path, self._account.pw_uid, self._account.pw_gid)
 
 
-def _identity(account: pwd.struct_passwd | None) -> dict[str, Any]:
+def _identity(account: pwd.struct_passwd | None, locales: Path | None = None) -> dict[str, Any]:
     """Arguments of subprocess.Popen that run a program as ``account`` with a clean environment."""
     environment = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
+    if locales is not None:
+        environment["LOCPATH"] = str(locales)
     if account is None:
         return {"env": environment}
     return {

@@ -9,13 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.windows.live import Live, at
+from tests.integration.windows.live import Key, Live, at
 
 from tidelog import runtime
 from tidelog.capture.chunk_readers import ChunkReaders
 from tidelog.capture.dump_tasks import Task
-from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions
-from tidelog.errors import ChunkError
+from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions, StopSnapshot
+from tidelog.errors import ChunkError, ChunkRefusedError
+from tidelog.ports import ChunkRequest, ChunkRows
+from tidelog.sources.postgres.chunks import PostgresChunkReader
 
 pytestmark = pytest.mark.integration
 
@@ -88,3 +90,55 @@ def test_table_that_cannot_be_read_holds_up_no_other_of_a_blocking_dump(live: Li
     summary = live.dumped("both")
     assert [table["status"] for table in summary["tables"]] == ["failed", "done"]
     assert [e.op for e in live.events("public.b") if e.op == "r"] == ["r"]
+
+
+def test_cancelled_table_does_not_fail_afterwards(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was cancelled while the planner looked at it in vain."""
+    runtime.send_command(live.config, SetDumpOptions(parallelism=4), timeout_s=5)
+
+    def looking(_reader: PostgresChunkReader, _request: ChunkRequest, _count: int) -> list[Key]:
+        runtime.send_command(live.config, StopSnapshot(), timeout_s=5)
+        raise ChunkRefusedError("the dump's condition")
+
+    monkeypatch.setattr(PostgresChunkReader, "boundaries", looking)
+    dump_id = live.dump()
+
+    def statuses() -> list[str]:
+        dumps = runtime.status(live.config)["dumps"]
+        return [t["status"] for d in dumps if d["dump_id"] == dump_id for t in d["tables"]]
+
+    live.wait_for(lambda: statuses() == ["cancelled"], "it is cancelled")
+    time.sleep(0.5)
+    assert statuses() == ["cancelled"]
+
+
+def test_connection_that_breaks_behind_a_row_that_cannot_be_read_costs_no_other_row(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, boundaries = PostgresChunkReader.read, PostgresChunkReader.boundaries
+
+    def reading(reader: PostgresChunkReader, request: ChunkRequest) -> ChunkRows:
+        rows = read(reader, request)
+        after, last = int((request.after or "0")[0] or 0), int((rows.last_key or "99")[0] or 0)
+        if after < 5 <= last:
+            raise ChunkError("row 5 can't be read")
+        return rows
+
+    def breaking(reader: PostgresChunkReader, request: ChunkRequest, count: int) -> list[Key]:
+        monkeypatch.setattr(PostgresChunkReader, "boundaries", boundaries)
+        raise ChunkError("the connection was lost")
+
+    monkeypatch.setattr(PostgresChunkReader, "read", reading)
+    monkeypatch.setattr(PostgresChunkReader, "boundaries", breaking)
+    dump_id = live.dump()
+    live.wait_for(
+        lambda: any(
+            d["dump_id"] == dump_id and d["status"] == "aborted"
+            for d in runtime.status(live.config)["dumps"]
+        ),
+        "it ends",
+    )
+    dumped = {int(e.key[0] or 0) for e in live.events("public.t") if e.op == "r"}
+    assert dumped == {1, 2, 3, 4, 6, 7, 8, 9, 10}

@@ -186,6 +186,8 @@ class DumpTables:
         status: TableScanStatus = TableScanStatus.SQL_EXCEPTION,
     ) -> None:
         """The table can't be dumped; the others go on."""
+        if progress.status in FINISHED:  # cancelled while it was looked at
+            return
         self._end(dump, progress, "failed", reason, status)
         self._finish(dump)
 

@@ -23,6 +23,7 @@ from tidelog.ports import ChunkReader, ChunkRequest
 
 TURN_S = 0.2
 MAX_FAILURES = 8
+LOOKS_BEHIND = 3  # a row that can't be read, before all that follows is given up
 AHEAD = 4  # chunks planned for each reader
 
 
@@ -105,11 +106,14 @@ class KeyPlanner:
 
     def _look_behind(self, reader: ChunkReader, task: Task) -> None:
         """Find the key of the row that can't be read, from the index alone."""
-        try:
-            ends = reader.boundaries(replace(task.request, limit_rows=1), 1)
-        except (ChunkError, ConnectionLostError) as error:
-            with self._actions.lock:
-                self._book.counters.last_error = str(error)
-            ends = []
+        ends = []
+        for look in range(LOOKS_BEHIND):
+            try:
+                ends = reader.boundaries(replace(task.request, limit_rows=1), 1)
+                break
+            except (ChunkError, ConnectionLostError) as error:
+                with self._actions.lock:
+                    self._book.counters.last_error = str(error)
+            time.sleep(0.2 * 2**look)
         with self._actions.lock:
             self._outcomes.give_up(task, ends[0] if ends else None)

@@ -142,3 +142,21 @@ def test_connection_that_breaks_behind_a_row_that_cannot_be_read_costs_no_other_
     )
     dumped = {int(e.key[0] or 0) for e in live.events("public.t") if e.op == "r"}
     assert dumped == {1, 2, 3, 4, 6, 7, 8, 9, 10}
+
+
+def test_slow_looks_for_the_ends_of_chunks_do_not_keep_readers_waiting(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is a table locked against DDL for all of them together."""
+    runtime.send_command(live.config, SetDumpOptions(parallelism=16, chunk_rows=1), timeout_s=5)
+    boundaries, counts = PostgresChunkReader.boundaries, []
+
+    def slow(reader: PostgresChunkReader, request: ChunkRequest, count: int) -> list[Key]:
+        counts.append(count)
+        time.sleep(0.2 * count)
+        return boundaries(reader, request, count)
+
+    monkeypatch.setattr(PostgresChunkReader, "boundaries", slow)
+    live.dumped(live.dump())
+    assert max(counts) <= 2, counts
+    assert times_dumped(live) == {1}

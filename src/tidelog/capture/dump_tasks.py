@@ -62,6 +62,7 @@ class Cut:
     planned: deque[Task] = field(default_factory=deque)
     plan_failures: int = 0
     plan_not_before: float = 0.0
+    plan_looks: int = 1  # chunks' ends that are looked for at once
     plan_halvings: int = 0  # of the chunk's rows, because looking for its end took too long
 
     @property
@@ -229,7 +230,7 @@ class Tasks:
             where=cut.progress.where,
             key_columns=cut.progress.key_columns,
         )
-        return cut, request, 1 if cut.plan_halvings else ahead - len(cut.planned)
+        return cut, request, min(cut.plan_looks, ahead - len(cut.planned))
 
     def planned(self, cut: Cut, request: ChunkRequest, ends: Sequence[Key], *, last: bool) -> None:
         """The planner found where chunks end; ``last``: one more has the rest of the table."""

@@ -24,6 +24,7 @@ from tidelog.ports import ChunkReader, ChunkRequest
 TURN_S = 0.2
 MAX_FAILURES = 8
 LOOKS_BEHIND = 3  # a row that can't be read, before all that follows is given up
+LOOK_S = 0.5  # at most, about, for ends that are looked for at once: readers wait for them
 AHEAD = 4  # chunks planned for each reader
 
 
@@ -89,19 +90,23 @@ class KeyPlanner:
         return True
 
     def _plan(self, reader: ChunkReader, cut: Cut, request: ChunkRequest, count: int) -> None:
+        begun = time.monotonic()
         try:
             ends = reader.boundaries(request, count)
         except (ChunkError, ConnectionLostError) as error:
             with self._actions.lock:
                 self._book.counters.last_error = str(error)
                 failures = self._tasks.plan_failed(cut, time.monotonic())
+                cut.plan_looks = 1
                 if isinstance(error, ChunkTooSlowError):
                     cut.plan_halvings += 1
                 hopeless = isinstance(error, (ChunkRefusedError, ChunkVoidError))
                 if hopeless or failures >= MAX_FAILURES:
                     self._tables.fail(cut.dump, cut.progress, str(error))
             return
+        each_s = max(1e-6, time.monotonic() - begun) / count
         with self._actions.lock:
+            cut.plan_looks = max(1, min(4 * count, int(LOOK_S / each_s)))
             self._tasks.planned(cut, request, ends, last=len(ends) < count)
 
     def _look_behind(self, reader: ChunkReader, task: Task) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -20,6 +21,7 @@ from tidelog.sources.postgres.snapshot import TAKE_SNAPSHOT, PgSnapshot, snapsho
 
 LOCK_TIMEOUT_MS = 2_000
 STATEMENT_TIMEOUT_MS = 600_000
+PLAN_TRANSACTION_S = 0.5  # then DDL, and vacuum, get their turn
 
 # SQLSTATE → what happened and what to do. The server's own text may quote a key's value.
 _REASONS = {
@@ -121,8 +123,13 @@ class PostgresChunkReader:
             connection = self._planning()
             try:
                 found, _ = self._begin(connection, request.table)
+                begun = time.monotonic()
                 ends: list[tuple[str | None, ...]] = []
                 while len(ends) < count:
+                    if time.monotonic() - begun > PLAN_TRANSACTION_S:
+                        connection.execute(b"COMMIT")
+                        found, _ = self._begin(connection, request.table)
+                        begun = time.monotonic()
                     end = self._select.boundary(
                         connection, request, found.schema, found.partitioned
                     )

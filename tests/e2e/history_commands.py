@@ -119,7 +119,7 @@ class Commander:
         self._resume_at = time.monotonic() + 0.5 + self._rng.random() * 2.5
         outcome = self._send(PauseSnapshot(dump_id=dump_id), ACT_S)
         for paused in (outcome or {}).get("dumps", ()):
-            under_way = 0 if self._nothing_is_read() else MOST_PARALLEL
+            under_way = self._being_read()
             self._paused.append(Standstill(paused, (), "paused", self._xid(), under_way=under_way))
 
     def resume(self) -> None:
@@ -199,16 +199,17 @@ class Commander:
         finally:
             state.close()
 
-    def _nothing_is_read(self) -> bool:
-        """Wait until no reader has a chunk any more; False if that does not come about."""
+    def _being_read(self) -> int:
+        """Wait a while until no reader has a chunk any more; how many have one then."""
         asked_ms = int(time.time() * 1000)
         deadline = time.monotonic() + 1.5
-        while time.monotonic() < deadline:
+        busy = MOST_PARALLEL
+        while busy and time.monotonic() < deadline:
             fresh = [s for k, s in self._documents(STATUS_KEY) if k == STATUS_KEY]
-            if any(s["updated_ms"] > asked_ms and s.get("readers_busy") == 0 for s in fresh):
-                return True
+            if fresh and fresh[0]["updated_ms"] > asked_ms:
+                busy = int(fresh[0].get("readers_busy", MOST_PARALLEL))
             time.sleep(0.1)
-        return False
+        return busy
 
     def _xid(self) -> int:
         """Of a transaction that is committed now."""

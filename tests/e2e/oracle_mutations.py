@@ -42,28 +42,33 @@ def nothing_superseded(patch: Patch) -> None:
     patch.setattr(history.KeyHistory, "invisible", lambda self, snapshot: None)
 
 
+def ends_anyway(patch: Patch) -> None:
+    """With another: a table counts as read although its ranges don't join."""
+    patch.setattr(dump_state.TableProgress, "complete", property(lambda self: True))
+
+
 def planner_off_by_one(patch: Patch) -> None:
-    """The next chunk begins one key behind the end of the one before."""
-    planned = dump_tasks.Tasks.planned
-    plan = key_planner.KeyPlanner._plan
+    """A planned chunk begins one key behind the end of the one before."""
+    ends_anyway(patch)
+    planned, plan = dump_tasks.Tasks.planned, key_planner.KeyPlanner._plan
+    beyond: dict[Any, Any] = {}
 
     def planning(self: Any, reader: Any, cut: Any, request: Any, count: int) -> None:
         class Reader:
-            def boundaries(self, wanted: Any, count: int) -> Any:
-                ends = reader.boundaries(wanted, count)
-                if ends:
-                    further = replace(wanted, after=ends[-1], limit_rows=1)
-                    beyond[id(cut)] = (*reader.boundaries(further, 1), ends[-1])[0]
+            def boundaries(self, wanted: Any, number: int) -> Any:
+                ends = reader.boundaries(wanted, number)
+                for end in ends:
+                    further = reader.boundaries(replace(wanted, after=end, limit_rows=1), 1)
+                    beyond[end] = further[0] if further else end
                 return ends
 
         plan(self, Reader(), cut, request, count)  # type: ignore[arg-type]
 
-    beyond: dict[int, Any] = {}
-
-    def skipping(self: Any, cut: Any, request: Any, ends: Any, *, last: bool) -> None:
-        planned(self, cut, request, ends, last=last)
-        if not last and ends and cut.cursor == ends[-1]:
-            cut.cursor = beyond.pop(id(cut), ends[-1])
+    def skipping(self: Any, cut: Any, *arguments: Any, **options: Any) -> None:
+        planned(self, cut, *arguments, **options)
+        for task in cut.planned:
+            after = task.request.after
+            task.request = replace(task.request, after=beyond.get(after, after))
 
     patch.setattr(key_planner.KeyPlanner, "_plan", planning)
     patch.setattr(dump_tasks.Tasks, "planned", skipping)
@@ -71,12 +76,14 @@ def planner_off_by_one(patch: Patch) -> None:
 
 def planner_overlaps(patch: Patch) -> None:
     """A planned chunk begins where the one before began."""
+    ends_anyway(patch)
     planned = dump_tasks.Tasks.planned
 
-    def overlapping(self: Any, cut: Any, request: Any, end: Any) -> None:
-        planned(self, cut, request, end)
-        if end is not None and request.after is not None and int(cut.number) % 3 == 0:
-            cut.cursor = request.after
+    def overlapping(self: Any, cut: Any, *arguments: Any, **options: Any) -> None:
+        planned(self, cut, *arguments, **options)
+        if len(cut.planned) > 1:
+            last, before = cut.planned[-1], cut.planned[-2]
+            last.request = replace(last.request, after=before.request.after)
 
     patch.setattr(dump_tasks.Tasks, "planned", overlapping)
 
@@ -84,8 +91,7 @@ def planner_overlaps(patch: Patch) -> None:
 def rest_skipped(patch: Patch) -> None:
     """What a full chunk left of its range is taken for read."""
     patch.setattr(dump_tasks.Tasks, "put_rest", lambda self, task, after: None)
-    complete = property(lambda self: True)
-    patch.setattr(dump_state.TableProgress, "complete", complete)
+    ends_anyway(patch)
 
 
 def hold_released_early(patch: Patch) -> None:
@@ -97,7 +103,13 @@ def hold_released_early(patch: Patch) -> None:
         self._stands_at = at
         self.release()
 
+    def appending(self: engine.CaptureEngine) -> None:
+        while self._appends:
+            with self._lock:
+                self._put(self._appends.popleft())
+
     patch.setattr(hold.Hold, "move", moving)
+    patch.setattr(engine.CaptureEngine, "_append_waiting", appending)
 
 
 def hold_moved_short(patch: Patch) -> None:

@@ -19,7 +19,7 @@ from tidelog.testing.history import HistoryError
 from tidelog.testing.oracle_workload import Mix
 from tidelog.testing.postgres import PostgresServer
 
-TRIES = 4
+TRIES = 3
 
 PLAIN = Spec(1, 4.0, writers=6, parallelism=4, commands=("dump",), blocking=False, faults=())
 ONE = replace(PLAIN, parallelism=1, chunk_rows=200)
@@ -33,7 +33,7 @@ KILLED = replace(
     failpoints=("chunk.durable_before_progress",),
     chunk_rows=7,
 )
-UNWRITTEN = replace(KILLED, failpoints=("put.before_link",))
+UNWRITTEN = replace(KILLED, seconds=15.0, writers=1, chunk_rows=2, failpoints=("put.before_link",))
 PAUSED = replace(
     PLAIN, seconds=8.0, commands=("dump", "pause"), chunk_rows=2, delay_ms=40, mix=Mix(bulk=False)
 )
@@ -58,11 +58,10 @@ SPECS = {
     "finalized_too_early": PLAIN,
     "rereads_dropped": replace(ONE, mix=Mix(("app.wide", "app.coded"))),
     "absent_not_listed": replace(PLAIN, seconds=8.0),
-    "acknowledged_before_durable": replace(PLAIN, faults=("kill",), fault_every_s=0.5),
+    "acknowledged_before_durable": replace(UNWRITTEN, writers=6),
     "old_keys_ignored": ONE,
     "new_keys_ignored": ONE,
     "truncate_ignored": TRUNCATING,
-    "schema_changes_ignored": CHANGING,
     "moved_keys_ignored": replace(ONE, mix=Mix(("app.wide", "app.coded"))),
     "absent_rows_stay": replace(PLAIN, mix=Mix(("app.parts",), ddl=False)),
 }

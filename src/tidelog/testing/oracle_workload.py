@@ -107,14 +107,18 @@ BULK_FROM, BULK_ROWS = 10_000, 1_500
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What the writers do besides single writes."""
+    """What the writers do besides single writes.
+
+    ``prepared`` transactions beside truncates make PostgreSQL 16 itself fail to decode its log now
+    and then (``could not map filenumber … to relation OID``), also for a slot of the test's own.
+    """
 
     tables: tuple[str, ...] = tuple(TABLES)
     bulk: bool = True
     truncate: bool = True
     ddl: bool = True
     key_changes: bool = True
-    prepared: bool = True
+    prepared: bool = False
     long: bool = True
 
 

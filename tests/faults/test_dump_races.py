@@ -160,3 +160,28 @@ def test_slow_looks_for_the_ends_of_chunks_do_not_keep_readers_waiting(
     live.dumped(live.dump())
     assert max(counts) <= 2, counts
     assert times_dumped(live) == {1}
+
+
+def test_chunks_are_read_at_once_only_after_the_first_showed_how_large_they_are(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else sixteen readers hold sixteen chunks, whatever dump.buffer_bytes says."""
+    runtime.send_command(live.config, SetDumpOptions(parallelism=4, chunk_rows=1), timeout_s=5)
+    read, lock = PostgresChunkReader.read, threading.Lock()
+    begun, at_once = [0], []
+
+    def reading(reader: PostgresChunkReader, request: ChunkRequest) -> ChunkRows:
+        with lock:
+            begun[0] += 1
+            at_once.append(begun[0])
+        time.sleep(0.3)
+        try:
+            return read(reader, request)
+        finally:
+            with lock:
+                begun[0] -= 1
+
+    monkeypatch.setattr(PostgresChunkReader, "read", reading)
+    live.dumped(live.dump())
+    assert at_once[:2] == [1, 1]
+    assert max(at_once) > 1

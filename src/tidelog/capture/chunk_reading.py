@@ -25,6 +25,10 @@ OVERDUE_S = 10.0
 """After this long a window that is still open is looked at: has the log passed its mark?"""
 
 
+FIRST_READ_S = 2.0
+"""The first chunk is read alone for no longer than this."""
+
+
 class ChunkReading:
     """Reads chunks and hands over what their windows let through."""
 
@@ -46,16 +50,20 @@ class ChunkReading:
         self._tasks = tasks
         self._outcomes = outcomes
         self._throttle = throttle
-        self._chunk_bytes = 0.0  # smoothed, of the chunks read lately
+        self._chunk_bytes: float | None = None  # smoothed, of the chunks read lately
         self._overdue: dict[str, tuple[float, int]] = {}
 
     def room(self, readers: int) -> bool:
         """May another chunk be begun: is there a window, and memory, for it?"""
-        inflight = self._tasks.inflight
+        inflight = self._tasks.under_way
+        if self._chunk_bytes is None:  # the first one tells what to reckon with, unless it hangs
+            now = time.monotonic()
+            return all(task.begun and now - task.begun > FIRST_READ_S for task in inflight)
         if len(inflight) >= (2 if readers == 1 else 2 * readers + 2):
             return False
-        held = sum(task.bytes or self._chunk_bytes for task in inflight)
-        return not inflight or held + self._chunk_bytes <= self._book.options.buffer_bytes
+        each = self._chunk_bytes
+        held = sum(task.bytes or each for task in inflight)
+        return not inflight or held + each <= self._book.options.buffer_bytes
 
     def windows(self) -> list[dict[str, Any]]:
         """The chunks under way, for status."""
@@ -126,7 +134,8 @@ class ChunkReading:
         self._tasks.advance(task, rows)
         task.bytes = item_bytes(rows.rows)
         task.state = "read"
-        self._chunk_bytes += 0.2 * (task.bytes - self._chunk_bytes)
+        before = self._chunk_bytes
+        self._chunk_bytes = task.bytes if before is None else before + 0.2 * (task.bytes - before)
         self._book.note("read", window.chunk_id, str(task.table), rows=len(rows.rows))
 
     # ------------------------------------------------------------ the engine's thread

@@ -95,6 +95,11 @@ class Tasks:
     def inflight(self) -> list[Task]:
         return list(self._inflight.values())
 
+    @property
+    def under_way(self) -> list[Task]:
+        """What is being read, and what is about to be."""
+        return [*self._inflight.values(), *self._given]
+
     def find(self, chunk_id: str) -> Task | None:
         return self._inflight.get(chunk_id)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +92,32 @@ def test_frozen_leader_acts_on_no_command_when_it_wakes_up(source: Source) -> No
     state.close()
     assert early is None
     assert late is not None
+
+
+def test_frozen_leader_that_keeps_the_http_port_is_succeeded(source: Source) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with source.config_file.open("a") as file:
+        file.write(f"control: {{rest: {{port: {port}, token: for-tests-only}}}}\n")
+    leader = source.start()
+    source.wait_led()
+    standby = source.start()
+    time.sleep(2.5)
+    leader.send(signal.SIGSTOP)
+    source.write(11, 20)
+    source.wait_for(lambda: source.inserted() == list(range(11, 21)))
+    time.sleep(11)  # longer than it is waited for a port that another program has
+    assert not standby.died
+    leader.kill()
+    source.wait_for(lambda: _answers(port))
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+            return b"leader" in answer.read()
+    except OSError:
+        return False
 
 
 def test_dropped_slot_ends_capture_with_what_to_do(source: Source) -> None:

@@ -92,6 +92,10 @@ class RestServer:
         self._server: uvicorn.Server = uvicorn.Server(config)
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
+        self._leader = leader
+        self._succeeds = False  # a capture that led when this one started, and had the port
+        self._later: threading.Thread | None = None
+        self._closed = threading.Event()
 
     @property
     def url(self) -> str | None:
@@ -108,14 +112,24 @@ class RestServer:
             UsageError: the address can't be listened on, whoever leads.
         """
         if not self._listen():
+            self._succeeds = self._leader() is not None
             logger.info("%s is taken, by the capture that leads as it seems", self._address())
 
     def lead(self, surface: Callable[[], Surface]) -> None:
-        """Answer for the capture of this process, which leads from now on.
+        """Answer for the capture of this process, which leads from now on; if the one that led
+        before is frozen and keeps the port, as soon as it lets it go.
 
         Raises:
             UsageError: the port is still taken, ten seconds after.
         """
+        if self._socket is None and self._succeeds:
+            if self._later is None:
+                self._later = threading.Thread(
+                    target=self._listen_later, name="tidelog-rest-port", daemon=True
+                )
+                self._later.start()
+            self._surface = surface()
+            return
         deadline = time.monotonic() + BIND_PATIENCE_S
         while self._socket is None and not self._listen():
             if time.monotonic() > deadline:
@@ -133,12 +147,28 @@ class RestServer:
     def close(self) -> None:
         """End what is being answered, for three seconds at most, and stop listening."""
         self._surface = None
+        self._closed.set()
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join(STOP_S)
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    def _listen_later(self) -> None:
+        """Take the port once it is free. Capture does not wait for it."""
+        deadline, warned = time.monotonic() + BIND_PATIENCE_S, False
+        try:
+            while not self._closed.is_set() and not self._listen():
+                self._closed.wait(0.1)
+                if time.monotonic() > deadline and not warned:
+                    warned = True
+                    logger.warning(
+                        "control.rest: %s is taken, by a capture that hangs as it seems: end it",
+                        self._address(),
+                    )
+        except UsageError as error:
+            logger.warning("%s", error)
 
     def _address(self) -> str:
         return f"{self._rest.host}:{self._rest.port}"

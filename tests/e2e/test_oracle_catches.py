@@ -37,7 +37,6 @@ UNWRITTEN = replace(KILLED, seconds=15.0, writers=1, chunk_rows=2, failpoints=("
 PAUSED = replace(
     PLAIN, seconds=8.0, commands=("dump", "pause"), chunk_rows=2, delay_ms=40, mix=Mix(bulk=False)
 )
-TRUNCATING = replace(ONE, mix=Mix(("app.ints", "app.pairs"), bulk=False, ddl=False))
 CHANGING = replace(PLAIN, chunk_rows=7, mix=Mix(("app.ints", "app.pairs"), bulk=False))
 
 SPECS = {
@@ -49,7 +48,6 @@ SPECS = {
     "hold_moved_short": BLOCKING,
     "due_one_early": SNAPSHOT,
     "due_amid_a_transaction": SNAPSHOT,
-    "progress_before_durable": UNWRITTEN,
     "progress_never_stored": KILLED,
     "log_not_asked_at_start": KILLED,
     "retried_with_whole_range": CHANGING,
@@ -61,7 +59,6 @@ SPECS = {
     "acknowledged_before_durable": replace(UNWRITTEN, writers=6),
     "old_keys_ignored": ONE,
     "new_keys_ignored": ONE,
-    "truncate_ignored": TRUNCATING,
     "moved_keys_ignored": replace(ONE, mix=Mix(("app.wide", "app.coded"))),
     "absent_rows_stay": replace(PLAIN, mix=Mix(("app.parts",), ddl=False)),
 }

@@ -89,7 +89,7 @@ def test_table_that_cannot_be_read_holds_up_no_other_of_a_blocking_dump(live: Li
     runtime.send_command(live.config, command, timeout_s=5)
     summary = live.dumped("both")
     assert [table["status"] for table in summary["tables"]] == ["failed", "done"]
-    assert [e.op for e in live.events("public.b") if e.op == "r"] == ["r"]
+    assert "r" in {e.op for e in live.events("public.b")}
 
 
 def test_cancelled_table_does_not_fail_afterwards(
@@ -128,7 +128,12 @@ def test_connection_that_breaks_behind_a_row_that_cannot_be_read_costs_no_other_
 
     def breaking(reader: PostgresChunkReader, request: ChunkRequest, count: int) -> list[Key]:
         monkeypatch.setattr(PostgresChunkReader, "boundaries", boundaries)
-        raise ChunkError("the connection was lost")
+        ends = boundaries(reader, request, count)
+        live.sql.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+            "WHERE application_name = 'tidelog-planning' AND datname = current_database()"
+        )
+        return ends and boundaries(reader, request, count)
 
     monkeypatch.setattr(PostgresChunkReader, "read", reading)
     monkeypatch.setattr(PostgresChunkReader, "boundaries", breaking)

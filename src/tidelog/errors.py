@@ -15,6 +15,7 @@
      │    └── ChunkError       one chunk's read failed                              void
      │         ├── ChunkVoidError
      │         ├── ChunkBusyError   another session holds a lock
+     │         ├── ChunkLostError   the connection broke
      │         ├── ChunkTooSlowError  the read took longer than its time limit
      │         └── ChunkRefusedError  trying again can't help
      ├── EventLogError
@@ -121,6 +122,10 @@ class ChunkBusyError(ChunkError):
 
 class ChunkTooSlowError(ChunkError):
     """The chunk's read took longer than ``dump.statement_timeout_ms``; a smaller one may not."""
+
+
+class ChunkLostError(ChunkError):
+    """The connection broke while a chunk was read; the next read connects anew."""
 
 
 class ChunkRefusedError(ChunkError):

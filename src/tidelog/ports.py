@@ -174,7 +174,11 @@ class ChunkReader(Protocol):
         """A snapshot of now, for forgetting transactions that are visible."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """For good. From another thread it ends what is being read, which raises; the thread that
+        reads then closes it as well.
+        """
+        ...
 
 
 class BlockingReader(Protocol):

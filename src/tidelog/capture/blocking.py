@@ -27,6 +27,7 @@ from tidelog.capture.hold import Hold
 from tidelog.capture.output_buffer import ChunkItem
 from tidelog.errors import (
     ChunkError,
+    ChunkLostError,
     ChunkRefusedError,
     ChunkVoidError,
     ConnectionLostError,
@@ -85,9 +86,14 @@ class BlockingDumps:
                 self._tables.fail(dump, progress, str(error))
 
     def _begin(self, dump: DumpState) -> list[TableProgress]:
-        """Its tables that can be dumped, each from the beginning: another snapshot, other rows."""
+        """Its tables that can be dumped, each from the beginning, also those that an earlier
+        attempt has read: there is one snapshot of all.
+        """
         with self._actions.lock:
             waiting = []
+            for progress in dump.tables:
+                if progress.status == "done":
+                    progress.status, progress.finalized_until = "running", None
             for progress in self._unfinished(dump):
                 progress.ranges.clear()
                 progress.rows_read = progress.chunks = 0
@@ -107,21 +113,18 @@ class BlockingDumps:
             position = reader.begin(SNAPSHOT_S)
             hold.move(position)
             self._stand(hold, stop)
-            failure: ChunkError | None = None
             for progress in waiting:
                 if stop.is_set() or progress.status in FINISHED:
                     continue
                 try:
                     self._read_table(dump, progress, reader, position, stop)
-                except (ChunkRefusedError, ChunkVoidError) as error:
-                    with self._actions.lock:  # the snapshot stands: the others go on
-                        self._tables.fail(dump, progress, str(error))
+                except ChunkLostError:
+                    raise  # the snapshot went with the connection
                 except ChunkError as error:
                     if stop.is_set():
                         raise
-                    failure = error  # the others go on; this one is tried again, with another
-            if failure is not None:
-                raise failure
+                    with self._actions.lock:  # the snapshot stands: the others go on
+                        self._tables.fail(dump, progress, str(error))
         finally:
             hold.release()
             reader.close()
@@ -145,7 +148,7 @@ class BlockingDumps:
         )
         waits: list[threading.Event] = []
         while progress.status not in FINISHED and not stop.is_set():
-            rows = reader.read(request)
+            rows = _read(reader, request, stop)
             failpoints.hit("blocking.read")
             upto = None if rows.exhausted else rows.last_key
             if len(rows.rows):
@@ -234,3 +237,16 @@ class BlockingDumps:
     @staticmethod
     def _unfinished(dump: DumpState) -> list[TableProgress]:
         return [progress for progress in dump.tables if progress.status not in FINISHED]
+
+
+def _read(reader: BlockingReader, request: ChunkRequest, stop: threading.Event) -> ChunkRows:
+    """Read a chunk, again under the same snapshot if that may help."""
+    for attempt in range(ATTEMPTS):
+        try:
+            return reader.read(request)
+        except (ChunkLostError, ChunkRefusedError, ChunkVoidError):
+            raise
+        except ChunkError:
+            if attempt + 1 == ATTEMPTS or stop.wait(0.2 * 2**attempt):
+                raise
+    raise AssertionError("unreachable")

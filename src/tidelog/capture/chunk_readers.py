@@ -33,6 +33,7 @@ class ChunkReaders:
         self._queue: SimpleQueue[Task | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
+        self._readers: list[ChunkReader] = []
         self._running = 0
         self._busy = 0
         self.failure: BaseException | None = None
@@ -65,7 +66,11 @@ class ChunkReaders:
                 self._queue.put(None)
 
     def close(self) -> None:
-        """Wait for what is being read, then disconnect."""
+        """End what is being read, and disconnect."""
+        with self._lock:
+            readers = list(self._readers)
+        for reader in readers:
+            reader.close()
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
@@ -74,6 +79,8 @@ class ChunkReaders:
     def _run(self) -> None:
         _yield_to_others()
         reader = self._open_reader()
+        with self._lock:
+            self._readers.append(reader)
         try:
             while (task := self._queue.get()) is not None:
                 try:
@@ -85,6 +92,8 @@ class ChunkReaders:
             self.failure = failure
         finally:
             reader.close()
+            with self._lock:
+                self._readers.remove(reader)
 
 
 def _yield_to_others() -> None:

@@ -16,6 +16,7 @@ from tidelog.capture.rereads import Reread, Rereads
 from tidelog.capture.windows import Closed, Voided, VoidReason
 from tidelog.errors import (
     ChunkBusyError,
+    ChunkLostError,
     ChunkRefusedError,
     ChunkVoidError,
     ConnectionLostError,
@@ -24,6 +25,8 @@ from tidelog.errors import (
 from tidelog.ports import Catalogue, KeyExtractor
 
 READS_BEFORE_HALVING = 3
+PASSING = (ConnectionLostError, ChunkLostError, ChunkBusyError)
+"""The reader connects anew; a lock will be let go."""
 
 
 class Outcomes:
@@ -76,8 +79,9 @@ class Outcomes:
         progress.rows_superseded += closed.rows_superseded
         if task.request.keys is not None:
             first = int(task.order)
-            if absent and progress.missing == "list":
-                self._book.key_sets.put_piece(missing_set(task.dump.dump_id), first, absent)
+            if progress.missing == "list":
+                name, count = missing_set(task.dump.dump_id), len(task.request.keys)
+                self._book.key_sets.put_piece(name, first, absent, covers=count)
             progress.keys_absent += len(absent)
             progress.add_keys(first, len(task.request.keys))
         else:
@@ -115,8 +119,8 @@ class Outcomes:
         if task.window is not None:
             self._book.note("failed", task.window.chunk_id, str(task.table))
         hopeless = isinstance(error, (ChunkRefusedError, ChunkVoidError))
-        if not isinstance(error, (ConnectionLostError, ChunkBusyError)):
-            task.failures += 1  # the reader connects anew; a lock will be let go
+        if not isinstance(error, PASSING):
+            task.failures += 1
         if task.ended:
             self.drop(task)
             return

@@ -61,6 +61,7 @@ class Cut:
     planning: bool = False  # the planner looks for the next chunk's end
     planned: deque[Task] = field(default_factory=deque)
     plan_failures: int = 0
+    plan_tries: int = 0
     plan_not_before: float = 0.0
     plan_looks: int = 1  # chunks' ends that are looked for at once
     plan_halvings: int = 0  # of the chunk's rows, because looking for its end took too long
@@ -239,7 +240,7 @@ class Tasks:
 
     def planned(self, cut: Cut, request: ChunkRequest, ends: Sequence[Key], *, last: bool) -> None:
         """The planner found where chunks end; ``last``: one more has the rest of the table."""
-        cut.planning, cut.plan_failures = False, 0
+        cut.planning, cut.plan_failures, cut.plan_tries = False, 0, 0
         if self._cuts.get(cut.spot) is not cut:
             return
         for end in (*ends, None) if last else ends:
@@ -248,12 +249,21 @@ class Tasks:
             cut.cursor, cut.drained = end, end is None
             cut.planned.append(task)
 
-    def plan_failed(self, cut: Cut, now: float) -> int:
-        """The planner could not look; how often by now. It looks again, later each time."""
+    def plan_failed(self, cut: Cut, now: float, *, passing: bool) -> int:
+        """The planner could not look; how often by now, ``passing`` reasons apart. It looks again,
+        later each time.
+        """
         cut.planning = False
-        cut.plan_failures += 1
-        cut.plan_not_before = now + min(10.0, 0.05 * 2 ** min(cut.plan_failures, 8))
+        cut.plan_tries += 1
+        cut.plan_failures += not passing
+        cut.plan_not_before = now + min(10.0, 0.05 * 2 ** min(cut.plan_tries, 8))
         return cut.plan_failures
+
+    def plan_none(self, cut: Cut, request: ChunkRequest) -> None:
+        """Where the next chunk ends can't be found: whoever reads it cuts it."""
+        cut.plan_failures, cut.plan_tries = 0, 0
+        if self._cuts.get(cut.spot) is cut:
+            cut.planned.append(self._ranged(cut, request.limit_rows))
 
     # ------------------------------------------------------------ where tables are cut
 

@@ -278,7 +278,7 @@ class DumpCoordinator:
                 wait_s = TURN_S
         finally:
             self._readers.close()
-            self._planner.join()
+            self._planner.close()
             self._control.close()
             with self._lock:
                 self._book.store_changed(float("inf"))

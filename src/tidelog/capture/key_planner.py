@@ -13,7 +13,9 @@ from tidelog.capture.dump_outcomes import Outcomes
 from tidelog.capture.dump_tables import DumpTables
 from tidelog.capture.dump_tasks import Cut, Task, Tasks
 from tidelog.errors import (
+    ChunkBusyError,
     ChunkError,
+    ChunkLostError,
     ChunkRefusedError,
     ChunkTooSlowError,
     ChunkVoidError,
@@ -22,8 +24,10 @@ from tidelog.errors import (
 from tidelog.ports import ChunkReader, ChunkRequest
 
 TURN_S = 0.2
-MAX_FAILURES = 8
-LOOKS_BEHIND = 3  # a row that can't be read, before all that follows is given up
+MAX_FAILURES = 3
+"""Of one look; then a reader cuts the chunk, which also finds what can't be read in it."""
+PASSING = (ChunkBusyError, ChunkLostError, ConnectionLostError)
+"""A lock will be let go, the reader connects anew."""
 LOOK_S = 0.5  # at most, about, for ends that are looked for at once: readers wait for them
 AHEAD = 4  # chunks planned for each reader
 
@@ -49,6 +53,7 @@ class KeyPlanner:
         self._tables = tables
         self._outcomes = outcomes
         self._thread: threading.Thread | None = None
+        self._reader: ChunkReader | None = None
         self.failure: BaseException | None = None
 
     def start(self, stop: threading.Event) -> None:
@@ -57,12 +62,15 @@ class KeyPlanner:
         )
         self._thread.start()
 
-    def join(self) -> None:
+    def close(self) -> None:
+        """End what is being looked for, and disconnect."""
+        if self._reader is not None:
+            self._reader.close()
         if self._thread is not None:
             self._thread.join(10)
 
     def _run(self, stop: threading.Event) -> None:
-        reader = self._open_reader()
+        reader = self._reader = self._open_reader()
         try:
             while not stop.is_set():
                 if not self._turn(reader):
@@ -96,13 +104,15 @@ class KeyPlanner:
         except (ChunkError, ConnectionLostError) as error:
             with self._actions.lock:
                 self._book.counters.last_error = str(error)
-                failures = self._tasks.plan_failed(cut, time.monotonic())
+                passing = isinstance(error, PASSING)
+                failures = self._tasks.plan_failed(cut, time.monotonic(), passing=passing)
                 cut.plan_looks = 1
                 if isinstance(error, ChunkTooSlowError):
                     cut.plan_halvings += 1
-                hopeless = isinstance(error, (ChunkRefusedError, ChunkVoidError))
-                if hopeless or failures >= MAX_FAILURES:
+                if isinstance(error, (ChunkRefusedError, ChunkVoidError)):
                     self._tables.fail(cut.dump, cut.progress, str(error))
+                elif failures >= MAX_FAILURES:
+                    self._tasks.plan_none(cut, request)
             return
         each_s = max(1e-6, time.monotonic() - begun) / count
         with self._actions.lock:
@@ -110,15 +120,17 @@ class KeyPlanner:
             self._tasks.planned(cut, request, ends, last=len(ends) < count)
 
     def _look_behind(self, reader: ChunkReader, task: Task) -> None:
-        """Find the key of the row that can't be read, from the index alone."""
-        ends = []
-        for look in range(LOOKS_BEHIND):
-            try:
-                ends = reader.boundaries(replace(task.request, limit_rows=1), 1)
-                break
-            except (ChunkError, ConnectionLostError) as error:
-                with self._actions.lock:
-                    self._book.counters.last_error = str(error)
-            time.sleep(0.2 * 2**look)
+        """Find the key of the row that can't be read, from the index alone: the dump's condition
+        may be what fails.
+        """
+        try:
+            ends = reader.boundaries(replace(task.request, limit_rows=1, where=None), 1)
+        except PASSING:
+            time.sleep(TURN_S)  # and look again
+            return
+        except ChunkError as error:
+            with self._actions.lock:
+                self._book.counters.last_error = str(error)
+            ends = []
         with self._actions.lock:
             self._outcomes.give_up(task, ends[0] if ends else None)

@@ -56,9 +56,15 @@ class KeySets:
             found.extend(tuple(key) for key in part)
         return tuple(found)
 
-    def put_piece(self, set_id: str, number: int, keys: Iterable[Key]) -> None:
-        """Store a piece; of `PIECE_KEYS` keys each, unless the set is only ever read by `all`."""
-        self._state.put(_name(set_id, number), [list(key) for key in keys], None)
+    def put_piece(self, set_id: str, number: int, keys: Iterable[Key], covers: int = 1) -> None:
+        """Store a piece; of `PIECE_KEYS` keys each, unless the set is only ever read by `all`:
+        then one may stand for ``covers`` numbers, and takes the place of all pieces that had them.
+        """
+        for name in self._state.keys(f"{PREFIX}{set_id}/") if covers > 1 else ():
+            if number <= int(name.rpartition("/")[2]) < number + covers:
+                self._state.delete(name)
+        if piece := [list(key) for key in keys]:
+            self._state.put(_name(set_id, number), piece, None)
 
     def all(self, set_id: str) -> Iterator[Key]:
         """Every key of the set, in order of the pieces."""

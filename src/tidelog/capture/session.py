@@ -23,6 +23,7 @@ from tidelog.ports import Catalogue, ChunkReader, LogReader, SchemaSeen, StateSt
 logger = logging.getLogger(__name__)
 
 INITIAL_DUMP = "initial"
+START_DUMP = "start-"
 STATUS_KEY = "status"
 GENERATION_KEY = "log-generation"
 GAP_KEY = "log-gap"
@@ -57,13 +58,13 @@ class AtStart:
 
     Attributes:
         initial: everything once in the life of the event log.
-        always: everything at every start.
+        start_id: names the dump of everything that this process began with; None: there is none.
         then_end: capture ends when that is done.
         mode: how it is read.
     """
 
     initial: bool = True
-    always: bool = False
+    start_id: str | None = None
     then_end: bool = False
     mode: Mode = "incremental"
 
@@ -232,8 +233,9 @@ class CaptureSession:
         gap = self._state.get(GAP_KEY)
         if gap is not None:
             wanted.append((f"gap-{gap.value}", "the source could not give what was missed"))
-        if at_start.always:
-            wanted.append((f"start-{self._epoch}", "every start dumps"))
+        if at_start.start_id is not None:
+            self._cancel_earlier_starts(at_start.start_id)
+            wanted.append((at_start.start_id, "every start dumps"))
         tables = self._catalogue.tables(self._patterns)
         for dump_id, reason in wanted if tables else ():
             self.coordinator.request(
@@ -242,10 +244,29 @@ class CaptureSession:
         if gap is not None and tables:
             self._state.delete(GAP_KEY)
 
+    def _cancel_earlier_starts(self, start_id: str) -> None:
+        """What an earlier start began to dump is dumped by this one."""
+        for dump in self.coordinator.dumps():
+            if dump.dump_id.startswith(START_DUMP) and dump.dump_id != start_id:
+                self.coordinator.cancel(dump.dump_id)
+
     def _end_if_complete(self) -> None:
-        if self._at_start.then_end and all(dump.finished for dump in self.coordinator.dumps()):
-            self._complete = True
-            self._ended.set()
+        if not self._at_start.then_end:
+            return
+        dumps = self.coordinator.dumps()
+        if not all(dump.finished for dump in dumps):
+            return
+        failed = [
+            f"{table.table} ({table.reason})"
+            for dump in dumps
+            if dump.dump_id == INITIAL_DUMP
+            for table in dump.tables
+            if table.status == "failed"
+        ]
+        if failed and self._failure is None:
+            self._failure = TidelogError(f"the initial dump lacks {', '.join(failed)}")
+        self._complete = True
+        self._ended.set()
 
     def _dump_again(self, table: TableName, reason: str) -> None:
         """Queue a dump of the table, unless one waits that has not begun to read it."""

@@ -16,11 +16,18 @@ from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.dumps import DumpCoordinator, DumpOptions
 from tidelog.capture.engine import CaptureEngine, CaptureOptions
 from tidelog.capture.leadership import LeasedState, LeaseKeeper, lead
-from tidelog.capture.session import GAP_KEY, STATUS_KEY, AtStart, CaptureSession, Housekeeping
+from tidelog.capture.session import (
+    GAP_KEY,
+    START_DUMP,
+    STATUS_KEY,
+    AtStart,
+    CaptureSession,
+    Housekeeping,
+)
 from tidelog.capture.windows import Windows
 from tidelog.config import Config, load_config
 from tidelog.control.commands import Command
-from tidelog.control.mailbox import Mailbox, Outcome
+from tidelog.control.mailbox import Mailbox, Outcome, new_id
 from tidelog.election.sqlite import SqliteElection
 from tidelog.errors import GapError
 from tidelog.eventlog.consumers import Consumers
@@ -65,6 +72,7 @@ class Capture:
     ) -> None:
         self.config = config if isinstance(config, Config) else load_config(config)
         self.holder = f"{socket.gethostname()}:{os.getpid()}"
+        self._start_id = START_DUMP + new_id().lower()
         self._callbacks = () if on_notification is None else (on_notification,)
 
     def send(self, command: Command, *, timeout_s: float = 10.0) -> Outcome | None:
@@ -211,7 +219,7 @@ class Capture:
             chunks=((meta.first, chunk) for meta, chunk in log.chunks()),
             at_start=AtStart(
                 initial=source.snapshot in ("initial", "initial_only", "when_needed"),
-                always=source.snapshot == "always",
+                start_id=self._start_id if source.snapshot == "always" else None,
                 then_end=source.snapshot == "initial_only",
                 mode=source.snapshot_mode,
             ),

@@ -96,8 +96,11 @@ def pipeline(
 
 
 def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.Event) -> None:
-    """Capture and pipeline together; ends when either ends, and raises what ended it."""
+    """Capture and pipeline together; ends when either ends, and raises what ended it. Where capture
+    is complete (``snapshot: initial_only``), what it captured is delivered first.
+    """
     ended = threading.Event()
+    complete = threading.Event()
     failures: list[BaseException] = []
     shown: dict[str, Any] = {}
 
@@ -115,6 +118,8 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
 
     def capturing() -> None:
         capture(config, on_status=lambda s: show("capture", s), stop_event=ended)
+        if not ended.is_set():
+            complete.set()
 
     def piping() -> None:
         pipeline(config, on_progress=lambda s: show("pipeline", s), stop_event=ended)
@@ -130,3 +135,7 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
         thread.join(60)
     if failures:
         raise failures[0]
+    if complete.is_set() and config.outputs:
+        pipeline(
+            config, once=True, on_progress=lambda s: show("pipeline", s), stop_event=stop_event
+        )

@@ -23,6 +23,18 @@ _UNESCAPED = np.arange(256, dtype=np.uint8)
 for _escape, _byte in zip(b"bfnrtv", b"\b\f\n\r\t\v", strict=True):
     _UNESCAPED[_escape] = _byte
 
+_SPECIAL = np.zeros(256, dtype=np.bool_)
+_SPECIAL[[_TAB, _NEWLINE, _BACKSLASH]] = True
+
+
+@njit(cache=True, nogil=True)
+def count_rows(data: UInt8s) -> int:
+    """How many raw newlines there are."""
+    count = 0
+    for byte in data:
+        count += byte == _NEWLINE
+    return count
+
 
 @njit(cache=True, nogil=True)
 def copy_to_inserts(
@@ -68,17 +80,20 @@ def copy_to_inserts(
                 payload[to] = _TEXT
                 start = to + VALUE_BYTES
                 to = start
-                while at < size:
-                    byte = data[at]
-                    if byte in (_TAB, _NEWLINE):
+                while True:
+                    byte = data[at] if at < size else np.uint8(_TAB)
+                    while not _SPECIAL[byte]:
+                        payload[to] = byte
+                        to += 1
+                        at += 1
+                        byte = data[at]
+                    if byte != _BACKSLASH or at >= size:
                         break
                     at += 1
-                    if byte == _BACKSLASH:
-                        if at >= size or data[at] == _NEWLINE:
-                            return -1 - row
-                        byte = _UNESCAPED[data[at]]
-                        at += 1
-                    payload[to] = byte
+                    if at >= size or data[at] == _NEWLINE:
+                        return -1 - row
+                    payload[to] = _UNESCAPED[data[at]]
+                    at += 1
                     to += 1
                 put_uint32(payload, start - 4, to - start)
             if at >= size or data[at] != ended_by:

@@ -155,7 +155,7 @@ def copy_text_rows(data: bytes | UInt8s, relation_id: int, schema_id: int, ncols
     text = readonly(raw, np.uint8)
     if len(text) and text[-1] != _NEWLINE:
         raise DecodeError("COPY: the last row is torn")
-    count = int(np.count_nonzero(text == _NEWLINE))
+    count = copy_kernel.count_rows(text)
     row_bytes = copy_kernel.HEADER_BYTES + ncols * copy_kernel.VALUE_BYTES
     capacity = len(text) + count * row_bytes
     if capacity > _MAX_PAYLOAD_BYTES:
@@ -168,7 +168,10 @@ def copy_text_rows(data: bytes | UInt8s, relation_id: int, schema_id: int, ncols
     rows = copy_kernel.copy_to_inserts(text, relation_id, ncols, payload, offsets)
     if rows < 0:
         raise DecodeError(f"COPY: row {-1 - rows} is torn or does not have {ncols} columns")
-    return _dump_batch(Kind.DUMP_ROW, schema_id, offsets, payload[: offsets[-1]].copy())
+    used = int(offsets[-1])
+    # Only many NULLs leave so much room that it is worth a copy to give it back.
+    payload = payload[:used] if used > capacity * 3 // 4 else payload[:used].copy()
+    return _dump_batch(Kind.DUMP_ROW, schema_id, offsets, payload)
 
 
 def absent_rows(

@@ -143,10 +143,9 @@ def test_shape_changes_in_the_middle(make: Make, changed: Changed) -> None:
             dumped.check()
 
 
-@pytest.mark.xfail(reason="the version that chunks met last hides the one that rows were read with")
 def test_renamed_column_of_a_table_that_no_record_has_shown(make: Make) -> None:
     """Chunks meet the new name before the log does: rows read before must come again."""
-    dumped = make(snapshot="initial", patience_s=6.0)
+    dumped = make(snapshot="initial")
     dumped.table(columns=COLUMNS, rows=ROWS)
     dumped.start()
     dumped.dumped("initial")
@@ -156,9 +155,8 @@ def test_renamed_column_of_a_table_that_no_record_has_shown(make: Make) -> None:
     gives_the_table(dumped, ("id",))
 
 
-@pytest.mark.xfail(reason="a column dropped and added again between two records looks the same")
 def test_column_that_is_dropped_and_added_again(make: Make) -> None:
-    dumped = make(snapshot="initial", patience_s=6.0)
+    dumped = make(snapshot="initial")
     dumped.table(columns=COLUMNS, rows=ROWS)
     dumped.start()
     dumped.dumped("initial")
@@ -179,7 +177,7 @@ def gives_the_table(dumped: Dumped, key: tuple[str, ...]) -> None:
     shown = {k: {c: row.get(c) for c in columns} for k, row in replay(later).items()}
     assert shown == now, {k for k in {*shown, *now} if shown.get(k) != now.get(k)}
     for _chunk, events in dumped.chunks():
-        assert len({e.schema_id for e in events}) == 1, "a chunk of two versions of the schema"
+        assert len({e.schema_id for e in events}) <= 1, "a chunk of two versions of the schema"
 
 
 @ways(TWO)

@@ -17,7 +17,13 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
-from tidelog.errors import ChunkError, ChunkVoidError, ConnectionLostError, TidelogError
+from tidelog.errors import (
+    ChunkError,
+    ChunkLostError,
+    ChunkVoidError,
+    ConnectionLostError,
+    TidelogError,
+)
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.postgres.catalogue import table_shape
@@ -110,7 +116,7 @@ class PostgresBlockingReader:
         if request.keys is not None:
             raise ValueError("a blocking dump reads ranges")
         if self._reads is None or self._snapshot is None:
-            raise ChunkError("the snapshot of the blocking dump is gone: begin another one")
+            raise ChunkLostError("the snapshot of the blocking dump is gone: begin another one")
         connection, snapshot = self._reads, self._snapshot
         doing = f"reading {request.table} for a blocking dump"
         with chunk_errors(doing):

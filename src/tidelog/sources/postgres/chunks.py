@@ -9,8 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
-from tidelog.errors import ChunkBusyError, ChunkError, ChunkRefusedError, ChunkTooSlowError
+from tidelog.errors import (
+    ChunkBusyError,
+    ChunkError,
+    ChunkLostError,
+    ChunkRefusedError,
+    ChunkTooSlowError,
+)
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.postgres.chunk_rows import ChunkSelect
@@ -36,8 +43,22 @@ _REASONS = {
     "snapshot",
 }
 
-# What only the dump's condition or keys can be to blame for: all else was just looked up.
-_HOPELESS = {"42601", "42703", "42804", "42883", "22003", "22007", "22008", "22012", "22P02"}
+_BUSY = {"55P03", "40P01", "40001"}  # others are in the way now, and will be gone
+
+# A missing privilege, or what only the dump's condition or keys can be to blame for: all else was
+# just looked up.
+_HOPELESS = {
+    "42501",
+    "42601",
+    "42703",
+    "42804",
+    "42883",
+    "22003",
+    "22007",
+    "22008",
+    "22012",
+    "22P02",
+}
 
 
 class PostgresChunkReader:
@@ -82,6 +103,7 @@ class PostgresChunkReader:
             "jit": "off",  # compiling takes longer than a chunk
         }
         self._select = ChunkSelect()
+        self._closed = False
         self._marks: psycopg.Connection[tuple[Any, ...]] | None = None
         self._reads: psycopg.Connection[tuple[Any, ...]] | None = None
         self._plans: psycopg.Connection[tuple[Any, ...]] | None = None
@@ -147,10 +169,16 @@ class PostgresChunkReader:
             return snapshot_taken(self._marking().execute(TAKE_SNAPSHOT.encode()))
 
     def close(self) -> None:
+        self._closed = True
         for connection in (self._marks, self._reads, self._plans):
-            if connection is not None:
+            if connection is None or connection.closed:
+                continue
+            if connection.info.transaction_status == TransactionStatus.ACTIVE:
+                # In the midst of a statement of another thread, which will close it.
+                with suppress(psycopg.Error):
+                    connection.cancel_safe(timeout=2)
+            else:
                 connection.close()
-        self._marks = self._reads = self._plans = None
 
     # ------------------------------------------------------------------ reading
 
@@ -189,16 +217,23 @@ class PostgresChunkReader:
     # ------------------------------------------------------------------ connections
 
     def _marking(self) -> psycopg.Connection[tuple[Any, ...]]:
+        self._check_open()
         if self._marks is None or self._marks.closed or self._marks.broken:
             self._marks = connect(self._dsn, purpose="watermarks", settings=self._mark_settings)
         return self._marks
 
     def _planning(self) -> psycopg.Connection[tuple[Any, ...]]:
+        self._check_open()
         if self._plans is None or self._plans.closed or self._plans.broken:
             self._plans = connect(self._dsn, purpose="planning", settings=self._read_settings)
         return self._plans
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ChunkLostError("the reader of chunks is closed")
+
     def _reading(self) -> psycopg.Connection[tuple[Any, ...]]:
+        self._check_open()
         if self._reads is None or self._reads.closed or self._reads.broken:
             self._reads = connect(self._dsn, purpose="chunks", settings=self._read_settings)
             self._placed = None
@@ -213,18 +248,23 @@ def chunk_errors(doing: str, *, too_slow: type[ChunkError] = ChunkTooSlowError) 
     except psycopg.Error as error:
         state = error.sqlstate or ""
         reason = _REASONS.get(state)
+        lost = not state or (state[:2] in ("08", "57") and state != "57014")
         if reason is None and state == "42501":
             # insufficient_privilege names the object, never a value
             reason = f"{error.diag.message_primary}; grant it (`tidelog check` prints the SQL)"
-        elif reason is None and (not state or state[:2] in ("08", "57")):
+        elif reason is None and lost:
             reason = "the connection was lost"
         elif reason is None and state[:2] == "22":
             reason = "a value of a key or of the dump's condition does not fit its column's type"
         elif reason is None and state[:2] == "42":
             reason = f"{error.diag.message_primary} (check the dump's condition)"
         kind: type[ChunkError] = ChunkRefusedError if state in _HOPELESS else ChunkError
-        if state in ("55P03", "57014"):
-            kind = ChunkBusyError if state == "55P03" else too_slow
+        if state in _BUSY:
+            kind = ChunkBusyError
+        elif state == "57014":
+            kind = too_slow
+        elif lost:
+            kind = ChunkLostError
         raise kind(f"{doing}: {reason or 'the server refused'} (SQLSTATE {state})") from None
     except UnicodeEncodeError:
         raise ChunkRefusedError(f"{doing}: a key or the condition is not valid text") from None

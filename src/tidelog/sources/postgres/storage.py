@@ -3,7 +3,8 @@
 A rewrite alone changes no row: VACUUM FULL and CLUSTER keep all, and a TRUNCATE stands in the log.
 ``ALTER COLUMN … TYPE`` and a new column with a volatile default rewrite the table *and* the
 column's row of ``pg_attribute``, so an ordinary table is taken to have changed if both are new. A
-default that is stored instead of a rewrite shows as the column's missing value.
+default that is stored instead of a rewrite shows as the column's missing value. A column that was
+renamed, or dropped and added again, leaves its values under the old name in what was read before.
 
 Partitions that are rewritten may have been truncated, attached or detached, which
 ``publish_via_partition_root`` does not show: any difference counts there.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,8 @@ WITH RECURSIVE tree AS (
   JOIN pg_catalog.pg_class p ON p.oid = tree.oid AND p.relkind = 'p'
 )
 SELECT c.oid::int8, c.relkind::text, c.relfilenode::int8,
-  (SELECT coalesce(json_object_agg(a.attnum, a.xmin::text ORDER BY a.attnum), '{}')
+  (SELECT coalesce(json_object_agg(a.attnum, json_build_array(a.attname, a.xmin::text)
+     ORDER BY a.attnum), '{}')
    FROM pg_catalog.pg_attribute a
    WHERE c.oid = %s::oid AND a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
      AND a.attgenerated = ''),
@@ -81,8 +83,9 @@ def storage_of(
         text = json.dumps([oid, file, *details], separators=(",", ":"))
     else:
         parts = [(oid, kind, file, missing) for oid, kind, file, _, missing, *_ in rows]
+        columns = {number: name for number, (name, _) in rows[0][3].items()} if rows else {}
         members = rows[0][6] if rows else []
-        text = hashlib.sha256(repr((parts, members)).encode()).hexdigest()[:32]
+        text = hashlib.sha256(repr((parts, columns, members)).encode()).hexdigest()[:32]
     return Storage(
         text=text,
         estimated_rows=int(sum(max(row[7], 0.0) for row in leaves)),
@@ -106,7 +109,20 @@ def rows_may_differ(before: str, after: str) -> bool:
         missing.get(column) != md5 for column, md5 in missing_now.items()
     ):
         return True
+    if _renamed(columns, columns_now):
+        return True
     if file == file_now:
         return False
-    altered = any(columns.get(column) != xmin for column, xmin in columns_now.items())
+    altered = any(columns.get(number) != found for number, found in columns_now.items())
     return altered or not published or published != published_now
+
+
+def _renamed(columns: Mapping[str, Any], columns_now: Mapping[str, Any]) -> bool:
+    """Does a name stand for another column than before? Rows read before have values under it."""
+    before = {name: number for number, (name, _) in columns.items()}
+    now = {name: number for number, (name, _) in columns_now.items()}
+    moved = any(before[name] != now[name] for name in before.keys() & now.keys())
+    return moved or any(
+        columns[number][0] != columns_now[number][0]
+        for number in columns.keys() & columns_now.keys()
+    )

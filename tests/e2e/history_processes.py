@@ -143,7 +143,7 @@ class CaptureProcess:
         with log_file.open("a") as out:
             out.write(f"--- start {failpoint}\n")
         self._nursery = Nursery.shared()
-        self._pid = self._nursery.start(
+        self.pid = self._nursery.start(
             config=str(config), log_file=str(log_file), failpoint=failpoint, mutation=mutation
         )
         self.frozen = False
@@ -151,32 +151,33 @@ class CaptureProcess:
     def send(self, number: signal.Signals) -> None:
         if not self.died:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, number)
+                os.kill(self.pid, number)
         self.frozen = number is signal.SIGSTOP
 
     def kill(self) -> None:
         self.send(signal.SIGKILL)
-        self._wait(30)
+        self.wait(30)
 
     def stop(self) -> int:
         """Ask it to end; its exit code."""
         if self.frozen:
             self.send(signal.SIGCONT)
         self.send(signal.SIGTERM)
-        if not self._wait(30):
+        if self.wait(30) is None:
             self.kill()
         return self.code or 0
 
-    def _wait(self, timeout_s: float) -> bool:
+    def wait(self, timeout_s: float) -> int | None:
+        """Its exit code once it has ended; None if it still runs after ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
         while not self.died and time.monotonic() < deadline:
             time.sleep(0.01)
-        return self.died
+        return self.code
 
     @property
     def code(self) -> int | None:
         """Its exit code, minus the signal that killed it; None while it runs."""
-        return self._nursery.ended(self._pid)
+        return self._nursery.ended(self.pid)
 
     @property
     def died(self) -> bool:

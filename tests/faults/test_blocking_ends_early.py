@@ -11,7 +11,7 @@ from tests.integration.windows.live import Live, at, check_no_time_travel
 from tidelog import runtime
 from tidelog.capture import engine
 from tidelog.control.commands import StopSnapshot
-from tidelog.errors import ChunkError
+from tidelog.errors import ChunkLostError
 from tidelog.sources.postgres.blocking import PostgresBlockingReader
 
 pytestmark = pytest.mark.integration
@@ -39,7 +39,7 @@ def test_rows_of_a_blocking_dump_that_ends_early_stand_before_the_rest_of_the_lo
     live = Live(database, tmp_path, monkeypatch, chunk_rows=1)
 
     def lost() -> None:
-        raise ChunkError("the connection was lost")
+        raise ChunkLostError("the connection was lost")
 
     def stopped() -> None:
         live._stop.set()

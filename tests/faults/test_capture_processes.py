@@ -36,20 +36,20 @@ def source(database: str, tmp_path: Path) -> Iterator[Source]:
 def test_standby_takes_over_within_the_lease_when_the_leader_is_killed(source: Source) -> None:
     """Invariants 1, 7 and 8 (DESIGN.md §3)."""
     leader = source.start()
-    assert source.wait_led().endswith(f":{leader.process.pid}")
+    assert source.wait_led().endswith(f":{leader.pid}")
     standby = source.start()
     source.write(11, 20)
     source.wait_for(lambda: source.inserted() == list(range(11, 21)))
     time.sleep(2.0)
     assert not standby.died
-    assert str(runtime.status(source.config)["leader"]).endswith(f":{leader.process.pid}")
+    assert str(runtime.status(source.config)["leader"]).endswith(f":{leader.pid}")
     leader.kill()
     killed = time.monotonic()
     source.write(21, 30)
     source.wait_for(lambda: source.inserted() == list(range(11, 31)))
     # the lease, the standby's interval, and opening a session on a busy machine
     assert time.monotonic() - killed < LEASE_S + 10
-    assert str(runtime.status(source.config)["leader"]).endswith(f":{standby.process.pid}")
+    assert str(runtime.status(source.config)["leader"]).endswith(f":{standby.pid}")
 
 
 def test_frozen_leader_adds_no_record_when_it_wakes_up(source: Source) -> None:
@@ -127,7 +127,7 @@ def test_dropped_slot_ends_capture_with_what_to_do(source: Source) -> None:
     slot = source.config.source.slot
     source.sql.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
     again = source.start()
-    assert again.process.wait(60) == 1
+    assert again.wait(60) == 1
     message = again.log_file.read_text()
     assert slot in message
     assert "Traceback" not in message
@@ -150,7 +150,7 @@ def test_slot_dropped_under_a_running_capture_is_a_gap(source: Source) -> None:
         except psycopg.errors.ObjectInUse:
             continue
     source.write(11, 20)
-    assert running.process.wait(60) == 1
+    assert running.wait(60) == 1
     assert slot in running.log_file.read_text()
     assert source.inserted() == []
 
@@ -160,7 +160,7 @@ def test_wal_level_replica_is_a_set_up_error(tmp_path: Path) -> None:
         source = Source(server.create_database("plain"), tmp_path)
         try:
             capture = source.start()
-            assert capture.process.wait(60) == 2
+            assert capture.wait(60) == 2
             assert "wal_level" in capture.log_file.read_text()
         finally:
             source.close()
@@ -177,7 +177,7 @@ def test_wrong_password_is_a_set_up_error_and_not_shown(tmp_path: Path) -> None:
             wrong = server.dsn("shop", user="guest", password="s3cret-wrong")
             source.write_config(wrong, tmp_path / "log")
             capture = source.start()
-            assert capture.process.wait(60) == 2
+            assert capture.wait(60) == 2
             message = capture.log_file.read_text()
             assert "password" in message
             assert "s3cret-wrong" not in message

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
-from tidelog.sources.postgres.patterns import matches
 
 part = st.text(st.sampled_from('ab."*é\n'), min_size=1, max_size=5)
 table = st.builds(TableName, part, part)

@@ -13,12 +13,12 @@ from tidelog.control.mailbox import new_id
 from tidelog.errors import EventLogError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
+from tidelog.model.patterns import matches
 from tidelog.model.schema import TableSchema
 from tidelog.runtime.asking import send_command
 from tidelog.runtime.piping import session
 from tidelog.sources.postgres.catalogue import PostgresCatalogue
 from tidelog.sources.postgres.chunks import PostgresChunkReader
-from tidelog.sources.postgres.patterns import matches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

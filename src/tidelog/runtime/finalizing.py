@@ -11,9 +11,9 @@ from tidelog.control.mailbox import Mailbox
 from tidelog.errors import TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
+from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.runtime.capturing import PIPELINE_NAME, OnStatus, ignore
-from tidelog.sources.postgres.patterns import matches
 from tidelog.state.sqlite import SqliteState
 
 FINISHED = ("completed", "aborted")

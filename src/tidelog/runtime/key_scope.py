@@ -19,11 +19,11 @@ from tidelog.control.commands import Command, ExecuteSnapshot, Key
 from tidelog.control.key_files import read_key_file
 from tidelog.control.mailbox import id_time_ms, new_id
 from tidelog.errors import UsageError
+from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.ports import StateStore
 from tidelog.sources.postgres.catalogue import PostgresCatalogue
 from tidelog.sources.postgres.key_texts import key_texts
-from tidelog.sources.postgres.patterns import matches
 from tidelog.state.sqlite import SqliteState
 
 KEEP_MS = 7 * 86_400_000

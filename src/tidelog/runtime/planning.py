@@ -12,10 +12,10 @@ from tidelog.capture.dump_book import OPTIONS_KEY
 from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
 from tidelog.errors import TidelogError, UsageError
+from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkReader, ChunkRequest
 from tidelog.runtime.sources import open_source
-from tidelog.sources.postgres.patterns import matches
 from tidelog.sources.postgres.planning import PostgresEstimates
 from tidelog.sources.postgres.schemas import SchemaFinder
 from tidelog.state.sqlite import SqliteState

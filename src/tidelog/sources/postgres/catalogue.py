@@ -8,11 +8,11 @@ from typing import Any
 
 import psycopg
 
+from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.ports import SourceLoad, TableShape
 from tidelog.sources.postgres.connect import connect, lsn_value, translated
 from tidelog.sources.postgres.members import members_of
-from tidelog.sources.postgres.patterns import matches
 from tidelog.sources.postgres.schemas import SchemaFinder
 from tidelog.sources.postgres.storage import rows_may_differ, storage_of
 

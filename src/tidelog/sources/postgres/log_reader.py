@@ -16,6 +16,7 @@ from tidelog.errors import (
     PreflightError,
     SourceChangedError,
 )
+from tidelog.model.patterns import matches
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import IdleAt, LogEvent, SchemaRegistry, SchemaSeen, SourceId, WatermarkSeen
@@ -23,7 +24,6 @@ from tidelog.sources.postgres import slots
 from tidelog.sources.postgres.connect import connect, lsn_text, lsn_value, translated
 from tidelog.sources.postgres.marks import WATERMARK_PREFIX, Strategy
 from tidelog.sources.postgres.own_tables import OwnTables
-from tidelog.sources.postgres.patterns import matches
 from tidelog.sources.postgres.publication import Publications
 from tidelog.sources.postgres.replication import DEFAULT_BUFFER_BYTES, ReplicationStream
 from tidelog.sources.postgres.schemas import SchemaFinder

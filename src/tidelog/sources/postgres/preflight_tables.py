@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.sources.postgres.connect import quote_ident
 from tidelog.sources.postgres.findings import Connection, Finding, one_row
-from tidelog.sources.postgres.patterns import matches
 from tidelog.sources.postgres.publication import (
     SIGNAL_COLUMNS,
     Publications,

@@ -14,8 +14,8 @@ from typing import Any
 import psycopg
 
 from tidelog.errors import ConfigError
+from tidelog.model.patterns import matches
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.sources.postgres.patterns import matches
 from tidelog.wire.pgoutput import RelationSeen
 
 Connection = psycopg.Connection[tuple[Any, ...]]

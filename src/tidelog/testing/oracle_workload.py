@@ -109,8 +109,9 @@ BULK_FROM, BULK_ROWS = 10_000, 1_500
 class Mix:
     """What the writers do besides single writes.
 
-    ``prepared`` transactions beside truncates make PostgreSQL 16 itself fail to decode its log now
-    and then (``could not map filenumber … to relation OID``), also for a slot of the test's own.
+    With ``prepared`` transactions beside truncates the server now and then failed to decode its log
+    (``could not map filenumber … to relation OID``), also for a slot of the test's own. This was
+    seen with PostgreSQL 16.14; the cause is not known.
     """
 
     tables: tuple[str, ...] = tuple(TABLES)

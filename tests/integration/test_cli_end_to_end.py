@@ -116,14 +116,14 @@ def test_what_a_stranger_does_first(cli: Cli) -> None:
         keys = json.dumps(["k'1", 'é\\"', "absent"])
         for name in (ODD, odd):  # as people write it, and as status shows it
             found = cli.dump("--table", name, "--keys", keys)["tables"][0]
-            assert (found["keys_done"], found["keys_absent"]) == (3, 1)
+            assert (found["keys_read"], found["keys_absent"]) == (3, 1)
         events = [json.loads(line) for line in cli("log", "--table", odd).splitlines()]
         assert [e["after"] and e["after"]["v.w"] for e in events[:2]] == ["a", "b"]
 
         keys_file = cli.directory / "keys"
         keys_file.write_text("\n".join(str(i) for i in range(1, 2600)), encoding="utf-8")
         found = cli.dump("--table", "app.t", "--keys-file", str(keys_file))["tables"][0]
-        assert (found["keys_done"], found["keys_absent"]) == (2599, 99)
+        assert (found["keys_read"], found["keys_absent"]) == (2599, 99)
 
         wrong = cli.dump("--table", "app.t", "--where", "nocol = 1", code=1)["tables"][0]
         assert '"nocol" does not exist' in wrong["reason"]

@@ -257,7 +257,7 @@ class DumpCoordinator:
 
     def run(self, stop: threading.Event) -> None:
         """Read chunks until ``stop``. Raises what is not a chunk's own failure."""
-        self._planner.start(stop)
+        self._planner.start()
         try:
             wait_s = 0.0
             while not stop.is_set():

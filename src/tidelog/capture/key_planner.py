@@ -54,25 +54,26 @@ class KeyPlanner:
         self._outcomes = outcomes
         self._thread: threading.Thread | None = None
         self._reader: ChunkReader | None = None
+        self._closing = threading.Event()
         self.failure: BaseException | None = None
 
-    def start(self, stop: threading.Event) -> None:
-        self._thread = threading.Thread(
-            target=self._run, args=(stop,), name="tidelog-planner", daemon=True
-        )
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="tidelog-planner", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """End what is being looked for, and disconnect."""
+        self._closing.set()
+        self._actions.planning.set()
         if self._reader is not None:
             self._reader.close()
         if self._thread is not None:
             self._thread.join(10)
 
-    def _run(self, stop: threading.Event) -> None:
+    def _run(self) -> None:
         reader = self._reader = self._open_reader()
         try:
-            while not stop.is_set():
+            while not self._closing.is_set():
                 if not self._turn(reader):
                     self._actions.planning.wait(TURN_S)
                     self._actions.planning.clear()

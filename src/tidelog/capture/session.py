@@ -234,8 +234,13 @@ class CaptureSession:
         if gap is not None:
             wanted.append((f"gap-{gap.value}", "the source could not give what was missed"))
         if at_start.start_id is not None:
-            self._cancel_earlier_starts(at_start.start_id)
-            wanted.append((at_start.start_id, "every start dumps"))
+            start_id = at_start.start_id
+            self._cancel_earlier_starts(start_id)
+            if any(
+                d.dump_id == start_id and d.status == "aborted" for d in self.coordinator.dumps()
+            ):
+                start_id += f"-{self._epoch}"  # another capture led meanwhile, and cancelled it
+            wanted.append((start_id, "every start dumps"))
         tables = self._catalogue.tables(self._patterns)
         for dump_id, reason in wanted if tables else ():
             self.coordinator.request(
@@ -247,7 +252,7 @@ class CaptureSession:
     def _cancel_earlier_starts(self, start_id: str) -> None:
         """What an earlier start began to dump is dumped by this one."""
         for dump in self.coordinator.dumps():
-            if dump.dump_id.startswith(START_DUMP) and dump.dump_id != start_id:
+            if dump.dump_id.startswith(START_DUMP) and not dump.dump_id.startswith(start_id):
                 self.coordinator.cancel(dump.dump_id)
 
     def _end_if_complete(self) -> None:

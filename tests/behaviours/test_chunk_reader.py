@@ -5,6 +5,8 @@ The log is read beside the chunks, by the log reader that capture uses.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +16,13 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture, MemorySchemas, Row, rows_of
 
-from tidelog.errors import ChunkError, ChunkTooSlowError, ChunkVoidError
+from tidelog.errors import (
+    ChunkError,
+    ChunkLostError,
+    ChunkRefusedError,
+    ChunkTooSlowError,
+    ChunkVoidError,
+)
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
 from tidelog.sources.postgres.chunks import PostgresChunkReader
@@ -216,3 +224,38 @@ def test_snapshots_of_now_follow_older_ones(source: Source) -> None:
     second = source.chunks.current_snapshot()
     assert second.follows(first)
     assert not first.follows(second)
+
+
+def test_closing_from_another_thread_ends_what_is_being_read(source: Source) -> None:
+    """A capture that ends, or leads no more, holds no lock until its SELECT is done."""
+    failures: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            source.read(ChunkRequest(T, where="pg_sleep(0.015) IS NOT NULL", limit_rows=100))
+        except ChunkError as failure:
+            failures.append(failure)
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    time.sleep(0.3)
+    began = time.monotonic()
+    source.chunks.close()
+    reading.join(10)
+    assert failures
+    assert time.monotonic() - began < 1.0
+    with pytest.raises(ChunkLostError):
+        source.chunks.current_snapshot()
+
+
+def test_missing_privilege_is_refused_and_named(source: Source) -> None:
+    source.sql.execute("DROP ROLE IF EXISTS nobody_reads")
+    source.sql.execute("CREATE ROLE nobody_reads LOGIN")
+    url = source.dsn.replace("postgres@", "nobody_reads@")
+    reader = PostgresChunkReader(url, source.schemas, strategy="snapshot")
+    try:
+        with pytest.raises(ChunkRefusedError, match="permission denied for table t"):
+            reader.read(ChunkRequest(T))
+    finally:
+        reader.close()
+        source.sql.execute("DROP ROLE nobody_reads")

@@ -7,6 +7,8 @@ from tests.behaviours.dumps.dumped import Make
 from tests.behaviours.dumps.ways import READERS, TWO, ways
 from tests.integration.windows.live import at, crash
 
+from tidelog.errors import TidelogError
+
 pytestmark = pytest.mark.integration
 
 N = "nextval('aside.ns')"
@@ -39,6 +41,17 @@ def test_initial_only_ends(make: Make, mode: str) -> None:
     assert len(dumped.rows_of("initial")) == 12
 
 
+def test_initial_only_ends_with_an_error_that_names_what_it_lacks(make: Make) -> None:
+    dumped = make(snapshot="initial_only")
+    dumped.table(rows=12)
+    dumped.sql.execute("CREATE TABLE keyless (n int)")
+    dumped.start(wait=False)
+    failure = dumped.ended()
+    assert isinstance(failure, TidelogError)
+    assert "public.keyless" in str(failure)
+    assert len(dumped.rows_of("initial")) == 12
+
+
 def test_initial_only_that_died_goes_on_and_ends(make: Make) -> None:
     dumped = make(snapshot="initial_only")
     dumped.table(rows=20)
@@ -61,6 +74,19 @@ def test_always_dumps_at_every_start(make: Make, mode: str) -> None:
         dumped.do(f"UPDATE t SET n = {N} WHERE id = 3", "DELETE FROM t WHERE id = 4")
         if starts == 1:
             dumped.restart()
+    dumped.check()
+
+
+def test_always_ends_what_an_earlier_start_began(make: Make) -> None:
+    dumped = make(snapshot="always", dump_lines="delay_ms: 300")
+    dumped.table(rows=30)
+    dumped.start()
+    dumped.wait_for(lambda: len(dumped.chunks()) > 1, "the first dump is under way")
+    dumped.restart()
+    dumped.wait_for(
+        lambda: sorted(d["status"] for d in dumped.seen["dumps"]) == ["aborted", "completed"],
+        "one dump is given up, the other is complete",
+    )
     dumped.check()
 
 

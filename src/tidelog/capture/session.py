@@ -125,6 +125,7 @@ class CaptureSession:
             for name, work in (
                 ("tidelog-dumps", lambda: self.coordinator.run(self._ended)),
                 ("tidelog-housekeeping", self._keep_house),
+                ("tidelog-maintenance", self._maintain),
                 ("tidelog-stop", lambda: self._wait_for(stop)),
             )
         ]
@@ -195,8 +196,8 @@ class CaptureSession:
                 self._ended.set()
 
     def _keep_house(self) -> None:
-        due = dict.fromkeys(("status", "look", "maintain"), 0.0)
-        every = {"status": STATUS_EVERY_S, "look": LOOK_EVERY_S, "maintain": MAINTAIN_EVERY_S}
+        due = dict.fromkeys(("status", "look"), 0.0)
+        every = {"status": STATUS_EVERY_S, "look": LOOK_EVERY_S}
         while not self._ended.wait(0.1):
             self._housekeeping.commands()
             while self._schemas_seen:
@@ -217,10 +218,17 @@ class CaptureSession:
             self.coordinator.observe(self._lag_bytes, load.replica_lag_s)
             self._publish_status()
             self._end_if_complete()
-        elif work == "look":
-            self._watch.look()
         else:
-            self._housekeeping.maintain()
+            self._watch.look()
+
+    def _maintain(self) -> None:
+        """Apart from the rest: rolling up thousands of segments takes its time."""
+        while not self._ended.is_set():
+            try:
+                self._housekeeping.maintain()
+            except PASSING as error:
+                logger.warning("maintenance: %s", error)
+            self._ended.wait(MAINTAIN_EVERY_S)
 
     # ------------------------------------------------------------ dumps of our own
 

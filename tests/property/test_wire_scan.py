@@ -52,21 +52,29 @@ operations = st.one_of(
     st.just(pg.origin(5, "elsewhere")),
     relations.map(lambda r: pg.relation(r, "public", f"t{r}", COLUMNS)),
 )
-# A transaction is a list of operations, a loose message its content.
+# A transaction is a list of operations, a loose message its content, a Stream Abort its xids.
+Element = list[bytes] | bytes | tuple[int, int]
+xids = st.integers(0, 0xFFFFFFFF)
 histories = st.lists(
-    st.one_of(st.lists(operations, max_size=6), st.binary(max_size=3)), min_size=1, max_size=6
+    st.one_of(st.lists(operations, max_size=6), st.binary(max_size=3), st.tuples(xids, xids)),
+    min_size=1,
+    max_size=6,
 )
 
 Step = tuple[int, int, bytes]  # where a restart may begin, what it would resume by, message
 
 
-def steps(history: Sequence[list[bytes] | bytes]) -> list[tuple[int, list[bytes], list[Seen]]]:
+def steps(history: Sequence[Element]) -> list[tuple[int, list[bytes], list[Seen]]]:
     """For each element of a history: its end LSN, its messages, what must be delivered."""
     result = []
     lsn = 1000
     xid = XID_BASE
     for element in history:
         seen: list[Seen] = []
+        if isinstance(element, tuple):
+            result.append((lsn + 10, [pg.stream_abort(*element)], seen))
+            lsn += 10
+            continue
         if isinstance(element, bytes):
             message = pg.message(lsn, "loose", element, transactional=False)
             seen.append(Seen("message", (lsn, 0), (False, element)))
@@ -168,9 +176,7 @@ cut_lists = st.lists(st.integers(0, 60), max_size=6)
 
 @patient
 @given(histories, cut_lists)
-def test_any_cut_into_feeds_gives_the_same_records(
-    history: list[list[bytes] | bytes], cuts: list[int]
-) -> None:
+def test_any_cut_into_feeds_gives_the_same_records(history: list[Element], cuts: list[int]) -> None:
     parts = steps(history)
     messages = [*ANNOUNCEMENTS, *(m for _, part, _ in parts for m in part)]
     delivered = deliver(messages, cuts)
@@ -180,7 +186,7 @@ def test_any_cut_into_feeds_gives_the_same_records(
 @patient
 @given(histories, cut_lists, cut_lists, st.data())
 def test_resuming_at_any_record_gives_exactly_the_remainder(
-    history: list[list[bytes] | bytes], cuts: list[int], other_cuts: list[int], data: st.DataObject
+    history: list[Element], cuts: list[int], other_cuts: list[int], data: st.DataObject
 ) -> None:
     parts = steps(history)
     messages = [*ANNOUNCEMENTS, *(m for _, part, _ in parts for m in part)]
@@ -207,7 +213,7 @@ def test_resuming_at_any_record_gives_exactly_the_remainder(
 @patient
 @given(histories, cut_lists)
 def test_resumes_never_go_back_and_acknowledge_whole_transactions_only(
-    history: list[list[bytes] | bytes], cuts: list[int]
+    history: list[Element], cuts: list[int]
 ) -> None:
     parts = steps(history)
     messages = [*ANNOUNCEMENTS, *(m for _, part, _ in parts for m in part)]
@@ -242,7 +248,7 @@ def test_garbage_is_a_decode_error_or_nothing(messages: list[bytes]) -> None:
 @settings(patient, max_examples=300)
 @given(histories, st.data())
 def test_torn_and_flipped_messages_are_decode_errors_or_nothing(
-    history: list[list[bytes] | bytes], data: st.DataObject
+    history: list[Element], data: st.DataObject
 ) -> None:
     messages = [m for _, part, _ in steps(history) for m in part]
     at = data.draw(st.integers(0, len(messages) - 1))

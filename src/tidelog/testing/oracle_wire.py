@@ -22,6 +22,10 @@ Key = tuple[Value, ...]
 
 _UNIX_OF_POSTGRES_US = 946_684_800_000_000  # 2000-01-01
 
+_WITHOUT_CHANGES = (b"C", b"O", b"Y", b"M", b"A")
+"""Commit, Origin, Type, Message and Stream Abort. PostgreSQL 18 sends the last one to clients that
+did not ask for streaming, about transactions of which they were told nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -172,6 +176,8 @@ def parse_stream(
                 transactions[-1].audit.append(new)
             else:
                 _add(transactions[-1], shape, tag.decode(), message, old, new)
+        elif tag not in _WITHOUT_CHANGES:
+            raise ValueError(f"a message begins with {tag!r}")
     return transactions
 
 

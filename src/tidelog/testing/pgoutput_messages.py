@@ -119,6 +119,11 @@ def message(lsn: int, prefix: str, content: bytes, *, transactional: bool) -> by
     return head + struct.pack("!I", len(content)) + content
 
 
+def stream_abort(xid: int, subxid: int) -> bytes:
+    """Stream Abort, as without parallel streaming."""
+    return struct.pack("!cII", b"A", xid, subxid)
+
+
 def packed(messages: Iterable[bytes]) -> tuple[UInt8s, Int64s]:
     """Messages back to back, and their offsets: what the scanner is fed with."""
     listed = list(messages)

@@ -9,6 +9,9 @@ alone, so that ``(position, ordinal)`` names the same record after a restart wit
 
 **Truncate.** One message may name several relations. Each captured one gets a record of its own,
 whose payload is the message narrowed to that relation.
+
+**Stream Abort** is the one message of a later protocol version that is skipped: PostgreSQL 18 sends
+it to everyone (`scan_kernel`). Anything else that streaming would send is an error.
 """
 
 from __future__ import annotations
@@ -57,6 +60,7 @@ _FAULTS = {
     kernel.OUT_OF_ORDER: "begins a transaction that was committed before the previous one",
     kernel.UNBOUND_RELATION: "is of a relation that was not announced",
     kernel.UNKNOWN_MESSAGE: "is unknown to protocol version 1 (is streaming or two_phase on?)",
+    kernel.INSIDE_TRANSACTION: "stands inside a transaction",
 }
 _MISFIT = "message offsets do not fit the data"
 

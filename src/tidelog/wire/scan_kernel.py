@@ -37,6 +37,7 @@ COMMIT_MISMATCH = 5
 OUT_OF_ORDER = 6
 UNBOUND_RELATION = 7
 UNKNOWN_MESSAGE = 8
+INSIDE_TRANSACTION = 9
 
 # schema_id of a bound relation whose rows stop the kernel.
 WATCHED = -1
@@ -44,12 +45,13 @@ WATCHED = -1
 POSTGRES_EPOCH_US = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970
 
 _B, _C, _I, _U, _D, _O = ord("B"), ord("C"), ord("I"), ord("U"), ord("D"), ord("O")
-_R, _Y, _M, _T = ord("R"), ord("Y"), ord("M"), ord("T")
+_R, _Y, _M, _T, _A = ord("R"), ord("Y"), ord("M"), ord("T"), ord("A")
 _K, _N = ord("K"), ord("N")
 _BEGIN_BYTES = 21  # tag, final LSN, commit timestamp, xid
 _COMMIT_BYTES = 26  # tag, flags, commit LSN, end LSN, commit timestamp
 _MIN_ROW_BYTES = 8  # tag, relation, tuple tag, column count
 _MIN_ORIGIN_BYTES = 10  # tag, LSN, empty name
+_STREAM_ABORT_BYTES = 9  # tag, xid of the transaction, xid of the subtransaction
 
 
 @njit(cache=True, nogil=True)
@@ -224,6 +226,18 @@ def scan(
         elif tag == _O:
             if length < _MIN_ORIGIN_BYTES:
                 code = MALFORMED
+                break
+        elif tag == _A:
+            # PostgreSQL 18 announces some aborts although streaming is off and nothing of the
+            # transaction was sent: reorderbuffer.c finds a large transaction aborted before it is
+            # spilled (ReorderBufferCheckAndTruncateAbortedTXN) and marks its subtransactions as
+            # streamed, so that their abort calls stream_abort. It stands where the abort record
+            # was decoded, hence between transactions; it is no record and moves nothing.
+            if length != _STREAM_ABORT_BYTES:
+                code = MALFORMED
+                break
+            if in_transaction:
+                code = INSIDE_TRANSACTION
                 break
         else:
             code = UNKNOWN_MESSAGE

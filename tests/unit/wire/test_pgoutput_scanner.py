@@ -188,6 +188,33 @@ def test_logical_messages_inside_and_outside_transactions() -> None:
     assert scanner.resume == Resume(1048, 1500, 0)
 
 
+ABORT = pg.stream_abort(4_294_967_295, 700)
+"""Its xid must not be taken for the newest one."""
+
+
+def test_a_stream_abort_is_skipped_wherever_it_stands_between_transactions() -> None:
+    one, two = transaction(ROWS[:2]), transaction(ROWS[2:], lsn=2000, xid=701)
+    plain, other = announced(), announced()
+    run(plain, one + two)
+    with_aborts = only_batch(run(other, [ABORT, *one, ABORT, ABORT, *two, ABORT]))
+    assert payloads(with_aborts) == ROWS
+    assert with_aborts.position.tolist() == [1000, 1000, 2000, 2000]
+    assert with_aborts.ordinal.tolist() == [0, 1, 0, 1]
+    assert with_aborts.xid.tolist() == [700, 700, 701, 701]
+    assert with_aborts.resume == plain.resume == other.resume == Resume(2048, 2000, 1)
+
+
+def test_a_feed_of_stream_aborts_gives_nothing_and_moves_nothing() -> None:
+    scanner = announced(Resume(900, 1000, 1))
+    assert run(scanner, [ABORT]) == []
+    assert scanner.resume == Resume(900, 1000, 1)
+    assert not scanner.in_transaction
+    assert run(scanner, [ABORT, *transaction(ROWS[:2]), ABORT]) == []
+    assert scanner.resume == Resume(1048, 1000, 1)
+    batch = only_batch(run(scanner, [ABORT, *transaction(ROWS[:1], lsn=2000), ABORT]))
+    assert (batch.xid.tolist(), batch.ordinal.tolist()) == ([700], [0])
+
+
 def test_resume_skips_what_is_durable_and_never_goes_back() -> None:
     scanner = announced(Resume(900, 1000, 1))
     assert run(scanner, transaction(ROWS[:1], lsn=950)) == []
@@ -266,6 +293,13 @@ SECRET = "s3cret-cell"
         ([pg.begin(1000), pg.insert(99, [SECRET])], "was not announced"),
         ([pg.begin(1000), pg.truncate(99)], "was not announced"),
         ([b"S" + bytes(5)], "streaming"),
+        ([b"E"], "streaming"),
+        ([b"c" + bytes(29)], "streaming"),
+        ([ABORT[:-1]], "torn or malformed"),
+        ([ABORT[:1]], "torn or malformed"),
+        ([*transaction(ROWS), ABORT[:5]], "torn or malformed"),
+        ([ABORT + bytes(16)], "torn or malformed"),  # as with parallel streaming
+        ([pg.begin(1000), ABORT], "inside a transaction"),
         ([b"\xff"], "of unknown kind"),
         ([pg.begin(1000)[:-1]], "torn or malformed"),
         ([pg.begin(1000), pg.commit(1000, 1048) + b"\0"], "torn or malformed"),

@@ -11,6 +11,7 @@ import pytest
 from tidelog.model.records import KeyEffect, LogBatch
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.testing import pgoutput_messages as pg
+from tidelog.testing.oracle_wire import parse_stream
 from tidelog.testing.postgres import PostgresServer
 from tidelog.wire.pgoutput import LogicalMessage, PgoutputScanner, RelationSeen
 from tidelog.wire.tuples import PgoutputKeys, copy_text_rows
@@ -175,3 +176,48 @@ def test_rows_read_by_copy_equal_those_of_the_log(database: str) -> None:
 
 def payloads(batch: LogBatch) -> list[bytes]:
     return [batch.payload[a:b].tobytes() for a, b in pairwise(batch.payload_offsets)]
+
+
+@pytest.mark.parametrize(("version", "aborts"), [("postgres16", 0), ("postgres18", 1)])
+def test_an_aborted_transaction_leaves_no_trace_also_where_the_server_announces_it(
+    version: str, aborts: int, request: pytest.FixtureRequest
+) -> None:
+    """PostgreSQL 18 sends Stream Abort although nobody asked for streaming.
+
+    src/backend/replication/logical/reorderbuffer.c: ReorderBufferCheckMemoryLimit is about to spill
+    the largest transaction, ReorderBufferCheckAndTruncateAbortedTXN finds it aborted,
+    ReorderBufferTruncateTXN marks those of its subtransactions that hold changes in memory as
+    streamed, and at the abort record ReorderBufferAbort calls stream_abort for each of them. So it
+    takes a top-level transaction of more than logical_decoding_work_mem, itself larger than its
+    subtransaction, that is aborted before it is decoded.
+    """
+    server: PostgresServer = request.getfixturevalue(version)
+    name = f"aborted_{version}"
+    dsn = server.create_database(name)
+    try:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(DDL)
+            connection.execute(SLOT)
+            connection.execute("INSERT INTO plain VALUES ('before', NULL, 1)")
+            with connection.transaction(force_rollback=True):
+                with connection.transaction():  # a savepoint, released
+                    connection.execute("INSERT INTO plain VALUES ('sub', NULL, 1)")
+                connection.execute(
+                    "INSERT INTO plain SELECT i, repeat('x', 200) FROM generate_series(1, 1000) i"
+                )
+            connection.execute("INSERT INTO plain VALUES ('after', NULL, 2)")
+            connection.execute("SET logical_decoding_work_mem = '64kB'")
+            messages = changes(connection)
+    finally:
+        server.drop_database(name)
+    assert [len(message) for message in messages if message[:1] == b"A"] == [9] * aborts
+    scanner = PgoutputScanner()
+    rows = []
+    for item in scanner.feed(*pg.packed(messages)):
+        if isinstance(item, RelationSeen):
+            scanner.bind(item.relation_id, 1)
+        elif isinstance(item, LogBatch):
+            rows += list(zip(item.kind.tobytes().decode(), item.ordinal.tolist(), strict=True))
+    assert rows == [("I", 0), ("I", 0)]
+    (committed,) = parse_stream(messages, {}, "")[1:]
+    assert [change.new and change.new["id"] for change in committed.changes] == ["after"]

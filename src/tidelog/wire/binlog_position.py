@@ -1,8 +1,8 @@
 """A place in a MySQL or MariaDB binlog as one int64: the file's number, then the offset in it.
 
-Files are named ``base.000123`` and are numbered upward; a transaction never spans two files. 39 bits
-hold an offset of 512 GiB (a transaction may make a file larger than ``max_binlog_size``), 24 bits
-16.7 million files.
+Files are named ``base.000123`` and are numbered upward; a transaction never spans two files. 39
+bits hold an offset of 512 GiB (a transaction may make a file larger than ``max_binlog_size``), 24
+bits 16.7 million files.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.segments import encode, to_record_batches
 from tidelog.eventlog.storage import LocalStorage
 from tidelog.eventlog.writer import EventLogWriter
-from tidelog.model.records import Kind, Resume
+from tidelog.model.records import Kind, Resume, ranges_of
 from tidelog.ports import SourceId
 
 STORAGES = {"local": LocalStorage}
@@ -362,11 +362,11 @@ def test_emitted_transactions_are_found_by_xid(writer, log, path):
     for position, xid in [(10, 735), (20, 740), (30, 738), (40, 735)]:
         writer.append_log([batch([b"a", b"b"], position, schema_id=[1, 1 + xid % 2], xid=xid)])
     expected = {735: frozenset({1, 2}), 740: frozenset({1})}
-    assert log.records_with_xids([735, 740, 736, 999]) == expected
+    assert log.records_with_xids(ranges_of([735, 740, 736, 999])) == expected
     assert small(path)
-    assert log.records_with_xids([735, 740, 736, 999]) == expected
-    assert log.records_with_xids([]) == {}
-    assert log.records_with_xids([735], down_to=log.tail.next) == {}
+    assert log.records_with_xids(ranges_of([735, 740, 736, 999])) == expected
+    assert log.records_with_xids(ranges_of([])) == {}
+    assert log.records_with_xids(ranges_of([735]), down_to=log.tail.next) == {}
 
 
 # ---------------------------------------------------------------- roll-up and retention

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidelog.capture.windows import Closed, Voided, VoidReason, Window, Windows
-from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.model.records import Kind, LogBatch, Resume, in_ranges, ranges_of
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import ChunkRows, WatermarkSeen
 from tidelog.sources.postgres.snapshot import PgSnapshot
@@ -293,8 +293,9 @@ class Model:
             return
         if not self.windows.journal.complete:
             snapshot = self.snapshot()
-            unseen = {int(x) for x in snapshot.invisible(max(self.emitted, default=0))}
-            touched = {xid: {1} for xid in unseen if xid in self.emitted}
+            unseen = snapshot.invisible_ranges(max(self.emitted, default=0))
+            emitted = np.array(sorted(self.emitted), np.int64)
+            touched = {int(xid): {1} for xid in emitted[in_ranges(unseen, emitted)]}
             self.windows.journal.seed(touched, max(self.emitted, default=0))
         self.marks += 1
         window = Window(f"c{self.marks}", TABLE, f"{self.marks}:low", f"{self.marks}:high")
@@ -474,8 +475,8 @@ class _AfterLow:
         numbers = getattr(self._windows, "numbers", {})
         return np.array([numbers.get(int(x), 0) <= self._low for x in xid], np.bool_)
 
-    def invisible(self, upto_xid: int) -> np.ndarray:
-        return np.empty(0, np.int64)
+    def invisible_ranges(self, upto_xid: int) -> np.ndarray:
+        return ranges_of([])
 
     def to_text(self) -> str:
         return "paper"

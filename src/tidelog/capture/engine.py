@@ -25,7 +25,7 @@ from tidelog.capture.output_buffer import (
     PositionItem,
 )
 from tidelog.capture.windows import Closed, Voided, Window, Windows
-from tidelog.model.records import LogBatch, Resume, Snapshot
+from tidelog.model.records import LogBatch, Resume, Snapshot, XidRanges, ranges_of
 from tidelog.model.schema import TableName
 from tidelog.ports import (
     ChunkRows,
@@ -43,15 +43,15 @@ HELD_TURN_S = 0.02
 class EmittedLog(Protocol):
     """What was emitted before this engine started, or is not in its memory any more."""
 
-    def touched_by(self, xids: Iterable[int]) -> dict[int, set[int]]:
+    def touched_by(self, xids: XidRanges) -> dict[int, set[int]]:
         """Xid → schema ids of its records, for those of ``xids`` that are in the event log."""
         ...
 
-    def records_of(self, xids: Iterable[int], table: TableName) -> list[LogBatch]:
+    def records_of(self, xids: XidRanges, table: TableName) -> list[LogBatch]:
         """The records of ``xids`` on ``table``, in log order."""
         ...
 
-    def first_offset_of(self, xids: Iterable[int], table: TableName) -> int | None:
+    def first_offset_of(self, xids: XidRanges, table: TableName) -> int | None:
         """The lowest offset of a durable record of ``xids`` on ``table``; None if there is none."""
         ...
 
@@ -311,8 +311,8 @@ class CaptureEngine:
             self._windows.retain(table)
 
     def first_unseen(self, snapshot: Snapshot, table: TableName) -> int | None:
-        unseen = [int(x) for x in snapshot.invisible(self._emitted.max_xid())]
-        return self._emitted.first_offset_of(unseen, table) if unseen else None
+        unseen = snapshot.invisible_ranges(self._emitted.max_xid())
+        return self._emitted.first_offset_of(unseen, table) if len(unseen) else None
 
     @property
     def decided(self) -> bool:
@@ -321,13 +321,13 @@ class CaptureEngine:
 
     def resolve_unseen(self, snapshot: Snapshot) -> None:
         highest = self._emitted.max_xid()
-        touched = self._emitted.touched_by(int(x) for x in snapshot.invisible(highest))
+        touched = self._emitted.touched_by(snapshot.invisible_ranges(highest))
         with self._lock:
             self._windows.journal.seed(touched, highest)
 
     def resolve_keys(self, table: TableName, xids: Iterable[int]) -> None:
         wanted = set(xids)
-        batches = self._emitted.records_of(wanted, table)
+        batches = self._emitted.records_of(ranges_of(wanted), table)
         with self._lock:
             self._windows.seed_keys(table, wanted, batches)
 

@@ -6,13 +6,13 @@ transactions that a snapshot can't see it has emitted, and which keys they touch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
 from tidelog.eventlog.reader import EventLog
-from tidelog.model.records import LogBatch, Resume
+from tidelog.model.records import LogBatch, Resume, XidRanges, in_ranges, overlap
 from tidelog.model.schema import TableName
 
 
@@ -25,32 +25,30 @@ class EmittedTransactions:
     def max_xid(self) -> int:
         return max((meta.max_xid or 0 for meta in self._log.chain().segments), default=0)
 
-    def touched_by(self, xids: Iterable[int]) -> dict[int, set[int]]:
-        found = self._log.records_with_xids(list(xids))
+    def touched_by(self, xids: XidRanges) -> dict[int, set[int]]:
+        found = self._log.records_with_xids(xids)
         return {xid: set(ids) for xid, ids in found.items()}
 
-    def first_offset_of(self, xids: Iterable[int], table: TableName) -> int | None:
+    def first_offset_of(self, xids: XidRanges, table: TableName) -> int | None:
         first = next(self._records(xids, table), None)
         return None if first is None else int(first.column("offset")[0].as_py())
 
-    def records_of(self, xids: Iterable[int], table: TableName) -> list[LogBatch]:
+    def records_of(self, xids: XidRanges, table: TableName) -> list[LogBatch]:
         return [_log_batch(batch) for batch in self._records(xids, table)]
 
-    def _records(self, xids: Iterable[int], table: TableName) -> Iterator[pa.RecordBatch]:
+    def _records(self, xids: XidRanges, table: TableName) -> Iterator[pa.RecordBatch]:
         """The records of ``xids`` on ``table``, in log order."""
-        wanted = np.array(sorted(set(xids)), np.int64)
-        if not len(wanted):
+        if not len(xids):
             return
         chain = self._log.chain()
         for meta in chain.segments:
             if meta.max_xid is None or meta.min_xid is None or not chain.next > meta.first:
                 continue
-            low = np.searchsorted(wanted, meta.min_xid)
-            if low == len(wanted) or wanted[low] > meta.max_xid:
+            if not overlap(xids, meta.min_xid, meta.max_xid):
                 continue
             for ref in self._log.segments(meta.first, meta.next, tables=[str(table)]):
                 for batch in self._log.batches(ref, tables=[str(table)]):
-                    hits = np.isin(batch.column("xid").to_numpy(), wanted)
+                    hits = in_ranges(xids, batch.column("xid").to_numpy())
                     if hits.any():
                         yield batch.filter(pa.array(hits))
 

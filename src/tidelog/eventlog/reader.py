@@ -16,7 +16,7 @@ from tidelog.eventlog.layout import RECORD_SCHEMA, SegmentMeta
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.segments import SegmentFile
 from tidelog.eventlog.storage import LocalStorage, Storage
-from tidelog.model.records import ChunkMeta
+from tidelog.model.records import ChunkMeta, XidRanges, in_ranges, overlap
 from tidelog.ports import SourceId
 
 _RESOLVE_ATTEMPTS: Final = 50
@@ -198,7 +198,7 @@ class EventLog:
                         yield batch if columns is None else batch.select(list(columns))
 
     def records_with_xids(
-        self, xids: Collection[int], *, down_to: int | None = None
+        self, xids: XidRanges, *, down_to: int | None = None
     ) -> dict[int, frozenset[int]]:
         """Which tables emitted transactions touched: xid → schema ids of their records.
 
@@ -206,9 +206,8 @@ class EventLog:
         has no record is not in the result.
         """
         found: dict[int, set[int]] = {}
-        if not xids:
+        if not len(xids):
             return {}
-        wanted = np.array(sorted(xids), np.int64)
         for _ in range(_RESOLVE_ATTEMPTS):
             try:
                 chain = self.chain()
@@ -217,15 +216,14 @@ class EventLog:
                         break
                     if meta.min_xid is None or meta.max_xid is None:
                         continue
-                    low = np.searchsorted(wanted, meta.min_xid)
-                    if low == len(wanted) or wanted[low] > meta.max_xid:
+                    if not overlap(xids, meta.min_xid, meta.max_xid):
                         continue
                     segment = SegmentFile(self.storage, meta.name, ("xid", "schema_id"))
                     if segment.meta.nonce != meta.nonce:
                         raise FileNotFoundError(meta.name)
                     for batch in segment.batches():
                         xid = batch.column("xid").to_numpy()
-                        hits = np.isin(xid, wanted)
+                        hits = in_ranges(xids, xid)
                         ids = batch.column("schema_id").to_numpy()[hits]
                         for pair in set(zip(xid[hits].tolist(), ids.tolist(), strict=True)):
                             found.setdefault(pair[0], set()).add(pair[1])

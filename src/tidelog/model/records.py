@@ -7,6 +7,7 @@ transaction as counted on the wire before any filter of ours.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol, Self
@@ -167,6 +168,31 @@ class KeyEntries:
         return binary_array(self.offsets, self.data)
 
 
+XidRanges = Int64s
+"""int64[k, 2]: half-open ranges ``[from, to)`` of transaction ids, sorted and disjoint."""
+
+
+def ranges_of(xids: Iterable[int]) -> XidRanges:
+    """Just these ids."""
+    ids = np.array(sorted(set(xids)), np.int64)
+    return np.stack([ids, ids + 1], axis=1)
+
+
+def in_ranges(ranges: XidRanges, xid: Int64s) -> Bools:
+    """bool[n]: which of ``xid`` lie in the ranges?"""
+    if not len(ranges):
+        return np.zeros(len(xid), np.bool_)
+    place = np.searchsorted(ranges[:, 0], xid, "right") - 1
+    inside: Bools = (place >= 0) & (xid < ranges[np.maximum(place, 0), 1])
+    return inside
+
+
+def overlap(ranges: XidRanges, lowest: int, highest: int) -> bool:
+    """Do the ranges hold an id from ``lowest`` to ``highest``?"""
+    place = int(np.searchsorted(ranges[:, 1], lowest, "right"))
+    return place < len(ranges) and int(ranges[place, 0]) <= highest
+
+
 class Snapshot(Protocol):
     """What a chunk's SELECT could see."""
 
@@ -174,8 +200,8 @@ class Snapshot(Protocol):
         """bool[n]: was the transaction's effect visible to the SELECT?"""
         ...
 
-    def invisible(self, upto_xid: int) -> Int64s:
-        """The xids not above ``upto_xid`` that are not visible, sorted; few, as a rule."""
+    def invisible_ranges(self, upto_xid: int) -> Int64s:
+        """The xids not above ``upto_xid`` that are not visible: `XidRanges`."""
         ...
 
     def follows(self, earlier: Self) -> bool:

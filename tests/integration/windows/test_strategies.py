@@ -7,6 +7,7 @@ import pytest
 from tests.integration.windows.live import Live, at, check_no_time_travel
 from tests.integration.windows.rules import Make, rule
 
+from tidelog.model.records import ranges_of
 from tidelog.sources.postgres.snapshot import PgSnapshot
 
 pytestmark = pytest.mark.integration
@@ -58,7 +59,7 @@ def test_dump_ends_on_an_idle_source_with_open_transactions(live: Make, strategy
 def everything_is_visible(patch: pytest.MonkeyPatch) -> None:
     """What stands in the log before the emission point is taken for seen."""
     patch.setattr(PgSnapshot, "visible", lambda self, xid: np.ones(len(xid), np.bool_))
-    patch.setattr(PgSnapshot, "invisible", lambda self, upto_xid: np.empty(0, np.int64))
+    patch.setattr(PgSnapshot, "invisible_ranges", lambda self, upto_xid: ranges_of([]))
 
 
 @rule(everything_is_visible)

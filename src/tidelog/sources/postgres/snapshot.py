@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import psycopg
 
-from tidelog.model.records import Bools, Int64s
+from tidelog.model.records import Bools, Int64s, XidRanges, ranges_of
 
 # SHOW takes no snapshot (PostgreSQL's analyze_requires_snapshot), so it tells how the server was
 # before: a promotion in between makes a primary's snapshot count as a standby's, never the reverse.
@@ -59,10 +59,10 @@ class PgSnapshot:
         seen: Bools = old | ((xid < self.xmax) & ~running)
         return seen
 
-    def invisible(self, upto_xid: int) -> Int64s:
+    def invisible_ranges(self, upto_xid: int) -> XidRanges:
         """Those in progress, and what began after the snapshot, up to ``upto_xid``."""
-        later = np.arange(self.xmax, upto_xid + 1, dtype=np.int64)
-        return np.concatenate([self.xip[self.xip <= upto_xid], later])
+        running = ranges_of(self.xip[self.xip <= upto_xid].tolist())
+        return np.concatenate([running, _from(self.xmax, upto_xid)])
 
     def follows(self, earlier: PgSnapshot) -> bool:
         """Have all transactions ended that had begun when ``earlier`` was taken?"""
@@ -94,12 +94,17 @@ class StandbySnapshot(PgSnapshot):
         seen: Bools = xid < self.xmin
         return seen
 
-    def invisible(self, upto_xid: int) -> Int64s:
+    def invisible_ranges(self, upto_xid: int) -> XidRanges:
         """All from the oldest open one on: many, while an old transaction is open."""
-        return np.arange(self.xmin, upto_xid + 1, dtype=np.int64)
+        return _from(self.xmin, upto_xid)
 
     def to_text(self) -> str:
         return f"standby:{self.xmin}:{self.xmax}"
+
+
+def _from(first: int, last: int) -> XidRanges:
+    ranges = [[first, last + 1]] if first <= last else []
+    return np.array(ranges, np.int64).reshape(-1, 2)
 
 
 def snapshot_taken(cursor: psycopg.Cursor[tuple[Any, ...]]) -> PgSnapshot:

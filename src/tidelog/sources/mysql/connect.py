@@ -1,0 +1,223 @@
+"""Connections to MySQL and MariaDB by PyMySQL, with pinned session settings.
+
+Every session pins what changes how a value is written as text or what a statement means, so that
+two sessions' answers are alike whatever the server's defaults.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pymysql
+
+from tidelog.sources.mysql.failures import connection_error, reached
+from tidelog.sources.mysql.urls import ServerUrl, parse_url, ssl_context
+from tidelog.wire.flavor import Flavor
+
+if TYPE_CHECKING:
+    from pymysql.cursors import Cursor
+
+    _Base = pymysql.connections.Connection[Cursor]  # generic in its type stubs alone
+else:
+    _Base = pymysql.connections.Connection
+
+APPLICATION = "tidelog"
+
+# Values are SQL. Manual, "Server System Variables"; each for the reason beside it.
+PINNED: Mapping[str, str] = {
+    "time_zone": "'+00:00'",  # timestamps are instants: their text in UTC
+    "sql_mode": "''",  # no padded CHAR, no ANSI quotes, zero dates may be compared with
+    "sql_auto_is_null": "0",
+    "sql_safe_updates": "0",
+    "sql_big_selects": "1",
+    "sql_select_limit": "18446744073709551615",
+    "sql_quote_show_create": "1",
+    "completion_type": "0",
+    "group_concat_max_len": "1048576",
+}
+# A server's defaults for these must not end our sessions at random.
+TIMEOUTS: Mapping[str, str] = {
+    "wait_timeout": "604800",
+    "net_read_timeout": "60",
+    "net_write_timeout": "600",  # capture may be slow to take what the server sends
+    "lock_wait_timeout": "10",  # for metadata locks; the default is a year
+    "innodb_lock_wait_timeout": "10",
+}
+FLAVOR_SETTINGS: Mapping[Flavor, Mapping[str, str]] = {
+    Flavor.MYSQL: {"max_execution_time": "0"},
+    Flavor.MARIADB: {"max_statement_time": "0"},
+}
+READ_COMMITTED = "READ COMMITTED"
+
+_KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+
+
+class Connection(_Base):
+    """PyMySQL's connection, and what it leads to.
+
+    Attributes:
+        flavor: which family of servers.
+        version: e.g. (8, 0, 36); version_text: as the server says it.
+        connection_id: the server's number of the session, e.g. for KILL.
+    """
+
+    flavor: Flavor
+    version: tuple[int, ...]
+    version_text: str
+    connection_id: int
+
+    def rows(self, sql: str, arguments: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+        """Run a statement; its rows. Raises PyMySQL's errors: see `translated`."""
+        with self.cursor() as cursor:
+            cursor.execute(sql, arguments)
+            return list(cursor.fetchall())
+
+    def row(self, sql: str, arguments: Sequence[Any] | None = None) -> tuple[Any, ...] | None:
+        """The first row, if there is one."""
+        with self.cursor() as cursor:
+            cursor.execute(sql, arguments)
+            return cursor.fetchone()
+
+    def value(self, sql: str, arguments: Sequence[Any] | None = None) -> Any:
+        """The first column of the first row; None if there is no row."""
+        row = self.row(sql, arguments)
+        return None if row is None else row[0]
+
+    def named(self, sql: str) -> list[dict[str, Any]]:
+        """Rows by column name, as SHOW statements need it: their columns differ by version."""
+        with self.cursor() as cursor:
+            cursor.execute(sql)
+            names = [column[0] for column in cursor.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    @property
+    def raw_socket(self) -> socket.socket:
+        """The socket, wrapped by TLS if that is on."""
+        found: socket.socket = self._sock  # type: ignore[attr-defined]
+        return found
+
+    def set_read_timeout(self, seconds: float | None) -> None:
+        """How long a statement's answer may take; None: for ever."""
+        self._read_timeout = seconds
+
+    def abandon(self) -> None:
+        """Close the socket without a word to the server; safe from another thread."""
+        sock = getattr(self, "_sock", None)
+        if sock is not None:
+            # Wakes a thread that waits in recv, which closing alone does not.
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        self._force_close()  # type: ignore[attr-defined]
+
+
+def connect(
+    url: str | ServerUrl,
+    *,
+    purpose: str,
+    settings: Mapping[str, str] | None = None,
+    autocommit: bool = True,
+    isolation: str = READ_COMMITTED,
+    database: str | None = None,
+    read_timeout_s: float | None = None,
+) -> Connection:
+    """A connection with our session settings.
+
+    Args:
+        url: of the server.
+        purpose: the session says ``tidelog-<purpose>`` of itself (performance_schema,
+            ``session_connect_attrs``).
+        settings: further session variables, as SQL; they win over ours.
+        autocommit: of the session.
+        isolation: as in SET TRANSACTION ISOLATION LEVEL.
+        database: instead of the URL's; "": none.
+        read_timeout_s: how long one answer may take; None: for ever.
+
+    Raises:
+        ConfigError, PreflightError: something must be changed first; the message says what.
+        ConnectionLostError: trying again may help.
+    """
+    found = parse_url(url) if isinstance(url, str) else url
+    context = ssl_context(found)
+    options: dict[str, Any] = {} if context is None else {"ssl": context}
+    if found.ssl_mode == "disabled":
+        options["ssl_disabled"] = True
+    try:
+        connection = Connection(
+            host=found.host,
+            port=found.port,
+            unix_socket=found.unix_socket,
+            user=found.user,
+            # PyMySQL would encode a text as Latin-1.
+            password=found.password.encode(),
+            database=(found.database if database is None else database) or None,
+            charset="utf8mb4",
+            collation="utf8mb4_bin",
+            autocommit=autocommit,
+            connect_timeout=found.connect_timeout_s,
+            # A server that accepts and then says nothing must not hang us in the handshake.
+            read_timeout=found.connect_timeout_s,
+            write_timeout=60,
+            max_allowed_packet=1 << 30,
+            program_name=f"{APPLICATION}-{purpose}",
+            **options,
+        )
+        _describe(connection)
+        connection.rows(_set_statement(connection.flavor, settings or {}))
+        connection.rows(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
+    except (pymysql.MySQLError, OSError, RuntimeError) as error:
+        raise connection_error(found, error) from None
+    _keep_alive(connection)
+    connection.set_read_timeout(read_timeout_s)
+    reached(found)
+    return connection
+
+
+def quote_name(*names: str) -> str:
+    """A qualified identifier in backticks."""
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
+
+
+def quote_text(text: str) -> str:
+    """A string literal for sessions with our sql_mode (backslashes escape)."""
+    escaped = text.replace("\\", "\\\\").replace("'", "''").replace("\0", "\\0")
+    return f"'{escaped}'"
+
+
+def version_numbers(text: str) -> tuple[int, ...]:
+    """(10, 11, 6) of ``10.11.6-MariaDB-1:10.11.6+maria~deb12``; also behind the ``5.5.5-`` that
+    MariaDB before 11 puts before its version in the handshake.
+    """
+    text = text.removeprefix("5.5.5-") if "mariadb" in text.lower() else text
+    found = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+def _describe(connection: Connection) -> None:
+    row = connection.row("SELECT @@version, @@version_comment, CONNECTION_ID()")
+    assert row is not None
+    text, comment, connection_id = row
+    connection.version_text = str(text)
+    # A proxy or a build may leave the name out of the version alone.
+    connection.flavor = Flavor.of_version(f"{text} {comment}")
+    connection.version = version_numbers(connection.version_text)
+    connection.connection_id = int(connection_id)
+
+
+def _set_statement(flavor: Flavor, settings: Mapping[str, str]) -> str:
+    values = {**PINNED, **TIMEOUTS, **FLAVOR_SETTINGS[flavor], **settings}
+    return "SET " + ", ".join(f"SESSION {name} = {value}" for name, value in values.items())
+
+
+def _keep_alive(connection: Connection) -> None:
+    sock = connection.raw_socket
+    if sock.family == socket.AF_UNIX:
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE:
+        option = getattr(socket, name, None)
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)

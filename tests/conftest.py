@@ -1,4 +1,4 @@
-"""Fixtures over the embedded PostgreSQL: a server per test process, a fresh database per test."""
+"""Fixtures over embedded servers: one of each per test process, a fresh database per test."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.testing.postgres import PostgresServer
 
 _database_numbers = itertools.count(1)
@@ -36,3 +37,47 @@ def database(postgres: PostgresServer) -> Iterator[str]:
     name = f"test_{next(_database_numbers)}"
     yield postgres.create_database(name)
     postgres.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def mysql_server() -> Iterator[MySqlServer]:
+    with MySqlServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariaDbServer]:
+    with MariaDbServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session", params=["mysql", "mariadb"])
+def mysql_family(request: pytest.FixtureRequest) -> MySqlFamilyServer:
+    """Both servers, one after the other."""
+    server: MySqlFamilyServer = request.getfixturevalue(f"{request.param}_server")
+    return server
+
+
+@pytest.fixture
+def mysql_database(mysql_server: MySqlServer) -> Iterator[str]:
+    """The name of a fresh database of MySQL, dropped at the end."""
+    yield from _fresh(mysql_server)
+
+
+@pytest.fixture
+def mariadb_database(mariadb_server: MariaDbServer) -> Iterator[str]:
+    """The name of a fresh database of MariaDB, dropped at the end."""
+    yield from _fresh(mariadb_server)
+
+
+@pytest.fixture
+def mysql_family_database(mysql_family: MySqlFamilyServer) -> Iterator[str]:
+    """The name of a fresh database of each server of `mysql_family`, dropped at the end."""
+    yield from _fresh(mysql_family)
+
+
+def _fresh(server: MySqlFamilyServer) -> Iterator[str]:
+    name = f"test_{next(_database_numbers)}"
+    server.create_database(name)
+    yield name
+    server.drop_database(name)

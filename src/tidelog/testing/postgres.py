@@ -14,7 +14,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import tempfile
@@ -26,6 +25,13 @@ from typing import Any
 from urllib.parse import quote
 
 from tidelog.errors import MissingExtraError, TidelogError, UsageError
+from tidelog.testing.unprivileged import (
+    free_port,
+    identity,
+    reachable_directory,
+    traversable,
+    unprivileged_account,
+)
 
 VERSIONS = {16: "pginstall", 18: "pginstall18"}
 
@@ -41,12 +47,6 @@ DEFAULT_SETTINGS = {
     "lc_messages": "C",
     "log_min_messages": "warning",
 }
-
-# Users to run the server as when we are root, the first that exists.
-UNPRIVILEGED_USERS = ("postgres", "nobody", "daemon", "www-data")
-
-# A Unix socket's path is limited to 107 bytes; the server appends "/.s.PGSQL.65535".
-_SOCKET_DIR_MAX = 90
 
 # Where a copy of the programs goes if the unprivileged user can't read the package itself.
 _SHARED_CACHE = "/var/tmp"  # noqa: S108
@@ -89,9 +89,9 @@ class PostgresServer:
         self.settings: dict[str, str] = DEFAULT_SETTINGS | {"fsync": "on" if fsync else "off"}
         self.settings |= {name: _setting_text(value) for name, value in (settings or {}).items()}
         self._hba = tuple(hba)
-        self._account = _unprivileged_account()
+        self._account = unprivileged_account()
         self._bin = _usable_installation(version, self._account) / "bin"
-        self._base = _reachable_directory(self._account)
+        self._base = reachable_directory(self._account, "tidelog-pg-")
         self._own(self._base)
         self._keep_data = data_dir is not None
         self.data_dir = Path(data_dir).absolute() if data_dir is not None else self._base / "data"
@@ -139,7 +139,7 @@ class PostgresServer:
             self._initialise()
         self._write_hba()
         for attempt in range(5):
-            self.port = self._fixed_port or _free_port()
+            self.port = self._fixed_port or free_port()
             if self._start_once():
                 break
             # Another process may have taken the port between our choice and the server's bind.
@@ -259,7 +259,7 @@ class PostgresServer:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self._own(self.data_dir)
         self.data_dir.chmod(0o700)
-        if self._account is not None and not _traversable(self.data_dir.parent, self._account):
+        if self._account is not None and not traversable(self.data_dir.parent, self._account):
             raise UsageError(
                 f"{self.data_dir} cannot be reached by user {self._account.pw_name!r}, whom "
                 "PostgreSQL runs as because it refuses root: choose a directory whose parents "
@@ -355,41 +355,11 @@ class PostgresServer:
         )
 
     def _identity(self) -> dict[str, Any]:
-        return _identity(self._account, self._locales)
+        return identity(self._account, self._locales)
 
     def _own(self, path: Path) -> None:
         if self._account is not None:
             os.chown(path, self._account.pw_uid, self._account.pw_gid)
-
-
-def _identity(account: pwd.struct_passwd | None, locales: Path | None = None) -> dict[str, Any]:
-    """Arguments of subprocess.Popen that run a program as ``account`` with a clean environment."""
-    environment = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
-    if locales is not None:
-        environment["LOCPATH"] = str(locales)
-    if account is None:
-        return {"env": environment}
-    return {
-        "env": environment,
-        "user": account.pw_uid,
-        "group": account.pw_gid,
-        "extra_groups": [],
-    }
-
-
-def _unprivileged_account() -> pwd.struct_passwd | None:
-    """Whom to run the server as: None for ourselves."""
-    if os.geteuid() != 0:
-        return None
-    for name in UNPRIVILEGED_USERS:
-        with contextlib.suppress(KeyError):
-            return pwd.getpwnam(name)
-    for account in pwd.getpwall():
-        if account.pw_uid != 0:
-            return account
-    command = ["/usr/sbin/useradd", "--system", "--no-create-home", "tidelog-postgres"]
-    subprocess.run(command, check=True)  # noqa: S603
-    return pwd.getpwnam("tidelog-postgres")
 
 
 def _usable_installation(version: int, account: pwd.struct_passwd | None) -> Path:
@@ -418,7 +388,7 @@ def _runs(installation: Path, account: pwd.struct_passwd | None) -> bool:
                 capture_output=True,
                 cwd="/",
                 check=False,
-                **_identity(account),
+                **identity(account),
             )
         except PermissionError:
             return False
@@ -427,7 +397,7 @@ def _runs(installation: Path, account: pwd.struct_passwd | None) -> bool:
     # Executable by path alone is not enough: initdb reads its templates as that user.
     share = installation / "share" / "postgresql" / "postgres.bki"
     return account is None or (
-        _traversable(share.parent, account) and bool(share.stat().st_mode & stat.S_IROTH)
+        traversable(share.parent, account) and bool(share.stat().st_mode & stat.S_IROTH)
     )
 
 
@@ -459,36 +429,6 @@ def _copy_installation(package: Path, name: str) -> Path:
         (work / name).rename(target)
     shutil.rmtree(work, ignore_errors=True)
     return target
-
-
-def _reachable_directory(account: pwd.struct_passwd | None) -> Path:
-    """A new directory with a path short enough for a socket, that ``account`` can enter."""
-    for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp"):  # noqa: S108
-        fits = len(parent) + 24 <= _SOCKET_DIR_MAX
-        if fits and (account is None or _traversable(Path(parent), account)):
-            return Path(tempfile.mkdtemp(prefix="tidelog-pg-", dir=parent))
-    raise TidelogError("no temporary directory that an unprivileged user can reach")
-
-
-def _traversable(directory: Path, account: pwd.struct_passwd) -> bool:
-    for level in (directory, *directory.parents):
-        status = level.stat()
-        if status.st_uid == account.pw_uid:
-            allowed = status.st_mode & stat.S_IXUSR
-        elif status.st_gid == account.pw_gid:
-            allowed = status.st_mode & stat.S_IXGRP
-        else:
-            allowed = status.st_mode & stat.S_IXOTH
-        if not allowed:
-            return False
-    return True
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _drop_slot(connection: Any, slot: str, active_pid: int | None) -> None:

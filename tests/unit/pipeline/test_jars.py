@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tidelog import maven
 from tidelog.errors import UsageError
+from tidelog.maven import Jar
 from tidelog.pipeline import jars
-from tidelog.pipeline.jars import Jar
 
 
 @pytest.fixture
@@ -20,8 +21,8 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(jars, "DELTA_JARS", (jar,))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("TIDELOG_MAVEN_URL", raising=False)
-    monkeypatch.setattr(jars, "_from_ivy", lambda jars, scratch: None)
-    monkeypatch.setattr(jars, "_from_mvn", lambda jars, scratch: None)
+    monkeypatch.setattr(maven, "_from_ivy", lambda jars, scratch: None)
+    monkeypatch.setattr(maven, "_from_mvn", lambda jars, scratch: None)
     return tmp_path
 
 

@@ -1,0 +1,184 @@
+"""Artifacts of Maven Central: pinned, checked, fetched once into a directory of ours.
+
+Used for Delta's jars and for the database servers of tests and demo that come as jars.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidelog.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """A pinned artifact of Maven Central."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.artifact}-{self.version}.jar"
+
+    @property
+    def repository_path(self) -> str:
+        return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}/{self.file_name}"
+
+    def __str__(self) -> str:
+        return f"{self.group}:{self.artifact}:{self.version}"
+
+
+_FETCH_TIMEOUT_S = 300
+
+# Ivy's own default for an m2-compatible "ibiblio" resolver is Maven Central.
+_IVY_SETTINGS = """<ivysettings><settings defaultResolver="central"/>
+<resolvers><ibiblio name="central" m2compatible="true"/></resolvers></ivysettings>
+"""
+
+
+def cache_directory() -> Path:
+    """``$TIDELOG_JARS``, else ``~/.cache/tidelog/jars``."""
+    configured = os.environ.get("TIDELOG_JARS")
+    return Path(configured) if configured else Path.home() / ".cache" / "tidelog" / "jars"
+
+
+def fetch(jars: Sequence[Jar], what: str, directory: Path | None = None) -> list[Path]:
+    """Paths of the jars in the directory, fetched if they are not there yet.
+
+    Args:
+        jars: what is wanted.
+        what: their name in error messages, e.g. "Delta's jars".
+        directory: where they are kept; default `cache_directory`.
+
+    Looked for, in this order: ``directory`` (default `cache_directory`); the local Maven
+    repository; the Maven repository at ``$TIDELOG_MAVEN_URL``; Maven Central by the Ivy that comes
+    with Spark; Maven Central (or the mirror of its settings) by ``mvn``. Whatever the way, a jar is
+    used only if its SHA-256 is the pinned one.
+
+    Raises UsageError that says how to go on without network.
+    """
+    directory = directory or cache_directory()
+    directory.mkdir(parents=True, exist_ok=True)
+    missing = [jar for jar in jars if not _fits(directory / jar.file_name, jar)]
+    failures: list[str] = []
+    ways: list[tuple[str, Callable[[list[Jar], Path], None]]] = [
+        ("local Maven repository", _from_local_repository),
+        ("TIDELOG_MAVEN_URL", _from_url),
+        ("Spark's Ivy", _from_ivy),
+        ("mvn", _from_mvn),
+    ]
+    for way, fetch_from in ways:
+        if not missing:
+            break
+        with tempfile.TemporaryDirectory(dir=directory, prefix=".fetch-") as scratch:
+            try:
+                fetch_from(missing, Path(scratch))
+            except (OSError, subprocess.SubprocessError, ValueError) as error:
+                failures.append(f"{way}: {error}")
+            for jar in missing:
+                fetched = Path(scratch) / jar.file_name
+                if not fetched.exists():
+                    continue
+                if _fits(fetched, jar):
+                    fetched.replace(directory / jar.file_name)
+                else:
+                    failures.append(f"{way}: {jar.file_name} has another SHA-256 than pinned")
+        missing = [jar for jar in missing if not (directory / jar.file_name).exists()]
+    if missing:
+        raise UsageError(_how_to_go_on(what, missing, directory, failures))
+    return [directory / jar.file_name for jar in jars]
+
+
+def _fits(path: Path, jar: Jar) -> bool:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == jar.sha256
+    except OSError:
+        return False
+
+
+def _from_local_repository(jars: list[Jar], scratch: Path) -> None:
+    repository = Path.home() / ".m2" / "repository"
+    for jar in jars:
+        local = repository / jar.repository_path
+        if _fits(local, jar):
+            shutil.copyfile(local, scratch / jar.file_name)
+
+
+def _from_url(jars: list[Jar], scratch: Path) -> None:
+    base = os.environ.get("TIDELOG_MAVEN_URL")
+    if not base:
+        return
+    for jar in jars:
+        url = f"{base.rstrip('/')}/{jar.repository_path}"
+        with (
+            urllib.request.urlopen(url, timeout=_FETCH_TIMEOUT_S) as response,  # noqa: S310
+            (scratch / jar.file_name).open("wb") as file,
+        ):
+            shutil.copyfileobj(response, file)
+
+
+def _from_ivy(jars: list[Jar], scratch: Path) -> None:
+    spark = importlib.util.find_spec("pyspark")
+    if spark is None or spark.origin is None:
+        return
+    ivy = sorted(Path(spark.origin).parent.glob("jars/ivy-*.jar"))
+    if not ivy:
+        return
+    (scratch / "settings.xml").write_text(_IVY_SETTINGS)
+    dependencies = "".join(
+        f'<dependency org="{jar.group}" name="{jar.artifact}" rev="{jar.version}"'
+        ' transitive="false" conf="default->master"/>'
+        for jar in jars
+    )
+    (scratch / "ivy.xml").write_text(
+        '<ivy-module version="2.0"><info organisation="tidelog" module="jars"/>'
+        f"<dependencies>{dependencies}</dependencies></ivy-module>"
+    )
+    java_home = os.environ.get("JAVA_HOME")
+    java = str(Path(java_home) / "bin" / "java") if java_home else "java"
+    arguments = [java, "-jar", str(ivy[-1]), "-settings", str(scratch / "settings.xml")]
+    arguments += ["-cache", str(scratch / "cache"), "-ivy", str(scratch / "ivy.xml")]
+    arguments += ["-retrieve", str(scratch / "[artifact]-[revision].[ext]")]
+    _run(arguments)
+
+
+def _from_mvn(jars: list[Jar], scratch: Path) -> None:
+    mvn = shutil.which("mvn")
+    if mvn is None:
+        return
+    for jar in jars:
+        _run([mvn, "-q", "-B", "dependency:get", f"-Dartifact={jar}", "-Dtransitive=false"])
+    _from_local_repository(jars, scratch)
+
+
+def _run(arguments: list[str]) -> None:
+    done = subprocess.run(  # noqa: S603
+        arguments, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S, check=False
+    )
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise ValueError(f"exit code {done.returncode}: {lines[-1] if lines else 'no output'}")
+
+
+def _how_to_go_on(what: str, missing: list[Jar], directory: Path, failures: list[str]) -> str:
+    names = "\n".join(f"  {jar}  ({jar.file_name}, sha256 {jar.sha256})" for jar in missing)
+    tried = "\n".join(f"  {failure}" for failure in failures) or "  nothing found"
+    return (
+        f"{what} could not be fetched:\n{names}\ntried:\n{tried}\n"
+        f"Without network: copy these files from a machine that has them into {directory}, or set "
+        "TIDELOG_JARS to a directory that holds them, or TIDELOG_MAVEN_URL to a Maven repository "
+        "that you can reach; then run the command again."
+    )

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from tidelog import cli
 from tidelog.config import SECTIONS, Config, Rest
+from tidelog.configsource import MySqlSource
 from tidelog.pipeline import options
 from tidelog.quantities import format_bytes, format_milliseconds
 
@@ -50,10 +51,11 @@ outputs:
 
 def configuration() -> Iterator[str]:
     yield NOTE + CONFIGURATION_HEAD
-    sections: dict[str, type[BaseModel]] = {**SECTIONS, "control.rest": Rest}
-    for name, model in sections.items():
+    sections: list[tuple[str, type[BaseModel]]] = [*SECTIONS.items(), ("control.rest", Rest)]
+    sections.insert(1, ("source", MySqlSource))
+    for name, model in sections:
         several = " (a list)" if name == "outputs" else ""
-        kind = f", kind `{kind_of(model)}`" if "kind" in model.model_fields else ""
+        kind = f", kind {kind_of(model)}" if "kind" in model.model_fields else ""
         yield f"\n## `{name}`{several}{kind}\n\n{(model.__doc__ or '').strip()}\n"
         yield "\n| option | type | default | meaning |\n|---|---|---|---|\n"
         schema = model.model_json_schema()["properties"]
@@ -73,7 +75,8 @@ def configuration() -> Iterator[str]:
 
 
 def kind_of(model: type[BaseModel]) -> str:
-    return str(model.model_json_schema()["properties"]["kind"]["const"])
+    schema = model.model_json_schema()["properties"]["kind"]
+    return " or ".join(f"`{value}`" for value in schema.get("enum") or [schema["const"]])
 
 
 def type_of(option: str, schema: dict[str, Any]) -> str:

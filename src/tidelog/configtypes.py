@@ -1,4 +1,4 @@
-"""Types of configuration values: secret URLs, durations, sizes, paths, table patterns."""
+"""What sections are, and types of values: secret URLs, durations, sizes, paths, table patterns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     GetCoreSchemaHandler,
     ValidationInfo,
@@ -24,6 +26,14 @@ _URI_PASSWORD = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://[^:/?#@]*):.*@", re.DOT
 _KEYWORD_PASSWORD = re.compile(
     r"\b((?:ssl)?password\s*=\s*)('(?:\\.|[^'\\])*'?|[^\s&]*)", re.IGNORECASE
 )
+
+
+class Section(BaseModel):
+    """Base of all sections: immutable, no unknown keys, no input values in messages."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True
+    )
 
 
 class SecretUrl:
@@ -135,4 +145,5 @@ LocalPath = Annotated[Path, AfterValidator(_resolved)]
 Location = Annotated[str, AfterValidator(_location)]
 TablePattern = Annotated[str, AfterValidator(_pattern)]
 PostgresName = Annotated[str, Field(min_length=1, max_length=63)]
+MySqlName = Annotated[str, Field(pattern=r"^[^./\\]{1,64}$")]
 SlotName = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,63}$")]

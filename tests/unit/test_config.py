@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tidelog.config import Config, load_config
+from tidelog.configsource import MySqlSource
 from tidelog.errors import ConfigError
+from tidelog.sources.mysql.urls import parse_url
 
 MINIMAL = """\
 source: {kind: postgres, url: "postgresql://user:${PGPASSWORD}@host:5432/shop"}
@@ -213,3 +215,70 @@ def test_anchors_and_merge_keys_work(tmp_path: Path) -> None:
     config = load(tmp_path, text)
     assert [output.name for output in config.outputs] == ["delta", "second"]
     assert config.outputs[1].path == "s3://lake/b"
+
+
+MYSQL = """\
+source:
+  kind: mysql
+  url: "mysql://user:${PGPASSWORD}@host/shop"
+log: {path: ./data/log}
+"""
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_mysql_and_mariadb_have_options_of_their_own(tmp_path: Path, kind: str) -> None:
+    text = MYSQL.replace("kind: mysql", f"kind: {kind}\n  server_id: 7\n  ssl_ca: ca file.pem")
+    source = load(tmp_path, text.replace("mysql://", f"{kind}://")).source
+    assert isinstance(source, MySqlSource)
+    assert (source.kind, source.watermark_schema, source.watermarks) == (kind, "tidelog", "table")
+    assert source.connector == "tidelog-7"
+    url = parse_url(source.server_url)
+    assert (url.host, url.port, url.password, url.database) == ("host", 3306, "s3cret", "shop")
+    assert (url.ssl_mode, url.ssl_ca) == ("verify-ca", str(tmp_path / "ca file.pem"))
+    assert "s3cret" not in repr(source)
+    assert pickle.loads(pickle.dumps(source)) == source
+
+
+@pytest.mark.parametrize(
+    ("addition", "expected"),
+    [
+        ("slot: a", "tidelog.yaml:4: source.slot: unknown key; 'slot' is an option of kind"),
+        ("serverid: 1", "source.serverid: unknown key; did you mean 'server_id'?"),
+        ("watermarks: message", "4: source.watermarks: expected 'table' or 'gtid', not 'message'"),
+        ("server_id: 0", "source.server_id: must be at least 1, not 0"),
+        ("ssl_cert: a.pem", "source: ssl_cert and ssl_key need each other"),
+        ("ssl_mode: on", "source.ssl_mode: expected 'disabled'"),
+        ("chunk_rows: 5", "4: source.chunk_rows: unknown key; 'chunk_rows' belongs under 'dump'"),
+    ],
+)
+def test_mistake_in_a_mysql_source_is_reported_with_its_line(
+    tmp_path: Path, addition: str, expected: str
+) -> None:
+    assert expected in problem(tmp_path, MYSQL.replace("log:", f"  {addition}\nlog:", 1))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            "kind: mysql",
+            "kind: oracle",
+            "2: source.kind: expected 'postgres', 'mysql' or 'mariadb'",
+        ),
+        ("  kind: mysql\n", "", "tidelog.yaml:1: source.kind: is missing; expected 'postgres'"),
+        ("mysql://user", "postgresql://user", "source.url: expected mysql://user:password@host"),
+        ("host/shop", "ho@st/shop", "source.url: the URL has an @ where none may stand"),
+        ("kind: mysql", "kind: postgres", "source.url: expected postgresql://user:password@host"),
+    ],
+)
+def test_kind_and_url_of_a_source_must_fit(
+    tmp_path: Path, old: str, new: str, expected: str
+) -> None:
+    message = problem(tmp_path, MYSQL.replace(old, new, 1))
+    assert expected in message
+    assert "s3cret" not in message
+
+
+def test_option_of_mysql_in_a_postgres_source_is_named_so(tmp_path: Path) -> None:
+    message = problem(tmp_path, MINIMAL.replace("kind: postgres,", "kind: postgres, server_id: 5,"))
+    assert "source.server_id: unknown key; 'server_id' is an option of kind 'mysql'" in message

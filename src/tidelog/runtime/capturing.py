@@ -38,13 +38,12 @@ from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.storage import LocalStorage
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Resume
-from tidelog.ports import SchemaSeen, StateStore
+from tidelog.ports import RowsUnlogged, SchemaSeen, StateStore
 from tidelog.runtime.channels import Channels
 from tidelog.runtime.key_scope import discard_unused
 from tidelog.runtime.notifying import OnNotification
 from tidelog.runtime.serving import Serving, open_rest
-from tidelog.runtime.sources import open_log_reader, open_source
-from tidelog.sources.postgres.log_reader import PostgresLogReader
+from tidelog.runtime.sources import SourceLog, source_kind
 from tidelog.state.sqlite import SqliteState
 
 logger = logging.getLogger(__name__)
@@ -129,7 +128,8 @@ class Capture:
         path = str(config.log.path)
         log = EventLog.open(path) if EventLog.exists(path) else None
         registry = SchemaStore(path)
-        reader = open_log_reader(config, registry, None if log is None else log.source)
+        kind = source_kind(config)
+        reader = kind.log_reader(registry, None if log is None else log.source)
         identity = reader.identify()
         epoch = keeper.lease.epoch
         writer = EventLogWriter.create(
@@ -142,7 +142,7 @@ class Capture:
         )
         log = EventLog.open(path)
         begin = self._begin(state, reader, writer)
-        parts = open_source(config, registry)
+        parts = kind.parts(registry)
         options = CaptureOptions(
             flush_bytes=config.capture.flush_bytes,
             flush_s=config.capture.flush_ms / 1000,
@@ -170,6 +170,10 @@ class Capture:
             if session is not None:
                 session.on_schema(seen)
 
+        def on_unlogged(seen: RowsUnlogged) -> None:
+            if session is not None:
+                session.on_unlogged(seen)
+
         engine = CaptureEngine(
             reader=reader,
             windows=windows,
@@ -180,6 +184,7 @@ class Capture:
             options=options,
             on_schema=on_schema,
             on_signal=channels.on_signal,
+            on_unlogged=on_unlogged,
         )
 
         def maintain() -> None:
@@ -236,9 +241,7 @@ class Capture:
             raise
         return session
 
-    def _begin(
-        self, state: StateStore, reader: PostgresLogReader, writer: EventLogWriter
-    ) -> Resume:
+    def _begin(self, state: StateStore, reader: SourceLog, writer: EventLogWriter) -> Resume:
         """Where the log goes on; behind a gap, if the user has consented to dump again."""
         try:
             begin = reader.start(writer.resume)

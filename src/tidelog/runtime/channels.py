@@ -45,7 +45,7 @@ class Channels:
         self._append: AppendControl | None = None
         self._notifier = Notifier(
             control.notifications,
-            connector=config.source.slot,
+            connector=config.source.connector,
             file=control.notification_file,
             append_control=self._append_control,
             callbacks=callbacks,

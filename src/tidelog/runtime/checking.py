@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.config import Config
-from tidelog.sources.postgres.preflight import Preflight
+from tidelog.runtime.sources import source_kind
 
 LEVELS = {"ok": "ok", "warn": "warning", "fail": "error"}
 LEAST_FREE_BYTES = 1 << 30
@@ -18,17 +18,6 @@ def check(config: Config) -> list[dict[str, Any]]:
 
     It changes nothing.
     """
-    source = config.source
-    found = Preflight(
-        source.url.reveal(),
-        slot=source.slot,
-        publication=source.publication,
-        tables=source.tables,
-        watermark_schema=source.watermark_schema,
-        strategy=source.watermarks,
-        signal_table=source.signal_table,
-        keys=source.keys,
-    ).check()
     findings = [
         {
             "check": finding.name,
@@ -36,7 +25,7 @@ def check(config: Config) -> list[dict[str, Any]]:
             "message": finding.message,
             "fix": finding.fix,
         }
-        for finding in found
+        for finding in source_kind(config).check()
     ]
     return [*findings, _check_disk(config)]
 

@@ -15,10 +15,10 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableSchema
+from tidelog.ports import Catalogue, ChunkReader
 from tidelog.runtime.asking import send_command
 from tidelog.runtime.piping import session
-from tidelog.sources.postgres.catalogue import PostgresCatalogue
-from tidelog.sources.postgres.chunks import PostgresChunkReader
+from tidelog.runtime.sources import source_kind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,19 +28,14 @@ class _OpenReader:
     """Opens chunk readers on executors; holds the connection string, so it is never shown."""
 
     def __init__(self, config: Config) -> None:
-        source = config.source
-        self._dsn = source.url.reveal()
-        self._path = str(config.log.path)
-        self._schema = source.watermark_schema
-        self._keys = source.keys
+        self._config = config
 
     def __repr__(self) -> str:
         return "OpenReader()"
 
-    def __call__(self) -> PostgresChunkReader:
-        return PostgresChunkReader(
-            self._dsn, SchemaStore(self._path), watermark_schema=self._schema, keys=self._keys
-        )
+    def __call__(self) -> ChunkReader:
+        registry = SchemaStore(str(self._config.log.path))
+        return source_kind(self._config).plain_reader(registry)
 
 
 def verify(config: Config, *, tables: Sequence[str] = (), repair: bool = False) -> dict[str, Any]:
@@ -53,16 +48,13 @@ def verify(config: Config, *, tables: Sequence[str] = (), repair: bool = False) 
     path = str(config.log.path)
     if not EventLog.exists(path):
         raise EventLogError(f"{path} holds no event log; `tidelog run` begins one")
-    source = config.source
-    catalogue = PostgresCatalogue(
-        source.url.reveal(), own_schemas=[source.watermark_schema], keys=source.keys
-    )
+    catalogue = source_kind(config).catalogue()
     spark = session(config)
     log = EventLog.open(path)
     open_reader = _OpenReader(config)
     reports = []
     try:
-        chosen = catalogue.tables(source.tables)
+        chosen = catalogue.tables(config.source.tables)
         for pattern in tables:
             if not any(matches([pattern], table) for table in chosen):
                 raise UsageError(f"no captured table matches {pattern!r}")
@@ -102,9 +94,7 @@ def _delta(spark: SparkSession, location: str) -> DataFrame | None:
         return None
 
 
-def _caught_up(
-    config: Config, log: EventLog, catalogue: PostgresCatalogue, timeout_s: float = 180
-) -> bool:
+def _caught_up(config: Config, log: EventLog, catalogue: Catalogue, timeout_s: float = 180) -> bool:
     """Wait until the pipeline has passed all that the source has committed by now."""
     from tidelog.eventlog.consumers import Consumers
 

@@ -22,8 +22,7 @@ from tidelog.errors import UsageError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.ports import StateStore
-from tidelog.sources.postgres.catalogue import PostgresCatalogue
-from tidelog.sources.postgres.key_texts import key_texts
+from tidelog.runtime.sources import source_kind
 from tidelog.state.sqlite import SqliteState
 
 KEEP_MS = 7 * 86_400_000
@@ -58,12 +57,9 @@ def key_scope(config: Config, tables: Sequence[str]) -> KeyScope:
     Raises:
         UsageError: ``tables`` names none or several, or the table has no key.
     """
-    source = config.source
-    catalogue = PostgresCatalogue(
-        source.url.reveal(), own_schemas=[source.watermark_schema], keys=source.keys
-    )
+    catalogue = source_kind(config).catalogue()
     try:
-        captured = catalogue.tables(source.tables)
+        captured = catalogue.tables(config.source.tables)
         chosen = [table for table in captured if matches(tables, table)]
         if not chosen:
             listed = ", ".join(map(str, captured)) or "none"
@@ -128,7 +124,7 @@ def store_key_file(config: Config, path: Path, tables: Sequence[str]) -> dict[st
         UsageError: the file or its keys can't be used, or ``tables`` is not one table with a key.
     """
     scope = key_scope(config, tables)
-    given = read_key_file(path, key_texts, scope.columns_among)
+    given = read_key_file(path, source_kind(config).key_texts, scope.columns_among)
     columns = given.columns or scope.key
 
     def keys() -> Iterator[Key]:

@@ -15,9 +15,7 @@ from tidelog.errors import TidelogError, UsageError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkReader, ChunkRequest
-from tidelog.runtime.sources import open_source
-from tidelog.sources.postgres.planning import PostgresEstimates
-from tidelog.sources.postgres.schemas import SchemaFinder
+from tidelog.runtime.sources import Estimates, source_kind
 from tidelog.state.sqlite import SqliteState
 
 SAMPLE_CHUNKS = 2  # the second tells the speed better: caches and plans are warm
@@ -78,11 +76,12 @@ def plan(
     }
     asked = {"parallelism": parallelism, "chunk_rows": chunk_rows}
     options.update({name: value for name, value in asked.items() if value is not None})
-    source = open_source(config, _Unnumbered())
-    reader = source.open_reader()
-    estimates = PostgresEstimates(config.source.url.reveal(), SchemaFinder(config.source.keys))
+    source = source_kind(config)
+    reader = source.plain_reader(_Unnumbered())
+    catalogue = source.catalogue()
+    estimates = source.estimates()
     try:
-        chosen = _chosen(source.catalogue.tables(config.source.tables), tables)
+        chosen = _chosen(catalogue.tables(config.source.tables), tables)
         if where is not None and len(chosen) != 1:
             raise UsageError("--where needs exactly one --table")
         planned, refused = [], []
@@ -95,7 +94,7 @@ def plan(
     finally:
         reader.close()
         estimates.close()
-        source.catalogue.close()
+        catalogue.close()
     return {
         "options": options,
         "total": {
@@ -110,7 +109,7 @@ def plan(
 
 def _table(
     reader: ChunkReader,
-    estimates: PostgresEstimates,
+    estimates: Estimates,
     table: TableName,
     where: str | None,
     options: dict[str, int],

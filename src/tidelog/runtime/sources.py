@@ -1,32 +1,71 @@
-"""A source's adapters, as its configuration asks for them."""
+"""A source's adapters, as its configuration asks for them: one `SourceKind` for each kind.
+
+Nothing else of `tidelog.runtime` knows a kind of source. A new one is a module beside
+`tidelog.runtime.sources_postgres` and a line in `_KINDS`; its drivers are imported only for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol, cast
+
+import pyarrow as pa
 
 from tidelog.config import Config
+from tidelog.errors import MissingExtraError
+from tidelog.model.records import Resume
 from tidelog.model.schema import TableName
 from tidelog.ports import (
     BlockingReader,
     Catalogue,
     ChunkReader,
     KeyExtractor,
+    LogReader,
     SchemaRegistry,
     SourceId,
 )
-from tidelog.sources.postgres.blocking import PostgresBlockingReader
-from tidelog.sources.postgres.catalogue import PostgresCatalogue
-from tidelog.sources.postgres.chunks import PostgresChunkReader
-from tidelog.sources.postgres.connect import connect
-from tidelog.sources.postgres.log_reader import PostgresLogReader
-from tidelog.sources.postgres.publication import Publications
-from tidelog.wire.tuples import PgoutputKeys
+from tidelog.sources.findings import Finding
+
+
+class SourceLog(LogReader, Protocol):
+    """A `LogReader` that knows its source's name."""
+
+    def identify(self) -> SourceId:
+        """Which source this is. Raises SourceChangedError if it is not the expected one."""
+        ...
+
+    def start_over(self) -> Resume:
+        """After a GapError, with the user's consent: where the source's log can be read from now;
+        what lies before is given up. `start` follows.
+        """
+        ...
+
+
+class RowsEstimate(Protocol):
+    """``rows`` of a table; ``basis`` says what from."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def basis(self) -> str: ...
+
+
+class Estimates(Protocol):
+    """How many rows a dump will read. Used by one thread. Raises ChunkError."""
+
+    def rows(self, table: TableName, where: str | None) -> RowsEstimate | None:
+        """None if there is no such table."""
+        ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class SourceParts:
-    """The ports of one source.
+    """What a capture needs beside the log's reader.
 
     Attributes:
         catalogue, keys: ports.
@@ -42,71 +81,57 @@ class SourceParts:
     publish: Callable[[], list[TableName]]
 
 
-def open_log_reader(
-    config: Config, registry: SchemaRegistry, expected: SourceId | None
-) -> PostgresLogReader:
-    """The reader of the source's log; ``expected``: which the event log was captured from."""
-    source = config.source
-    return PostgresLogReader(
-        source.url.reveal(),
-        registry,
-        slot=source.slot,
-        publication=source.publication,
-        tables=source.tables,
-        watermark_schema=source.watermark_schema,
-        strategy=source.watermarks,
-        signal_table=source.signal_table,
-        keys=source.keys,
-        expected=expected,
-    )
+class SourceKind(Protocol):
+    """The adapters of one configured source. Connects when one of them is first used.
+
+    What `log_reader` and `parts` return may share state: take those of one capture from one object.
+    """
+
+    def log_reader(self, registry: SchemaRegistry, expected: SourceId | None) -> SourceLog:
+        """The reader of the log; ``expected``: which source the event log was captured from."""
+        ...
+
+    def parts(self, registry: SchemaRegistry) -> SourceParts:
+        """All else of a capture."""
+        ...
+
+    def catalogue(self) -> Catalogue: ...
+
+    def plain_reader(self, registry: SchemaRegistry) -> ChunkReader:
+        """A reader of rows that no log has to be told of: for samples and comparisons."""
+        ...
+
+    def estimates(self) -> Estimates: ...
+
+    def check(self) -> list[Finding]:
+        """What `tidelog check` finds out. Changes nothing, never raises for what it checks."""
+        ...
+
+    @property
+    def key_texts(self) -> Callable[[pa.Array], pa.StringArray]:
+        """Typed values as texts that the source reads as values of a key."""
+        ...
 
 
-def open_source(config: Config, registry: SchemaRegistry) -> SourceParts:
-    """All else of the source. Connects when it is first used."""
-    source = config.source
-    dsn = source.url.reveal()
+# kind → module and class of it; package and pip extra of its driver, None: always installed
+_KINDS: dict[str, tuple[str, str, tuple[str, str] | None]] = {
+    "postgres": ("sources_postgres", "PostgresKind", None),
+    "mysql": ("sources_mysql", "MySqlKind", ("pymysql", "mysql")),
+    "mariadb": ("sources_mysql", "MySqlKind", ("pymysql", "mysql")),
+}
 
-    def open_reader() -> ChunkReader:
-        return PostgresChunkReader(
-            dsn,
-            registry,
-            strategy=source.watermarks,
-            watermark_schema=source.watermark_schema,
-            keys=source.keys,
-            statement_timeout_ms=config.dump.statement_timeout_ms,
-        )
 
-    def open_blocking(tables: Sequence[TableName]) -> BlockingReader:
-        return PostgresBlockingReader(
-            dsn,
-            registry,
-            tables=tables,
-            keys=source.keys,
-            statement_timeout_ms=config.dump.statement_timeout_ms,
-        )
+def source_kind(config: Config) -> SourceKind:
+    """The adapters of the configured source.
 
-    publications = Publications(
-        source.publication,
-        source.tables,
-        source.watermark_schema,
-        strategy=source.watermarks,
-        signal_table=source.signal_table,
-    )
-
-    def publish() -> list[TableName]:
-        with connect(dsn, purpose="publication") as connection:
-            return publications.sync(connection)
-
-    return SourceParts(
-        catalogue=PostgresCatalogue(
-            dsn,
-            own_schemas=[source.watermark_schema],
-            own_tables=[source.signal_table] if source.signal_table else (),
-            keys=source.keys,
-            published_by=publications.names if source.watermarks == "snapshot" else None,
-        ),
-        keys=PgoutputKeys(),
-        open_reader=open_reader,
-        open_blocking=open_blocking,
-        publish=publish,
-    )
+    Raises:
+        MissingExtraError: the kind's driver is not installed.
+    """
+    module_name, class_name, driver = _KINDS[config.source.kind]
+    try:
+        module = import_module(f"tidelog.runtime.{module_name}")
+    except ModuleNotFoundError as error:
+        if driver is None or error.name is None or error.name.split(".")[0] != driver[0]:
+            raise
+        raise MissingExtraError(*driver) from error
+    return cast(SourceKind, getattr(module, class_name)(config))

@@ -1,25 +1,13 @@
-"""What `tidelog check` finds, and how it asks the server."""
+"""How `tidelog check` asks the server."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import psycopg
 
-Level = Literal["ok", "warn", "fail"]
 Connection = psycopg.Connection[tuple[Any, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was checked. ``fix`` is SQL (or a setting) where something must be done."""
-
-    name: str
-    level: Level
-    message: str
-    fix: str = ""
 
 
 def one_row(connection: Connection, query: str, arguments: Sequence[Any] = ()) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tidelog.errors import TidelogError
+from tidelog.sources.findings import Finding, Level
 from tidelog.sources.postgres.connect import (
     connect,
     lsn_text,
@@ -16,13 +17,7 @@ from tidelog.sources.postgres.connect import (
     quote_literal,
     translated,
 )
-from tidelog.sources.postgres.findings import (
-    Connection,
-    Finding,
-    Level,
-    one_row,
-    setting_of,
-)
+from tidelog.sources.postgres.findings import Connection, one_row, setting_of
 from tidelog.sources.postgres.log_reader import MIN_VERSION
 from tidelog.sources.postgres.marks import Strategy
 from tidelog.sources.postgres.preflight_tables import TableChecks

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
+from tidelog.sources.findings import Finding
 from tidelog.sources.postgres.connect import quote_ident
-from tidelog.sources.postgres.findings import Connection, Finding, one_row
+from tidelog.sources.postgres.findings import Connection, one_row
 from tidelog.sources.postgres.publication import (
     SIGNAL_COLUMNS,
     Publications,

@@ -1,0 +1,135 @@
+"""PostgreSQL's adapters; see `tidelog.runtime.sources.SourceKind`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from tidelog.config import Config
+from tidelog.configsource import PostgresSource
+from tidelog.model.schema import TableName
+from tidelog.ports import BlockingReader, ChunkReader, SchemaRegistry, SourceId
+from tidelog.runtime.sources import SourceParts
+from tidelog.sources.findings import Finding
+from tidelog.sources.postgres.blocking import PostgresBlockingReader
+from tidelog.sources.postgres.catalogue import PostgresCatalogue
+from tidelog.sources.postgres.chunks import PostgresChunkReader
+from tidelog.sources.postgres.connect import connect
+from tidelog.sources.postgres.key_texts import key_texts
+from tidelog.sources.postgres.log_reader import PostgresLogReader
+from tidelog.sources.postgres.planning import PostgresEstimates
+from tidelog.sources.postgres.preflight import Preflight
+from tidelog.sources.postgres.publication import Publications
+from tidelog.sources.postgres.schemas import SchemaFinder
+from tidelog.wire.tuples import PgoutputKeys
+
+
+class PostgresKind:
+    """A PostgreSQL database, captured from one replication slot."""
+
+    def __init__(self, config: Config) -> None:
+        assert isinstance(config.source, PostgresSource)
+        self._source = config.source
+        self._dsn = config.source.url.reveal()
+        self._statement_timeout_ms = config.dump.statement_timeout_ms
+
+    def log_reader(self, registry: SchemaRegistry, expected: SourceId | None) -> PostgresLogReader:
+        source = self._source
+        return PostgresLogReader(
+            self._dsn,
+            registry,
+            slot=source.slot,
+            publication=source.publication,
+            tables=source.tables,
+            watermark_schema=source.watermark_schema,
+            strategy=source.watermarks,
+            signal_table=source.signal_table,
+            keys=source.keys,
+            expected=expected,
+        )
+
+    def parts(self, registry: SchemaRegistry) -> SourceParts:
+        source = self._source
+
+        def open_reader() -> ChunkReader:
+            return PostgresChunkReader(
+                self._dsn,
+                registry,
+                strategy=source.watermarks,
+                watermark_schema=source.watermark_schema,
+                keys=source.keys,
+                statement_timeout_ms=self._statement_timeout_ms,
+            )
+
+        def open_blocking(tables: Sequence[TableName]) -> BlockingReader:
+            return PostgresBlockingReader(
+                self._dsn,
+                registry,
+                tables=tables,
+                keys=source.keys,
+                statement_timeout_ms=self._statement_timeout_ms,
+            )
+
+        publications = self._publications()
+
+        def publish() -> list[TableName]:
+            with connect(self._dsn, purpose="publication") as connection:
+                return publications.sync(connection)
+
+        return SourceParts(
+            catalogue=self.catalogue(),
+            keys=PgoutputKeys(),
+            open_reader=open_reader,
+            open_blocking=open_blocking,
+            publish=publish,
+        )
+
+    def catalogue(self) -> PostgresCatalogue:
+        source = self._source
+        return PostgresCatalogue(
+            self._dsn,
+            own_schemas=[source.watermark_schema],
+            own_tables=[source.signal_table] if source.signal_table else (),
+            keys=source.keys,
+            published_by=self._publications().names if source.watermarks == "snapshot" else None,
+        )
+
+    def plain_reader(self, registry: SchemaRegistry) -> ChunkReader:
+        return PostgresChunkReader(
+            self._dsn,
+            registry,
+            watermark_schema=self._source.watermark_schema,
+            keys=self._source.keys,
+            statement_timeout_ms=self._statement_timeout_ms,
+        )
+
+    def estimates(self) -> PostgresEstimates:
+        return PostgresEstimates(self._dsn, SchemaFinder(self._source.keys))
+
+    def check(self) -> list[Finding]:
+        source = self._source
+        return Preflight(
+            self._dsn,
+            slot=source.slot,
+            publication=source.publication,
+            tables=source.tables,
+            watermark_schema=source.watermark_schema,
+            strategy=source.watermarks,
+            signal_table=source.signal_table,
+            keys=source.keys,
+        ).check()
+
+    @property
+    def key_texts(self) -> Callable[[pa.Array], pa.StringArray]:
+        return key_texts
+
+    def _publications(self) -> Publications:
+        source = self._source
+        return Publications(
+            source.publication,
+            source.tables,
+            source.watermark_schema,
+            strategy=source.watermarks,
+            signal_table=source.signal_table,
+        )

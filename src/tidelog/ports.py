@@ -111,6 +111,9 @@ class ChunkRequest:
     where ``key_columns`` names the columns they were taken of and the table's match key is another
     by now, the read raises ChunkVoidError. ``keys`` are of ``key_columns``, in that order; None: of
     `TableSchema.key`.
+
+    ``spread_s``: the source is to be loaded lightly: a reader that can does the work of a range in
+    slices, and rests between them so that all takes about so long. One that can't reads as ever.
     """
 
     table: TableName
@@ -120,6 +123,7 @@ class ChunkRequest:
     keys: tuple[tuple[str | None, ...], ...] | None = None
     where: str | None = None
     key_columns: tuple[str, ...] | None = None
+    spread_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -130,7 +134,7 @@ class ChunkRows:
     xid 0; ``last_key`` is the greatest key read, ``exhausted`` true if no row follows it.
     ``emit_at``: with a strategy that writes no marks, the position in the source's log that all
     transactions visible in ``snapshot`` were committed before: the rows follow the log up to there.
-    None: they wait for the high watermark.
+    None: they wait for the high watermark. ``rested_s``: of the read, to spread it.
     """
 
     schema: TableSchema
@@ -139,6 +143,7 @@ class ChunkRows:
     last_key: tuple[str | None, ...] | None
     exhausted: bool
     emit_at: int | None = None
+    rested_s: float = 0.0
 
 
 class ChunkReader(Protocol):
@@ -203,10 +208,14 @@ class BlockingReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourceLoad:
-    """How hard the source's replication has it now; None where it can't be known."""
+    """How hard the source has it now; None where it can't be known.
+
+    ``commits``: transactions that the source has committed, on a counter that only grows.
+    """
 
     position: int
     replica_lag_s: float | None = None
+    commits: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

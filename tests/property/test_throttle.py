@@ -212,6 +212,7 @@ def test_readers_are_halved_then_pause_and_all_come_back(readers: int, worst: in
         "limited_by": None,
         "parallelism_share": 1.0,
         "pause_ms": 0,
+        "pace": 1.0,
         "reason": "",
     }
 

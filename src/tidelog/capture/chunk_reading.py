@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -98,21 +100,26 @@ class ChunkReading:
                 return
             self._tasks.begin(task, window)
             self._book.note("begun", chunk_id, str(task.table))
+            request = replace(task.request, spread_s=self._throttle.spread_s())
         engine = self._actions.engine
         begun, seconds, rows = 0.0, 0.0, None
         try:
             engine.register(window)
-            reader.write_watermark(window.low_mark)
+            marked_s = _timed(lambda: reader.write_watermark(window.low_mark))
             failpoints.hit("chunk.after_low")
             try:
                 begun = time.monotonic()
-                rows = reader.read(task.request)
+                rows = reader.read(request)
                 seconds = time.monotonic() - begun
                 failpoints.hit("chunk.after_read")
                 with self._lock:
                     self._have_read(task, window, rows)
                 engine.deliver(window, rows)
-                reader.write_watermark(window.high_mark)
+                high_s = _timed(lambda: reader.write_watermark(window.high_mark))
+                if rows.emit_at is None:  # else none was written
+                    with self._lock:
+                        self._throttle.wrote(begun, marked_s)
+                        self._throttle.wrote(time.monotonic(), high_s)
                 failpoints.hit("chunk.after_high")
             finally:
                 reader.release()
@@ -125,9 +132,8 @@ class ChunkReading:
                     self._outcomes.failed(task, error)
         finally:
             with self._lock:
-                self._throttle.read(
-                    time.monotonic(), 0 if rows is None else len(rows.rows), seconds
-                )
+                count, rested_s = (0, 0.0) if rows is None else (len(rows.rows), rows.rested_s)
+                self._throttle.read(time.monotonic(), count, seconds, rested_s)
             self._actions.wake()
 
     def _have_read(self, task: Task, window: Window, rows: ChunkRows) -> None:
@@ -208,6 +214,12 @@ class ChunkReading:
         was voided, and is read again, or it closed before.
         """
         return self._tasks.find(window.chunk_id) is task and task.state != "closing"
+
+
+def _timed(work: Callable[[], None]) -> float:
+    begun = time.monotonic()
+    work()
+    return time.monotonic() - begun
 
 
 def _meta(task: Task, closed: Closed) -> ChunkMeta:

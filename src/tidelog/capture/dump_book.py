@@ -40,7 +40,8 @@ class DumpOptions:
         delay_ms: pause between two chunks.
         parallelism: chunks that are read at once, each over a connection of its own.
         rows_per_second: over all dumps.
-        max_lag_bytes, max_replica_lag_ms, max_select_ms: beyond these the throttle slows down.
+        max_lag_bytes, max_replica_lag_ms, max_select_ms, max_commit_delay_ms: beyond these the
+            throttle slows down.
         buffer_bytes: rows read but not durable yet; no chunk is begun beyond it.
     """
 
@@ -51,6 +52,7 @@ class DumpOptions:
     max_lag_bytes: int = 256 << 20
     max_replica_lag_ms: int = 10_000
     max_select_ms: int = 2_000
+    max_commit_delay_ms: int = 0
     buffer_bytes: int = 256 << 20
 
     @property
@@ -61,6 +63,7 @@ class DumpOptions:
             max_lag_bytes=self.max_lag_bytes,
             max_replica_lag_ms=self.max_replica_lag_ms,
             max_select_ms=self.max_select_ms,
+            max_commit_delay_ms=self.max_commit_delay_ms,
         )
 
 

@@ -211,10 +211,12 @@ class DumpCoordinator:
             self._actions.wake()
             return options
 
-    def observe(self, lag_bytes: int | None, replica_lag_s: float | None) -> None:
+    def observe(
+        self, lag_bytes: int | None, replica_lag_s: float | None, commits: int | None = None
+    ) -> None:
         """How hard the source has it, about once a second, for the throttle."""
         with self._lock:
-            self._throttle.observe(time.monotonic(), lag_bytes, replica_lag_s)
+            self._throttle.observe(time.monotonic(), lag_bytes, replica_lag_s, commits)
 
     def dumps(self) -> list[DumpState]:
         with self._lock:

@@ -215,7 +215,7 @@ class CaptureSession:
             self.engine.prune_journal(self._snapshot_reader.current_snapshot)
             load = self._catalogue.load()
             self._lag_bytes = max(0, load.position - self._reached())
-            self.coordinator.observe(self._lag_bytes, load.replica_lag_s)
+            self.coordinator.observe(self._lag_bytes, load.replica_lag_s, load.commits)
             self._publish_status()
             self._end_if_complete()
         else:

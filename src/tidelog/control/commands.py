@@ -149,6 +149,7 @@ class SetDumpOptions(Command):
     max_lag_bytes: int | None = Field(default=None, ge=0)
     max_replica_lag_ms: int | None = Field(default=None, ge=0)
     max_select_ms: int | None = Field(default=None, ge=0)
+    max_commit_delay_ms: int | None = Field(default=None, ge=0)
 
     @model_validator(mode="after")
     def _changes_something(self) -> SetDumpOptions:

@@ -15,6 +15,7 @@ _UNITS: dict[str, tuple[str, Callable[[str], int]]] = {
     "max_lag": ("max_lag_bytes", parse_bytes),
     "max_replica_lag": ("max_replica_lag_ms", parse_milliseconds),
     "max_select": ("max_select_ms", parse_milliseconds),
+    "max_commit_delay": ("max_commit_delay_ms", parse_milliseconds),
 }
 _UNITS |= {field: (field, read) for field, read in _UNITS.values()}
 _PLAIN = ("chunk_rows", "parallelism", "rows_per_second")

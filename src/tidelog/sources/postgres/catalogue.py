@@ -27,11 +27,13 @@ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p
 ORDER BY 1, 2
 """
 
-# How far the furthest physical standby is behind in replaying; NULL if there is none, or if the
+# What is committed in all databases of the server, which share its cores and disk; and how far the
+# furthest physical standby is behind in replaying; NULL if there is none, or if the
 # user may not see (pg_monitor). One that has caught up on an idle source reports no lag; one that
 # is behind and says nothing (it does so every 10 s, wal_receiver_status_interval) has that much.
-_REPLICA_LAG = """
-SELECT extract(epoch FROM max(greatest(
+_LOAD = """
+SELECT (SELECT sum(xact_commit)::int8 FROM pg_catalog.pg_stat_database),
+  extract(epoch FROM max(greatest(
   coalesce(r.replay_lag, '0'),
   CASE WHEN r.replay_lsn < (CASE WHEN pg_catalog.pg_is_in_recovery()
       THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_lsn() END)
@@ -111,11 +113,12 @@ class PostgresCatalogue:
         return lsn_value(row[0])
 
     def load(self) -> SourceLoad:
-        """The end of the log, and how far behind its replicas are (the furthest)."""
+        """The end of the log, how far behind its replicas are (the furthest), and its commits."""
         with self._lock, translated("asking for the replicas' lag"):
-            row = self._connected().execute(_REPLICA_LAG.encode()).fetchone()
+            row = self._connected().execute(_LOAD.encode()).fetchone()
         assert row is not None
-        return SourceLoad(self.position(), row[0])
+        commits, lag_s = row
+        return SourceLoad(self.position(), lag_s, commits)
 
     def close(self) -> None:
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,13 @@ _BY_INDEX = (
     b"SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; "
     b"SET LOCAL enable_mergejoin = off"
 )
+
+# A chunk that is spread is read in slices of about a millisecond of the server's work.
+SLICE_ROWS = 1_000
+SLICE_BYTES = 256 << 10
+LEAST_SLICE_ROWS = 50
+
+_NOTHING: UInt8s = np.empty(0, dtype=np.uint8)
 
 _UNESCAPED = {
     b"b": b"\b",
@@ -53,14 +61,14 @@ class ChunkSelect:
         # unread range to a read one, and lacks columns, would not show that its key moved.
         key = _bounded_key(request, schema)
         sql = self._sql(connection, schema, key, partitioned)
-        query = sql.range(request.after, request.upto, request.limit_rows, request.where)
-        data, count = self._copy.read(connection.pgconn, query)
+        data, count, rested_s = self._range(connection, request, schema, key, sql)
         chunk = ChunkRows(
             schema=schema,
             rows=_rows(data, schema),
             snapshot=snapshot,
             last_key=_last_key(data, schema, key) if count else None,
             exhausted=count < request.limit_rows,
+            rested_s=rested_s,
         )
         ambiguous = _share_a_key(data, [schema.column_index(name) for name in key], schema)
         if not ambiguous and chunk.last_key is not None and None in chunk.last_key:
@@ -73,6 +81,41 @@ class ChunkSelect:
                 "NULLS NOT DISTINCT"
             )
         return chunk
+
+    def _range(
+        self,
+        connection: psycopg.Connection[tuple[Any, ...]],
+        request: ChunkRequest,
+        schema: TableSchema,
+        key: tuple[str, ...],
+        sql: ChunkSql,
+    ) -> tuple[UInt8s, int, float]:
+        """COPY's text, the number of rows, and how long it rested between slices.
+
+        Slices are statements of one transaction, under its snapshot: together they are the rows of
+        one statement. Where two rows may share a key, they would not be: there is but one slice.
+        """
+        spread = request.spread_s > 0 and not _may_hold_null(
+            schema, [schema.column_index(name) for name in key]
+        )
+        data, count, rested_s, after = _NOTHING, 0, 0.0, request.after
+        limit = min(SLICE_ROWS, request.limit_rows) if spread else request.limit_rows
+        begun = time.monotonic()
+        while True:
+            query = sql.range(after, request.upto, limit, request.where)
+            data, rows = self._copy.read(connection.pgconn, query, len(data))
+            count += rows
+            if rows < limit or count == request.limit_rows:
+                return data, count, rested_s
+            after = _last_key(data, schema, key)
+            due = request.spread_s * count / request.limit_rows - (time.monotonic() - begun)
+            if due > 0:
+                time.sleep(due)
+                rested_s += due
+            by_bytes = SLICE_BYTES * count // len(data)
+            limit = min(
+                max(LEAST_SLICE_ROWS, min(SLICE_ROWS, by_bytes)), request.limit_rows - count
+            )
 
     def boundary(
         self,
@@ -155,7 +198,7 @@ def _bounded_key(request: ChunkRequest, schema: TableSchema) -> tuple[str, ...]:
 
 def _share_a_key(data: UInt8s, places: Sequence[int], schema: TableSchema) -> bool:
     """Do two rows in key order have one key, in a key that may hold NULL? No other key can."""
-    if not any(schema.columns[place].nullable for place in places):
+    if not _may_hold_null(schema, places):
         return False
     text = data.tobytes()
     before: list[bytes] = []
@@ -167,6 +210,10 @@ def _share_a_key(data: UInt8s, places: Sequence[int], schema: TableSchema) -> bo
                 return True
             before = key
     return False
+
+
+def _may_hold_null(schema: TableSchema, places: Sequence[int]) -> bool:
+    return any(schema.columns[place].nullable for place in places)
 
 
 def _rows(data: UInt8s, schema: TableSchema) -> LogBatch:

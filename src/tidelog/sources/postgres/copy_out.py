@@ -24,8 +24,9 @@ class CopyReader:
         self._buffer: UInt8s = np.empty(buffer_bytes, dtype=np.uint8)
         self._functions = libpq.find_functions()
 
-    def read(self, pgconn: pq.abc.PGconn, query: str) -> tuple[UInt8s, int]:
-        """The bytes, valid until the next `read`, and the number of rows.
+    def read(self, pgconn: pq.abc.PGconn, query: str, keep: int = 0) -> tuple[UInt8s, int]:
+        """The bytes, valid until the next `read`, and the number of rows. The first ``keep`` bytes
+        of what the last `read` gave stand before them.
 
         Raises psycopg's error for what the server says. ``query`` is a single statement: the
         extended protocol refuses more, so a condition can't smuggle in a second one.
@@ -33,20 +34,21 @@ class CopyReader:
         result = pgconn.exec_params(query.encode(), [])
         if result.status != pq.ExecStatus.COPY_OUT:
             raise _error(pgconn, result)
-        if len(self._buffer) > self._initial_bytes:
+        if not keep and len(self._buffer) > self._initial_bytes:
             self._buffer = np.empty(self._initial_bytes, dtype=np.uint8)
-        used, rows = self._drain(pgconn)
+        used, rows = self._drain(pgconn, keep)
         while (last := pgconn.get_result()) is not None:
             if last.status == pq.ExecStatus.FATAL_ERROR:
                 raise _error(pgconn, last)
         return self._buffer[:used], rows
 
-    def _drain(self, pgconn: pq.abc.PGconn) -> tuple[int, int]:
+    def _drain(self, pgconn: pq.abc.PGconn, keep: int) -> tuple[int, int]:
         functions = self._functions
         address = pgconn.pgconn_ptr  # type: ignore[attr-defined]
         if functions is None or address is None:
-            return self._drain_plainly(pgconn)
+            return self._drain_plainly(pgconn, keep)
         state: Int64s = np.zeros(libpq.STATE_SIZE, dtype=np.int64)
+        state[libpq.BYTES] = keep
         while True:
             outcome = libpq.drain_copy(
                 functions.get_copy_data, functions.free_memory, address, self._buffer, state
@@ -55,8 +57,8 @@ class CopyReader:
                 return int(state[libpq.BYTES]), int(state[libpq.MESSAGES])
             self._grow(int(state[libpq.BYTES]), int(state[libpq.PENDING_LENGTH]))
 
-    def _drain_plainly(self, pgconn: pq.abc.PGconn) -> tuple[int, int]:
-        used = rows = 0
+    def _drain_plainly(self, pgconn: pq.abc.PGconn, keep: int) -> tuple[int, int]:
+        used, rows = keep, 0
         for row in _rows(pgconn):
             if used + len(row) > len(self._buffer):
                 self._grow(used, len(row))

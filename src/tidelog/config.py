@@ -10,12 +10,10 @@ import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
@@ -26,98 +24,20 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from tidelog.configfile import MarkedData, read_yaml
+from tidelog.configsource import SOURCES, MySqlSource, PostgresSource
 from tidelog.configtypes import (
     Bytes,
     Duration,
     LocalPath,
     Location,
     Milliseconds,
-    PostgresName,
-    SecretUrl,
-    SlotName,
+    Section,
     TablePattern,
     base_directory,
 )
 from tidelog.errors import ConfigError
 
 # ---------------------------------------------------------------- models
-
-
-class Section(BaseModel):
-    """Base of all sections: immutable, no unknown keys, no input values in messages."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True
-    )
-
-
-class Source(Section):
-    """The database that is captured."""
-
-    kind: Literal["postgres"] = Field(description="The kind of database.")
-    url: SecretUrl = Field(
-        description="Connection URL or `key=value` string as libpq reads it. The role needs "
-        "`REPLICATION` and `SELECT` on the tables. The password is never printed.",
-        examples=["postgresql://tidelog:${PGPASSWORD}@db:5432/shop"],
-    )
-    tables: list[TablePattern] = Field(
-        default=["*.*"],
-        min_length=1,
-        description="Tables to capture, as `namespace.table` with `*` for any text. System tables "
-        "and Tidelog's own never match.",
-        examples=[["public.*", "billing.invoices"]],
-    )
-    snapshot: Literal["initial", "initial_only", "no_data", "when_needed", "always"] = Field(
-        default="initial",
-        description="What is dumped at start. `initial`: the first start dumps every captured "
-        "table. `initial_only`: the same, then capture ends. `no_data`: nothing; dump later with "
-        "`tidelog dump`. `when_needed`: as `initial`, and again when the source can no longer give "
-        "what was missed. `always`: every start dumps every table.",
-    )
-    snapshot_mode: Literal["incremental", "blocking"] = Field(
-        default="incremental",
-        description="How the dump at start reads: `incremental` in chunks beside the log; "
-        "`blocking` all tables under one snapshot while the log waits.",
-    )
-    watermarks: Literal["table", "message", "snapshot"] = Field(
-        default="table",
-        description="How a chunk is placed in the log. `table`: marks in a one-row table. "
-        "`message`: marks as logical messages, no table. `snapshot`: nothing is written to the "
-        "source at all; also on a standby of PostgreSQL 16 or later.",
-    )
-    signal_table: str | None = Field(
-        default=None,
-        pattern=r"^[^.]+\.[^.]+$",
-        description="Table with the columns `id`, `type`, `data` whose inserted rows are commands, "
-        "as Debezium's `signal.data.collection`. It must exist; it is published with the others.",
-        examples=["public.tidelog_signal"],
-    )
-    keys: dict[TablePattern, list[str]] = Field(
-        default={},
-        description="For tables without a primary key: columns of a unique, not null key to dump "
-        "and match rows by.",
-        examples=[{"public.audit": ["event_id"]}],
-    )
-    slot: SlotName = Field(
-        default="tidelog",
-        description="Replication slot; created at the first start. One slot for each event log.",
-    )
-    publication: PostgresName = Field(
-        default="tidelog", description="Publication; created and kept in step with `tables`."
-    )
-    watermark_schema: PostgresName = Field(
-        default="tidelog",
-        description="Schema of the one-row table `watermark` that dumps write their marks to.",
-    )
-
-    @field_validator("url")
-    @classmethod
-    def _url_of_postgres(cls, url: SecretUrl) -> SecretUrl:
-        text = url.reveal()
-        scheme = text.split("://")[0] if "://" in text else ""
-        if scheme not in ("postgresql", "postgres") and "=" not in text:
-            raise ValueError("expected postgresql://user:password@host:port/database")
-        return url
 
 
 class Log(Section):
@@ -359,6 +279,8 @@ class DeltaOutput(Section):
     )
 
 
+Source = Annotated[PostgresSource | MySqlSource, Field(discriminator="kind")]
+
 # Validated like a section of the file, so that default paths are resolved too.
 _EMPTY: Any = {}
 
@@ -366,7 +288,7 @@ _EMPTY: Any = {}
 class Config(Section):
     """All of ``tidelog.yaml``."""
 
-    source: Source
+    source: Source = Field(description="The database that is captured; `kind` decides its options.")
     log: Log
     state: State = Field(default=_EMPTY)
     capture: Capture = Field(default=_EMPTY)
@@ -418,7 +340,7 @@ def parse_config(text: str, file_name: str, base: Path, environ: Mapping[str, st
         return Config.model_validate(marked.data, context={"base": base})
     except ValidationError as error:
         problems = [
-            (marked.line(details["loc"]), _explain(details, marked)) for details in error.errors()
+            (marked.line(_place(details)), _explain(details, marked)) for details in error.errors()
         ]
     raise ConfigError("\n".join(f"{file_name}:{line}: {text}" for line, text in sorted(problems)))
 
@@ -446,10 +368,14 @@ _EXPLANATIONS = {
 
 def _explain(details: ErrorDetails, marked: MarkedData) -> str:
     """One problem as text. Values are shown only where they can't be secret."""
-    location, context = details["loc"], details.get("ctx", {})
+    location, context = _place(details), details.get("ctx", {})
     name = _dotted(location)
     if details["type"] == "extra_forbidden":
-        return f"{name}: unknown key{_did_you_mean(location)}"
+        return f"{name}: unknown key{_did_you_mean(details['loc'])}"
+    if details["type"] == "union_tag_invalid":
+        return f"{name}: expected {_kinds()}, not {context['tag']!r}"
+    if details["type"] == "union_tag_not_found":
+        return f"{name}.kind: is missing; expected {_kinds()}"
     if details["type"] == "value_error":
         explanation = str(context["error"])
     elif details["type"] in _EXPLANATIONS:
@@ -463,6 +389,21 @@ def _explain(details: ErrorDetails, marked: MarkedData) -> str:
     return f"{name}: {explanation}" if name else explanation
 
 
+def _place(details: ErrorDetails) -> tuple[str | int, ...]:
+    """Where in the file: pydantic puts a source's kind behind ``source``."""
+    location = details["loc"]
+    if details["type"] == "union_tag_invalid":
+        return (*location, "kind")
+    if len(location) > 1 and location[0] == "source" and location[1] in SOURCES:
+        return ("source", *location[2:])
+    return location
+
+
+def _kinds() -> str:
+    *first, last = (repr(kind) for kind in SOURCES)
+    return f"{', '.join(first)} or {last}"
+
+
 def _dotted(location: tuple[str | int, ...]) -> str:
     text = ""
     for part in location:
@@ -471,7 +412,12 @@ def _dotted(location: tuple[str | int, ...]) -> str:
 
 
 def _did_you_mean(location: tuple[str | int, ...]) -> str:
+    """``location`` as pydantic gives it, with the source's kind."""
     section, unknown = _section_at(location[:-1]), str(location[-1])
+    if section in SOURCES.values():
+        for kind, model in SOURCES.items():
+            if unknown in model.model_fields:
+                return f"; {unknown!r} is an option of kind {kind!r}"
     near = difflib.get_close_matches(unknown, section.model_fields, n=1, cutoff=0.6)
     if near:
         return f"; did you mean {near[0]!r}?"
@@ -482,7 +428,7 @@ def _did_you_mean(location: tuple[str | int, ...]) -> str:
 
 
 SECTIONS: dict[str, type[Section]] = {
-    "source": Source,
+    "source": PostgresSource,
     "log": Log,
     "state": State,
     "capture": Capture,
@@ -494,4 +440,8 @@ SECTIONS: dict[str, type[Section]] = {
 
 
 def _section_at(location: tuple[str | int, ...]) -> type[Section]:
-    return SECTIONS[str(location[0])] if location else Config
+    if not location:
+        return Config
+    if location[0] == "source" and len(location) > 1:
+        return SOURCES[str(location[1])]
+    return SECTIONS[str(location[0])]

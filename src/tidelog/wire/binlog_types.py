@@ -1,8 +1,8 @@
 """Column types of MySQL and MariaDB as the binlog's table map shows them.
 
-Formats: MySQL internals, "Table_map_event" (``libbinlogevents/include/rows_event.h``), its table of
-type codes and metadata; MariaDB knowledge base, "TABLE_MAP_EVENT". `Column.type_id` is the type code
-with ENUM and SET resolved out of STRING (their "real type"); `Column.type_mod` holds
+Formats: MySQL internals, "Table_map_event" (``libbinlogevents/include/rows_event.h``), its
+table of type codes and metadata; MariaDB knowledge base, "TABLE_MAP_EVENT". `Column.type_id` is the
+type code with ENUM and SET resolved out of STRING (their "real type"); `Column.type_mod` holds
 
 ======  ==============================================================================
 bits    meaning
@@ -82,10 +82,11 @@ _BLOB_LENGTHS = {
     "tinytext": 1, "text": 2, "mediumtext": 3, "longtext": 4,
     "tinyblob": 1, "blob": 2, "mediumblob": 3, "longblob": 4,
 }  # fmt: skip
-_GEOMETRIES = frozenset(
-    "geometry point linestring polygon multipoint multilinestring multipolygon geometrycollection "
-    "geomcollection".split()
-)
+_GEOMETRY_NAMES = (
+    "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon",
+    "geomcollection",
+)  # fmt: skip
+_GEOMETRIES = frozenset({*_GEOMETRY_NAMES, "geometrycollection"})
 # MariaDB's types of a fixed number of bytes: Type_handler_fbt.
 _FIXED_BYTES = {"uuid": 16, "inet6": 16, "inet4": 4}
 _OLD_TEMPORAL = re.compile(r"/\* *(5\.5 binary format|mariadb-5\.3) *\*/")
@@ -109,6 +110,7 @@ def metadata(column: Column) -> int:
 
 
 def is_unsigned(column: Column) -> bool:
+    """Is it an unsigned number?"""
     return bool(column.type_mod & _UNSIGNED)
 
 
@@ -118,17 +120,15 @@ def labels(column: Column) -> tuple[str, ...]:
 
 
 def labels_of_text(column_type: str) -> tuple[str, ...]:
-    """The members in ``enum('a','it''s')``. The server doubles quotes; a backslash stands for
-    itself there (``append_unescaped`` is used by SHOW CREATE TABLE, not by COLUMN_TYPE).
-    """
+    """The members in ``enum('a','it''s')``. A quote inside is doubled."""
     inside = column_type[column_type.index("(") + 1 : column_type.rindex(")")]
     found = re.findall(r"'((?:[^']|'')*)'", inside)
     return tuple(label.replace("''", "'") for label in found)
 
 
 def resolve(type_code: int, meta: int) -> tuple[int, int]:
-    """(type id, metadata) of a table map's type code: the real type of ENUM and SET columns, VARCHAR
-    for the VAR_STRING of old servers.
+    """(type id, metadata) of a table map's type code: the real type of ENUM and SET columns,
+    VARCHAR for the VAR_STRING of old servers.
     """
     if type_code == STRING and meta >> 8 in (ENUM, SET):
         return meta >> 8, meta
@@ -274,7 +274,9 @@ def column_of_map(
     logical = "bytes" if is_bytes else "text"
     if code in _INTEGER_OF_CODE:
         kind = _INTEGER_OF_CODE[code]
-        return Column(name, code, flag, kind + sign, _INTEGERS[kind][1 + unsigned], nullable)
+        _, signed, unsigned_logical = _INTEGERS[kind]
+        number = unsigned_logical if unsigned else signed
+        return Column(name, code, flag, kind + sign, number, nullable)
     if code == YEAR:
         return Column(name, YEAR, 0, "year", "int16", nullable)
     if code == NEWDECIMAL:
@@ -325,12 +327,6 @@ def column_of_map(
         text = f"{'binary' if is_bytes else 'char'}({string_bytes(meta) // width})"
         return Column(name, STRING, meta | charset, text, logical, nullable)
     raise UnknownTypeError(f"column {name}: Tidelog does not know the binlog's type {type_code}")
-
-
-_GEOMETRY_NAMES = (
-    "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon",
-    "geomcollection",
-)  # fmt: skip
 
 
 def _numbers(column_type: str) -> tuple[int, ...]:

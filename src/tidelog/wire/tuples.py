@@ -171,7 +171,7 @@ def copy_text_rows(data: bytes | UInt8s, relation_id: int, schema_id: int, ncols
     used = int(offsets[-1])
     # Only many NULLs leave so much room that it is worth a copy to give it back.
     payload = payload[:used] if used > capacity * 3 // 4 else payload[:used].copy()
-    return _dump_batch(Kind.DUMP_ROW, schema_id, offsets, payload)
+    return dump_batch(Kind.DUMP_ROW, schema_id, offsets, payload)
 
 
 def absent_rows(
@@ -210,7 +210,7 @@ def absent_rows(
     np.cumsum([len(payload) for payload in payloads], out=offsets[1:])
     if offsets[-1] > _MAX_PAYLOAD_BYTES:
         raise ChunkError(f"{schema.table}: {len(payloads)} keys are more than a segment can hold")
-    return _dump_batch(
+    return dump_batch(
         Kind.ABSENT,
         schema.schema_id,
         offsets.astype(np.int32),
@@ -218,7 +218,8 @@ def absent_rows(
     )
 
 
-def _dump_batch(kind: Kind, schema_id: int, offsets: Int32s, payload: UInt8s) -> LogBatch:
+def dump_batch(kind: Kind, schema_id: int, offsets: Int32s, payload: UInt8s) -> LogBatch:
+    """Records of one kind with position, ordinal, xid and commit_ts 0."""
     count = len(offsets) - 1
     return LogBatch(
         kind=np.full(count, kind, dtype=np.uint8),

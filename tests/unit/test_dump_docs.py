@@ -17,7 +17,8 @@ from tidelog import cli
 from tidelog.capture.throttle import Limit
 from tidelog.capture.windows import VoidReason
 from tidelog.cli import asking
-from tidelog.config import Dump, Source
+from tidelog.config import Dump
+from tidelog.configsource import PostgresSource
 from tidelog.control.option_texts import parse_options
 from tidelog.quantities import format_bytes, format_milliseconds
 
@@ -74,13 +75,13 @@ def table_under(heading: str, page: str = OPERATE) -> list[list[str]]:
 
 def test_every_mode_at_start_is_in_the_table() -> None:
     said = {row[0].split("`")[1] for row in table_under("**At start**")[1:]}
-    assert said == set(get_args(Source.model_fields["snapshot"].annotation))
+    assert said == set(get_args(PostgresSource.model_fields["snapshot"].annotation))
 
 
 def test_every_strategy_is_in_the_table() -> None:
     heads = table_under("`source.watermarks` chooses")[0][1:]
     said = {head.split("`")[1] for head in heads}
-    assert said == set(get_args(Source.model_fields["watermarks"].annotation))
+    assert said == set(get_args(PostgresSource.model_fields["watermarks"].annotation))
 
 
 def test_options_of_set_have_the_defaults_that_the_page_says() -> None:

@@ -23,9 +23,9 @@ from tidelog.model.schema import TableSchema
 from tidelog.pipeline.options import SourceOptions
 from tidelog.pipeline.shaping import key_struct, timestamps
 from tidelog.wire.decode import decode
+from tidelog.wire.source_blocks import source_block
 
 UNAVAILABLE = "__debezium_unavailable_value"
-_CONNECTORS = {"postgres": "postgresql"}
 _ESCAPES = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 
 
@@ -175,26 +175,24 @@ def _source(
     kinds = records.column("kind").to_numpy()
     dumped = (kinds == Kind.DUMP_ROW) | (kinds == Kind.ABSENT)
     snapshot = pa.array(["false", "incremental"]).take(pa.array(dumped.astype(np.int8)))
+    block = source_block(log.source, schema.table, records)
     fixed = {
         "version": _version(),
-        "connector": _CONNECTORS.get(log.source.kind, log.source.kind),
+        "connector": block.connector,
         "name": "tidelog",
-        "db": log.source.database,
-        "schema": schema.table.namespace,
-        "table": schema.table.name,
+        **block.same,
     }
-    return [
+    pieces: list[str | pa.Array] = [
         ',"source":' + json.dumps(fixed, ensure_ascii=False, separators=(",", ":"))[:-1],
         ',"ts_ms":',
         _milliseconds(commit_ts),
         ',"snapshot":"',
         snapshot,
-        '","txId":',
-        records.column("xid").cast(pa.string()),
-        ',"lsn":',
-        records.column("position").cast(pa.string()),
-        "}",
+        '"',
     ]
+    for name, texts in block.own.items():
+        pieces += [f',"{name}":', texts]
+    return [*pieces, "}"]
 
 
 def _milliseconds(microseconds: pa.Array) -> pa.Array:

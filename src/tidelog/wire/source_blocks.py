@@ -1,0 +1,89 @@
+"""The block ``source`` of Debezium's envelope, as the connector of each kind of source fills it.
+
+What is the same for all connectors (``version``, ``name``, ``ts_ms``, ``snapshot``) is not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.model.schema import TableName
+from tidelog.ports import SourceId
+from tidelog.wire.binlog_position import OFFSET_BITS
+
+_FILE_DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class SourceBlock:
+    """Fields of ``n`` records of one table.
+
+    Attributes:
+        connector: what Debezium calls it.
+        same: fields that are alike for all records, as JSON values.
+        own: each record's, string[n] of JSON texts.
+    """
+
+    connector: str
+    same: dict[str, Any]
+    own: dict[str, pa.StringArray]
+
+
+def source_block(source: SourceId, table: TableName, records: pa.RecordBatch) -> SourceBlock:
+    """What says of ``records``, all of ``table``, where they came from."""
+    return _BLOCKS.get(source.kind, _other)(source, table, records)
+
+
+def _postgres(source: SourceId, table: TableName, records: pa.RecordBatch) -> SourceBlock:
+    same = {"db": source.database, "schema": table.namespace, "table": table.name}
+    own = {"txId": _digits(records, "xid"), "lsn": _digits(records, "position")}
+    return SourceBlock("postgresql", same, own)
+
+
+def _binlog(source: SourceId, table: TableName, records: pa.RecordBatch) -> SourceBlock:
+    """``file`` and ``pos`` are where the transaction begins, ``row`` counts in the transaction.
+
+    What is not captured is as Debezium's snapshots have it: ``server_id`` 0, the others null.
+    """
+    same = {
+        "db": table.namespace,
+        "table": table.name,
+        "server_id": 0,
+        "gtid": None,
+        "thread": None,
+        "query": None,
+    }
+    position = records.column("position")
+    number = pc.shift_right(position, OFFSET_BITS)
+    offset = pc.subtract(position, pc.shift_left(number, OFFSET_BITS))
+    name = pc.utf8_lpad(number.cast(pa.string()), _FILE_DIGITS, "0")
+    return SourceBlock(
+        source.kind,
+        same,
+        {
+            "file": pc.binary_join_element_wise('"binlog.', name, '"', ""),
+            "pos": offset.cast(pa.string()),
+            "row": _digits(records, "ordinal"),
+        },
+    )
+
+
+def _other(source: SourceId, table: TableName, records: pa.RecordBatch) -> SourceBlock:
+    same = {"db": source.database, "schema": table.namespace, "table": table.name}
+    return SourceBlock(source.kind, same, {"position": _digits(records, "position")})
+
+
+def _digits(records: pa.RecordBatch, name: str) -> pa.StringArray:
+    return records.column(name).cast(pa.string())
+
+
+_BLOCKS: dict[str, Callable[[SourceId, TableName, pa.RecordBatch], SourceBlock]] = {
+    "postgres": _postgres,
+    "mysql": _binlog,
+    "mariadb": _binlog,
+}

@@ -1,0 +1,60 @@
+"""What the envelope says of where a record came from, as Debezium's connectors spell it."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from tidelog.model.schema import TableName
+from tidelog.ports import SourceId
+from tidelog.wire.binlog_position import pack
+from tidelog.wire.source_blocks import SourceBlock, source_block
+
+ORDERS = TableName("shop", "orders")
+
+
+def block_of(kind: str, positions: list[int]) -> SourceBlock:
+    n = len(positions)
+    records = pa.record_batch(
+        {
+            "position": pa.array(positions, pa.int64()),
+            "ordinal": pa.array(range(n), pa.int64()),
+            "xid": pa.array(positions, pa.int64()),
+        }
+    )
+    return source_block(SourceId(kind, "system", "db"), ORDERS, records)
+
+
+def values(block: SourceBlock, record: int) -> dict[str, object]:
+    return block.same | {
+        name: json.loads(texts[record].as_py()) for name, texts in block.own.items()
+    }
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_binlog_record_has_file_and_offset_and_no_schema(kind: str) -> None:
+    block = block_of(kind, [pack(7, 4), pack(1_234_567, (1 << 39) - 1)])
+    assert block.connector == kind
+    assert values(block, 0) == {
+        "db": "shop",
+        "table": "orders",
+        "server_id": 0,
+        "gtid": None,
+        "file": "binlog.000007",
+        "pos": 4,
+        "row": 0,
+        "thread": None,
+        "query": None,
+    }
+    assert values(block, 1)["file"] == "binlog.1234567"
+    assert values(block, 1)["pos"] == (1 << 39) - 1
+
+
+def test_postgres_record_has_lsn_and_schema() -> None:
+    block = block_of("postgres", [1001])
+    assert block.connector == "postgresql"
+    assert values(block, 0) == {
+        "db": "db", "schema": "shop", "table": "orders", "txId": 1001, "lsn": 1001,
+    }  # fmt: skip

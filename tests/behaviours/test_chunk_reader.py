@@ -259,3 +259,54 @@ def test_missing_privilege_is_refused_and_named(source: Source) -> None:
     finally:
         reader.close()
         source.sql.execute("DROP ROLE nobody_reads")
+
+
+def test_a_read_that_is_spread_gives_the_rows_of_one_snapshot(source: Source) -> None:
+    source.sql.execute("INSERT INTO t SELECT g, 'old' FROM generate_series(101, 3500) g")
+    chunk = source.read(ChunkRequest(T, limit_rows=10_000))
+    at_once = source.rows(chunk)
+    assert chunk.rested_s == 0.0
+    changing = threading.Event()
+
+    def change() -> None:
+        with psycopg.connect(source.dsn, autocommit=True) as sql:
+            changing.set()
+            sql.execute("UPDATE t SET v = 'new' WHERE id > 2000")
+
+    thread = threading.Timer(0.1, change)
+    thread.start()
+    chunk = source.chunks.read(ChunkRequest(T, limit_rows=3_400, spread_s=1.0))
+    assert changing.is_set()
+    source.chunks.release()
+    thread.join()
+    assert source.rows(chunk) == at_once[:3_400]
+    assert (chunk.last_key, chunk.exhausted) == (("3400",), False)
+    assert 0.3 < chunk.rested_s <= 1.0
+    rest = source.read(ChunkRequest(T, after=chunk.last_key, spread_s=1.0))
+    assert (source.ids(rest)[0], rest.exhausted, rest.rested_s) == ("3401", True, 0.0)
+
+
+def test_rows_wider_than_a_slice_are_read_when_spread(source: Source) -> None:
+    source.sql.execute(
+        "INSERT INTO t SELECT g, repeat('x', 20000) FROM generate_series(101, 900) g"
+    )
+    at_once = source.read(ChunkRequest(T))
+    spread = source.read(ChunkRequest(T, limit_rows=900, spread_s=0.05))
+    assert source.rows(spread) == source.rows(at_once)
+    assert len(spread.rows) == 900
+
+
+def test_rows_that_share_a_key_are_found_when_spread(source: Source) -> None:
+    """A slice that begins behind a key would leave out the other row of that key."""
+    source.sql.execute("CREATE TABLE n (a int, b text, UNIQUE (a))")
+    source.sql.execute("INSERT INTO n SELECT g, 'b' FROM generate_series(1, 999) g")
+    source.sql.execute("INSERT INTO n VALUES (NULL, 'first'), (NULL, 'second')")
+    chunks = PostgresChunkReader(
+        source.dsn, source.schemas, strategy=source.strategy, keys={"public.n": ["a"]}
+    )
+    try:
+        with pytest.raises(ChunkRefusedError, match="share a key"):
+            chunks.read(ChunkRequest(TableName("public", "n"), spread_s=0.2))
+    finally:
+        chunks.release()
+        chunks.close()

@@ -95,10 +95,7 @@ class Installation:
             found = shutil.which(name)
             if found is not None:
                 return Path(found)
-        raise UsageError(
-            f"{names[0]} is not on this machine: apt-get install mariadb-client (it reads from "
-            "MySQL servers too)"
-        )
+        raise UsageError(f"{names[0]} is not on this machine: apt-get install mariadb-client")
 
 
 def mysql(version: str, account: pwd.struct_passwd | None) -> Installation:
@@ -152,6 +149,27 @@ def mariadb(version: str, account: pwd.struct_passwd | None) -> Installation:
         base.with_name(base.name + ".derived"),
     )
     return _with_version(installation)
+
+
+def binlog_program(found: Installation) -> Path:
+    """A ``mysqlbinlog`` that reads from servers of ``found``'s flavour.
+
+    MariaDB's, which is what Debian has, refuses MySQL 8: it asks for the server's version and takes
+    only first digits that it knows. Its ``--raw`` copies bytes, whatever the version. So for MySQL
+    it is copied with another question of the same length in its place.
+    """
+    program = found.program("mariadb-binlog", "mysqlbinlog")
+    if found.flavour == "mariadb" or b"mariadb" not in program.read_bytes().lower():
+        return program
+    patched = found.cache / "mysqlbinlog"
+    if not patched.exists():
+        content = program.read_bytes().replace(b"SELECT VERSION()\0", b"SELECT '5.7.99' \0")
+        found.cache.mkdir(parents=True, exist_ok=True)
+        scratch = patched.with_name(f".mysqlbinlog-{os.getpid()}")
+        scratch.write_bytes(content)
+        scratch.chmod(0o755)
+        scratch.replace(patched)
+    return patched
 
 
 def _with_version(found: Installation) -> Installation:

@@ -34,6 +34,7 @@ LIMITS = (  # name of the limit, the observed value beside it, what people call 
     ("max_lag_bytes", "lag_bytes", "log lag"),
     ("max_replica_lag_ms", "replica_lag_ms", "replica lag"),
     ("max_select_ms", "select_ms", "SELECT time"),
+    ("max_commit_delay_ms", "commit_delay_ms", "commit delay"),
 )
 
 
@@ -170,8 +171,11 @@ def _decision(decision: Mapping[str, Any]) -> Text:
         return Text("throttle: nothing is beyond its limit", style="green")
     text = Text(f"throttle: {decision.get('reason') or limited_by}", style="yellow")
     share, pause_ms = decision.get("parallelism_share", 1.0), decision.get("pause_ms", 0)
+    pace = decision.get("pace", 1.0)
     if share < 1:
         text.append(f" → {share:.0%} of the readers")
+    if pace < 1:
+        text.append(f" → SELECTs work {pace:.0%} of the time")
     if pause_ms:
         text.append(f" → a pause of {brief_span(pause_ms)} between chunks")
     return text

@@ -11,7 +11,7 @@ from tidelog.errors import UsageError
 
 def test_options_have_units_and_can_be_off() -> None:
     texts = ["chunk_rows=500", "delay=1.5s", "max_lag=64MiB", "max_replica_lag=10s"]
-    texts += ["max_select=off", "rows_per_second=off", "parallelism=4"]
+    texts += ["max_select=off", "rows_per_second=off", "parallelism=4", "max_commit_delay=5ms"]
     assert parse_options(texts) == SetDumpOptions(
         chunk_rows=500,
         delay_ms=1500,
@@ -20,6 +20,7 @@ def test_options_have_units_and_can_be_off() -> None:
         max_select_ms=0,
         rows_per_second=0,
         parallelism=4,
+        max_commit_delay_ms=5,
     )
     assert parse_options(["delay_ms=7", "max_lag_bytes=5"]) == SetDumpOptions(
         delay_ms=7, max_lag_bytes=5

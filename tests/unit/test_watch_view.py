@@ -44,9 +44,12 @@ def status(**changes: Any) -> dict[str, Any]:
         "throttle": {
             "settings": {
                 "delay_ms": 0, "rows_per_second": 0, "max_lag_bytes": 256 << 20,
-                "max_replica_lag_ms": 10_000, "max_select_ms": 2_000,
+                "max_replica_lag_ms": 10_000, "max_select_ms": 2_000, "max_commit_delay_ms": 5,
             },
-            "observed": {"lag_bytes": 3 << 20, "replica_lag_ms": None, "select_ms": 120},
+            "observed": {
+                "lag_bytes": 3 << 20, "replica_lag_ms": None, "select_ms": 120,
+                "commit_delay_ms": 1.3,
+            },
             "decision": {
                 "limited_by": None, "parallelism_share": 1.0, "pause_ms": 0, "reason": "",
             },
@@ -87,7 +90,7 @@ def test_a_frame_shows_log_readers_windows_dumps_and_events() -> None:
     text = text_of(frame([status()], NOW_MS, width=120))
     for expected in (
         "leader db-host:77", "epoch 3", "position 123,456", "behind the source 3MiB",
-        "readers 2 busy of 4", "chunk 10,000 rows", "log lag", "3MiB/256MiB", "120ms/2s",
+        "readers 2 busy of 4", "chunk 10,000 rows", "log lag", "3MiB/256MiB", "120ms/2s", "1ms/5ms",
         "nothing is beyond its limit", "1,000,000", "40%", "321 superseded", "voided",
         "waits for high", "−321",
     ):  # fmt: skip
@@ -99,13 +102,14 @@ def test_the_throttle_s_decision_is_told_with_its_reason() -> None:
     limited = status()
     limited["throttle"]["decision"] = {
         "limited_by": "replica_lag", "parallelism_share": 0.25, "pause_ms": 1600,
-        "reason": "a replica of the source is further behind than max_replica_lag_ms",
+        "pace": 0.5, "reason": "a replica of the source is further behind than max_replica_lag_ms",
     }  # fmt: skip
     for picture in (frame([limited], NOW_MS), summary(limited)):
         text = text_of(picture, 160)
         assert "a replica of the source is further behind" in text
         assert "25% of the readers" in text
         assert "a pause of 1.6s" in text
+        assert "SELECTs work 50% of the time" in text
         assert "2 busy of 1 (parallelism 4)" in text, text
 
 

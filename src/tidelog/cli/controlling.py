@@ -51,7 +51,7 @@ def set_options(
         typer.Argument(
             metavar="NAME=VALUE...",
             help="chunk_rows, parallelism, rows_per_second, delay (50ms), max_lag (64MiB), "
-            "max_replica_lag (10s), max_select (2s); off is 0.",
+            "max_replica_lag (10s), max_select (2s), max_commit_delay (5ms); off is 0.",
         ),
     ],
     timeout: Wait = 10.0,

@@ -1,0 +1,115 @@
+"""A dump beside others' transactions: where their commits wait it works less, and yet ends."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tidelog import runtime
+from tidelog.config import Config, parse_config
+from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions
+
+pytestmark = pytest.mark.integration
+
+ROWS = 60_000
+
+
+@pytest.fixture
+def config(database: str, tmp_path: Path) -> Iterator[Config]:
+    """A capture that runs over one table."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id bigint PRIMARY KEY, note text)")
+        connection.execute(
+            f"INSERT INTO t SELECT n, 'note ' || n FROM generate_series(1, {ROWS}) n"
+        )
+        connection.execute("CREATE TABLE others (id int PRIMARY KEY)")
+    text = (
+        f"source: {{kind: postgres, url: {json.dumps(database)}, snapshot: no_data}}\n"
+        "log: {path: ./log}\nstate: {url: 'sqlite:///state.db'}\n"
+        "dump: {chunk_rows: 200, parallelism: 2, rows_per_second: 3000, max_commit_delay_ms: 5}\n"
+    )
+    found = parse_config(text, "tidelog.yaml", tmp_path, {})
+    stop = threading.Event()
+    capture = threading.Thread(target=lambda: runtime.capture(found, stop_event=stop))
+    capture.start()
+    try:
+        yield found
+    finally:
+        stop.set()
+        capture.join(30)
+
+
+@contextmanager
+def repeated(work: Callable[[psycopg.Connection[Any]], None], dsn: str) -> Iterator[None]:
+    stop = threading.Event()
+
+    def run() -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            while not stop.is_set():
+                work(connection)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def commit(connection: psycopg.Connection[Any]) -> None:
+    connection.execute("INSERT INTO others VALUES (1) ON CONFLICT DO NOTHING")
+    time.sleep(0.002)
+
+
+def hold_up(connection: psycopg.Connection[Any]) -> None:
+    """Commits of marks wait, as on a source that is short of something."""
+    with connection.transaction():
+        connection.execute("SELECT FROM tidelog.watermark FOR UPDATE")
+        time.sleep(0.1)
+    time.sleep(0.01)
+
+
+def decided(config: Config, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The throttle's document, once it is as ``wanted``."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        throttle = runtime.status(config).get("throttle")
+        if throttle is not None and wanted(throttle):
+            found: dict[str, Any] = throttle
+            return found
+        time.sleep(0.1)
+    raise AssertionError(runtime.status(config))
+
+
+def test_a_dump_works_less_while_commits_wait_and_goes_on_when_they_do_not(
+    config: Config, database: str
+) -> None:
+    runtime.send_command(
+        config, ExecuteSnapshot(dump_id="gentle", tables=("public.t",)), timeout_s=30
+    )
+    with repeated(commit, database):
+        decided(config, lambda t: t["observed"]["commit_delay_ms"] is not None)
+        with repeated(hold_up, database):
+            throttle = decided(
+                config,
+                lambda t: (
+                    t["decision"]["limited_by"] == "commit_delay" and t["decision"]["pace"] < 0.5
+                ),
+            )
+            assert throttle["decision"]["parallelism_share"] == 0.5
+            assert throttle["observed"]["commit_delay_ms"] > 5
+        runtime.send_command(config, SetDumpOptions(max_commit_delay_ms=50), timeout_s=30)
+        decided(config, lambda t: t["decision"]["pace"] == 1.0)
+    runtime.send_command(config, SetDumpOptions(rows_per_second=0), timeout_s=30)
+    report = runtime.dump_wait(config, "gentle", timeout_s=60)
+    assert report["status"] == "completed"
+    assert report["tables"][0]["rows_read"] == ROWS

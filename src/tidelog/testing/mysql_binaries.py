@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Literal
 
 from tidelog.errors import TidelogError, UsageError
-from tidelog.maven import Jar, cache_directory, fetch
+from tidelog.maven import Jar, fetch
 from tidelog.testing.unprivileged import traversable
 
 Flavour = Literal["mysql", "mariadb"]
@@ -207,7 +207,7 @@ def _which(name: str) -> Path | None:
 
 def _cache(account: pwd.struct_passwd | None) -> Path:
     """A directory that ``account`` can enter, for servers and their templates."""
-    wanted = cache_directory().parent / "servers"
+    wanted = Path.home() / ".cache" / "tidelog" / "servers"
     wanted.mkdir(parents=True, exist_ok=True)
     if account is None or traversable(wanted, account):
         return wanted
@@ -229,7 +229,9 @@ def _unpacked(name: str, jar: Jar, account: pwd.struct_passwd | None) -> Path:
             if "mysql-Linux-amd64.tar.gz" in content.namelist():
                 inner = io.BytesIO(content.read("mysql-Linux-amd64.tar.gz"))
                 with tarfile.open(fileobj=inner) as tar:
-                    tar.extractall(work, filter="data")
+                    # As `filter="data"`, which the Python 3.11 of Debian 12 does not have yet.
+                    tar.extraction_filter = getattr(tarfile, "data_filter", None)
+                    tar.extractall(work)  # noqa: S202 (pinned by its SHA-256)
                 root = work
             else:
                 content.extractall(work)  # noqa: S202 (pinned by its SHA-256)

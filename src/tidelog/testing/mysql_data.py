@@ -6,6 +6,7 @@ Making one takes seconds; a copy of the template takes a tenth of one.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import pwd
 import shutil
@@ -48,7 +49,8 @@ def create(found: Installation, account: pwd.struct_passwd | None, target: Path)
 
 
 def _template(found: Installation, account: pwd.struct_passwd | None) -> Path:
-    template = found.cache / f"data-{found.version}"
+    recipe = hashlib.sha256(repr((_ACCOUNTS, _REDO_LOG_SIZE)).encode()).hexdigest()[:8]
+    template = found.cache / f"data-{found.version}-{recipe}"
     if template.exists():
         return template
     found.cache.mkdir(parents=True, exist_ok=True)

@@ -156,7 +156,6 @@ class MySqlProcess:
                 raise TidelogError(f"{self.flavour} did not start:\n{self.log_tail()}")
             self.port = 0
         self._port_is_fixed = True
-        self._watch()
         atexit.register(self.close)
         if new and self.primary is not None:
             self._follow(self.primary)
@@ -264,9 +263,11 @@ class MySqlProcess:
             start_new_session=True,
             **rights,
         )
+        self._watch()
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
+                self._unwatch()
                 self._process = None
                 return False
             if self.socket.exists():

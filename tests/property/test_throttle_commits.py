@@ -36,14 +36,14 @@ class Source:
         for _ in range(count):
             share = self.throttle.parallelism(self.readers)
             pace = self.throttle.to_json()["decision"]["pace"]
-            for _ in range(10):
-                self.now += 0.1
+            for _ in range(20):
+                self.now += 0.05
                 self.throttle.begun(self.now)
                 for _mark in ("low", "high"):
                     took = CALM_S + self.delay_s * pace * share / self.readers
                     self.throttle.wrote(self.now, took)
                 self.throttle.read(self.now, 100, 0.02)
-            self.commits += self.others_a_second + 40
+            self.commits += self.others_a_second + 80
             self.throttle.observe(self.now, 0, None, self.commits)
             self.paces.append(pace)
         return self

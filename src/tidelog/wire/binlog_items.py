@@ -118,7 +118,7 @@ class GtidsSeen:
 
     def text(self, index: int) -> str:
         """As the server writes it: ``uuid[:tag]:number`` or ``domain-server-number``."""
-        return self.sources[self.source[index]].text(int(self.number[index]))
+        return self.sources[int(self.source[index])].text(int(self.number[index]))
 
 
 @dataclass(frozen=True, slots=True)

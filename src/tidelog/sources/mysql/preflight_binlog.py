@@ -1,0 +1,196 @@
+"""What `tidelog check` finds out about the binlog."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pymysql
+
+from tidelog.sources.findings import Finding
+from tidelog.sources.mysql.connect import Connection
+
+if TYPE_CHECKING:
+    from tidelog.sources.mysql.preflight import Examined
+
+RETENTION_LEAST_S = 86_400
+
+_TO_GTIDS = (
+    "SET GLOBAL enforce_gtid_consistency = ON; SET GLOBAL gtid_mode = OFF_PERMISSIVE; "
+    "SET GLOBAL gtid_mode = ON_PERMISSIVE; SET GLOBAL gtid_mode = ON;"
+    "  -- and in the server's configuration"
+)
+
+
+def binlog_checks() -> list[Callable[[Examined], Iterator[Finding]]]:
+    """In the order in which they depend on each other."""
+    return [_log_bin, _rows, _row_metadata, _retention, _server_id, _gtids, _commit_order]
+
+
+def log_end(connection: Connection, *, mysql: bool) -> dict[str, object]:
+    """The row of SHOW MASTER STATUS, which has another name since MySQL 8.4; {} if there is none.
+
+    Raises PyMySQL's errors, also where the account may not ask.
+    """
+    modern = mysql and connection.version >= (8, 2)
+    rows = connection.named("SHOW BINARY LOG STATUS" if modern else "SHOW MASTER STATUS")
+    return rows[0] if rows else {}
+
+
+def _log_bin(examined: Examined) -> Iterator[Finding]:
+    if not examined.on("log_bin"):
+        fix = "log_bin = binlog  # in the server's configuration, section mysqld; then restart it"
+        yield Finding("log_bin", "fail", "the server writes no binlog", fix)
+        return
+    yield Finding("log_bin", "ok", "the server writes a binlog")
+    try:
+        status = log_end(examined.connection, mysql=examined.mysql)
+    except pymysql.MySQLError:
+        return  # the missing privilege has a finding of its own
+    for option in ("Binlog_Do_DB", "Binlog_Ignore_DB"):
+        if status.get(option):
+            text = f"{option.lower()} is set ({status[option]}): changes may be missing in the log"
+            fix = f"take {option.lower()} out of the server's configuration, then restart it"
+            yield Finding("log filter", "fail", text, fix)
+
+
+def _rows(examined: Examined) -> Iterator[Finding]:
+    """Changes must be in the log as rows; whole ones are better."""
+    variables = examined.variables
+    form = variables.get("binlog_format", "ROW")
+    if form == "ROW":
+        yield Finding("binlog_format", "ok", "binlog_format is ROW")
+    else:
+        fix = (
+            "SET GLOBAL binlog_format = 'ROW';  -- and in the server's configuration; sessions "
+            "that are open keep theirs until they connect anew"
+        )
+        yield Finding("binlog_format", "fail", f"binlog_format is {form}", fix)
+    image = variables.get("binlog_row_image", "FULL").upper()
+    if image in ("FULL", "FULL_NODUP"):
+        yield Finding("row image", "ok", f"binlog_row_image is {image}")
+    else:
+        text = f"binlog_row_image is {image}: records lack columns, whose rows are read again"
+        fix = "SET GLOBAL binlog_row_image = 'FULL';  -- and in the server's configuration"
+        yield Finding("row image", "warn", text, fix)
+    if "PARTIAL_JSON" in variables.get("binlog_row_value_options", "").upper():
+        text = "binlog_row_value_options is PARTIAL_JSON: updates hold a part of a JSON document"
+        if image == "FULL":
+            yield Finding("partial JSON", "ok", f"{text}, which is put into the old one")
+        else:
+            fix = "SET GLOBAL binlog_row_value_options = '';  -- or binlog_row_image = 'FULL'"
+            yield Finding("partial JSON", "warn", f"{text}, and the old one is missing", fix)
+
+
+def _row_metadata(examined: Examined) -> Iterator[Finding]:
+    found = examined.variables.get("binlog_row_metadata")
+    if found == "FULL":
+        yield Finding("row metadata", "ok", "binlog_row_metadata is FULL")
+        return
+    text = (
+        "the server logs no names of columns: a table altered while capture is down may need "
+        "`tidelog schema`"
+    )
+    fix = "upgrade to MySQL 8.0.1 or MariaDB 10.5"
+    if found is not None:
+        text = f"binlog_row_metadata is {found}: {text.removeprefix('the server logs ')}"
+        fix = "SET GLOBAL binlog_row_metadata = 'FULL';  -- and in the server's configuration"
+    yield Finding("row metadata", "warn", text, fix)
+
+
+def _retention(examined: Examined) -> Iterator[Finding]:
+    variables = examined.variables
+    seconds = float(variables.get("binlog_expire_logs_seconds", 0) or 0)
+    days = float(variables.get("expire_logs_days", 0) or 0)
+    kept = seconds or days * 86_400
+    variable = "binlog_expire_logs_seconds"
+    if variable not in variables:
+        variable = "expire_logs_days"
+    # MySQL 8.0.29 and later can leave the seconds set and purge nothing.
+    if not kept or variables.get("binlog_expire_logs_auto_purge", "ON").upper() == "OFF":
+        yield Finding("retention", "ok", "binlogs are kept until they are purged by hand")
+    elif kept < RETENTION_LEAST_S:
+        fix = f"SET GLOBAL {variable} = {7 if variable.endswith('days') else 604_800};"
+        text = f"binlogs are purged after {kept / 3600:.1f} h: a capture down for longer loses data"
+        yield Finding("retention", "warn", text, f"{fix}  -- and in the server's configuration")
+    else:
+        text = f"binlogs are kept for {kept / 86_400:.1f} days"
+        yield Finding("retention", "ok", text)
+    total = int(variables.get("max_binlog_total_size", 0) or 0)
+    if total:
+        text = f"binlogs are purged beyond {total / 2**20:,.0f} MiB (max_binlog_total_size)"
+        fix = "let it hold the changes of at least the longest time that capture may be down"
+        yield Finding("retention size", "warn", text, fix)
+
+
+def _server_id(examined: Examined) -> Iterator[Finding]:
+    """No two readers of a binlog may have the same id."""
+    ours = examined.server_id
+    theirs = int(examined.variables.get("server_id", 0) or 0)
+    if theirs == 0:
+        fix = "SET GLOBAL server_id = 1;  -- and in the server's configuration"
+        yield Finding("server id", "fail", "server_id is 0: the server serves no replica", fix)
+        return
+    if theirs == ours:
+        fix = "another number in source.server_id"
+        yield Finding("server id", "fail", f"{ours} is the server's own id", fix)
+        return
+    connection = examined.connection
+    modern = examined.mysql and connection.version >= (8, 0, 22)
+    try:
+        replicas = connection.named("SHOW REPLICAS" if modern else "SHOW SLAVE HOSTS")
+    except pymysql.MySQLError:
+        text = f"{ours} is not the server's own; other replicas' ids may not be seen"
+        yield Finding("server id", "ok", text)
+        return
+    ids = {
+        int(value) for row in replicas for name, value in row.items() if name.lower() == "server_id"
+    }
+    if ours in ids:
+        text = f"a replica with the id {ours} is connected; the server lets only one be"
+        fix = "another number in source.server_id, unless the replica is this capture, running"
+        yield Finding("server id", "warn", text, fix)
+    else:
+        yield Finding("server id", "ok", f"no other has the id {ours}")
+
+
+def _gtids(examined: Examined) -> Iterator[Finding]:
+    if not examined.mysql:
+        text = f"MariaDB's are always on; gtid_domain_id is {examined.variables['gtid_domain_id']}"
+        yield Finding("GTID", "ok", text)
+        return
+    mode = examined.variables.get("gtid_mode", "OFF").upper()
+    if mode == "ON":
+        yield Finding("GTID", "ok", "gtid_mode is ON")
+    elif examined.strategy == "gtid":
+        text = f"gtid_mode is {mode}, and source.watermarks: gtid needs it"
+        yield Finding("GTID", "fail", text, _TO_GTIDS)
+    else:
+        text = (
+            f"gtid_mode is {mode}: a server restored from a copy, or one that took over, can't be "
+            "told from the one that was captured"
+        )
+        yield Finding("GTID", "warn", text, _TO_GTIDS)
+
+
+def _commit_order(examined: Examined) -> Iterator[Finding]:
+    """What stands in the binlog before a mark must be visible once the mark is committed."""
+    if examined.mysql:
+        if examined.on("binlog_order_commits"):
+            text = "transactions become visible in the binlog's order"
+            yield Finding("commit order", "ok", text)
+        else:
+            text = "binlog_order_commits is OFF: a dump may miss transactions that were logged"
+            fix = "SET GLOBAL binlog_order_commits = ON;  -- and in the server's configuration"
+            yield Finding("commit order", "fail", text, fix)
+        return
+    yield Finding("commit order", "ok", "MariaDB commits in the binlog's order")
+    variables = examined.variables
+    waits = variables.get("rpl_semi_sync_master_wait_point", "AFTER_COMMIT").upper()
+    if examined.on("rpl_semi_sync_master_enabled") and waits == "AFTER_SYNC":
+        text = (
+            "semi-sync waits AFTER_SYNC: transactions may be in the binlog and not visible for as "
+            "long as a replica does not answer; dumps wait for them"
+        )
+        fix = "SET GLOBAL rpl_semi_sync_master_wait_point = 'AFTER_COMMIT';  -- avoids the wait"
+        yield Finding("semi-sync", "warn" if examined.strategy == "gtid" else "ok", text, fix)

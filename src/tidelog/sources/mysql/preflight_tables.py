@@ -1,0 +1,166 @@
+"""What `tidelog check` finds out about tables: those to capture, and the signal table."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pymysql
+
+from tidelog.model.patterns import matches
+from tidelog.model.schema import TableName
+from tidelog.sources.findings import Finding
+from tidelog.sources.mysql.connect import quote_name
+from tidelog.sources.mysql.failures import number_of, words
+from tidelog.sources.mysql.grants import Grants
+
+if TYPE_CHECKING:
+    from tidelog.sources.mysql.preflight import Examined
+
+SYSTEM_DATABASES = ("mysql", "information_schema", "performance_schema", "sys")
+SIGNAL_COLUMNS = {"id", "type", "data"}
+TRANSACTIONAL = ("InnoDB", "ROCKSDB", "TokuDB")
+
+_TABLES = (
+    "SELECT table_schema, table_name, engine FROM information_schema.tables "
+    "WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') AND table_schema NOT IN %s "
+    "ORDER BY 1, 2"
+)
+_UNIQUE = (
+    "SELECT table_schema, table_name, index_name, column_name, nullable "
+    "FROM information_schema.statistics WHERE non_unique = 0 AND table_schema NOT IN %s "
+    "ORDER BY seq_in_index"
+)
+_CASCADES = (
+    "SELECT constraint_schema, table_name, constraint_name, delete_rule, update_rule "
+    "FROM information_schema.referential_constraints ORDER BY 1, 2, 3"
+)
+_SILENT_RULES = ("CASCADE", "SET NULL", "SET DEFAULT")
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    name: TableName
+    engine: str | None
+    unique: dict[str, dict[str, bool]]  # index → its columns: may they be NULL?
+
+
+def table_checks() -> list[Callable[[Examined], Iterator[Finding]]]:
+    """In the order in which they depend on each other."""
+    return [_signal_table, _tables, _foreign_keys]
+
+
+def _signal_table(examined: Examined) -> Iterator[Finding]:
+    if examined.signal_table is None:
+        return
+    table = TableName.parse(examined.signal_table)
+    rows = examined.connection.rows(
+        "SELECT lower(column_name) FROM information_schema.columns "
+        "WHERE table_schema = %s AND table_name = %s",
+        (table.namespace, table.name),
+    )
+    if {str(row[0]) for row in rows} >= SIGNAL_COLUMNS:
+        yield Finding("signal table", "ok", f"{table} is there")
+        return
+    fix = (
+        f"CREATE TABLE {quote_name(table.namespace, table.name)} (id varchar(42) PRIMARY KEY, "
+        "type varchar(32) NOT NULL, data varchar(2048));"
+    )
+    yield Finding("signal table", "fail", f"{table} does not exist, or lacks columns", fix)
+
+
+def _tables(examined: Examined) -> Iterator[Finding]:
+    """Can each captured table be read, and be dumped?"""
+    captured = _captured(examined)
+    if not captured:
+        text = f"no table matches {', '.join(examined.tables)}, of those that the account may see"
+        grants = Grants.of(examined.connection)
+        fix = f"correct source.tables, create the tables, or {grants.statement(['SELECT'])}"
+        yield Finding("tables", "warn", text, fix)
+        return
+    yield Finding("tables", "ok", f"{len(captured)} tables match")
+    for table in captured:
+        yield from _table(examined, table)
+
+
+def _table(examined: Examined, table: _Table) -> Iterator[Finding]:
+    name = f"table {table.name}"
+    quoted = quote_name(table.name.namespace, table.name.name)
+    try:
+        examined.connection.rows(f"SELECT * FROM {quoted} LIMIT 0")  # noqa: S608 - quoted
+    except pymysql.MySQLError as error:
+        grants = Grants.of(examined.connection)
+        fix = grants.statement(["SELECT"], table.name.namespace, table.name.name)
+        reason = words(number_of(error), str(error.args[-1]))
+        denied = number_of(error) in (1142, 1143)
+        yield Finding(name, "fail", f"can't be read: {reason}", fix if denied else "")
+    if table.engine not in TRANSACTIONAL:
+        text = (
+            f"its engine {table.engine} has no transactions: a dump beside writes may show rows "
+            "that the log has not, and the other way round"
+        )
+        yield Finding(name, "warn", text, f"ALTER TABLE {quoted} ENGINE = InnoDB;")
+    wanted = next(
+        (columns for pattern, columns in examined.keys.items() if matches([pattern], table.name)),
+        None,
+    )
+    if "PRIMARY" in table.unique:
+        return
+    if wanted is None:
+        fix = f"ALTER TABLE {quoted} ADD PRIMARY KEY (...);  -- or name a unique key: source.keys"
+        text = "no primary key: changes are captured, dumps refused"
+        yield Finding(name, "warn", text, fix)
+        return
+    listed = ", ".join(quote_name(column) for column in wanted)
+    fitting = [columns for columns in table.unique.values() if set(columns) == set(wanted)]
+    if not fitting:
+        text = "the key in source.keys is not unique: rows with the same key overwrite another"
+        yield Finding(name, "fail", text, f"ALTER TABLE {quoted} ADD UNIQUE KEY ({listed});")
+    elif all(any(nullable.values()) for nullable in fitting):
+        text = (
+            "the key in source.keys may hold NULL in several rows, which can't be told apart: its "
+            "dump is refused then"
+        )
+        yield Finding(name, "warn", text, f"make {listed} NOT NULL")
+
+
+def _foreign_keys(examined: Examined) -> Iterator[Finding]:
+    """InnoDB carries them out below the binlog: what they change stands nowhere in it."""
+    captured = {table.name for table in _captured(examined)}
+    for schema, table, constraint, on_delete, on_update in examined.connection.rows(_CASCADES):
+        name = TableName(str(schema), str(table))
+        rules = [
+            f"ON {event} {rule}"
+            for event, rule in (("DELETE", on_delete), ("UPDATE", on_update))
+            if rule in _SILENT_RULES
+        ]
+        if not rules or name not in captured:
+            continue
+        text = f"{constraint} ({', '.join(rules)}) changes rows without a trace in the binlog"
+        if examined.cascades == "accept":
+            text += "; source.cascades accepts it: dump the table again now and then"
+            yield Finding(f"table {name}", "warn", text)
+            continue
+        fix = (
+            f"ALTER TABLE {quote_name(name.namespace, name.name)} DROP FOREIGN KEY "
+            f"{quote_name(str(constraint))};  -- add it without {' and '.join(rules)}, leave the "
+            "table out of source.tables, or set source.cascades: accept"
+        )
+        yield Finding(f"table {name}", "fail", text, fix)
+
+
+def _captured(examined: Examined) -> list[_Table]:
+    connection = examined.connection
+    hidden = (*SYSTEM_DATABASES, examined.watermark_schema)
+    unique: dict[TableName, dict[str, dict[str, bool]]] = defaultdict(lambda: defaultdict(dict))
+    for schema, table, index, column, nullable in connection.rows(_UNIQUE, (hidden,)):
+        columns = unique[TableName(str(schema), str(table))][str(index)]
+        columns[str(column)] = nullable == "YES"
+    found = []
+    for schema, table, engine in connection.rows(_TABLES, (hidden,)):
+        name = TableName(str(schema), str(table))
+        if matches(examined.tables, name) and str(name) != examined.signal_table:
+            found.append(_Table(name, engine, unique.get(name, {})))
+    return found

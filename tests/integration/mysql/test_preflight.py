@@ -1,0 +1,307 @@
+"""`check` names what is wrong with a MySQL or MariaDB server, with the SQL that mends it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tidelog.sources.findings import Finding
+from tidelog.sources.mysql.grants import Grants
+from tidelog.sources.mysql.preflight import MySqlPreflight
+from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
+from tidelog.wire.flavor import Flavor
+
+pytestmark = pytest.mark.integration
+
+OUR_ID = 54_321
+
+
+def check(server: MySqlFamilyServer, database: str, **options: Any) -> list[Finding]:
+    options = {
+        "server_id": OUR_ID,
+        "kind": Flavor(server.flavour),
+        "tables": [f"{database}.*"],
+    } | options
+    url = options.pop("url", server.url)
+    return MySqlPreflight(url, **options).check()
+
+
+def faults(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.name: finding for finding in findings if finding.level != "ok"}
+
+
+@contextmanager
+def setting(server: MySqlFamilyServer, name: str, value: Any) -> Iterator[None]:
+    """The server's global variable has the value inside."""
+    ((before,),) = server.execute(f"SELECT @@GLOBAL.{name}")
+    server.execute(f"SET GLOBAL {name} = %s", arguments=(value,))
+    try:
+        yield
+    finally:
+        server.execute(f"SET GLOBAL {name} = %s", arguments=(before,))
+
+
+def test_sound_source_has_no_failure(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str
+) -> None:
+    mysql_family.execute("CREATE TABLE t (id int PRIMARY KEY)", mysql_family_database)
+    with setting(mysql_family, "binlog_row_metadata", "FULL"):
+        for strategy in ("table", "gtid"):
+            findings = check(mysql_family, mysql_family_database, strategy=strategy)
+            assert faults(findings) == {}
+            assert {finding.name for finding in findings} >= {
+                "connection", "version", "log_bin", "binlog_format", "row image", "row metadata",
+                "retention", "server id", "GTID", "commit order", "sessions", "time zone",
+                "charset", "clock", "replication", "tables",
+            }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "name", "level", "message"),
+    [
+        ("binlog_format", "MIXED", "binlog_format", "fail", "binlog_format is MIXED"),
+        ("binlog_row_image", "MINIMAL", "row image", "warn", "records lack columns"),
+        ("binlog_row_metadata", "MINIMAL", "row metadata", "warn", "no names of columns"),
+    ],
+)
+def test_setting_that_keeps_rows_out_of_the_log_is_named(
+    mysql_family: MySqlFamilyServer,
+    mysql_family_database: str,
+    variable: str,
+    value: str,
+    name: str,
+    level: str,
+    message: str,
+) -> None:
+    with setting(mysql_family, variable, value):
+        found = faults(check(mysql_family, mysql_family_database))[name]
+        assert found.level == level
+        assert message in found.message
+        statement, _, _ = found.fix.partition(";")
+        mysql_family.execute(statement)
+        assert name not in faults(check(mysql_family, mysql_family_database))
+
+
+def test_short_retention_is_named(
+    mysql_server: MySqlServer, mysql_database: str, mariadb_server: MariaDbServer
+) -> None:
+    for server, value in ((mysql_server, 3600), (mariadb_server, 7200)):
+        with setting(server, "binlog_expire_logs_seconds", value):
+            found = faults(check(server, mysql_database))["retention"]
+            assert f"purged after {value / 3600:.1f} h" in found.message
+            assert "SET GLOBAL binlog_expire_logs_seconds = 604800;" in found.fix
+
+
+def test_settings_of_mysql_alone_are_named(mysql_server: MySqlServer, mysql_database: str) -> None:
+    with setting(mysql_server, "binlog_order_commits", 0):
+        found = faults(check(mysql_server, mysql_database))["commit order"]
+        assert (found.level, found.fix[:38]) == ("fail", "SET GLOBAL binlog_order_commits = ON; ")
+    with setting(mysql_server, "binlog_row_value_options", "PARTIAL_JSON"):
+        assert "partial JSON" not in faults(check(mysql_server, mysql_database))
+        with setting(mysql_server, "binlog_row_image", "MINIMAL"):
+            assert faults(check(mysql_server, mysql_database))["partial JSON"].level == "warn"
+
+
+def test_mysql_without_gtids_is_refused_only_for_gtid_watermarks(
+    mysql_server: MySqlServer, mysql_database: str
+) -> None:
+    mysql_server.execute("SET GLOBAL gtid_mode = ON_PERMISSIVE")
+    try:
+        assert faults(check(mysql_server, mysql_database))["GTID"].level == "warn"
+        found = faults(check(mysql_server, mysql_database, strategy="gtid"))["GTID"]
+        assert found.level == "fail"
+    finally:
+        mysql_server.execute("SET GLOBAL gtid_mode = ON")
+    assert "SET GLOBAL gtid_mode = ON;" in found.fix
+
+
+def test_server_id_that_is_taken_is_named(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str
+) -> None:
+    ((own,),) = mysql_family.execute("SELECT @@server_id")
+    found = faults(check(mysql_family, mysql_family_database, server_id=own))["server id"]
+    assert (found.level, found.fix) == ("fail", "another number in source.server_id")
+    with type(mysql_family).replica_of(mysql_family, {"server_id": OUR_ID}):
+        found = _until_named(mysql_family, mysql_family_database, "server id")
+    assert (found.level, "is connected" in found.message) == ("warn", True)
+
+
+def _until_named(server: MySqlFamilyServer, database: str, name: str) -> Finding:
+    deadline = time.monotonic() + 20
+    while name not in (found := faults(check(server, database))):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    return found[name]
+
+
+def test_kind_that_the_server_is_not_is_named(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str
+) -> None:
+    other = Flavor.MARIADB if mysql_family.flavour == "mysql" else Flavor.MYSQL
+    found = faults(check(mysql_family, mysql_family_database, kind=other))["kind"]
+    assert (found.level, found.fix) == ("fail", f"source.kind: {mysql_family.flavour}")
+
+
+def test_account_without_rights_is_told_each_grant_and_they_suffice(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str
+) -> None:
+    server, database = mysql_family, mysql_family_database
+    server.execute("CREATE TABLE t (id int PRIMARY KEY, v int)", database)
+    user = f"poor_{database}"
+    url = server.create_user(user, "s3cret'", privileges=["INSERT"], on=f"`{database}`.*")
+    schema = f"marks_{database}"
+    options: dict[str, Any] = {
+        "url": url, "watermark_schema": schema, "snapshot_mode": "blocking",
+    }  # fmt: skip
+    try:
+        found = faults(check(server, database, **options))
+        expected = {"replication", "watermark table", f"table {database}.t", "row metadata"}
+        if server.flavour == "mysql":
+            expected.add("blocking dumps")
+        assert set(found) == expected
+        pattern = schema.replace("_", "\\_")
+        assert found["watermark table"].fix == (
+            f"GRANT SELECT, INSERT, UPDATE, CREATE ON `{pattern}`.* TO '{user}'@'%';"
+        )
+        for name in expected - {"row metadata"}:
+            assert found[name].level == "fail"
+            assert found[name].fix.startswith("GRANT ")
+            server.execute(found[name].fix)
+        assert set(faults(check(server, database, **options))) == {"row metadata"}
+    finally:
+        server.execute(f"DROP USER `{user}`")
+
+
+def test_rights_of_a_role_count(mysql_family: MySqlFamilyServer) -> None:
+    server = mysql_family
+    url = server.create_user("actor", "s3cret")
+    server.execute("CREATE ROLE scribe")
+    server.execute("GRANT SELECT, INSERT, UPDATE, CREATE ON `tidelog`.* TO scribe")
+    host = "@'%'" if server.flavour == "mysql" else ""
+    server.execute(f"GRANT scribe{host} TO 'actor'@'%'")
+    try:
+        assert faults(check(server, "none", url=url))["watermark table"].level == "fail"
+        if server.flavour == "mysql":
+            server.execute("SET DEFAULT ROLE ALL TO 'actor'@'%'")
+        else:
+            server.execute("SET DEFAULT ROLE scribe FOR 'actor'@'%'")
+        assert "watermark table" not in faults(check(server, "none", url=url))
+    finally:
+        server.execute("DROP USER 'actor'@'%'")
+        server.execute("DROP ROLE scribe")
+
+
+def test_tables_that_need_care_are_named_with_sql(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str
+) -> None:
+    server, database = mysql_family, mysql_family_database
+    for statement in (
+        "CREATE TABLE `No Key` (v int)",
+        "CREATE TABLE old (id int PRIMARY KEY) ENGINE = MyISAM",
+        "CREATE TABLE parent (id int PRIMARY KEY)",
+        "CREATE TABLE child (id int PRIMARY KEY, p int, CONSTRAINT follows FOREIGN KEY (p) "
+        "REFERENCES parent (id) ON DELETE CASCADE)",
+        "CREATE TABLE still (id int PRIMARY KEY, p int, FOREIGN KEY (p) REFERENCES parent (id))",
+        "CREATE TABLE twice (a int NOT NULL, b int NOT NULL)",
+        "CREATE TABLE once (a int NOT NULL, b int NOT NULL, UNIQUE (b, a))",
+        "CREATE TABLE perhaps (a int, b int NOT NULL, UNIQUE (b, a))",
+    ):
+        server.execute(statement, database)
+    keys = {f"{database}.{name}": ["a", "b"] for name in ("twice", "once", "perhaps")}
+    found = faults(check(server, database, keys=keys))
+    del found["row metadata"]
+    assert {name.removeprefix(f"table {database}."): f.level for name, f in found.items()} == {
+        "No Key": "warn", "old": "warn", "child": "fail", "twice": "fail", "perhaps": "warn",
+    }  # fmt: skip
+    assert f"ALTER TABLE `{database}`.`No Key` ADD PRIMARY KEY" in found[
+        f"table {database}.No Key"
+    ].fix  # fmt: skip
+    assert "follows (ON DELETE CASCADE)" in found[f"table {database}.child"].message
+    accepted = faults(check(server, database, keys=keys, cascades="accept"))
+    assert accepted[f"table {database}.child"].level == "warn"
+    server.execute(found[f"table {database}.child"].fix, database)
+    server.execute(found[f"table {database}.old"].fix, database)
+    left = set(faults(check(server, database, keys=keys)))
+    assert left.isdisjoint({f"table {database}.child", f"table {database}.old"})
+
+
+def test_no_table_and_no_signal_table_are_named(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str
+) -> None:
+    server, database = mysql_family, mysql_family_database
+    found = faults(check(server, database, signal_table=f"{database}.signals"))
+    assert found["tables"].level == "warn"
+    assert found["signal table"].level == "fail"
+    server.execute(found["signal table"].fix)
+    assert "signal table" not in faults(check(server, database, signal_table=f"{database}.signals"))
+
+
+def test_server_that_writes_no_binlog_and_a_replica_that_logs_nothing_are_named() -> None:
+    with MariaDbServer() as primary:
+        replica = MariaDbServer.replica_of(primary, {"log_slave_updates": False})
+        with replica:
+            found = faults(check(replica, "shop"))
+            assert found["replica"].fix.startswith("log_slave_updates = ON")
+            assert found["read only"].fix.startswith("source.watermarks: gtid")
+            assert "read only" not in faults(check(replica, "shop", strategy="gtid"))
+            replica.restart({"log_slave_updates": True})
+            assert "replica" not in faults(check(replica, "shop", strategy="gtid"))
+        primary.restart({"log_bin": None, "binlog_ignore_db": None, "log_slave_updates": False})
+        assert faults(check(primary, "shop"))["log_bin"].level == "fail"
+        primary.restart({"log_bin": "binlog", "binlog_ignore_db": "shop"})
+        assert "binlog_ignore_db" in faults(check(primary, "shop"))["log filter"].message
+        primary.stop()
+        findings = check(primary, "shop")
+    assert [(f.name, f.level) for f in findings] == [("connection", "fail")]
+
+
+def test_semi_sync_that_waits_before_the_commit_is_named(
+    mariadb_server: MariaDbServer, mariadb_database: str
+) -> None:
+    with (
+        setting(mariadb_server, "rpl_semi_sync_master_wait_point", "AFTER_SYNC"),
+        setting(mariadb_server, "rpl_semi_sync_master_enabled", 1),
+    ):
+        found = faults(check(mariadb_server, mariadb_database, strategy="gtid"))
+        assert "semi-sync" not in faults(check(mariadb_server, mariadb_database))
+    assert "AFTER_COMMIT" in found["semi-sync"].fix
+
+
+def test_session_that_is_not_logged_is_named(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str
+) -> None:
+    name = f"unlogged_{mysql_family_database}"
+    right = "SYSTEM_VARIABLES_ADMIN" if mysql_family.flavour == "mysql" else "BINLOG ADMIN"
+    url = mysql_family.create_user(name, "s3cret", privileges=[right])
+    try:
+        with setting(mysql_family, "init_connect", "SET SESSION sql_log_bin = 0"):
+            found = faults(check(mysql_family, mysql_family_database, url=url))
+    finally:
+        mysql_family.execute(f"DROP USER {name}")
+    assert "sql_log_bin 0" in found["sessions"].message
+
+
+def test_grants_are_read_as_the_servers_spell_them() -> None:
+    grants = Grants(
+        "'u'@'%'",
+        [
+            "GRANT USAGE ON *.* TO `u`@`%`",
+            "GRANT REPLICATION SLAVE, BINLOG MONITOR ON *.* TO `u`@`%` WITH GRANT OPTION",
+            "GRANT `role`@`%` TO `u`@`%`",
+            r"GRANT SELECT, INSERT ON `a\_b%`.* TO `u`@`%`",
+            "GRANT SELECT (`x`), UPDATE ON `c`.`t``t` TO `u`@`%`",
+            "GRANT EXECUTE ON PROCEDURE `c`.`p` TO `u`@`%`",
+            "GRANT SELECT ON `d`.* TO `u`@`%`",
+            "REVOKE SELECT ON `d`.* FROM `u`@`%`",
+        ],
+    )
+    assert grants.missing(["REPLICATION SLAVE", "REPLICATION CLIENT", "RELOAD"]) == ["RELOAD"]
+    assert grants.missing(["SELECT"], "a_bc") == []
+    assert grants.missing(["SELECT"], "axb") == ["SELECT"]
+    assert grants.missing(["SELECT", "UPDATE"], "c", "t`t") == ["SELECT"]
+    assert grants.missing(["UPDATE"], "c") == ["UPDATE"]
+    assert grants.missing(["SELECT"], "d", "t") == ["SELECT"]

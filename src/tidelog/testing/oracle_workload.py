@@ -344,8 +344,10 @@ class Workload:
                     while not self._stop.is_set():
                         self._transaction(connection, rng, number)
                         time.sleep(rng.random() * 2 * self._pause_s)
-            except psycopg.OperationalError:
-                time.sleep(0.1)  # the server restarts, or it chose us to break a deadlock
+            except (psycopg.OperationalError, psycopg.Rollback):
+                # The server restarts, or it chose us to break a deadlock. psycopg swallows a
+                # Rollback only if it could still tell the server.
+                time.sleep(0.1)
             except BaseException as failure:  # noqa: BLE001 - raised by stop
                 self._failure = failure
 

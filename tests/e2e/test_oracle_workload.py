@@ -1,0 +1,40 @@
+"""The oracle's writers: what the server does to them is no failure of theirs."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import psycopg
+import pytest
+
+from tidelog.testing.oracle_workload import Mix, Workload, Writer
+
+pytestmark = pytest.mark.integration
+
+
+class Cut(Workload):
+    """Its first transaction loses its connection when it is about to roll back."""
+
+    cut = False
+
+    def _writes(self, writer: Writer, rng: random.Random) -> None:
+        if self.cut:
+            return
+        self.cut = True
+        with psycopg.connect(self._dsn, autocommit=True) as other:
+            pid = writer.connection.info.backend_pid
+            other.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+        raise psycopg.Rollback
+
+
+def test_writer_whose_connection_is_cut_while_it_rolls_back_goes_on(database: str) -> None:
+    mix = Mix(("app.ints",), bulk=False, truncate=False, ddl=False, prepared=False, long=False)
+    workload = Cut(database, 1, mix, writers=1)
+    workload.start()
+    deadline = time.monotonic() + 20
+    while not workload.committed and time.monotonic() < deadline and workload._failure is None:
+        time.sleep(0.02)
+    workload.stop()
+    assert workload.cut
+    assert workload.committed

@@ -48,14 +48,20 @@ SETTINGS = {"logical_decoding_work_mem": "1GB", "max_wal_size": "16GB", "shared_
 class Bench:
     """A server with the table, an event log, and the shipped configuration."""
 
-    def __init__(self, server: PostgresServer, directory: Path, snapshot: str = "no_data") -> None:
+    def __init__(
+        self,
+        server: PostgresServer,
+        directory: Path,
+        snapshot: str = "no_data",
+        log: Path | None = None,
+    ) -> None:
         self.server = server
         self.directory = directory
         self.dsn = server.dsn()
         self.config_file = directory / "tidelog.yaml"
         self.config_file.write_text(
             f"source: {{kind: postgres, url: '{self.dsn}', tables: ['public.*'], "
-            f"snapshot: {snapshot}}}\nlog: {{path: {directory}/log}}\n"
+            f"snapshot: {snapshot}}}\nlog: {{path: {log or directory / 'log'}}}\n"
             f"state: {{url: 'sqlite:///{directory}/state.db'}}\n"
         )
         server.execute(TABLE)
@@ -89,12 +95,12 @@ class Bench:
 
 
 @contextmanager
-def bench(snapshot: str = "no_data") -> Iterator[Bench]:
+def bench(snapshot: str = "no_data", log: Path | None = None) -> Iterator[Bench]:
     with (
         tempfile.TemporaryDirectory() as directory,
         PostgresServer(16, SETTINGS, fsync=True) as server,
     ):
-        yield Bench(server, Path(directory), snapshot)
+        yield Bench(server, Path(directory), snapshot, log)
 
 
 def result(process: subprocess.Popen[str]) -> dict[str, Any]:

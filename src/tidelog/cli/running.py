@@ -15,6 +15,10 @@ from tidelog.exits import stopping
 
 
 def demo(
+    source: Annotated[
+        str,
+        typer.Option("--source", metavar="KIND", help="The database: postgres, mysql or mariadb."),
+    ] = "postgres",
     directory: Annotated[
         Path,
         typer.Option(
@@ -30,14 +34,19 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the directory afterwards.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Run everything embedded: PostgreSQL, a workload, capture, a dump, Spark, Delta; then verify.
+    """Run everything embedded: a database, a workload, capture, a dump, Spark, Delta; then verify.
 
     Exits 0 only if every table equals its Delta copy.
     """
+    from tidelog.demo import SOURCES
     from tidelog.demo import demo as run_demo
 
+    known = [kind for kind in SOURCES if kind == source]
+    if not known:
+        raise UsageError(f"--source is one of {', '.join(SOURCES)}, not {source!r}")
     with stopping() as stop, terminal.Progress("demo", as_json=as_json) as progress:
         report = run_demo(
+            source=known[0],
             directory=directory,
             rows=rows,
             seconds=seconds,

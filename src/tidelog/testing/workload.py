@@ -1,59 +1,25 @@
-"""A small shop and a random workload of transactions on it, for the demo and the benchmarks."""
+"""A small shop and a random workload of transactions on it, for the demo and the benchmarks.
+
+What it does is here; how each database spells it is in `tidelog.testing.shop_postgres` and
+`tidelog.testing.shop_mysql`.
+"""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-
-import psycopg
+from types import TracebackType
+from typing import Protocol, Self
 
 TABLES = ("customers", "products", "orders", "order_items")
 
-SHOP = """
-CREATE TYPE order_status AS ENUM ('new', 'paid', 'sent', 'returned');
-CREATE TABLE customers (
-    id bigint PRIMARY KEY, email text NOT NULL, name text NOT NULL, country char(2),
-    balance numeric(12,2) NOT NULL DEFAULT 0, active boolean NOT NULL DEFAULT true,
-    created timestamptz NOT NULL DEFAULT now());
-CREATE TABLE products (
-    sku text PRIMARY KEY, title text NOT NULL, price numeric(10,2) NOT NULL, stock int NOT NULL,
-    attributes jsonb, description text);
-CREATE TABLE orders (
-    id bigint PRIMARY KEY, customer_id bigint NOT NULL, status order_status NOT NULL,
-    total numeric(12,2) NOT NULL, placed timestamptz NOT NULL, note text);
-CREATE TABLE order_items (
-    order_id bigint NOT NULL, line int NOT NULL, sku text NOT NULL, quantity int NOT NULL,
-    price numeric(10,2) NOT NULL, PRIMARY KEY (order_id, line));
-CREATE SEQUENCE new_order_id;
-CREATE SEQUENCE new_customer_id;
-"""
 
-FILL = """
-INSERT INTO customers
-    SELECT i, 'c' || i || '@example.org', 'Customer ' || i,
-           (ARRAY['DE','FR','NL','PL','ES'])[1 + i % 5], (i * 37 % 100000) / 100.0, i % 11 > 0,
-           timestamptz '2024-01-01' + i * interval '7 minutes'
-    FROM generate_series(1, {customers}) i;
-INSERT INTO products
-    SELECT 'SKU-' || i, 'Product ' || i, 1 + (i * 53 % 50000) / 100.0, i * 7 % 500,
-           jsonb_build_object('colour', (ARRAY['red','green','blue'])[1 + i % 3], 'weight', i % 90),
-           CASE WHEN i % 50 = 0 THEN
-               (SELECT string_agg(md5(i::text || n), '') FROM generate_series(1, 300) n)
-           ELSE 'A plain description of product ' || i END
-    FROM generate_series(1, {products}) i;
-INSERT INTO orders
-    SELECT i, 1 + i % {customers}, (ARRAY['new','paid','sent','returned'])[1 + i % 4]::order_status,
-           (i * 91 % 90000) / 100.0, timestamptz '2025-01-01' + i * interval '3 minutes',
-           CASE WHEN i % 7 = 0 THEN 'please ring twice' END
-    FROM generate_series(1, {orders}) i;
-INSERT INTO order_items
-    SELECT 1 + i / 2, 1 + i % 2, 'SKU-' || (1 + i % {products}), 1 + i % 4, (i * 29 % 9000) / 100.0
-    FROM generate_series(0, {items} - 1) i;
-SELECT setval('new_order_id', {orders} + 1), setval('new_customer_id', {customers} + 1);
-ANALYZE;
-"""
+class Conflict(Exception):  # noqa: N818 - it is no error: what happens to transactions
+    """Another transaction was in the way; this one was rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,25 +36,72 @@ class Sizes:
         return self.customers + self.products + self.orders + self.items
 
 
-def create_shop(dsn: str, sizes: Sizes) -> None:
-    """Create and fill the four tables in the database's schema ``public``."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(SHOP)
-        connection.execute(
-            FILL.format(
-                customers=sizes.customers,
-                products=sizes.products,
-                orders=sizes.orders,
-                items=sizes.items,
-            )
-        )
+class Shop(Protocol):
+    """One connection to a shop. Used by one thread.
+
+    ``namespace``: where its tables are. All but `create` runs inside `transaction`.
+    """
+
+    @property
+    def namespace(self) -> str: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def create(self, sizes: Sizes) -> None:
+        """Create and fill the four tables."""
+        ...
+
+    def transaction(self, *, commit: bool) -> AbstractContextManager[None]:
+        """One transaction, rolled back unless ``commit``. Raises Conflict."""
+        ...
+
+    def place_order(self, customer: int, total: float, lines: int, products: int) -> None: ...
+
+    def move_orders_on(self, orders: Sequence[int]) -> None: ...
+
+    def sell(self, product: int) -> None:
+        """Leaves the long description as it is: a log may then lack it (unchanged TOAST)."""
+        ...
+
+    def renumber(self, customer: int) -> None:
+        """A change of a key."""
+        ...
+
+    def pay(self, customer: int, amount: float) -> None: ...
+
+    def delete_order(self, order: int) -> None: ...
+
+
+def open_shop(url: str) -> Shop:
+    """A connection to the shop in the database of ``url``."""
+    if url.startswith(("mysql://", "mariadb://")):
+        from tidelog.testing.shop_mysql import MySqlShop
+
+        return MySqlShop(url)
+    from tidelog.testing.shop_postgres import PostgresShop
+
+    return PostgresShop(url)
+
+
+def create_shop(url: str, sizes: Sizes) -> str:
+    """Create and fill the four tables in the database of ``url``; their namespace."""
+    with open_shop(url) as shop:
+        shop.create(sizes)
+        return shop.namespace
 
 
 class Workload:
     """Writers that commit random transactions until stopped.
 
     Args:
-        dsn: of the shop's database.
+        url: of the shop's database.
         sizes: as given to `create_shop`.
         writers: threads, each with a connection.
         per_second: transactions a second over all writers.
@@ -96,9 +109,9 @@ class Workload:
     """
 
     def __init__(
-        self, dsn: str, sizes: Sizes, *, writers: int = 2, per_second: float = 200, seed: int = 1
+        self, url: str, sizes: Sizes, *, writers: int = 2, per_second: float = 200, seed: int = 1
     ) -> None:
-        self._dsn = dsn
+        self._url = url
         self._sizes = sizes
         self._pause_s = writers / per_second
         self._stop = threading.Event()
@@ -125,84 +138,46 @@ class Workload:
     def _run(self, seed: int) -> None:
         rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
         try:
-            with psycopg.connect(self._dsn) as connection:
+            with open_shop(self._url) as shop:
                 due = time.monotonic()
                 while not self._stop.is_set():
-                    self._transaction(connection, rng)
+                    self._transaction(shop, rng)
                     due = max(due + self._pause_s, time.monotonic() - 1)
                     self._stop.wait(max(0.0, due - time.monotonic()))
         except Exception as failure:  # noqa: BLE001 - raised by stop
             self._failure = failure
 
-    def _transaction(self, connection: psycopg.Connection, rng: random.Random) -> None:
+    def _transaction(self, shop: Shop, rng: random.Random) -> None:
         choice = rng.random()
         try:
-            with connection.transaction():
-                if choice < 0.35:
-                    self._place_order(connection, rng)
+            with shop.transaction(commit=choice < 0.97):
+                if choice < 0.35 or choice >= 0.97:
+                    self._place_order(shop, rng)
                 elif choice < 0.65:
-                    self._move_orders_on(connection, rng)
+                    orders = {self._order(rng) for _ in range(rng.randint(1, 3))}
+                    shop.move_orders_on(sorted(orders))
                 elif choice < 0.80:
-                    self._change_product(connection, rng)
+                    shop.sell(rng.randint(1, self._sizes.products // 50) * 50)
                 elif choice < 0.90:
-                    self._change_customer(connection, rng)
-                elif choice < 0.97:
-                    self._delete_order(connection, rng)
+                    self._change_customer(shop, rng)
                 else:
-                    self._place_order(connection, rng)
-                    raise psycopg.Rollback
+                    shop.delete_order(self._order(rng))
             self.transactions += 1
-        except (psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation):
+        except Conflict:
             self.rolled_back += 1
 
     def _order(self, rng: random.Random) -> int:
         return rng.randint(1, self._sizes.orders)
 
-    def _place_order(self, connection: psycopg.Connection, rng: random.Random) -> None:
+    def _place_order(self, shop: Shop, rng: random.Random) -> None:
         lines = rng.randint(1, 4)
-        connection.execute(
-            """WITH placed AS (
-                   INSERT INTO orders SELECT nextval('new_order_id'), %s, 'new', %s, now(), NULL
-                   RETURNING id)
-               INSERT INTO order_items
-                   SELECT id, line, 'SKU-' || (1 + (id * 7 + line) %% %s), line, 9.90
-                   FROM placed, generate_series(1, %s) line""",
-            (
-                rng.randint(1, self._sizes.customers),
-                rng.randint(100, 9000) / 100,
-                self._sizes.products,
-                lines,
-            ),
-        )
-
-    def _move_orders_on(self, connection: psycopg.Connection, rng: random.Random) -> None:
-        connection.execute(
-            """UPDATE orders SET status = CASE status WHEN 'new' THEN 'paid' WHEN 'paid' THEN 'sent'
-                   ELSE 'returned' END::order_status, note = 'moved on'
-               WHERE id = ANY(%s)""",
-            (sorted(self._order(rng) for _ in range(rng.randint(1, 3))),),
-        )
-
-    def _change_product(self, connection: psycopg.Connection, rng: random.Random) -> None:
-        # leaves the long description as it is: the log then lacks it (unchanged TOAST)
-        connection.execute(
-            "UPDATE products SET stock = stock - 1, price = price + 0.01 WHERE sku = %s",
-            (f"SKU-{rng.randint(1, self._sizes.products // 50) * 50}",),
-        )
-
-    def _change_customer(self, connection: psycopg.Connection, rng: random.Random) -> None:
         customer = rng.randint(1, self._sizes.customers)
-        if rng.random() < 0.2:  # a key change
-            connection.execute(
-                "UPDATE customers SET id = nextval('new_customer_id') WHERE id = %s", (customer,)
-            )
-        else:
-            connection.execute(
-                "UPDATE customers SET balance = balance + %s WHERE id = %s",
-                (rng.randint(-500, 500) / 100, customer),
-            )
+        total = rng.randint(100, 9000) / 100
+        shop.place_order(customer, total, lines, self._sizes.products)
 
-    def _delete_order(self, connection: psycopg.Connection, rng: random.Random) -> None:
-        order = self._order(rng)
-        connection.execute("DELETE FROM order_items WHERE order_id = %s", (order,))
-        connection.execute("DELETE FROM orders WHERE id = %s", (order,))
+    def _change_customer(self, shop: Shop, rng: random.Random) -> None:
+        customer = rng.randint(1, self._sizes.customers)
+        if rng.random() < 0.2:
+            shop.renumber(customer)
+        else:
+            shop.pay(customer, rng.randint(-500, 500) / 100)

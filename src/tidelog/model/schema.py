@@ -20,8 +20,9 @@ LOGICAL_TYPES = (
     "date",
     "timestamp",  # without time zone, microseconds
     "timestamptz",  # an instant, microseconds UTC
-    "binary",
+    "binary",  # written as PostgreSQL's hexadecimal text
     "text",
+    "bytes",  # written as they are
 )
 
 

@@ -30,6 +30,7 @@ _SPARK_TYPES: dict[str, spark.DataType] = {
     "timestamptz": spark.TimestampType(),
     "binary": spark.BinaryType(),
     "text": spark.StringType(),
+    "bytes": spark.BinaryType(),
 }
 
 _SOURCE = spark.StructType(

@@ -26,6 +26,7 @@ _CELLS = {
     "timestamptz": b"2026-01-02 03:04:05+00",
     "binary": b"\\x00",
     "text": b"x",
+    "bytes": b"x",
 }
 
 

@@ -1,95 +1,30 @@
-"""HOT PATH. Where each cell of a batch of pgoutput payloads begins and how long it is.
+"""HOT PATH. Where each cell of a batch of payloads begins and how long it is.
 
-Formats: PostgreSQL manual, "Logical Replication Message Formats", TupleData.
-Nothing is copied here: a cell is a place in the payload buffer, in column-major matrices, so that
-`tidelog.wire.values` converts a column in one pass and `tidelog.wire.fold` moves cells between rows
-by moving two numbers.
+Formats: PostgreSQL manual, "Logical Replication Message Formats", TupleData. Payloads of the wire
+format ``binlog`` are `tidelog.wire.binlog_cells`'s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from numba import njit
 
 from tidelog.errors import DecodeError
-from tidelog.model.records import Int32s, Int64s, Kind, UInt8s
+from tidelog.model.records import Int32s, Kind, UInt8s
 from tidelog.model.schema import TableSchema
+from tidelog.wire import binlog_cells
+from tidelog.wire.binlog_types import WIRE_FORMAT as BINLOG
+from tidelog.wire.images import MISSING, NULL, Cells, Image, integers, matrices, payloads
+from tidelog.wire.tuple_kernel import MALFORMED, REASONS, UNKNOWN_KIND, read_tuple
 
-NULL = -1  # a length: the cell is SQL NULL, or the row has no such image
-MISSING = -2  # a length: the record does not say what the cell holds (unchanged TOAST)
-
-_MALFORMED = 1
-_COLUMN_COUNT = 2
-_UNKNOWN_KIND = 3
-_REASONS = {
-    _MALFORMED: "the payload is not a well-formed pgoutput message",
-    _COLUMN_COUNT: "the payload's number of columns is not the schema's",
-    _UNKNOWN_KIND: "the record is not a row change",
-}
+__all__ = ["MISSING", "NULL", "Cells", "Image", "parse"]
 
 _I, _U, _D, _T = int(Kind.INSERT), int(Kind.UPDATE), int(Kind.DELETE), int(Kind.TRUNCATE)
 _R, _A = int(Kind.DUMP_ROW), int(Kind.ABSENT)
 _K, _O, _N = ord("K"), ord("O"), ord("N")
-_CELL_NULL, _CELL_UNCHANGED, _CELL_TEXT = ord("n"), ord("u"), ord("t")
-
-
-@dataclass(slots=True)
-class Image:
-    """Cells of one row image (old or new) of every record.
-
-    Attributes:
-        start: int32[columns, n] into the payload buffer.
-        length: int32[columns, n], bytes; `NULL` or `MISSING` where there are none.
-        present: bool[n], does the record hold this image at all?
-    """
-
-    start: Int32s
-    length: Int32s
-    present: npt.NDArray[np.bool_]
-
-
-@dataclass(slots=True)
-class Cells:
-    """The row images of ``n`` records; ``old`` is None if there is none or it isn't asked for.
-
-    ``any_missing``: is a new image's cell `MISSING`? Old images of the replica identity only (kind
-    K) have all their other cells `MISSING`.
-    """
-
-    data: UInt8s
-    version: Int64s
-    kind: UInt8s
-    old: Image | None
-    new: Image
-    any_missing: bool
-
-
-def integers(records: pa.RecordBatch, name: str) -> Int64s:
-    """A fixed-width column of the record layout as an array, not copied."""
-    array: Int64s = records.column(name).to_numpy(zero_copy_only=True)
-    return array
-
-
-def payloads(records: pa.RecordBatch) -> tuple[UInt8s, Int32s]:
-    """The payload buffer and the int32[n + 1] offsets of the records into it, not copied."""
-    column = records.column("payload")
-    if column.type != pa.binary():
-        raise DecodeError(f"the records' payload is {column.type}, not binary")
-    _, offsets, data = column.buffers()
-    bounds = (
-        np.frombuffer(offsets, dtype=np.int32)[column.offset : column.offset + len(column) + 1]
-        if len(column)
-        else np.zeros(1, dtype=np.int32)
-    )
-    raw = np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, dtype=np.uint8)
-    raw.flags.writeable = False
-    bounds.flags.writeable = False
-    return raw, bounds
 
 
 def parse(
@@ -106,6 +41,8 @@ def parse(
     Raises:
         DecodeError: a payload is not what ``schema`` says; names table and version.
     """
+    if schema.wire_format == BINLOG:
+        return binlog_cells.parse(records, schema, wanted, old=old)
     data, offsets = payloads(records)
     kind: UInt8s = records.column("kind").to_numpy(zero_copy_only=True)
     version = integers(records, "offset")
@@ -114,21 +51,17 @@ def parse(
     slot[list(wanted)] = np.arange(len(wanted), dtype=np.int32)
     identity = np.array([c.name in schema.identity for c in schema.columns], dtype=np.bool_)
     keep_old = old and _any_old(data, offsets, kind)
-    new_image = Image(*_matrices(len(wanted), n), np.empty(n, dtype=np.bool_))
+    new_image = Image(*matrices(len(wanted), n), np.empty(n, dtype=np.bool_))
     old_shape = (len(wanted), n) if keep_old else (0, 0)
-    old_image = Image(*_matrices(*old_shape), np.empty(n, dtype=np.bool_))
+    old_image = Image(*matrices(*old_shape), np.empty(n, dtype=np.bool_))
     row, reason, any_missing = _parse(
         data, offsets, kind, slot, identity, keep_old,
         old_image.start, old_image.length, old_image.present,
         new_image.start, new_image.length, new_image.present,
     )  # fmt: skip
     if row >= 0:
-        raise DecodeError(f"{schema.table}: version {version[row]}: {_REASONS[reason]}")
+        raise DecodeError(f"{schema.table}: version {version[row]}: {REASONS[reason]}")
     return Cells(data, version, kind, old_image if keep_old else None, new_image, any_missing)
-
-
-def _matrices(rows: int, columns: int) -> tuple[Int32s, Int32s]:
-    return np.empty((rows, columns), dtype=np.int32), np.empty((rows, columns), dtype=np.int32)
 
 
 @njit(cache=True, nogil=True)
@@ -139,45 +72,6 @@ def _any_old(data: UInt8s, offsets: Int32s, kind: UInt8s) -> bool:
         if kind[i] == _U and offsets[i + 1] - offsets[i] > 5 and data[offsets[i] + 5] != _N:
             return True
     return False
-
-
-@njit(cache=True, nogil=True)
-def _tuple(data, position, end, columns, start, length):  # type: ignore[no-untyped-def]
-    """Parse TupleData at ``position`` into the scratch row; the position after it, or -reason."""
-    if position + 2 > end:
-        return -_MALFORMED
-    if ((np.int64(data[position]) << 8) | np.int64(data[position + 1])) != columns:
-        return -_COLUMN_COUNT
-    position += 2
-    for c in range(columns):
-        if position >= end:
-            return -_MALFORMED
-        tag = data[position]
-        position += 1
-        if tag == _CELL_TEXT:
-            if position + 4 > end:
-                return -_MALFORMED
-            size = (
-                (np.int64(data[position]) << 24)
-                | (np.int64(data[position + 1]) << 16)
-                | (np.int64(data[position + 2]) << 8)
-                | np.int64(data[position + 3])
-            )
-            position += 4
-            if position + size > end:
-                return -_MALFORMED
-            start[c] = position
-            length[c] = size
-            position += size
-        elif tag == _CELL_NULL:
-            start[c] = 0
-            length[c] = NULL
-        elif tag == _CELL_UNCHANGED:
-            start[c] = 0
-            length[c] = MISSING
-        else:
-            return -_MALFORMED
-    return position
 
 
 @njit(cache=True, nogil=True)
@@ -207,15 +101,15 @@ def _parse(  # type: ignore[no-untyped-def]
         if what == _T:
             position = end
         elif what not in (_I, _U, _D, _R, _A):
-            return i, _UNKNOWN_KIND, False
+            return i, UNKNOWN_KIND, False
         else:
             position += 5
             if position >= end:
-                return i, _MALFORMED, False
+                return i, MALFORMED, False
             tag = data[position]
             if what in (_U, _D, _A) and tag in (_K, _O):
                 has_old = True
-                position = _tuple(
+                position = read_tuple(
                     data, position + 1, end, columns, scratch_old_start, scratch_old_length
                 )
                 if position < 0:
@@ -227,15 +121,17 @@ def _parse(  # type: ignore[no-untyped-def]
                             scratch_old_length[c] = MISSING
             if what in (_I, _U, _R):
                 if position >= end or data[position] != _N:
-                    return i, _MALFORMED, False
+                    return i, MALFORMED, False
                 has_new = True
-                position = _tuple(data, position + 1, end, columns, scratch_start, scratch_length)
+                position = read_tuple(
+                    data, position + 1, end, columns, scratch_start, scratch_length
+                )
                 if position < 0:
                     return i, -position, False
             elif not has_old:
-                return i, _MALFORMED, False
+                return i, MALFORMED, False
             if position != end:
-                return i, _MALFORMED, False
+                return i, MALFORMED, False
         new_present[i] = has_new
         old_present[i] = has_old
         if has_new:

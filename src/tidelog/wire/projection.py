@@ -11,6 +11,7 @@ import pyarrow as pa
 from tidelog.errors import DecodeError
 from tidelog.model.records import Int32s, Int64s, UInt8s
 from tidelog.model.schema import TableSchema
+from tidelog.wire.binlog_types import WIRE_FORMAT as BINLOG
 from tidelog.wire.values import CellError, ColumnTooLargeError, arrow_type, column
 
 
@@ -55,7 +56,12 @@ class Projection:
                 continue
             try:
                 array = column(
-                    data, start[output.row], length[output.row], output.logical, output.target
+                    data,
+                    start[output.row],
+                    length[output.row],
+                    output.logical,
+                    output.target,
+                    unreal_dates=self.schema.wire_format == BINLOG,
                 )
             except CellError as error:
                 raise DecodeError(

@@ -98,11 +98,29 @@ def _ends_before_christ(data, position, end):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def dates(data, start, length, out):  # type: ignore[no-untyped-def]
-    """``YYYY-MM-DD[ BC]`` or ±infinity → int32 days since 1970."""
+def _has_date_shape(data, position, end):  # type: ignore[no-untyped-def]
+    """Does the text begin with ``NNNN-NN-NN``?"""
+    if end - position < 10 or (end - position > 10 and data[position + 10] != _SPACE):
+        return False
+    for k in range(10):
+        byte = data[position + k]
+        if k in (4, 7):
+            if byte != _MINUS:
+                return False
+        elif byte < 48 or byte > 57:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def dates(data, start, length, unreal, out, null):  # type: ignore[no-untyped-def]
+    """``YYYY-MM-DD[ BC]`` or ±infinity → int32 days since 1970. With ``unreal``, dates that no
+    calendar has (``0000-00-00``, ``2024-02-31``) are null, else an error.
+    """
     for i in range(len(start)):
         out[i] = 0
-        if length[i] < 0:
+        null[i] = length[i] < 0
+        if null[i]:
             continue
         position = np.int64(start[i])
         end = position + np.int64(length[i])
@@ -110,6 +128,9 @@ def dates(data, start, length, out):  # type: ignore[no-untyped-def]
         if before_christ:
             end -= 3
         days, after = _day(data, position, end, before_christ)
+        if days == _BAD and unreal and _has_date_shape(data, position, end):
+            null[i] = True
+            continue
         if days == _BAD:
             sign = _infinite(data, position, end)
             if sign == 0 or before_christ:
@@ -122,13 +143,15 @@ def dates(data, start, length, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def timestamps(data, start, length, out):  # type: ignore[no-untyped-def]
+def timestamps(data, start, length, unreal, out, null):  # type: ignore[no-untyped-def]
     """``YYYY-MM-DD[ HH:MM:SS[.ffffff]][±HH[:MM[:SS]]][ BC]`` or ±infinity → int64 µs since 1970
-    UTC. What int64 can't hold (PostgreSQL goes on to the year 294276) is +infinity.
+    UTC. What int64 can't hold (PostgreSQL goes on to the year 294276) is +infinity. ``unreal`` as
+    in `dates`.
     """
     for i in range(len(start)):
         out[i] = 0
-        if length[i] < 0:
+        null[i] = length[i] < 0
+        if null[i]:
             continue
         position = np.int64(start[i])
         end = position + np.int64(length[i])
@@ -136,6 +159,9 @@ def timestamps(data, start, length, out):  # type: ignore[no-untyped-def]
         if before_christ:
             end -= 3
         days, after = _day(data, position, end, before_christ)
+        if days == _BAD and unreal and _has_date_shape(data, position, end):
+            null[i] = True
+            continue
         if days == _BAD:
             sign = _infinite(data, position, end)
             if sign == 0 or before_christ:

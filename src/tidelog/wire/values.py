@@ -1,4 +1,4 @@
-"""A column's cells (PostgreSQL text output under pinned session settings) → an Arrow array.
+"""A column's cells (the source's text output under pinned session settings) → an Arrow array.
 
 docs/reference/types.md is the user's view of this module.
 """
@@ -27,6 +27,7 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
     "timestamptz": pa.timestamp("us", tz="UTC"),
     "binary": pa.binary(),
     "text": pa.string(),
+    "bytes": pa.binary(),
 }
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _MAX_BYTES = 2**31 - 1  # of a column with int32 offsets
@@ -61,7 +62,13 @@ def arrow_type(logical: str) -> pa.DataType:
 
 
 def column(
-    data: UInt8s, start: Int32s, length: Int32s, logical: str, target: str | None = None
+    data: UInt8s,
+    start: Int32s,
+    length: Int32s,
+    logical: str,
+    target: str | None = None,
+    *,
+    unreal_dates: bool = False,
 ) -> pa.Array:
     """Convert the cells at ``data[start[i] : start[i] + length[i]]``; ``length[i]`` < 0 is null.
 
@@ -72,6 +79,7 @@ def column(
         logical: the type that the texts were written as.
         target: the type to give, ``logical`` if None. The texts are parsed as ``target``, which is
             what ALTER TYPE in the source does, but for the two cases below.
+        unreal_dates: may there be dates that no calendar has (``0000-00-00``)? They are null.
 
     Raises:
         CellError: a text is not of the type, or does not fit.
@@ -87,6 +95,10 @@ def column(
     if parameters is not None:
         rounding = logical != target
         return _decimals(data, start, length, pa.decimal128(*parameters), rounding)
+    if target == "date":
+        return _dates(data, start, length, arrow_type(target), unreal_dates)
+    if target in ("timestamp", "timestamptz"):
+        return _timestamps(data, start, length, arrow_type(target), unreal_dates)
     convert = _CONVERSIONS.get(target, _texts)
     return convert(data, start, length, arrow_type(target))
 
@@ -152,20 +164,29 @@ def _decimals(
             data, start, length, kind.precision, kind.scale, rounding, out, null
         )
     )
-    valid = pa.py_buffer(np.packbits(~null, bitorder="little")) if null.any() else None
-    return pa.Array.from_buffers(kind, len(start), [valid, pa.py_buffer(out)])
+    return pa.Array.from_buffers(kind, len(start), [_valid(null), pa.py_buffer(out)])
 
 
-def _dates(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
+def _dates(
+    data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType, unreal: bool
+) -> pa.Array:
     out = np.empty(len(start), dtype=np.int32)
-    _checked(time_kernels.dates(data, start, length, out))
-    return _fixed(kind, length, out)
+    null = np.empty(len(start), dtype=np.bool_)
+    _checked(time_kernels.dates(data, start, length, unreal, out, null))
+    return pa.Array.from_buffers(kind, len(start), [_valid(null), pa.py_buffer(out)])
 
 
-def _timestamps(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
+def _timestamps(
+    data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType, unreal: bool
+) -> pa.Array:
     out = np.empty(len(start), dtype=np.int64)
-    _checked(time_kernels.timestamps(data, start, length, out))
-    return _fixed(kind, length, out)
+    null = np.empty(len(start), dtype=np.bool_)
+    _checked(time_kernels.timestamps(data, start, length, unreal, out, null))
+    return pa.Array.from_buffers(kind, len(start), [_valid(null), pa.py_buffer(out)])
+
+
+def _valid(null: npt.NDArray[np.bool_]) -> pa.Buffer | None:
+    return pa.py_buffer(np.packbits(~null, bitorder="little")) if null.any() else None
 
 
 def _texts(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
@@ -196,9 +217,7 @@ _CONVERSIONS: dict[str, _Conversion] = {
     "int64": _integers,
     "float32": _floats,
     "float64": _floats,
-    "date": _dates,
-    "timestamp": _timestamps,
-    "timestamptz": _timestamps,
     "binary": _binaries,
     "text": _texts,
+    "bytes": _texts,
 }

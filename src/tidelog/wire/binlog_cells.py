@@ -1,0 +1,168 @@
+"""Where the cells of binlog payloads are: log rows in the server's binary format, dump rows as
+tuples of texts, mixed in one batch.
+
+A log row's payload is ``0x01``, flags (`BEFORE`, `AFTER`, `PARTIAL`), the number of columns
+(uint16, little-endian), then for each image, before first, the bitmap of the columns it has, the
+null bits of those, and the values, as in the server's row events. Sources: MySQL internals, "Rows_event"
+(``libbinlogevents/include/rows_event.h``), ``sql/rpl_record.cc``; MariaDB knowledge base,
+"ROWS_EVENT_V1/V2".
+
+The kernel here locates the cells; `tidelog.wire.binlog_texts` gives them the texts that dump rows
+have, so that everything behind is shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.errors import DecodeError
+from tidelog.model.records import Bools, Int32s, Int64s, UInt8s
+from tidelog.model.schema import Column, TableSchema
+from tidelog.wire import binlog_types as types
+from tidelog.wire.binlog_cell_kernel import any_old_or_partial, locate
+from tidelog.wire.binlog_texts import BadCellError, Texts, TooMuchTextError
+from tidelog.wire.images import Cells, Image, integers, matrices, payloads
+from tidelog.wire.tuple_kernel import REASONS
+
+_FIXED_SIZES = {
+    types.TINY: 1, types.YEAR: 1, types.SHORT: 2, types.INT24: 3, types.LONG: 4,
+    types.LONGLONG: 8, types.FLOAT: 4, types.DOUBLE: 8, types.DATE: 3, types.NEWDATE: 3,
+    types.TIME: 3, types.TIMESTAMP: 4, types.DATETIME: 8,
+}  # fmt: skip
+_FRACTION_SIZES = {types.TIMESTAMP2: 4, types.DATETIME2: 5, types.TIME2: 3}
+_DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How the values of a table's rows follow each other.
+
+    Attributes:
+        prefix: uint8[columns], bytes of the length before the value, 0 where it has none.
+        size: int32[columns], bytes of a value without a length.
+        json: bool[columns], is it JSON, which a partial image may hold changes of?
+    """
+
+    prefix: UInt8s
+    size: Int32s
+    json: Bools
+
+
+def walk(schema: TableSchema) -> Walk:
+    """How to walk rows of ``schema``.
+
+    Raises:
+        DecodeError: a column is of a type that the binlog does not have.
+    """
+    layouts = [_layout(schema, column) for column in schema.columns]
+    return Walk(
+        prefix=np.array([prefix for prefix, _ in layouts], dtype=np.uint8),
+        size=np.array([size for _, size in layouts], dtype=np.int32),
+        json=np.array([c.type_id == types.JSON for c in schema.columns], dtype=np.bool_),
+    )
+
+
+def decimal_bytes(precision: int, scale: int) -> int:
+    """Bytes of a DECIMAL in MySQL's binary format: nine digits in four, the rest in fewer."""
+    whole = precision - scale
+    return whole // 9 * 4 + _DIGIT_BYTES[whole % 9] + scale // 9 * 4 + _DIGIT_BYTES[scale % 9]
+
+
+def _layout(schema: TableSchema, column: Column) -> tuple[int, int]:
+    """(bytes of the length, bytes of the value if there is no length)."""
+    code, meta = column.type_id, types.metadata(column)
+    if code in _FIXED_SIZES:
+        return 0, _FIXED_SIZES[code]
+    if code in _FRACTION_SIZES:
+        return 0, _FRACTION_SIZES[code] + (meta + 1) // 2
+    if code == types.NEWDECIMAL:
+        return 0, decimal_bytes(meta >> 8, meta & 0xFF)
+    if code == types.BIT:
+        return 0, (meta >> 8) + (meta & 0xFF > 0)
+    if code in (types.ENUM, types.SET):
+        return 0, meta & 0xFF
+    if code == types.STRING:
+        return 1 if types.string_bytes(meta) < 256 else 2, 0
+    if code in (types.VARCHAR, types.VARCHAR_COMPRESSED):
+        return 1 if meta < 256 else 2, 0
+    if code in _PREFIXED and 1 <= meta <= 4:
+        return meta, 0
+    raise DecodeError(
+        f"{schema.table}: column {column.name}: {column.type_name} is no type of the binlog"
+    )
+
+
+_PREFIXED = (types.BLOB, types.BLOB_COMPRESSED, types.JSON, types.GEOMETRY, types.VECTOR)
+
+
+def parse(
+    records: pa.RecordBatch, schema: TableSchema, wanted: Sequence[int], *, old: bool
+) -> Cells:
+    """As `tidelog.wire.cells.parse`; the cells are texts (`tidelog.wire.binlog_texts`)."""
+    raw, bounds = payloads(records)
+    base = int(bounds[0])
+    raw = raw[base : int(bounds[-1])]
+    offsets = bounds - np.int32(base)
+    kind: UInt8s = records.column("kind").to_numpy(zero_copy_only=True)
+    version = integers(records, "offset")
+    n, columns = len(kind), len(schema.columns)
+    way = walk(schema)
+    slot = np.full(columns, -1, dtype=np.int32)
+    slot[list(wanted)] = np.arange(len(wanted), dtype=np.int32)
+    any_old, any_partial = any_old_or_partial(raw, offsets, kind)
+    keep_old = (old and any_old) or any_partial
+    new_image = Image(*matrices(len(wanted), n), np.empty(n, dtype=np.bool_))
+    old_shape = (len(wanted), n) if keep_old else (0, 0)
+    old_image = Image(*matrices(*old_shape), np.empty(n, dtype=np.bool_))
+    binary = np.empty(n, dtype=np.bool_)
+    row, reason, any_missing = locate(
+        raw, offsets, kind, slot, way.prefix, way.size, way.json, keep_old, binary,
+        old_image.start, old_image.length, old_image.present,
+        new_image.start, new_image.length, new_image.present,
+    )  # fmt: skip
+    if row >= 0:
+        raise DecodeError(f"{schema.table}: version {version[row]}: {REASONS[reason]}")
+    if not old or not any_old:
+        keep_old = False
+    data = raw
+    if binary.any():
+        wanted_columns = [schema.columns[number] for number in wanted]
+        images = [new_image, old_image] if keep_old or any_partial else [new_image]
+        data = _texts(raw, schema, wanted_columns, images, binary, version)
+    any_missing = any_missing or bool(any_partial and (new_image.length == -2).any())
+    return Cells(data, version, kind, old_image if keep_old else None, new_image, any_missing)
+
+
+def _texts(
+    raw: UInt8s,
+    schema: TableSchema,
+    columns: Sequence[Column],
+    images: Sequence[Image],
+    binary: Bools,
+    version: Int64s,
+) -> UInt8s:
+    """Make the binary cells of the images texts; the buffer that the cells lie in then."""
+    texts = Texts(raw, columns, int(binary.sum()) * len(images))
+    for number, column in enumerate(columns):
+        try:
+            rows = binary
+            if column.type_id == types.JSON and len(images) > 1:
+                rows = binary & ~texts.apply_partial(images[0], images[1], number)
+            for image in images:
+                texts.convert(number, image.start[number], image.length[number], rows)
+                rows = binary
+        except BadCellError as error:
+            raise DecodeError(
+                f"{schema.table}: column {column.name}, version {version[error.row]}: "
+                f"the value is not a valid {column.type_name}"
+            ) from None
+        except TooMuchTextError:
+            raise DecodeError(
+                f"{schema.table}: versions {version[0]} to {version[-1]}: more than 2 GiB of text "
+                "in one batch; decode fewer records"
+            ) from None
+    return texts.buffer()

@@ -47,7 +47,18 @@ class SignalSeen:
     ordinal: int
 
 
-LogEvent = LogBatch | WatermarkSeen | SchemaSeen | SignalSeen | IdleAt
+@dataclass(frozen=True, slots=True)
+class RowsUnlogged:
+    """Rows of the table changed here and the log does not say which: it is dumped again.
+
+    ``reason`` is for the operator, without values. Comes before the records of its transaction.
+    """
+
+    table: TableName
+    reason: str
+
+
+LogEvent = LogBatch | WatermarkSeen | SchemaSeen | SignalSeen | RowsUnlogged | IdleAt
 
 
 @dataclass(frozen=True, slots=True)

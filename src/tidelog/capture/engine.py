@@ -32,6 +32,7 @@ from tidelog.ports import (
     IdleAt,
     LogEvent,
     LogReader,
+    RowsUnlogged,
     SchemaSeen,
     SignalSeen,
     WatermarkSeen,
@@ -110,6 +111,7 @@ class CaptureEngine:
         options: CaptureOptions,
         on_schema: Callable[[SchemaSeen], None],
         on_signal: Callable[[SignalSeen], None],
+        on_unlogged: Callable[[RowsUnlogged], None],
     ) -> None:
         self._reader = reader
         self._windows = windows
@@ -118,6 +120,7 @@ class CaptureEngine:
         self._options = options
         self._on_schema = on_schema
         self._on_signal = on_signal
+        self._on_unlogged = on_unlogged
         self._lock = threading.Lock()
         self._buffer = OutputBuffer(options.buffer_bytes)
         self._writer = WriterThread(self._buffer, log, resume, options.flush_bytes, options.flush_s)
@@ -173,6 +176,8 @@ class CaptureEngine:
             self._on_schema(event)
         elif isinstance(event, SignalSeen):
             self._on_signal(event)
+        elif isinstance(event, RowsUnlogged):
+            self._on_unlogged(event)
         elif isinstance(event, IdleAt):
             self._reached = max(self._reached, event.resume.acknowledge)
             self._between = True

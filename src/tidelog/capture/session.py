@@ -18,7 +18,7 @@ from tidelog.capture.key_sets import PREFIX as KEY_SETS
 from tidelog.errors import SourceError, TidelogError
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.ports import Catalogue, ChunkReader, LogReader, SchemaSeen, StateStore
+from tidelog.ports import Catalogue, ChunkReader, LogReader, RowsUnlogged, SchemaSeen, StateStore
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +29,15 @@ GENERATION_KEY = "log-generation"
 GAP_KEY = "log-gap"
 """Set while a gap in the log, that the user consented to, waits for its dump."""
 JUDGED_KEY = "judged-schemas"
+UNLOGGED_KEY = "unlogged-rows"
+"""Tables whose rows changed without the log saying how, and why, until their dumps are stored."""
 STATUS_EVERY_S = 1.0
 FINISHED_SHOWN = 20
 LOOK_EVERY_S = 5.0
 MAINTAIN_EVERY_S = 30.0
+_OF_ONE_LOG = (
+    DUMP_PREFIX, REREAD_KEY, KEY_SETS, SHAPES_KEY, JUDGED_KEY, GAP_KEY, UNLOGGED_KEY
+)  # fmt: skip
 PASSING: tuple[type[TidelogError], ...] = (SourceError,)
 """What housekeeping tries again later, e.g. a lock that another session holds: the log goes on."""
 
@@ -110,6 +115,7 @@ class CaptureSession:
         self._failure: BaseException | None = None
         self._watch = watch(self._dump_again)
         self._schemas_seen: list[SchemaSeen] = []
+        self._unlogged_lock = threading.Lock()
         self._lag_bytes = 0
 
     def run(self, stop: threading.Event) -> bool:
@@ -148,7 +154,7 @@ class CaptureSession:
         if stored is not None and stored.value == self._generation:
             return
         if stored is not None:
-            for prefix in (DUMP_PREFIX, REREAD_KEY, KEY_SETS, SHAPES_KEY, JUDGED_KEY, GAP_KEY):
+            for prefix in _OF_ONE_LOG:
                 for key in self._state.keys(prefix):
                     self._state.delete(key)
         self._state.put(GENERATION_KEY, self._generation, None)
@@ -162,6 +168,31 @@ class CaptureSession:
     def on_schema(self, seen: SchemaSeen) -> None:
         """Told by the engine; the dump, if one is due, is asked for by the housekeeping."""
         self._schemas_seen.append(seen)
+
+    def on_unlogged(self, seen: RowsUnlogged) -> None:
+        """Told by the engine, on its thread. Stored before the log goes on, or a crash could leave
+        the change durable and its dump forgotten.
+        """
+        with self._unlogged_lock:
+            stored = self._state.get(UNLOGGED_KEY)
+            waiting = {} if stored is None else dict(stored.value)
+            if str(seen.table) not in waiting:
+                waiting[str(seen.table)] = seen.reason
+                self._state.put(UNLOGGED_KEY, waiting, None)
+
+    def _dump_unlogged(self) -> None:
+        """Ask for the dumps that wait. A change that comes while one is asked for is of a
+        transaction whose end that dump waits for anyway: it begins at the log's end.
+        """
+        stored = self._state.get(UNLOGGED_KEY)
+        if stored is None or not stored.value:
+            return
+        with self._unlogged_lock:
+            stored = self._state.get(UNLOGGED_KEY)
+            assert stored is not None
+            for name, reason in stored.value.items():
+                self._dump_again(TableName.parse(name), reason)
+            self._state.put(UNLOGGED_KEY, {}, None)
 
     def _judge(self, seen: SchemaSeen) -> None:
         """Ask for a dump if the change calls for one.
@@ -202,6 +233,7 @@ class CaptureSession:
             self._housekeeping.commands()
             while self._schemas_seen:
                 self._judge(self._schemas_seen.pop(0))
+            self._dump_unlogged()
             now = time.monotonic()
             for work in [name for name, at in due.items() if now >= at]:
                 due[work] = now + every[work]

@@ -1,0 +1,126 @@
+"""Reads a stretch of the binlog over a connection of its own: events again, or ahead of the stream.
+
+Used for prepared XA transactions (read again once they commit), for DDL between here and the log's
+end, and for the GTIDs up to a position.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidelog.errors import ConnectionLostError
+from tidelog.model.records import Int64s, UInt8s
+from tidelog.sources.mysql.positions import FILE_START, LogFiles
+from tidelog.sources.mysql.replication import MAX_OFFSET, BinlogStream
+from tidelog.sources.mysql.urls import ServerUrl
+from tidelog.wire.binlog_events import (
+    CHECKSUM_BYTES,
+    HEADER_BYTES,
+    EventType,
+    Query,
+    parse_query,
+    parse_rotate,
+    parse_xa_prepare,
+    without_checksum,
+)
+from tidelog.wire.binlog_position import file_number, pack, unpack
+
+WAIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Whole events back to back, valid until the next one is taken.
+
+    ``data``, ``offsets``: as `BinlogScanner.feed` takes them. ``ends``: int64[n], the position
+    behind each event; 0 for those that the server made up. ``checksum``: whether events end in one.
+    """
+
+    data: UInt8s
+    offsets: Int64s
+    ends: Int64s
+    checksum: bool
+
+    @property
+    def types(self) -> UInt8s:
+        found: UInt8s = self.data[self.offsets[:-1] + 4]
+        return found
+
+    def body(self, index: int) -> bytes:
+        """An event behind its header, without its checksum."""
+        event = self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
+        return event[HEADER_BYTES : -CHECKSUM_BYTES if self.checksum else None]
+
+
+def read_part(
+    url: str | ServerUrl, files: LogFiles, begin: int, end: int
+) -> Iterator[tuple[BinlogStream, Part]]:
+    """The events of ``[begin, end)``; both are positions between groups. Errors as
+    `BinlogStream.start`.
+    """
+    number, offset = unpack(begin)
+    if offset > MAX_OFFSET:
+        offset = FILE_START
+    stream = BinlogStream(url, None, purpose="log-part")
+    with contextlib.closing(stream):
+        stream.start(files.name(number), offset, wait=False)
+        at = pack(number, offset)
+        while at < end:
+            received = stream.receive(WAIT_S)
+            if received is None:
+                raise ConnectionLostError("reading a part of the binlog: the server fell silent")
+            part, at = _cut(received.data, received.offsets, stream.checksum, at, end)
+            if len(part.ends):
+                yield stream, part
+            if received.ended:
+                return
+
+
+def queries(part: Part) -> Iterator[tuple[int, Query]]:
+    """The statements of a part, each with the position behind it."""
+    for event_type in (EventType.QUERY, EventType.QUERY_COMPRESSED):
+        for index in np.flatnonzero(part.types == event_type).tolist():
+            compressed = event_type == EventType.QUERY_COMPRESSED
+            yield int(part.ends[index]), parse_query(part.body(index), compressed=compressed)
+
+
+def prepared(part: Part) -> Iterator[tuple[int, bytes]]:
+    """The XA transactions that a part prepares, each with the position behind its group."""
+    for index in np.flatnonzero(part.types == EventType.XA_PREPARE).tolist():
+        xid, one_phase = parse_xa_prepare(part.body(index))
+        if not one_phase:
+            yield int(part.ends[index]), xid
+
+
+def _cut(data: UInt8s, offsets: Int64s, checksum: bool, at: int, end: int) -> tuple[Part, int]:
+    """The events that end at or before ``end``, and the position behind them."""
+    count = len(offsets) - 1
+    ends = np.zeros(count, dtype=np.int64)
+    starts = offsets[:-1]
+    types = data[starts + 4]
+    log_pos = np.zeros(count, dtype=np.int64)
+    for byte in range(4):
+        log_pos |= data[starts + 13 + byte].astype(np.int64) << 8 * byte
+    for index in range(count):
+        if types[index] == EventType.ROTATE:
+            event = data[offsets[index] : offsets[index + 1]].tobytes()
+            name, offset = parse_rotate(without_checksum(event)[HEADER_BYTES:])
+            place = pack(file_number(name)[1], offset)
+            if place >= end:
+                return Part(data, offsets[: index + 1], ends[:index], checksum), end
+            at = max(at, place)
+            continue
+        if types[index] in (EventType.HEARTBEAT, EventType.HEARTBEAT_V2) or not log_pos[index]:
+            continue
+        number, here = unpack(at)
+        low = (int(log_pos[index]) - here) & 0xFFFF_FFFF
+        behind = pack(number, here + low)
+        if behind > end:
+            return Part(data, offsets[: index + 1], ends[:index], checksum), end
+        at = behind
+        ends[index] = at
+    return Part(data, offsets, ends, checksum), at

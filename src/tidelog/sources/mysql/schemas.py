@@ -1,0 +1,241 @@
+"""Table schemas from ``information_schema``, and whether a table map of the log fits them.
+
+Chunks and log build schemas by the same way, so that both are records of one schema version. The
+table map alone gives a schema only with ``binlog_row_metadata=FULL``; see
+`tidelog.sources.mysql.log_schemas` for what is certain when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tidelog.errors import ConfigError, SourceError
+from tidelog.model.patterns import matches
+from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.sources.mysql.connect import Connection
+from tidelog.wire import binlog_types as types
+from tidelog.wire.binlog_items import TableMapSeen, TableMetadata
+from tidelog.wire.binlog_types import WIRE_FORMAT, binlog_column, column_of_map
+from tidelog.wire.charset_texts import decode, is_single_byte, table
+from tidelog.wire.charsets import BINARY_COLLATION, charset_of
+from tidelog.wire.flavor import Flavor
+
+RELATION_ID = 0  # a table map's id changes whenever the server opens the table anew
+
+_COLUMNS = """
+SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_OCTET_LENGTH, COLLATION_NAME,
+  IS_NULLABLE = 'YES'
+FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
+ORDER BY ORDINAL_POSITION
+"""
+_TABLE = """
+SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
+"""
+_KEY = """
+SELECT COLUMN_NAME FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND INDEX_NAME = 'PRIMARY' ORDER BY SEQ_IN_INDEX
+"""
+# MariaDB's contextual collations (uca1400) have an id in this table only.
+_COLLATIONS = {
+    Flavor.MYSQL: ("SELECT COLLATION_NAME, ID FROM information_schema.COLLATIONS",),
+    Flavor.MARIADB: (
+        "SELECT FULL_COLLATION_NAME, ID "
+        "FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY",
+        "SELECT COLLATION_NAME, ID FROM information_schema.COLLATIONS",
+    ),
+}
+_MARIADB_FULL_NAMES = (10, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTable:
+    """A table's schema."""
+
+    schema: TableSchema
+
+
+class SchemaFinder:
+    """Builds schemas. Holds no connection; the caller's session decides what is seen.
+
+    Args:
+        keys: for tables that match a pattern, the columns of a surrogate key, used where the
+            table has no primary key.
+    """
+
+    def __init__(self, keys: Mapping[str, Sequence[str]] | None = None) -> None:
+        self._keys = {pattern: tuple(columns) for pattern, columns in (keys or {}).items()}
+        self._collations: dict[str, int] = {}
+
+    def find(self, connection: Connection, table: TableName) -> FoundTable | None:
+        """The table as ``information_schema`` has it now; None if there is none that the user may
+        read. Raises PyMySQL's errors; SourceError for a type that is not known.
+        """
+        name = (table.namespace, table.name)
+        if connection.row(_TABLE, name) is None:
+            return None
+        rows = connection.rows(_COLUMNS, name)
+        if not rows:
+            return None
+        key = tuple(row[0] for row in connection.rows(_KEY, name))
+        columns = tuple(self._column(connection, table, row) for row in rows)
+        return FoundTable(self.schema(table, columns, key))
+
+    def schema(
+        self, table: TableName, columns: Sequence[Column], primary_key: Sequence[str]
+    ) -> TableSchema:
+        """The schema of these columns. Raises ConfigError if ``source.keys`` does not fit."""
+        names = tuple(column.name for column in columns)
+        return TableSchema(
+            table=table,
+            relation_id=RELATION_ID,
+            columns=tuple(columns),
+            key=tuple(primary_key) or self._surrogate(table, names),
+            identity=names,
+            identity_kind="f",
+            wire_format=WIRE_FORMAT,
+        )
+
+    def of_map(
+        self, seen: TableMapSeen, flavor: Flavor, like: TableSchema | None
+    ) -> TableSchema | None:
+        """The schema of a table map with FULL metadata; None if it has MINIMAL.
+
+        ``like``: another version of the table; see `column_of_map`.
+        """
+        metadata = seen.metadata
+        if metadata.names is None:
+            return None
+        table = TableName(seen.database, seen.table)
+        known = {} if like is None else {column.name: column for column in like.columns}
+        columns = []
+        for i, name in enumerate(metadata.names):
+            collation = _collation(metadata, i)
+            columns.append(
+                column_of_map(
+                    name,
+                    seen.types[i],
+                    seen.metas[i],
+                    unsigned=metadata.unsigned is not None and metadata.unsigned[i],
+                    collation_id=collation or 0,
+                    members=_members(metadata, i),
+                    nullable=_nullable(seen, i),
+                    geometry_type=None
+                    if metadata.geometry_types is None
+                    else metadata.geometry_types[i],
+                    like=known.get(name),
+                )
+            )
+        key = tuple(metadata.names[i] for i, _ in metadata.primary_key or ())
+        return self.schema(table, columns, key)
+
+    def collation_id(self, connection: Connection, name: str) -> int:
+        """Raises SourceError if the server does not know it."""
+        if name not in self._collations:
+            statements = _COLLATIONS[connection.flavor]
+            if connection.flavor is Flavor.MARIADB and connection.version < _MARIADB_FULL_NAMES:
+                statements = statements[1:]
+            for statement in statements:
+                for found, number in connection.rows(statement):
+                    if number is not None:
+                        self._collations.setdefault(found, int(number))
+        if name not in self._collations:
+            raise SourceError(f"the server does not tell the id of its collation {name}")
+        return self._collations[name]
+
+    def _column(self, connection: Connection, table: TableName, row: tuple[object, ...]) -> Column:
+        name, data_type, column_type, octets, collation, nullable = row
+        try:
+            return binlog_column(
+                str(name),
+                _text(data_type),
+                _text(column_type),
+                flavor=connection.flavor,
+                octet_length=None if octets is None else int(str(octets)),
+                collation_id=None
+                if collation is None
+                else self.collation_id(connection, str(collation)),
+                nullable=bool(nullable),
+            )
+        except types.UnknownTypeError as error:
+            raise SourceError(
+                f"{table}, {error}: leave the table out of source.tables, or change the type"
+            ) from None
+
+    def _surrogate(self, table: TableName, present: Sequence[str]) -> tuple[str, ...]:
+        for pattern, columns in self._keys.items():
+            if matches([pattern], table):
+                missing = [name for name in columns if name not in present]
+                if missing:
+                    raise ConfigError(
+                        f"source.keys names columns that {table} does not have: "
+                        f"{', '.join(missing)}"
+                    )
+                return columns
+        return ()
+
+
+def misfit(schema: TableSchema, seen: TableMapSeen) -> str | None:
+    """Why the table map can't be one of this schema; None if it fits as far as it tells."""
+    columns, metadata = schema.columns, seen.metadata
+    if len(columns) != len(seen.types):
+        return f"{len(seen.types)} columns, not {len(columns)}"
+    if metadata.names is not None and metadata.names != schema.column_names:
+        return "other column names"
+    for i, column in enumerate(columns):
+        what = f"column {i + 1} ({column.name})"
+        if not types.fits(column, seen.types[i], seen.metas[i]):
+            return f"{what} has another type"
+        signs = metadata.unsigned if column.type_id in types.NUMERIC else None
+        if signs is not None and signs[i] != types.is_unsigned(column):
+            return f"{what} has another sign"
+        collation = _collation(metadata, i)
+        if collation is not None and types.collation(column) not in (0, collation):
+            return f"{what} has another collation"
+        members = _members(metadata, i)
+        if members and members != types.labels(column):
+            return f"{what} has other members"
+        if _nullable(seen, i) != column.nullable:
+            return f"{what} may be NULL or not"
+    if metadata.names is not None:
+        key = tuple(metadata.names[i] for i, _ in metadata.primary_key or ())
+        if key and key != schema.key:
+            return "another primary key"
+    return None
+
+
+def without_key(schema: TableSchema) -> TableSchema:
+    """The same columns without a key, to compare two versions' columns."""
+    return replace(schema, key=(), schema_id=0)
+
+
+def _nullable(seen: TableMapSeen, i: int) -> bool:
+    return bool(seen.nullable[i // 8] >> i % 8 & 1)
+
+
+def _collation(metadata: TableMetadata, i: int) -> int | None:
+    return None if metadata.collations is None else metadata.collations[i]
+
+
+def _members(metadata: TableMetadata, i: int) -> tuple[str, ...]:
+    """Labels as text. The server sends them in the column's character set."""
+    found = None if metadata.labels is None else metadata.labels[i]
+    if found is None:
+        return ()
+    return tuple(_decoded(label, _collation(metadata, i) or BINARY_COLLATION) for label in found)
+
+
+def _decoded(label: bytes, collation_id: int) -> str:
+    charset = charset_of(collation_id) or "utf8mb4"
+    if charset in ("utf8mb4", "utf8mb3", "binary"):
+        return label.decode("utf-8", "replace")
+    if is_single_byte(charset):
+        codes, sizes = table(charset)
+        return b"".join(codes[byte, : sizes[byte]].tobytes() for byte in label).decode()
+    return decode(charset, label)
+
+
+def _text(value: object) -> str:
+    """MySQL 8 gives some columns of information_schema as bytes."""
+    return value.decode() if isinstance(value, bytes) else str(value)

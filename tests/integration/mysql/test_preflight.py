@@ -225,6 +225,8 @@ def test_tables_that_need_care_are_named_with_sql(
     assert accepted[f"table {database}.child"].level == "warn"
     server.execute(found[f"table {database}.child"].fix, database)
     server.execute(found[f"table {database}.old"].fix, database)
+    wrong = faults(check(server, database, keys={f"{database}.No Key": ["w"]}))
+    assert "source.keys names columns" in wrong[f"table {database}.No Key"].message
     left = set(faults(check(server, database, keys=keys)))
     assert left.isdisjoint({f"table {database}.child", f"table {database}.old"})
 
@@ -266,9 +268,10 @@ def test_semi_sync_that_waits_before_the_commit_is_named(
         setting(mariadb_server, "rpl_semi_sync_master_wait_point", "AFTER_SYNC"),
         setting(mariadb_server, "rpl_semi_sync_master_enabled", 1),
     ):
-        found = faults(check(mariadb_server, mariadb_database, strategy="gtid"))
-        assert "semi-sync" not in faults(check(mariadb_server, mariadb_database))
-    assert "AFTER_COMMIT" in found["semi-sync"].fix
+        found = faults(check(mariadb_server, mariadb_database))
+        assert "semi-sync" not in faults(check(mariadb_server, mariadb_database, strategy="gtid"))
+    assert "for up to 10 s each" in found["semi-sync"].message
+    assert found["semi-sync"].fix.startswith("source.watermarks: gtid")
 
 
 def test_session_that_is_not_logged_is_named(

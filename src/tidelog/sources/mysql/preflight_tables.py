@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 import pymysql
 
+from tidelog.errors import ConfigError, SourceError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.sources.findings import Finding
 from tidelog.sources.mysql.connect import quote_name
 from tidelog.sources.mysql.failures import number_of, words
 from tidelog.sources.mysql.grants import Grants
+from tidelog.sources.mysql.schemas import SchemaFinder
 
 if TYPE_CHECKING:
     from tidelog.sources.mysql.preflight import Examined
@@ -81,8 +83,13 @@ def _tables(examined: Examined) -> Iterator[Finding]:
         yield Finding("tables", "warn", text, fix)
         return
     yield Finding("tables", "ok", f"{len(captured)} tables match")
+    finder = SchemaFinder(examined.keys)
     for table in captured:
         yield from _table(examined, table)
+        try:
+            finder.find(examined.connection, table.name)
+        except (SourceError, ConfigError) as error:  # a type, or source.keys
+            yield Finding(f"table {table.name}", "fail", str(error))
 
 
 def _table(examined: Examined, table: _Table) -> Iterator[Finding]:

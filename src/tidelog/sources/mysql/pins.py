@@ -38,6 +38,11 @@ class SchemaPins:
             found = schema_id
         return found or None
 
+    def last_before(self, table: TableName, schema_id: int) -> int | None:
+        """The version before the table's newest one, which is ``schema_id``."""
+        older = [number for _, number in self._of(table) if number not in (0, schema_id)]
+        return older[-1] if older else None
+
     def note(self, table: TableName, position: int, schema_id: int) -> None:
         """From ``position`` on the table's rows have this version; 0: it is not known."""
         pins = self._of(table)

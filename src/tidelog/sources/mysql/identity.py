@@ -1,0 +1,140 @@
+"""Which server's log this is, and whether it still is the one that an event log was captured from.
+
+MySQL servers have a uuid. MariaDB's ``server_uid`` is made of the network card's address and the
+port, so it changes when a container is made anew; there the ``server_id`` stands for the server,
+and when a binlog file was made tells a log that began anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+
+from tidelog.errors import (
+    ConnectionLostError,
+    GapError,
+    SourceChangedError,
+)
+from tidelog.model.records import Resume
+from tidelog.ports import SourceId
+from tidelog.sources.mysql.connect import Connection
+from tidelog.sources.mysql.gtids import GtidPosition, GtidSet, gtid_set, last_gtids
+from tidelog.sources.mysql.log_parts import read_part
+from tidelog.sources.mysql.positions import FILE_START, LogFiles
+from tidelog.sources.mysql.replication import BinlogStream
+from tidelog.sources.mysql.urls import ServerUrl
+from tidelog.wire.binlog import BinlogScanner
+from tidelog.wire.binlog_events import HEADER_BYTES, EventType
+from tidelog.wire.binlog_items import GtidsSeen, GtidStateSeen, TableMapSeen
+from tidelog.wire.binlog_position import pack, text, unpack
+from tidelog.wire.flavor import Flavor
+
+_ANEW = "begin a new event log and dump the tables again, or set source.snapshot: when_needed"
+
+
+def identify(connection: Connection) -> SourceId:
+    """Who the server is. Raises PyMySQL's errors."""
+    if connection.flavor is Flavor.MYSQL:
+        system = str(connection.value("SELECT @@GLOBAL.server_uuid"))
+    else:
+        system = f"server-id-{connection.value('SELECT @@GLOBAL.server_id')}"
+    return SourceId(connection.flavor.value, system, database="", timeline=0)
+
+
+def check_log(
+    connection: Connection,
+    source: SourceId,
+    expected: SourceId | None,
+    files: LogFiles,
+    resume: Resume | None,
+    end: int,
+) -> None:
+    """Raise unless the server's log goes on where ``resume`` ends.
+
+    Raises:
+        SourceChangedError: another server, or its log began anew.
+        GapError: what follows ``resume`` was purged.
+    """
+    if expected is not None and (expected.kind, expected.system) != (source.kind, source.system):
+        raise SourceChangedError(
+            f"the event log holds {expected.kind} server {expected.system}, but source.url leads "
+            f"to {source.kind} server {source.system}, whose binlog has positions of its own: "
+            f"correct source.url, or {_ANEW}. Before a replica that was promoted is captured, "
+            "compare its executed GTIDs with those of the old server: what the old one had more "
+            "is lost"
+        )
+    if resume is None:
+        return
+    number, _ = unpack(resume.acknowledge)
+    known = f"the event log ends at {text(resume.acknowledge)}"
+    if resume.acknowledge > end:
+        raise SourceChangedError(
+            f"{known}, beyond the end of the source's binlog at {files.describe(end)}: its binlog "
+            f"began anew (RESET MASTER), or the server was restored from a backup; {_ANEW}"
+        )
+    if number not in files.sizes:
+        raise GapError(
+            f"{known}, but the source's binlog begins at {files.describe(files.first)}: what lies "
+            "between was purged before it was captured. Keep binlogs for longer "
+            f"(binlog_expire_logs_seconds), then {_ANEW}"
+        )
+
+
+def source_log(name: str) -> SourceChangedError:
+    """A file of the log is not the one that was read before."""
+    return SourceChangedError(
+        f"binlog file {name} was made anew since it was read: the source's binlog began anew "
+        f"(RESET MASTER), or the server was restored from a backup; {_ANEW}"
+    )
+
+
+def file_created(url: ServerUrl, files: LogFiles, number: int) -> int:
+    """When a file of the log was made, in seconds since 1970: its format description says so."""
+    stream = BinlogStream(url, None, purpose="log-part", buffer_bytes=1 << 16)
+    with contextlib.closing(stream):
+        stream.start(files.name(number), FILE_START, wait=False)
+        for _ in range(10):
+            received = stream.receive(5.0)
+            if received is None:
+                continue
+            for begin in received.offsets[:-1].tolist():
+                header = received.data[begin : begin + HEADER_BYTES].tobytes()
+                if header[4] == EventType.FORMAT_DESCRIPTION:
+                    (created,) = struct.unpack_from("<I", header)
+                    return int(created)
+    raise ConnectionLostError(f"the server did not send the beginning of {files.name(number)}")
+
+
+def gtids_before(
+    url: ServerUrl, files: LogFiles, position: int, flavor: Flavor
+) -> GtidSet | GtidPosition:
+    """The GTIDs of all that was committed before a position between groups: what a failover to
+    another server needs. Reads the position's file up to there.
+    """
+    number, _ = unpack(position)
+    begin = pack(number, FILE_START)
+    scanner: BinlogScanner | None = None
+    known: GtidSet | GtidPosition = GtidSet() if flavor is Flavor.MYSQL else GtidPosition()
+    for stream, part in read_part(url, files, begin, position):
+        if scanner is None:
+            scanner = BinlogScanner(
+                flavor, None, checksum=stream.checksum, file_number=number, offset=FILE_START
+            )
+        for item in scanner.feed(part.data, part.offsets):
+            if isinstance(item, TableMapSeen):
+                scanner.bind(item.table_id, 0)
+            elif isinstance(item, GtidStateSeen):
+                known = _parsed(item.text, flavor)
+            elif isinstance(item, GtidsSeen):
+                known = _with(known, item)
+    return known
+
+
+def _parsed(gtids: str, flavor: Flavor) -> GtidSet | GtidPosition:
+    return GtidSet.parse(gtids) if flavor is Flavor.MYSQL else GtidPosition.parse(gtids)
+
+
+def _with(known: GtidSet | GtidPosition, seen: GtidsSeen) -> GtidSet | GtidPosition:
+    if isinstance(known, GtidSet):
+        return known.union(gtid_set(seen))
+    return known.after(last_gtids(seen))

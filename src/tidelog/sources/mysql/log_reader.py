@@ -1,0 +1,442 @@
+"""The log reader: MySQL's and MariaDB's binlog as `LogEvent`s."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from tidelog.errors import (
+    ConfigError,
+    ConnectionLostError,
+    SourceError,
+)
+from tidelog.model.patterns import matches
+from tidelog.model.records import LogBatch, Resume
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.ports import (
+    IdleAt,
+    LogEvent,
+    RowsUnlogged,
+    SchemaRegistry,
+    SchemaSeen,
+    SourceId,
+    StateStore,
+)
+from tidelog.sources.mysql import ddl
+from tidelog.sources.mysql.connect import Connection, connect
+from tidelog.sources.mysql.failures import translated
+from tidelog.sources.mysql.gtids import SeenGtids
+from tidelog.sources.mysql.identity import check_log, file_created, identify, source_log
+from tidelog.sources.mysql.log_parts import read_part
+from tidelog.sources.mysql.log_schemas import DdlAhead, LogSchemas
+from tidelog.sources.mysql.own_tables import OwnTables
+from tidelog.sources.mysql.pins import SchemaPins
+from tidelog.sources.mysql.positions import FILE_START, LogFiles, log_end, log_files
+from tidelog.sources.mysql.replication import (
+    DEFAULT_BUFFER_BYTES,
+    MAX_OFFSET,
+    BinlogStream,
+    ReplicaId,
+)
+from tidelog.sources.mysql.schemas import SchemaFinder
+from tidelog.sources.mysql.urls import parse_url
+from tidelog.sources.mysql.xa import Group, PreparedGroups, find_prepared
+from tidelog.wire.binlog import BinlogScanner, Scanned
+from tidelog.wire.binlog_items import (
+    AsOf,
+    FormatSeen,
+    GtidsSeen,
+    QuerySeen,
+    RolledBackSeen,
+    RowOf,
+    TableMapSeen,
+    XaSeen,
+    XaState,
+)
+from tidelog.wire.binlog_position import pack, text, unpack
+from tidelog.wire.flavor import Flavor
+
+SYSTEM_DATABASES = ("mysql", "sys", "information_schema", "performance_schema")
+
+
+class MySqlLogReader:
+    """Streams one server's changes. Used by one thread.
+
+    Args:
+        url: of the server; the user needs REPLICATION SLAVE, REPLICATION CLIENT, and SELECT on the
+            captured tables.
+        registry: numbers the schemas that the log shows.
+        kind: which flavour the server must be of; None: any.
+        tables: patterns of the tables to capture.
+        watermark_schema: database of the watermark table; never captured.
+        signal_table: ``database.name`` of the table whose inserted rows are commands.
+        keys: surrogate keys by table pattern.
+        expected: the source that the event log was captured from, if there is one.
+        server_id: ours, as a replica; None: follows from ``name`` and the URL.
+        name: tells captures of one source apart, e.g. the event log's path.
+        state: keeps what is known of schemas (`SchemaPins`); None: memory.
+        seen: told which GTIDs stand where.
+        buffer_bytes: how much one `poll` takes at most (a larger single event apart).
+    """
+
+    def __init__(
+        self,
+        url: str,
+        registry: SchemaRegistry,
+        *,
+        kind: Flavor | None = None,
+        tables: Sequence[str] = ("*.*",),
+        watermark_schema: str = "tidelog",
+        signal_table: str | None = None,
+        keys: Mapping[str, Sequence[str]] | None = None,
+        expected: SourceId | None = None,
+        server_id: int | None = None,
+        name: str = "",
+        state: StateStore | None = None,
+        seen: SeenGtids | None = None,
+        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+    ) -> None:
+        self._url = parse_url(url)
+        self._registry = registry
+        self._kind = kind
+        self._tables = tuple(tables)
+        self._own = OwnTables(watermark_schema, signal_table)
+        self._finder = SchemaFinder(keys)
+        self._expected = expected
+        self._replica = ReplicaId.derived(f"{self._url.where} {name}", server_id)
+        self._pins = SchemaPins(state)
+        self._seen = seen or SeenGtids()
+        self._buffer_bytes = buffer_bytes
+        self._sql: Connection | None = None
+        self._stream: BinlogStream | None = None
+        self._flavor = kind or Flavor.MYSQL
+        self._scanner: BinlogScanner | None = None
+        self._schemas: LogSchemas | None = None
+        self._files: LogFiles | None = None
+        self._prepared = PreparedGroups()
+        self._current: dict[TableName, TableSchema] = {}
+        self._dropped: set[TableName] = set()
+        self._dropped_databases: set[str] = set()
+        self._fold = False
+        self._idle_at = 0
+        self._source: SourceId | None = None
+
+    # ------------------------------------------------------------------ port
+
+    def start(self, resume: Resume | None) -> Resume:
+        """Check the source and stream from after ``resume`` (None: from the log's end).
+
+        Raises:
+            ConfigError, PreflightError: the set-up is wrong; the message holds what mends it.
+            SourceChangedError: another server than the event log's, or its log began anew.
+            GapError: the binlog no longer has all changes after ``resume``.
+            ConnectionLostError: trying again may help.
+        """
+        self._disconnect()
+        sql = self._connected()
+        with translated("starting to read the binlog"):
+            self._flavor = sql.flavor
+            self._check_kind(sql)
+            self._fold = bool(sql.value("SELECT @@lower_case_table_names"))
+            source = identify(sql)
+            files = log_files(sql)
+            end = log_end(sql).position
+            settled = self._none_between_log_and_view(sql)
+        begin = Resume(end, 0, -1) if resume is None else resume
+        check_log(sql, source, self._expected or self._source, files, resume, end)
+        stream = BinlogStream(
+            self._url, self._replica, purpose="capture", buffer_bytes=self._buffer_bytes
+        )
+        self._stream = stream
+        at = self._stream_from(files, begin)
+        self._check_file(files, unpack(at)[0], fresh=resume is None)
+        number, offset = unpack(at)
+        stream.start(files.name(number), offset)
+        self._source, self._files = source, files
+        self._schemas = LogSchemas(
+            self._finder,
+            self._registry,
+            self._pins,
+            self._connected,
+            DdlAhead(self._url, fold=self._fold),
+        )
+        self._scanner = BinlogScanner(
+            self._flavor,
+            begin,
+            checksum=stream.checksum,
+            file_number=number,
+            offset=offset,
+        )
+        self._prepared.clear()
+        self._own.clear()
+        self._current.clear()
+        self._seen.start(at, settled=settled and resume is None)
+        self._idle_at = begin.acknowledge
+        return begin
+
+    def poll(self, timeout_s: float) -> Iterator[LogEvent]:
+        """See `tidelog.ports.LogReader`. Take every event of one poll before the next poll."""
+        stream, scanner = self._streaming()
+        received = stream.receive(timeout_s)
+        if received is not None:
+            yield from self._events(scanner, scanner.feed(received.data, received.offsets))
+            self._seen.reach(scanner.position)
+        resume = scanner.resume
+        if not scanner.in_transaction and resume.acknowledge > self._idle_at:
+            # Also after transactions that held nothing for us.
+            self._idle_at = resume.acknowledge
+            yield IdleAt(resume)
+
+    def acknowledge(self, position: int) -> None:
+        """The server keeps binlogs by time, not for us: nothing is told."""
+
+    def close(self) -> None:
+        self._disconnect()
+
+    # ------------------------------------------------------------------ beyond the port
+
+    def start_over(self) -> Resume:
+        """Begin anew at the log's end, behind a gap that was consented to. Errors as `start`."""
+        self._expected = self._source = None
+        self._pins.forget_files()
+        return self.start(None)
+
+    def keepalive(self) -> None:
+        """The server expects no word from a replica; the connection is kept by TCP."""
+
+    def identify(self) -> SourceId:
+        """Which log this is; connects if need be."""
+        if self._source is None:
+            sql = self._connected()
+            with translated("asking who the source is"):
+                self._check_kind(sql)
+                return identify(sql)
+        return self._source
+
+    @property
+    def seen(self) -> SeenGtids:
+        """For chunk readers of the strategy ``gtid``."""
+        return self._seen
+
+    # ------------------------------------------------------------------ start
+
+    def _check_kind(self, sql: Connection) -> None:
+        if self._kind is not None and sql.flavor is not self._kind:
+            raise ConfigError(
+                f"source.kind is {self._kind.value}, but the server is {sql.flavor.value} "
+                f"({sql.version_text}): set source.kind: {sql.flavor.value}"
+            )
+
+    def _none_between_log_and_view(self, sql: Connection) -> bool:
+        """Is every transaction that the log holds visible? (MySQL; False: not known.)"""
+        return self._flavor is Flavor.MYSQL and not sql.value("SELECT @@GLOBAL.gtid_owned")
+
+    def _stream_from(self, files: LogFiles, begin: Resume) -> int:
+        """Where the stream begins: at the last durable transaction, so that its GTID is seen again,
+        or before, at what is not acknowledged.
+        """
+        at = begin.acknowledge
+        if files.first <= begin.position < at:
+            at = begin.position
+        number, offset = unpack(at)
+        return pack(number, FILE_START) if offset > MAX_OFFSET else at
+
+    def _check_file(self, files: LogFiles, number: int, *, fresh: bool) -> None:
+        """Is it the very file that we read before, not one that RESET MASTER began anew?"""
+        created = file_created(self._url, files, number)
+        if fresh:
+            self._pins.forget_files()
+        known = self._pins.created(number)
+        if known is not None and known != created:
+            raise source_log(files.name(number))
+        self._pins.note_file(number, created)
+
+    # ------------------------------------------------------------------ stream
+
+    def _events(self, scanner: BinlogScanner, items: Iterator[Scanned]) -> Iterator[LogEvent]:
+        for item in items:
+            if isinstance(item, LogBatch):
+                yield item
+            elif isinstance(item, TableMapSeen):
+                yield from self._table(scanner, item)
+            elif isinstance(item, GtidsSeen):
+                self._seen.publish(item)
+            elif isinstance(item, RowOf):
+                yield from self._own.read(item)
+            elif isinstance(item, QuerySeen):
+                yield from self._statement(scanner, item)
+            elif isinstance(item, XaSeen):
+                yield from self._xa(scanner, item)
+            elif isinstance(item, RolledBackSeen):
+                yield from self._rolled_back(item)
+            elif isinstance(item, FormatSeen) and item.server_start:
+                self._own.clear()
+
+    def _table(self, scanner: BinlogScanner, seen: TableMapSeen) -> Iterator[LogEvent]:
+        table = TableName(seen.database, seen.table)
+        if self._own.watches(table):
+            names = None
+            if table == self._own.signals:
+                names = self._schema_at(seen).column_names
+            self._own.bind(seen, names)
+            scanner.bind(seen.table_id, 0, watch=True)
+            return
+        if not self._captures(table):
+            scanner.bind(seen.table_id, 0)
+            return
+        schema = self._schema_at(seen)
+        previous = self._current.get(table)
+        scanner.bind(seen.table_id, schema.schema_id)
+        if previous is None or previous.schema_id != schema.schema_id:
+            self._current[table] = schema
+            yield SchemaSeen(schema, previous or self._before(schema))
+
+    def _schema_at(self, seen: TableMapSeen) -> TableSchema:
+        schemas, scanner = self._schemas, self._scanner
+        assert schemas is not None
+        assert scanner is not None
+        return schemas.at(seen, min(seen.position, scanner.resume.acknowledge))
+
+    def _before(self, schema: TableSchema) -> TableSchema | None:
+        """The version that the table had when capture last knew it."""
+        before = self._pins.last_before(schema.table, schema.schema_id)
+        if before is not None:
+            return self._registry.get(before)
+        return self._registry.latest(schema.table)
+
+    def _statement(self, scanner: BinlogScanner, seen: QuerySeen) -> Iterator[LogEvent]:
+        statement = ddl.read(seen.sql, seen.database, fold=self._fold)
+        assert self._schemas is not None
+        self._schemas.changed(statement, seen.end)
+        if seen.changes_rows and not seen.durable:
+            self._refuse_statement(seen, statement)
+        if statement.database is not None:
+            self._dropped_databases.add(statement.database)
+        for effect in statement.effects:
+            table = effect.table
+            if not self._captures(table):
+                continue
+            if effect.effect is ddl.Effect.TRUNCATED:
+                schema = self._schemas.of_statement(table)
+                batch = None if schema is None else scanner.truncate(schema.schema_id)
+                if batch is not None and schema is not None:
+                    if self._current.get(table) is None:
+                        yield SchemaSeen(schema, schema)
+                    yield batch
+                continue
+            reason = self._unlogged(effect)
+            if reason is not None and not seen.durable:
+                yield RowsUnlogged(table, reason)
+
+    def _unlogged(self, effect: ddl.TableEffect) -> str | None:
+        """Why the table's rows may have changed without row events."""
+        table, kind = effect.table, effect.effect
+        if kind in (ddl.Effect.DROPPED, ddl.Effect.RENAMED_AWAY):
+            self._dropped.add(table)
+            return None
+        created = kind in (ddl.Effect.CREATED, ddl.Effect.CREATED_IF_MISSING)
+        again = table in self._dropped
+        if created or kind in (ddl.Effect.REPLACED, ddl.Effect.RENAMED_HERE):
+            self._dropped.discard(table)
+        if created:
+            again |= table.namespace in self._dropped_databases
+            known = kind is ddl.Effect.CREATED and self._registry.latest(table) is not None
+            return "the table was dropped and made anew" if again or known else None
+        return effect.unlogged
+
+    def _refuse_statement(self, seen: QuerySeen, statement: ddl.Statement) -> None:
+        """A statement changed rows and the log holds the statement alone."""
+        tables = [e.table for e in statement.effects if e.effect is ddl.Effect.WRITTEN]
+        captured = [table for table in tables if self._captures(table)]
+        databases = set(seen.databases or (seen.database,))
+        if not captured and (not statement.unclear or databases <= set(SYSTEM_DATABASES)):
+            return
+        what = ", ".join(map(str, captured)) or f"a table (of {', '.join(sorted(databases))})"
+        raise SourceError(
+            f"at {text(seen.position)} of the binlog stands a {seen.keyword} of {what} as a "
+            "statement, not as rows: SET GLOBAL binlog_format = ROW (in the server's configuration "
+            "as well; sessions that are open keep theirs), then begin a new event log behind it, "
+            "which dumps the tables again, or set source.snapshot: when_needed"
+        )
+
+    def _rolled_back(self, seen: RolledBackSeen) -> Iterator[LogEvent]:
+        if seen.durable:
+            return
+        for database, name in seen.tables:
+            table = TableName(database, name)
+            if self._captures(table):
+                yield RowsUnlogged(
+                    table, "a transaction was rolled back that the log holds rows of"
+                )
+
+    def _captures(self, table: TableName) -> bool:
+        return (
+            table.namespace != self._own.namespace
+            and table.namespace not in SYSTEM_DATABASES
+            and table != self._own.signals
+            and matches(self._tables, table)
+        )
+
+    # ------------------------------------------------------------------ XA
+
+    def _xa(self, scanner: BinlogScanner, seen: XaSeen) -> Iterator[LogEvent]:
+        group = self._prepared.take(seen)
+        if seen.state not in (XaState.COMMITTED, XaState.ONE_PHASE) or seen.durable:
+            return
+        with translated("reading an XA transaction"):
+            files = self._files = log_files(self._connected())
+        if group is None:
+            group = find_prepared(self._url, files, seen)
+        yield from self._committed(scanner, seen, group, files)
+
+    def _committed(
+        self, scanner: BinlogScanner, seen: XaSeen, group: Group, files: LogFiles
+    ) -> Iterator[LogEvent]:
+        """The rows of a prepared group as records of the group that committed it."""
+        resume = scanner.resume
+        # Until all rows are durable, a restart must find the group again.
+        held = Resume(
+            min(resume.acknowledge, group.begin, self._idle_at), resume.position, resume.ordinal
+        )
+        number, offset = unpack(group.begin)
+        again: BinlogScanner | None = None
+        for stream, part in read_part(self._url, files, group.begin, group.end):
+            if again is None:
+                again = BinlogScanner(
+                    self._flavor,
+                    held,
+                    checksum=stream.checksum,
+                    file_number=number,
+                    offset=min(offset, MAX_OFFSET) if offset <= MAX_OFFSET else FILE_START,
+                    as_of=AsOf(seen.begin, seen.commit_ts),
+                )
+            yield from self._xa_rows(again, again.feed(part.data, part.offsets))
+        if again is None or again.in_transaction:
+            raise ConnectionLostError("the server sent a prepared XA transaction incompletely")
+        after = again.resume
+        scanner.skip_to(after.position, after.ordinal)
+
+    def _xa_rows(self, again: BinlogScanner, items: Iterator[Scanned]) -> Iterator[LogEvent]:
+        for item in items:
+            if isinstance(item, LogBatch | TableMapSeen | RowOf):
+                yield from self._events(again, iter([item]))
+
+    # ------------------------------------------------------------------ connections
+
+    def _streaming(self) -> tuple[BinlogStream, BinlogScanner]:
+        if self._stream is None or self._scanner is None:
+            raise ConnectionLostError("the log reader is not started")
+        return self._stream, self._scanner
+
+    def _connected(self) -> Connection:
+        if self._sql is None or not self._sql.open:
+            self._sql = connect(self._url, purpose="capture-sql", database="", read_timeout_s=60)
+        return self._sql
+
+    def _disconnect(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+        if self._sql is not None:
+            self._sql.abandon()
+            self._sql = None
+        self._scanner = None

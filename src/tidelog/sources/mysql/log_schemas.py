@@ -1,0 +1,234 @@
+"""The schema of a table at a place in the log, for certain or not at all.
+
+A table map says types but, with ``binlog_row_metadata=MINIMAL``, no names; ``information_schema``
+says everything, but of now. A schema is certain if
+
+- it was noted at an earlier place and no DDL of the table stands between (`SchemaPins`);
+- or the table map has FULL metadata, which tells all that matters;
+- or ``information_schema`` has it and the binlog, read ahead to the end it had afterwards, holds no
+  DDL that reshapes the table.
+
+And it must fit the table map. All else is an error that names table, position and the way on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidelog.errors import ConfigError, SourceError
+from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.ports import SchemaRegistry
+from tidelog.sources.mysql import ddl
+from tidelog.sources.mysql.connect import Connection
+from tidelog.sources.mysql.failures import translated
+from tidelog.sources.mysql.log_parts import queries, read_part
+from tidelog.sources.mysql.pins import SchemaPins
+from tidelog.sources.mysql.positions import LogFiles, log_end, log_files
+from tidelog.sources.mysql.schemas import SchemaFinder, misfit
+from tidelog.sources.mysql.urls import ServerUrl
+from tidelog.wire import binlog_types as types
+from tidelog.wire.binlog_items import TableMapSeen
+from tidelog.wire.binlog_position import text
+
+FIX = (
+    "run `tidelog schema` to say which columns the table had there, set "
+    "binlog_row_metadata=FULL for what follows, or leave the table out of source.tables"
+)
+
+
+class DdlAhead:
+    """The statements between a place in the log and its end, each stretch read once."""
+
+    def __init__(self, url: ServerUrl, *, fold: bool) -> None:
+        self._url = url
+        self._fold = fold
+        self._begin = self._end = 0
+        self._found: list[tuple[int, ddl.Statement]] = []
+
+    def reshapes(self, table: TableName, files: LogFiles, begin: int, end: int) -> bool:
+        """Does a statement in ``[begin, end)`` reshape the table? Both lie between groups."""
+        if not self._begin <= begin <= self._end:
+            self._begin = self._end = begin
+            self._found.clear()
+        if end > self._end:
+            for _, part in read_part(self._url, files, self._end, end):
+                for at, query in queries(part):
+                    statement = ddl.read(query.text(), query.database, fold=self._fold)
+                    if statement.effects or statement.database:
+                        self._found.append((at, statement))
+            self._end = end
+        self._found = [found for found in self._found if found[0] > begin]
+        self._begin = begin
+        return any(at <= end and found.reshapes(table) for at, found in self._found)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFact:
+    """A column as told by hand: as in ``information_schema.columns``. ``collation``: its name."""
+
+    name: str
+    column_type: str
+    nullable: bool = True
+    collation: str | None = None
+
+
+class LogSchemas:
+    """Finds the schemas of table maps. Used by one thread.
+
+    Args:
+        finder: builds them.
+        registry: numbers them.
+        pins: what was known before.
+        connected: gives an SQL connection.
+        ahead: reads DDL ahead of the stream.
+    """
+
+    def __init__(
+        self,
+        finder: SchemaFinder,
+        registry: SchemaRegistry,
+        pins: SchemaPins,
+        connected: Callable[[], Connection],
+        ahead: DdlAhead,
+    ) -> None:
+        self._finder = finder
+        self._registry = registry
+        self._pins = pins
+        self._connected = connected
+        self._ahead = ahead
+
+    def at(self, seen: TableMapSeen, group: int) -> TableSchema:
+        """The stored version that the rows behind a table map have.
+
+        Args:
+            seen: the table map.
+            group: where its transaction begins, or any place between groups before.
+
+        Raises:
+            SourceError: it can't be known for certain.
+        """
+        table = TableName(seen.database, seen.table)
+        pinned = self._pins.find(table, seen.position)
+        if pinned is not None:
+            schema = self._registry.get(pinned)
+            if misfit(schema, seen) is None:
+                return schema
+        schema = self._found(seen, table, group)
+        schema = self._registry.register(schema)
+        self._pins.note(table, seen.position, schema.schema_id)
+        return schema
+
+    def changed(self, statement: ddl.Statement, position: int) -> None:
+        """A statement at ``position`` may have reshaped tables."""
+        for effect in statement.effects:
+            if effect.effect in ddl.RESHAPES:
+                self._pins.note(effect.table, position, 0)
+        # A dropped database's tables: each is made anew by a CREATE TABLE before it has rows.
+
+    def of_statement(self, table: TableName) -> TableSchema | None:
+        """A version for a record without columns (TRUNCATE): any of the table's serves."""
+        schema = self._registry.latest(table)
+        if schema is not None:
+            return schema
+        with translated(f"looking up {table}"):
+            found = self._finder.find(self._connected(), table)
+        return None if found is None else self._registry.register(found.schema)
+
+    def _found(self, seen: TableMapSeen, table: TableName, group: int) -> TableSchema:
+        where = text(seen.position)
+        with translated(f"looking up {table}"):
+            connection = self._connected()
+            found = self._finder.find(connection, table)
+            end = log_end(connection).position
+            files = log_files(connection)
+        if seen.metadata.names is not None:
+            if found is not None and misfit(found.schema, seen) is None:
+                return found.schema
+            like = found.schema if found is not None else self._registry.latest(table)
+            try:
+                built = self._finder.of_map(seen, connection.flavor, like)
+            except types.UnknownTypeError as error:
+                raise SourceError(f"{table} at {where} of the binlog: {error}") from None
+            assert built is not None
+            return built
+        if self._ahead.reshapes(table, files, group, end):
+            state = "is gone" if found is None else "was altered"
+            raise SourceError(
+                f"{table} {state} after {where} of the binlog, which holds rows of it as it was "
+                f"before, and the binlog does not tell its column names: {FIX}"
+            )
+        if found is None:
+            raise SourceError(
+                f"{table} has rows at {where} of the binlog, but information_schema does not show "
+                f"it: GRANT SELECT on it to the capture's user, or {FIX}"
+            )
+        reason = misfit(found.schema, seen)
+        if reason is not None:
+            raise SourceError(
+                f"{table} at {where} of the binlog does not look like information_schema says, "
+                f"though no DDL stands between ({reason}): {FIX}"
+            )
+        return found.schema
+
+
+def fix_version(
+    connection: Connection,
+    registry: SchemaRegistry,
+    pins: SchemaPins,
+    table: TableName,
+    position: int,
+    columns: list[ColumnFact],
+    key: list[str],
+) -> TableSchema:
+    """Say by hand which columns a table had from ``position`` on (`tidelog schema`).
+
+    Args:
+        connection: to the source, which knows its collations.
+        registry: stores the version.
+        pins: of the event log; capture must not run meanwhile.
+        table: which.
+        position: where the records begin that have these columns, as the error named it.
+        columns: all of them, in order.
+        key: the primary key's columns, in key order.
+
+    Returns the stored version; the log's reader checks it against the table map.
+    Raises ConfigError for a type or key that is not understood.
+    """
+    finder = SchemaFinder()
+    built: list[Column] = []
+    for fact in columns:
+        data_type = fact.column_type.split("(")[0].split()[0].lower()
+        collation = (
+            None if fact.collation is None else finder.collation_id(connection, fact.collation)
+        )
+        try:
+            column = types.binlog_column(
+                fact.name,
+                data_type,
+                fact.column_type,
+                flavor=connection.flavor,
+                octet_length=_octets(fact.column_type, collation),
+                collation_id=collation,
+                nullable=fact.nullable,
+            )
+        except (types.UnknownTypeError, ValueError) as error:
+            raise ConfigError(f"{table}: {error}") from None
+        built.append(column)
+    missing = [name for name in key if name not in {column.name for column in built}]
+    if missing:
+        raise ConfigError(f"{table}: no column {', '.join(missing)}, which the key names")
+    schema = registry.register(finder.schema(table, built, key))
+    pins.note(table, position, schema.schema_id)
+    return schema
+
+
+def _octets(column_type: str, collation: int | None) -> int | None:
+    """CHARACTER_OCTET_LENGTH of ``varchar(20)`` and the like."""
+    from tidelog.wire.charsets import bytes_per_character
+
+    kind, bracket, rest = column_type.partition("(")
+    if kind.lower() not in ("char", "varchar", "binary", "varbinary"):
+        return None
+    count = int(rest.split(")")[0]) if bracket else 1
+    return count * (bytes_per_character(collation) if collation is not None else 1)

@@ -1,22 +1,22 @@
-"""Servers set up as the history oracle needs them: small transactions spill, deadlocks end soon."""
+"""Servers set up as the history oracle needs them, each with what it has to know of their kind."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from tests.e2e.history_run import SETTINGS
 
+from tidelog.testing.oracle_postgres import SETTINGS, PostgresOracle
 from tidelog.testing.postgres import PostgresServer
 
 
 @pytest.fixture(scope="module")
-def oracle16() -> Iterator[PostgresServer]:
+def oracle16() -> Iterator[PostgresOracle]:
     with PostgresServer(16, SETTINGS) as server:
-        yield server
+        yield PostgresOracle(server)
 
 
 @pytest.fixture(scope="module")
-def oracle18() -> Iterator[PostgresServer]:
+def oracle18() -> Iterator[PostgresOracle]:
     with PostgresServer(18, SETTINGS) as server:
-        yield server
+        yield PostgresOracle(server)

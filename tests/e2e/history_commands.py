@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Callable, Sequence
-from decimal import Decimal
+from collections.abc import Callable
 from typing import Any
 
-import psycopg
 from tests.e2e.history_spec import Spec
 
 from tidelog import runtime
@@ -27,8 +25,9 @@ from tidelog.control.commands import (
 from tidelog.errors import TidelogError
 from tidelog.state.sqlite import SqliteState
 from tidelog.testing.dump_oracle import Asked, DumpError, Standstill
+from tidelog.testing.oracle_source import OracleSource
 from tidelog.testing.oracle_wire import Key
-from tidelog.testing.oracle_workload import TABLES, Table
+from tidelog.testing.oracle_workload import Table
 
 MOST_PARALLEL = 16
 ACT_S = 3.0
@@ -39,14 +38,17 @@ class Commander:
 
     Args:
         spec: of the run.
-        dsn: of the source.
+        source: what the run is about.
         config: of capture.
         note: takes a line about what is done.
     """
 
-    def __init__(self, spec: Spec, dsn: str, config: Config, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, spec: Spec, source: OracleSource, config: Config, note: Callable[[str], None]
+    ) -> None:
         self._spec = spec
-        self._dsn = dsn
+        self._source = source
+        self._tables = spec.mix.tables or tuple(source.tables)
         self._config = config
         self._note = note
         self._rng = random.Random(f"commands {spec.seed}")
@@ -75,10 +77,11 @@ class Commander:
         rng = self._rng
         dump_id = f"d{self._number}"
         self._number += 1
-        table = TABLES[rng.choice(self._spec.mix.tables)]
+        table = self._source.tables[rng.choice(self._tables)]
         choice = rng.random()
         ask: dict[str, Any] = {"tables": (table.name,)}
-        if mode == "blocking" or (choice < 0.12 and self._spec.blocking):
+        blocking = self._spec.blocking and self._source.blocking
+        if blocking and (mode == "blocking" or choice < 0.12):
             ask = {"mode": "blocking", "tables": ask["tables"] if choice < 0.06 else ()}
         elif choice < 0.4 or mode is not None:
             ask = {}
@@ -99,7 +102,7 @@ class Commander:
         drawn = [table.random_key(rng) for _ in range(rng.choice((3, 40)))]
         keys = {table.lock(key): tuple(str(part) for part in key) for key in drawn}
         given = tuple(keys.values())
-        lists = table.name != "app.nums" and rng.random() < 0.4
+        lists = table.exact and rng.random() < 0.4
         self.asked[dump_id] = Asked(keys=given, lists=lists)
         self.keys_of[dump_id] = (table.name, given)
         return {
@@ -120,13 +123,15 @@ class Commander:
         outcome = self._send(PauseSnapshot(dump_id=dump_id), ACT_S)
         for paused in (outcome or {}).get("dumps", ()):
             under_way = self._being_read()
-            self._paused.append(Standstill(paused, (), "paused", self._xid(), under_way=under_way))
+            self._paused.append(
+                Standstill(paused, (), "paused", self._source.mark(), under_way=under_way)
+            )
 
     def resume(self) -> None:
         """Let all go on. Raises DumpError if one has gone on before, by itself."""
         self._resume_at = None
         paused, self._paused = self._paused, []
-        until = self._xid() if paused else 0
+        until = self._source.mark() if paused else 0
         statuses = {dump["dump_id"]: dump["status"] for dump in self._dumps()}
         for still in paused:
             status = statuses.get(still.dump_id)
@@ -146,10 +151,10 @@ class Commander:
         if choice < 0.15:
             dump_id = None
         elif choice < 0.6:
-            tables = (self._rng.choice(self._spec.mix.tables),)
+            tables = (self._rng.choice(self._tables),)
         outcome = self._send(StopSnapshot(dump_id=dump_id, tables=tables), ACT_S)
         for cancelled in (outcome or {}).get("dumps", ()):
-            self.standstills.append(Standstill(cancelled, tables, "cancelled", self._xid()))
+            self.standstills.append(Standstill(cancelled, tables, "cancelled", self._source.mark()))
 
     def options(self) -> None:
         """Change how chunks are read."""
@@ -211,30 +216,6 @@ class Commander:
             time.sleep(0.1)
         return busy
 
-    def _xid(self) -> int:
-        """Of a transaction that is committed now."""
-        for _attempt in range(100):
-            try:
-                with psycopg.connect(self._dsn, autocommit=True) as connection:
-                    row = connection.execute("SELECT pg_current_xact_id()::text").fetchone()
-                    assert row is not None
-                    return int(row[0])
-            except psycopg.OperationalError:  # the server restarts
-                time.sleep(0.1)
-        raise AssertionError("the server does not come back")
-
 
 def _even(table: str, key: Key) -> bool:
     return table != "app.ints" or int(key[0] or 0) % 2 == 0
-
-
-def sort_key(table: str, key: Sequence[str | None]) -> Any:
-    """Dumps go by the key that rows are matched by; the server's collation is C."""
-    parts = [str(part) for part in key]
-    if table == "app.nums":
-        return (Decimal(parts[0]),)
-    if table == "app.coded":
-        return (parts[0].encode(),)
-    if table in ("app.pairs", "app.parts"):
-        return (parts[0].encode(), int(parts[1]))
-    return (int(parts[0]),)

@@ -4,19 +4,16 @@ holds the event log against the truth afterwards; shrinks what fails.
 
 from __future__ import annotations
 
-import contextlib
 import random
 import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import psycopg
-from tests.e2e.history_commands import Commander, sort_key
+from tests.e2e.history_commands import Commander
 from tests.e2e.history_processes import CaptureProcess, Collector
 from tests.e2e.history_spec import FAILPOINTS, Spec
 
@@ -26,11 +23,9 @@ from tidelog.capture.key_sets import KeySets
 from tidelog.config import Config, load_config
 from tidelog.errors import OffsetGoneError
 from tidelog.eventlog.reader import EventLog
-from tidelog.sources.postgres.catalogue import PostgresCatalogue
-from tidelog.sources.postgres.connect import connect
-from tidelog.sources.postgres.publication import Publications
+from tidelog.ports import Catalogue
+from tidelog.runtime.sources import source_kind
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing import oracle_workload as workload
 from tidelog.testing.dump_oracle import (
     REREAD,
     Asked,
@@ -40,34 +35,24 @@ from tidelog.testing.dump_oracle import (
     check_standstills,
 )
 from tidelog.testing.history import History, HistoryError, TableDump, check_audit
-from tidelog.testing.oracle_wire import parse_stream, read_event_log
-from tidelog.testing.oracle_workload import TABLES, Workload
-from tidelog.testing.postgres import PostgresServer
+from tidelog.testing.oracle_source import OracleSource
+from tidelog.testing.oracle_wire import read_event_log
+from tidelog.testing.oracle_workload import Workload
 
 LEASE_S = 1.0
 REACH_S = 5.0
 """How long a capture has to come to the failpoint that it is to die at."""
 
-SETTINGS = {
-    "deadlock_timeout": "50ms",
-    "max_wal_size": "1GB",
-    "max_connections": "200",
-    "max_prepared_transactions": "20",
-    "logical_decoding_work_mem": "64kB",  # transactions spill, as large ones do
-    "track_commit_timestamp": "on",
-}
-
 
 class Run:
     """One history: build it, then check it."""
 
-    def __init__(self, spec: Spec, server: PostgresServer, directory: Path) -> None:
+    def __init__(self, spec: Spec, source: OracleSource, directory: Path) -> None:
         self.spec = spec
-        self.server = server
+        self.source = source
         self.directory = directory
         self.rng = random.Random(f"faults {spec.seed}")
         self.name = f"history_{spec.seed}_{directory.name[-6:]}".lower().replace("-", "_")
-        self.dsn = ""
         self.captures: list[CaptureProcess] = []
         self.died_at: list[str] = []
         self._failpoints = list(spec.failpoints)
@@ -79,27 +64,24 @@ class Run:
 
     def __call__(self) -> History:
         """Raises HistoryError if the event log is not a true history."""
-        self.dsn = self.server.create_database(self.name)
         try:
             return self._run()
         finally:
             for capture in self.captures:
                 if not capture.died:
                     capture.kill()
-            with contextlib.suppress(psycopg.Error):
-                self.server.drop_database(self.name)
+            self.source.drop()
 
     def _run(self) -> History:
         spec = self.spec
-        workload.create(self.dsn, spec.seed)
+        self.source.create(self.name, spec.seed)
         self.config_file = self._write_config()
         config = load_config(self.config_file, {})
-        if spec.watermarks == "snapshot":
-            self._publish(config)
-        self.commander = Commander(spec, self.dsn, config, self._note)
+        self.source.prepare(config)
+        self.commander = Commander(spec, self.source, config, self._note)
         collector = Collector(config.log.path)
         collector.start()
-        writers = Workload(self.dsn, spec.seed, spec.mix, writers=spec.writers)
+        writers = Workload(self.source.writers, spec.seed, spec.mix, writers=spec.writers)
         writers.start()
         self._launch()
         try:
@@ -121,10 +103,8 @@ class Run:
         if self.spec.maintenance:
             log = "{path: ./log, rollup_bytes: 200KiB, retention: 4s}"
         path = self.directory / "tidelog.yaml"
-        slot = f"slot_{self.name}"[:63]
         path.write_text(
-            f"source: {{kind: postgres, url: '{self.dsn}', tables: ['app.*'], slot: {slot}, "
-            f"watermarks: {self.spec.watermarks}, snapshot_mode: {self.spec.initial}}}\n"
+            f"source: {self.source.section(self.spec.watermarks, self.spec.initial)}\n"
             f"log: {log}\n"
             f"state: {{url: 'sqlite:///{self.directory}/state.db'}}\n"
             f"capture: {{flush_bytes: 16KiB, flush_ms: 20, buffer_bytes: 128KiB, "
@@ -133,15 +113,6 @@ class Run:
             f"parallelism: {self.spec.parallelism}}}\n"
         )
         return path
-
-    def _publish(self, config: Config) -> None:
-        """What the owner does where Tidelog may write nothing."""
-        source = config.source
-        publications = Publications(source.publication, source.tables, strategy="snapshot")
-        with connect(self.dsn, purpose="publication") as connection:
-            while statements := publications.set_up(connection):
-                for statement in statements:
-                    connection.execute(statement.encode())
 
     def _launch(self, failpoint: str = "") -> CaptureProcess:
         log_file = self.directory / f"capture-{len(self.captures)}.log"
@@ -217,15 +188,8 @@ class Run:
             if len(self.captures) > 2 or rng.random() < 0.5:
                 victim = self.captures.pop(0)
                 victim.kill()
-        elif fault == "terminate":
-            who = rng.choice(("backend_type = 'walsender'", "application_name LIKE 'tidelog%'"))
-            with contextlib.suppress(psycopg.Error):
-                self.server.execute(
-                    f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {who} "
-                    f"AND datname = '{self.name}'"
-                )
-        elif fault == "restart":
-            self.server.restart(mode="immediate")
+        else:
+            self.source.strike(fault, rng)
 
     def _kill_at(self, name: str) -> None:
         """Have the only capture die there."""
@@ -247,22 +211,19 @@ class Run:
         """Wait until all is captured, every change of a table's shape was noticed, and no dump is
         under way.
         """
-        xid = self._last_transaction()
+        mark = self.source.last_write(self.rng)
         self.commander.quicken()
         deadline = time.monotonic() + 90
         calm = 0
         state = SqliteState(config.state.url)
-        source = config.source
-        names = [source.publication, f"{source.publication}_inserts"]
-        silent = source.watermarks == "snapshot"
-        catalogue = PostgresCatalogue(self.dsn, published_by=names if silent else None)
+        catalogue = source_kind(config).catalogue()
         try:
             while calm < 4:
                 time.sleep(0.25)
                 self._watch_processes()
                 if collector.failure is not None:
                     collector.stop()
-                seen = xid in collector.xids
+                seen = self.source.reached(mark, collector.xids)
                 dumps = [state.get(key).value for key in state.keys("dump/")]  # type: ignore[union-attr]
                 waiting = state.keys("commands/")
                 busy = [d["dump_id"] for d in dumps if d["status"] not in ("completed", "aborted")]
@@ -291,17 +252,7 @@ class Run:
             catalogue.close()
             state.close()
 
-    def _last_transaction(self) -> int:
-        """Write to every table once more, so that the log shows each table's last shape."""
-        with psycopg.connect(self.dsn) as connection:
-            writer = workload.Writer(connection, self.rng)
-            for table in TABLES.values():
-                writer.put(table, table.random_key(self.rng))
-            return int(writer.one("SELECT pg_current_xact_id()::text::int8"))
-
-    def _shapes_are_known(
-        self, state: SqliteState, catalogue: PostgresCatalogue, config: Config
-    ) -> bool:
+    def _shapes_are_known(self, state: SqliteState, catalogue: Catalogue, config: Config) -> bool:
         stored = state.get(SHAPES_KEY)
         for table in catalogue.tables(config.source.tables):
             shape = catalogue.shape(table)
@@ -314,24 +265,24 @@ class Run:
     # ------------------------------------------------------------ checking
 
     def _check(self, config: Config, collector: Collector) -> History:
-        keys = {table.name: table.key for table in TABLES.values()}
-        truth = parse_stream(workload.truth_messages(self.dsn), keys, workload.AUDIT)
+        source = self.source
+        truth = source.truth()
         check_audit(truth)
         assert collector.begin is not None
         placed = sorted(collector.placed.values(), key=lambda chunk: chunk.first)
-        rules = ChunkRules(placed, self.commander.asked, sort_key)
-        history = History(truth, collector.records, collector.begin, rules)
+        rules = ChunkRules(placed, self.commander.asked, source.place, source.sight)
+        history = History(truth, collector.records, collector.begin, source.same, rules)
         history.reread = collector.reread
         history.check_order()
         self._check_stable(config, collector)
-        source = {t.name: workload.source_rows(self.dsn, t) for t in TABLES.values()}
+        rows = {table.name: source.rows(table) for table in source.tables.values()}
         checked = 0
         for dump in self._completed():
-            history.check_replay(dump, source[dump.table])
+            history.check_replay(dump, rows[dump.table])
             checked += 1
         metas = collector.chunks.values()
-        chunks = check_chunks(metas, self.commander.asked, sort_key)
-        still = check_standstills(metas, self.commander.standstills)
+        chunks = check_chunks(metas, self.commander.asked, source.place)
+        still = check_standstills(metas, self.commander.standstills, source.begun)
         unknown = {c.dump_id for c in metas} - {d["dump_id"] for d in self.dumps} - {REREAD}
         if unknown:
             raise HistoryError(f"chunks of dumps that no one knows: {sorted(unknown)}")
@@ -356,8 +307,8 @@ class Run:
                     continue
                 wanted: Callable[[Any], bool] | None = None
                 if asked.keys is not None:
-                    # a dump by keys finds numbers however they are spelled
-                    wanted = _asked(table, {_value(table, key) for key in asked.keys})
+                    # a dump by keys finds them however they are spelled
+                    wanted = self._asked(table, asked.keys)
                 elif asked.where is not None:
                     wanted = _where(table, asked.where)
                 yield TableDump(
@@ -369,6 +320,10 @@ class Run:
                     asked.keys or (),
                     self.listed.get(dump_id),
                 )
+
+    def _asked(self, table: str, keys: Sequence[Any]) -> Callable[[Any], bool]:
+        places = {self.source.place(table, key) for key in keys}
+        return lambda key: self.source.place(table, key) in places
 
     def _check_stable(self, config: Config, collector: Collector) -> None:
         """What was read while it was written is what the log holds: offsets never change hands."""
@@ -385,14 +340,6 @@ class Run:
             )
 
 
-def _value(table: str, key: Sequence[str]) -> tuple[Any, ...]:
-    return (Decimal(key[0]),) if table == "app.nums" else tuple(key)
-
-
-def _asked(table: str, keys: set[tuple[Any, ...]]) -> Callable[[Any], bool]:
-    return lambda key: _value(table, key) in keys
-
-
 def _where(table: str, where: Callable[[str, Any], bool]) -> Callable[[Any], bool]:
     return lambda key: where(table, key)
 
@@ -400,11 +347,11 @@ def _where(table: str, where: Callable[[str, Any], bool]) -> Callable[[Any], boo
 # ---------------------------------------------------------------- running and shrinking
 
 
-def run(spec: Spec, server: PostgresServer, directory: Path) -> Run:
+def run(spec: Spec, source: OracleSource, directory: Path) -> Run:
     """Run and check; on failure the error tells seed and events."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    this = Run(spec, server, directory)
+    this = Run(spec, source, directory)
     try:
         this()
     except (HistoryError, DumpError) as error:
@@ -418,7 +365,11 @@ def _without(spec: Spec, command: str) -> Spec:
 
 
 def shrunk(
-    spec: Spec, error: HistoryError, attempt: Callable[[Spec], None], budget_s: float
+    spec: Spec,
+    source: OracleSource,
+    error: HistoryError,
+    attempt: Callable[[Spec], None],
+    budget_s: float,
 ) -> str:
     """Try smaller runs while they fail, for ``budget_s``; the smallest failure's text.
 
@@ -439,7 +390,10 @@ def shrunk(
         lambda s: replace(s, blocking=False, initial="incremental"),
         lambda s: replace(s, parallelism=1),
         lambda s: replace(s, watermarks="table"),
-        *[lambda s, t=t: replace(s, mix=replace(s.mix, tables=(t,))) for t in spec.mix.tables],
+        *[
+            lambda s, t=t: replace(s, mix=replace(s.mix, tables=(t,)))
+            for t in spec.mix.tables or source.tables
+        ],
         lambda s: replace(s, writers=1),
         lambda s: replace(s, seconds=s.seconds / 2),
     ]

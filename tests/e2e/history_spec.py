@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tidelog.testing.oracle_workload import TABLES, Mix
+from tidelog.testing.oracle_source import OracleSource
+from tidelog.testing.oracle_workload import Mix
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,9 +44,10 @@ BY_MAINTENANCE = ("replace.", "rollup.", "retention.")
 """Points that only roll-up and retention come to."""
 BY_CHANCE = ("sweep.",)
 """Points that are only come to after another fault."""
-FAULTS = ("kill", "failpoint", "freeze", "terminate", "restart", "stop")
+CAPTURE_FAULTS = ("kill", "failpoint", "freeze", "stop")
+FAULTS = (*CAPTURE_FAULTS, "terminate", "restart")
+"""What befalls capture, and every kind of source; a source may know more."""
 COMMANDS = ("dump", "pause", "cancel", "options")
-STRATEGIES = ("table", "message", "snapshot")
 
 
 def failpoints_in_source() -> set[str]:
@@ -94,16 +96,17 @@ class Spec:
     mutation: str = ""
 
 
-def reachable(maintenance: bool) -> tuple[str, ...]:
+def reachable(maintenance: bool, blocking: bool = True) -> tuple[str, ...]:
     """Failpoints that a run comes to by itself."""
     skipped = BY_CHANCE if maintenance else (*BY_CHANCE, *BY_MAINTENANCE)
+    skipped = skipped if blocking else (*skipped, "blocking.")
     return tuple(name for name in FAILPOINTS if not name.startswith(skipped))
 
 
-def random_spec(seed: int) -> Spec:
+def random_spec(seed: int, source: OracleSource) -> Spec:
     """A run of any kind; strategies and parallelism take turns, so that a short soak has them."""
     rng = random.Random(f"spec {seed}")
-    tables = tuple(TABLES) if rng.random() < 0.6 else tuple(rng.sample(sorted(TABLES), 2))
+    tables = () if rng.random() < 0.6 else tuple(rng.sample(sorted(source.tables), 2))
     maintenance = rng.random() < 0.4
     spec = Spec(
         seed,
@@ -114,16 +117,20 @@ def random_spec(seed: int) -> Spec:
             bulk=rng.random() < 0.7,
             truncate=rng.random() < 0.6,
             ddl=rng.random() < 0.6,
+            prepared=source.prepares and rng.random() < 0.6,
         ),
-        watermarks=STRATEGIES[seed % 3],
+        watermarks=source.strategies[seed % len(source.strategies)],
         parallelism=(4, 1, 16)[seed // 3 % 3],
         chunk_rows=rng.choice((2, 7, 23, 200, 5000)),
         delay_ms=rng.choice((0, 0, 5, 60)),
         blocking=rng.random() < 0.7,
-        initial=rng.choice(("incremental", "incremental", "blocking")),
+        initial=rng.choice(
+            ("incremental", "incremental", "blocking" if source.blocking else "incremental")
+        ),
+        faults=(*CAPTURE_FAULTS, *source.faults),
         maintenance=maintenance,
         fault_every_s=rng.choice((0.7, 2.0, 4.0)),
-        failpoints=reachable(maintenance),
+        failpoints=reachable(maintenance, source.blocking),
     )
     if rng.random() < 0.3:
         spec = replace(spec, faults=("failpoint",))

@@ -16,14 +16,15 @@ from tests.e2e.history_run import run, shrunk
 from tests.e2e.history_spec import FAILPOINTS, Spec, failpoints_in_source, random_spec
 
 from tidelog.testing.history import HistoryError
-from tidelog.testing.postgres import PostgresServer
+from tidelog.testing.oracle_postgres import PostgresOracle
+from tidelog.testing.oracle_source import OracleSource
 
 SECONDS = 3.0
 SHRINK_S = 45.0
 
 
 def holds(
-    spec: Spec, server: PostgresServer, directory: Path, shrink_s: float = SHRINK_S
+    spec: Spec, source: OracleSource, directory: Path, shrink_s: float = SHRINK_S
 ) -> set[str]:
     """Run; on failure shrink, and fail with the smallest run's seed, events and history.
 
@@ -31,12 +32,12 @@ def holds(
     """
 
     def attempt(smaller: Spec) -> None:
-        run(smaller, server, directory / "history")
+        run(smaller, source, directory / "history")
 
     try:
-        return set(run(spec, server, directory / "history").died_at)
+        return set(run(spec, source, directory / "history").died_at)
     except HistoryError as error:
-        pytest.fail(shrunk(spec, error, attempt, shrink_s), pytrace=False)
+        pytest.fail(shrunk(spec, source, error, attempt, shrink_s), pytrace=False)
 
 
 SHORT = {
@@ -53,14 +54,14 @@ SHORT = {
 @pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", SHORT.values(), ids=SHORT.keys())
-def test_event_log_is_a_true_history(spec: Spec, oracle16: PostgresServer, tmp_path: Path) -> None:
+def test_event_log_is_a_true_history(spec: Spec, oracle16: PostgresOracle, tmp_path: Path) -> None:
     holds(spec, oracle16, tmp_path)
 
 
 @pytest.mark.integration
 @pytest.mark.slow
 def test_event_log_is_a_true_history_of_postgresql_18(
-    oracle18: PostgresServer, tmp_path: Path
+    oracle18: PostgresOracle, tmp_path: Path
 ) -> None:
     """Blocking dumps and large chunks; the server itself goes down."""
     spec = Spec(
@@ -71,7 +72,7 @@ def test_event_log_is_a_true_history_of_postgresql_18(
 
 @pytest.mark.integration
 @pytest.mark.slow
-def test_killed_wherever_a_dump_may_be(oracle16: PostgresServer, tmp_path: Path) -> None:
+def test_killed_wherever_a_dump_may_be(oracle16: PostgresOracle, tmp_path: Path) -> None:
     """Invariant 8, at each failpoint of chunks and blocking dumps in turn."""
     names = tuple(n for n in FAILPOINTS if n.startswith(("chunk.", "window.", "blocking.")))
     spec = Spec(
@@ -92,15 +93,15 @@ def test_every_failpoint_is_a_place_to_be_killed_at() -> None:
 
 
 @pytest.mark.soak
-def test_soak(oracle16: PostgresServer, oracle18: PostgresServer, tmp_path: Path) -> None:
+def test_soak(oracle16: PostgresOracle, oracle18: PostgresOracle, tmp_path: Path) -> None:
     end = time.monotonic() + float(os.environ.get("TIDELOG_SOAK_SECONDS", "600"))
     seed = int(os.environ.get("TIDELOG_SOAK_SEED", str(int(time.time()) % 1_000_000)))
     died_at: set[str] = set()
     while True:
-        spec = random_spec(seed)
-        server = oracle18 if seed % 4 == 3 else oracle16
+        source = oracle18 if seed % 4 == 3 else oracle16
+        spec = random_spec(seed, source)
         started = time.monotonic()
-        died_at |= holds(spec, server, tmp_path, shrink_s=300.0)
+        died_at |= holds(spec, source, tmp_path, shrink_s=300.0)
         print(
             f"seed {seed} holds ({time.monotonic() - started:.0f} s): {spec.watermarks}, "
             f"parallelism {spec.parallelism}, chunks of {spec.chunk_rows} rows",

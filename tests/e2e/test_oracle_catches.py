@@ -16,8 +16,8 @@ from tests.e2e.history_spec import Spec
 from tests.e2e.oracle_mutations import MUTATIONS
 
 from tidelog.testing.history import HistoryError
+from tidelog.testing.oracle_postgres import PostgresOracle
 from tidelog.testing.oracle_workload import Mix
-from tidelog.testing.postgres import PostgresServer
 
 TRIES = 3
 
@@ -67,7 +67,7 @@ SPECS = {
 @pytest.mark.soak
 @pytest.mark.skipif("TIDELOG_ORACLE_MUTATIONS" not in os.environ, reason="asked for by itself")
 @pytest.mark.parametrize("mutation", SPECS)
-def test_oracle_catches(mutation: str, oracle16: PostgresServer, tmp_path: Path) -> None:
+def test_oracle_catches(mutation: str, oracle16: PostgresOracle, tmp_path: Path) -> None:
     assert mutation in MUTATIONS
     for seed in range(1, TRIES + 1):
         spec = replace(SPECS[mutation], seed=seed, mutation=mutation)

@@ -8,7 +8,8 @@ import time
 import psycopg
 import pytest
 
-from tidelog.testing.oracle_workload import Mix, Workload, Writer
+from tidelog.testing.oracle_workload import Mix, Undo, Workload, Writer
+from tidelog.testing.oracle_workload_postgres import PostgresWriter, PostgresWriters
 
 pytestmark = pytest.mark.integration
 
@@ -17,20 +18,23 @@ class Cut(Workload):
     """Its first transaction loses its connection when it is about to roll back."""
 
     cut = False
+    dsn = ""
 
     def _writes(self, writer: Writer, rng: random.Random) -> None:
         if self.cut:
             return
         self.cut = True
-        with psycopg.connect(self._dsn, autocommit=True) as other:
+        assert isinstance(writer, PostgresWriter)
+        with psycopg.connect(self.dsn, autocommit=True) as other:
             pid = writer.connection.info.backend_pid
             other.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
-        raise psycopg.Rollback
+        raise Undo
 
 
 def test_writer_whose_connection_is_cut_while_it_rolls_back_goes_on(database: str) -> None:
     mix = Mix(("app.ints",), bulk=False, truncate=False, ddl=False, prepared=False, long=False)
-    workload = Cut(database, 1, mix, writers=1)
+    workload = Cut(PostgresWriters(database), 1, mix, writers=1)
+    workload.dsn = database
     workload.start()
     deadline = time.monotonic() + 20
     while not workload.committed and time.monotonic() < deadline and workload._failure is None:

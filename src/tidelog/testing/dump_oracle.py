@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Protocol
 
 from tidelog.model.records import ChunkMeta
 from tidelog.testing.oracle_wire import Change, Key
@@ -62,8 +63,8 @@ class Standstill:
         dump_id: the dump.
         tables: those that stand still; empty: all.
         what: ``paused`` or ``cancelled``.
-        since: the xid of a transaction that was committed when the command had been acted on.
-        until: the xid of one that was committed before the dump was to go on; None: for ever.
+        since: a mark of the source (`OracleSource.mark`) after the command had been acted on.
+        until: one before the dump was to go on; None: for ever.
         under_way: how many chunks may still have been given to readers.
     """
 
@@ -75,9 +76,15 @@ class Standstill:
     under_way: int = 0
 
 
+class Sight(Protocol):
+    """What the SELECT of a chunk saw."""
+
+    def sees(self, xid: int) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A snapshot as its text says."""
+    """A snapshot of PostgreSQL as its text says."""
 
     xmin: int
     xmax: int
@@ -99,11 +106,14 @@ class ChunkRules:
     Args:
         chunks: as the event log's metadata tells them, in order of their offsets.
         asked: by dump id; a dump that is not named reads whole tables.
+        sort_key: see `SortKey`.
+        sight: of a snapshot's text.
     """
 
     chunks: Sequence[PlacedChunk]
     asked: Mapping[str, Asked]
     sort_key: SortKey
+    sight: Callable[[str], Sight] = Seen.of
     superseded: int = 0
     checked: int = 0
     _at: int = 0
@@ -179,7 +189,7 @@ class ChunkRules:
         if meta.dump_id == REREAD:
             return
         self.checked += 1
-        snapshot = Seen.of(meta.snapshot)
+        snapshot = self.sight(meta.snapshot)
         if any(not snapshot.sees(xid) for xid in self._truncates.get(meta.table, ())):
             return
         belongs = self._in(meta)
@@ -198,7 +208,7 @@ class ChunkRules:
             )
         self.superseded += meta.rows_superseded
 
-    def _touched(self, table: str, key: Key, snapshot: Seen) -> bool:
+    def _touched(self, table: str, key: Key, snapshot: Sight) -> bool:
         return any(not snapshot.sees(xid) for xid in self._touches.get((table, key), ()))
 
     def _in(self, meta: ChunkMeta) -> Callable[[Key], bool]:
@@ -274,18 +284,25 @@ def _check_key_chunks(dump_id: str, table: str, chunks: list[ChunkMeta]) -> None
             )
 
 
-def check_standstills(chunks: Iterable[ChunkMeta], standstills: Iterable[Standstill]) -> int:
-    """A dump that is paused or cancelled begins no chunk. Returns how many times were checked."""
-    snapshots = [(c, Seen.of(c.snapshot).xmax) for c in chunks]
+def check_standstills(
+    chunks: Iterable[ChunkMeta],
+    standstills: Iterable[Standstill],
+    begun_at: Callable[[ChunkMeta], int],
+) -> int:
+    """A dump that is paused or cancelled begins no chunk. Returns how many times were checked.
+
+    ``begun_at``: when a chunk was read, to be compared with a standstill's marks.
+    """
+    times = [(chunk, begun_at(chunk)) for chunk in chunks]
     checked = 0
     for still in standstills:
         begun = [
             chunk
-            for chunk, xmax in snapshots
+            for chunk, at in times
             if chunk.dump_id == still.dump_id
             and (not still.tables or chunk.table in still.tables)
-            and xmax > still.since
-            and (still.until is None or xmax <= still.until)
+            and at > still.since
+            and (still.until is None or at <= still.until)
         ]
         if len(begun) > still.under_way:
             raise DumpError(

@@ -1,8 +1,8 @@
 """The history oracle: is an event log a true history of what the source committed?
 
-Pure: the truth (a second replication slot and the application's own audit), the event log and the
-source's final rows come in as values; the first contradiction comes out as a `HistoryError`. Checks
-invariants 1 to 3 of DESIGN.md §3.
+Pure: the truth (a second reader of the source's log and the application's own audit), the event log
+and the source's final rows come in as values; the first contradiction comes out as a
+`HistoryError`. Checks invariants 1 to 3 of DESIGN.md §3.
 """
 
 from __future__ import annotations
@@ -72,13 +72,20 @@ class SourceState:
                 del rows[key]
 
 
+def _lasts(column: str) -> bool:
+    """Is the column there all the time? DDL makes and drops those whose names begin with x."""
+    return not column.startswith("x")
+
+
 def filled(new: Row, before: Row) -> Row:
     """``new`` with the values that it does not repeat."""
     return {n: before.get(n) if value == UNCHANGED else value for n, value in new.items()}
 
 
 def check_audit(truth: Sequence[Transaction]) -> None:
-    """Do the slot and the application agree on what was committed? Else the oracle is no oracle."""
+    """Do the log's second reader and the application agree on what was committed? Else the oracle
+    is no oracle.
+    """
     state = SourceState()
     for transaction in truth:
         effects: dict[tuple[str, Key], Value] = {}
@@ -102,7 +109,7 @@ def check_audit(truth: Sequence[Transaction]) -> None:
         if effects.keys() != touched:
             raise HistoryError(
                 f"transaction {transaction.xid} touched {sorted(map(str, touched))[:5]} by the "
-                f"slot, {sorted(map(str, effects))[:5]} by the audit"
+                f"log, {sorted(map(str, effects))[:5]} by the audit"
             )
         for (table, key), sequence in effects.items():
             row = state.tables[table].get(key)
@@ -120,6 +127,7 @@ class History:
         truth: every transaction of the captured tables since they are empty, in commit order.
         records: the event log's, in offset order; from its very first.
         begin: where the log reader began: the first position that it could deliver.
+        same: does a record of the event log say what a change of the truth says?
         chunks: what to hold each chunk against its place with; None: nothing.
     """
 
@@ -128,10 +136,12 @@ class History:
         truth: Sequence[Transaction],
         records: Sequence[Change],
         begin: int,
+        same: Callable[[Change, Change], bool],
         chunks: ChunkRules | None = None,
     ) -> None:
         self.truth = truth
         self.records = records
+        self._same = same
         self._chunks = chunks
         self.reread: Sequence[tuple[int, int]] = ()
         """Offsets ``[start, end)`` of chunks that complete keys whose records lacked columns."""
@@ -222,7 +232,7 @@ class History:
             at += 1
             if at < len(expected) and expected[at][1] == len(transaction.changes):
                 passed = transaction.position + 1
-            if not _same(change, record):
+            if not self._same(change, record):
                 raise self.fail(
                     f"the log holds\n  {record.brief()}\nwhere the source committed\n"
                     f"  {change.brief()}\n(payloads equal: {change.payload == record.payload})",
@@ -255,7 +265,7 @@ class History:
         assert record.new is not None
         if row is None:
             raise self.fail(f"a dump row of {record.table} {key} that is gone", record.table, [key])
-        for name in (SEQUENCE, "v"):
+        for name in filter(_lasts, record.new):
             if record.new[name] != row[name]:
                 raise self.fail(
                     f"a dump row of {record.table} {key} is not the state at its place: {name}",
@@ -298,9 +308,8 @@ class History:
                 f"dump {dump.dump_id} of {dump.table} is completed by the record at {end}, and "
                 f"final until {dump.finalized_until}"
             )
-        names = {SEQUENCE, "v"}
         then = {
-            key: {name: value for name, value in row.items() if name in names}
+            key: {name: value for name, value in row.items() if _lasts(name)}
             for key, row in rows.items()
         }
         self._check_listed(dump, rows)
@@ -418,16 +427,6 @@ class History:
                 if record.new_key is not None:
                     versions[record.new_key] = record.offset
         return rows
-
-
-def _same(change: Change, record: Change) -> bool:
-    return (
-        change.op == record.op
-        and change.table == record.table
-        and (change.payload == record.payload or change.op == "T")
-        and change.xid == record.xid & 0xFFFFFFFF
-        and (change.position, change.commit_us) == (record.position, record.commit_us)
-    )
 
 
 def _replay(record: Change, rows: Rows) -> None:

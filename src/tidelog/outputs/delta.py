@@ -29,6 +29,7 @@ from tidelog.pipeline.planning import matches, runs
 from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.pipeline.source import register
 from tidelog.ports import OutputBatch, TableRange
+from tidelog.wire.partial_rows import columns_that_may_lack
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,9 +48,6 @@ _SESSION_CONF = {
 }
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
-
-# Only these are stored out of line by PostgreSQL, so only these can be missing from an update.
-_TOASTABLE = ("text", "binary", "decimal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,10 +266,11 @@ class DeltaOutput:
         version = quoted(self._version_column)
         keys = " AND ".join(f"t.{quoted(k)} = s.{quoted(k)}" for k in schema.match_key)
         updates = [f"t.{version} = s.{CHANGE_VERSION}"]
+        partial = columns_that_may_lack(schema)
         for index, column in enumerate(schema.columns):
             name = quoted(column.name)
             value = f"s.{name}"
-            if column.logical.partition("(")[0] in _TOASTABLE:
+            if column.name in partial:
                 unknown = f"s.{CHANGE_MISSING} IS NOT NULL AND array_contains(s.{CHANGE_MISSING}, "
                 value = f"IF({unknown}CAST({index} AS SMALLINT)), t.{name}, s.{name})"
             updates.append(f"t.{name} = {value}")

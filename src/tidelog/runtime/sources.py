@@ -25,6 +25,7 @@ from tidelog.ports import (
     LogReader,
     SchemaRegistry,
     SourceId,
+    StateStore,
 )
 from tidelog.sources.findings import Finding
 
@@ -87,8 +88,12 @@ class SourceKind(Protocol):
     What `log_reader` and `parts` return may share state: take those of one capture from one object.
     """
 
-    def log_reader(self, registry: SchemaRegistry, expected: SourceId | None) -> SourceLog:
-        """The reader of the log; ``expected``: which source the event log was captured from."""
+    def log_reader(
+        self, registry: SchemaRegistry, state: StateStore, expected: SourceId | None
+    ) -> SourceLog:
+        """The reader of the log; ``expected``: which source the event log was captured from.
+        ``state`` keeps what it has to know after a restart.
+        """
         ...
 
     def parts(self, registry: SchemaRegistry) -> SourceParts:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import zlib
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
@@ -11,7 +9,7 @@ import pyarrow as pa
 from tidelog.config import Config
 from tidelog.configsource import MySqlSource
 from tidelog.model.schema import TableName
-from tidelog.ports import BlockingReader, ChunkReader, SchemaRegistry, SourceId
+from tidelog.ports import BlockingReader, ChunkReader, SchemaRegistry, SourceId, StateStore
 from tidelog.runtime.sources import SourceParts
 from tidelog.sources.findings import Finding
 from tidelog.sources.mysql.blocking import MySqlBlockingReader
@@ -22,6 +20,8 @@ from tidelog.sources.mysql.key_texts import key_texts
 from tidelog.sources.mysql.log_reader import MySqlLogReader
 from tidelog.sources.mysql.planning import MySqlEstimates
 from tidelog.sources.mysql.preflight import MySqlPreflight
+from tidelog.sources.mysql.replication import ReplicaId
+from tidelog.sources.mysql.urls import parse_url
 from tidelog.wire.binlog_keys import BinlogKeys
 from tidelog.wire.flavor import Flavor
 
@@ -33,21 +33,27 @@ class MySqlKind:
         assert isinstance(config.source, MySqlSource)
         self._source = config.source
         self._url = config.source.server_url
-        self._server_id = config.source.server_id or _server_id(str(config.log.path))
+        self._name = str(config.log.path)
+        where = parse_url(self._url).where
+        replica = ReplicaId.derived(f"{where} {self._name}", config.source.server_id)
+        self._server_id = replica.server_id
         self._statement_timeout_ms = config.dump.statement_timeout_ms
         # The reader of the log tells those of chunks what it has seen.
         self._seen = SeenGtids()
 
-    def log_reader(self, registry: SchemaRegistry, expected: SourceId | None) -> MySqlLogReader:
+    def log_reader(
+        self, registry: SchemaRegistry, state: StateStore, expected: SourceId | None
+    ) -> MySqlLogReader:
         source = self._source
         return MySqlLogReader(
             self._url,
             registry,
-            flavor=Flavor(source.kind),
+            kind=Flavor(source.kind),
             server_id=self._server_id,
+            name=self._name,
+            state=state,
             tables=source.tables,
             watermark_schema=source.watermark_schema,
-            strategy=source.watermarks,
             signal_table=source.signal_table,
             keys=source.keys,
             expected=expected,
@@ -124,10 +130,3 @@ class MySqlKind:
     @property
     def key_texts(self) -> Callable[[pa.Array], pa.StringArray]:
         return key_texts
-
-
-def _server_id(path: str) -> int:
-    """An id that captures of this host into one event log share, and hardly anybody else has: a
-    server ends a reader that it takes for dead when one with the same id comes.
-    """
-    return 1 << 30 | zlib.crc32(f"{socket.gethostname()}:{path}".encode()) & ((1 << 30) - 1)

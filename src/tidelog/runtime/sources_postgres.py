@@ -9,7 +9,7 @@ import pyarrow as pa
 from tidelog.config import Config
 from tidelog.configsource import PostgresSource
 from tidelog.model.schema import TableName
-from tidelog.ports import BlockingReader, ChunkReader, SchemaRegistry, SourceId
+from tidelog.ports import BlockingReader, ChunkReader, SchemaRegistry, SourceId, StateStore
 from tidelog.runtime.sources import SourceParts
 from tidelog.sources.findings import Finding
 from tidelog.sources.postgres.blocking import PostgresBlockingReader
@@ -34,7 +34,10 @@ class PostgresKind:
         self._dsn = config.source.url.reveal()
         self._statement_timeout_ms = config.dump.statement_timeout_ms
 
-    def log_reader(self, registry: SchemaRegistry, expected: SourceId | None) -> PostgresLogReader:
+    def log_reader(
+        self, registry: SchemaRegistry, state: StateStore, expected: SourceId | None
+    ) -> PostgresLogReader:
+        del state  # the slot knows
         source = self._source
         return PostgresLogReader(
             self._dsn,

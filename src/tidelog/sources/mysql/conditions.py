@@ -1,0 +1,44 @@
+"""A dump's condition as MySQL reads it: one expression that ends where its text ends.
+
+What commands carry was checked as other databases read it (`tidelog.control.conditions`); here a
+backslash escapes, quotes of both kinds make strings, and # begins a comment (manual, "Language
+Structure"). A condition that ended early would void the chunk's bounds.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tidelog.errors import ChunkRefusedError
+
+_TOKEN = re.compile(
+    r"""(?P<quoted> '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" | `(?:[^`]|``)*` )
+      | (?P<comment> --(?=[\s\x00-\x1f]|$) | /\* | \# )
+      | (?P<open> \( ) | (?P<close> \) )
+      | (?P<wrong> [;'"`] )
+      | (?P<other> . )""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def checked(condition: str) -> str:
+    """The condition, if it is one expression in sessions with our sql_mode.
+
+    Raises:
+        ChunkRefusedError: says what it may not hold; never the condition.
+    """
+    depth = 0
+    for token in _TOKEN.finditer(condition):
+        kind = token.lastgroup
+        depth += (kind == "open") - (kind == "close")
+        if kind == "comment":
+            raise ChunkRefusedError("the dump's condition holds a comment: leave it out")
+        if kind == "wrong" or depth < 0:
+            break
+    else:
+        if depth == 0:
+            return condition
+    raise ChunkRefusedError(
+        "the dump's condition is not one expression of SQL: its quotes or parentheses are not in "
+        "pairs (\\ escapes in strings), or it holds a ';'"
+    )

@@ -1,0 +1,121 @@
+"""How a chunk is placed in the binlog: the two strategies' statements and positions.
+
+=========  ==============================  ====================================================
+strategy   the marks are                   the rows follow the log
+=========  ==============================  ====================================================
+``table``  updates of a one-row table      up to the high mark
+``gtid``   none: nothing is written        up to the binlog's end, read after the snapshot
+=========  ==============================  ====================================================
+
+What a SELECT can see. Both servers write a transaction to the binlog before it becomes visible.
+
+* MySQL with ``binlog_order_commits``: transactions become visible in the binlog's order. So once a
+  mark has been committed all before it is visible, the more so before the binlog's end as it was
+  read before the mark. Without marks: a GTID enters ``gtid_executed`` after its transaction is
+  visible (`tidelog.sources.mysql.gtids.SeenGtids`).
+* MariaDB: ``START TRANSACTION WITH CONSISTENT SNAPSHOT`` tells the place in the binlog that the
+  snapshot stands at (MWL#136): it sees what was committed before, and nothing else, whatever waits
+  for a replica. ``gtid_binlog_pos`` counts what is logged and still invisible.
+
+A mark waits as any commit does: ``sync_binlog`` and semi-sync replication hold for the whole
+server, no session can do without. A replica that never answers holds marks up for
+``rpl_semi_sync_…_timeout``; the strategy ``gtid`` waits for nobody.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pymysql
+from pymysql.constants import ER
+
+from tidelog.errors import ChunkRefusedError
+from tidelog.sources.mysql.connect import Connection, quote_name, quote_text
+from tidelog.wire.binlog_position import file_number, pack
+from tidelog.wire.flavor import Flavor
+
+Strategy = Literal["table", "gtid"]
+
+WATERMARK_TABLE = "watermark"
+WATERMARK_COLUMN = "mark"
+
+_MISSING = {ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE}
+_RENAMED_IN_MYSQL = (8, 2)  # SHOW MASTER STATUS → SHOW BINARY LOG STATUS; gone in 8.4
+
+
+def write_mark(connection: Connection, watermark_schema: str, mark: str) -> None:
+    """Commit the mark; makes the table if it is missing. Raises PyMySQL's errors."""
+    table = quote_name(watermark_schema, WATERMARK_TABLE)
+    column = quote_name(WATERMARK_COLUMN)
+    value = quote_text(mark)
+    statement = (
+        f"INSERT INTO {table} (id, {column}) VALUES (1, {value}) "  # noqa: S608 - quoted
+        f"ON DUPLICATE KEY UPDATE {column} = {value}"
+    )
+    try:
+        connection.rows(statement)
+    except pymysql.MySQLError as error:
+        if error.args[0] not in _MISSING:
+            raise
+        create_watermark_table(connection, watermark_schema)
+        connection.rows(statement)
+
+
+def create_watermark_table(connection: Connection, watermark_schema: str) -> None:
+    """Make the watermark's database and table where they are missing."""
+    try:
+        connection.rows(f"CREATE DATABASE IF NOT EXISTS {quote_name(watermark_schema)}")
+    except pymysql.MySQLError as error:
+        if error.args[0] not in (ER.DBACCESS_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR):
+            raise  # else it may be there, and only the table not
+    connection.rows(
+        f"CREATE TABLE IF NOT EXISTS {quote_name(watermark_schema, WATERMARK_TABLE)} ("
+        "id TINYINT NOT NULL PRIMARY KEY, "
+        f"{quote_name(WATERMARK_COLUMN)} VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin "
+        "NOT NULL) ENGINE = InnoDB COMMENT = 'One row: where Tidelog reads in the binlog'"
+    )
+
+
+def status_statement(connection: Connection) -> str:
+    """The statement that tells where the binlog ends."""
+    renamed = connection.flavor is Flavor.MYSQL and connection.version >= _RENAMED_IN_MYSQL
+    return "SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS"
+
+
+def binlog_end(connection: Connection) -> int:
+    """The position behind the last transaction in the binlog. Raises PyMySQL's errors.
+
+    Raises:
+        ChunkRefusedError: the server writes no binlog.
+    """
+    row = connection.row(status_statement(connection))
+    if row is None:
+        raise ChunkRefusedError(
+            "the server writes no binlog: set log_bin (on a replica log_replica_updates, or "
+            "log_slave_updates, too) and restart it"
+        )
+    _, number = file_number(str(row[0]))
+    return pack(number, int(row[1]))
+
+
+def snapshot_position(connection: Connection) -> int:
+    """MariaDB: where the consistent snapshot of this session's transaction stands."""
+    found = dict(connection.rows("SHOW SESSION STATUS LIKE 'binlog_snapshot_%'"))
+    values = {str(name).lower(): value for name, value in found.items()}
+    name = values.get("binlog_snapshot_file")
+    if not name:
+        raise ChunkRefusedError("the server writes no binlog: set log_bin and restart it")
+    return pack(file_number(str(name))[1], int(values["binlog_snapshot_position"]))
+
+
+def check_commit_order(connection: Connection) -> None:
+    """MySQL: raise ChunkRefusedError if what is in the binlog may become visible in another order;
+    then no mark tells what a SELECT sees.
+    """
+    if connection.flavor is Flavor.MYSQL and not connection.value(
+        "SELECT @@GLOBAL.binlog_order_commits"
+    ):
+        raise ChunkRefusedError(
+            "transactions become visible in another order than the binlog's: run "
+            "SET GLOBAL binlog_order_commits = ON, and set it in the server's configuration"
+        )

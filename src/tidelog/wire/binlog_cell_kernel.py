@@ -25,14 +25,14 @@ _K, _O, _N = ord("K"), ord("O"), ord("N")
 
 
 @njit(cache=True, nogil=True)
-def any_old_or_partial(data, offsets, kind):  # type: ignore[no-untyped-def]
+def any_old_or_partial(data, begins, ends, kind):  # type: ignore[no-untyped-def]
     """(does a record have an old image, is there a partial image?)"""
     old = False
     partial = False
     for i in range(len(kind)):
         old |= kind[i] != _I and kind[i] != _R and kind[i] != _T
-        at = offsets[i]
-        if kind[i] == _U and offsets[i + 1] - at >= 2 and data[at] == MARK:
+        at = begins[i]
+        if kind[i] == _U and ends[i] - at >= 2 and data[at] == MARK:
             partial |= data[at + 1] & PARTIAL != 0
     return old, partial
 
@@ -188,10 +188,30 @@ def read_dump_row(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def locate(  # type: ignore[no-untyped-def]
-    data, offsets, kind, slot, prefix, size, json, keep_old, binary,
+    data, begins, ends, kind, slot, prefix, size, json, keep_old, binary, lacks,
     old_start, old_length, old_present, new_start, new_length, new_present,
 ):  # fmt: skip
-    """Fill the matrices; the first bad record (-1 if none), reason, is a new cell missing?"""
+    """Fill the matrices; the first bad record (-1 if none), reason, is a new cell missing?
+
+    Args:
+        data: uint8[...], the payloads.
+        begins: int32[n], where each is.
+        ends: int32[n].
+        kind: uint8[n].
+        slot: int32[columns], a column's row in the matrices, or -1.
+        prefix: uint8[columns], of `Walk`, as ``size`` and ``json``.
+        size: int32[columns].
+        json: bool[columns].
+        keep_old: fill the old matrices too?
+        binary: bool[n], out: is it a log row?
+        lacks: bool[n], out: is a column of the new row, wanted or not, in neither image?
+        old_start: int32[rows, n], out, as all that follow.
+        old_length: int32[rows, n].
+        old_present: bool[n].
+        new_start: int32[rows, n].
+        new_length: int32[rows, n].
+        new_present: bool[n].
+    """
     columns = len(slot)
     wire = np.empty(columns, dtype=np.int64)  # matrix row -> wire column
     rows = 0
@@ -206,10 +226,11 @@ def locate(  # type: ignore[no-untyped-def]
     any_missing = False
     for i in range(len(kind)):
         what = kind[i]
-        position = np.int64(offsets[i])
-        end = np.int64(offsets[i + 1])
+        position = np.int64(begins[i])
+        end = np.int64(ends[i])
         flags = np.int64(0)
         binary[i] = False
+        lacks[i] = False
         if what in (_I, _U, _D):
             if position >= end or data[position] != MARK:
                 return i, MALFORMED, False
@@ -231,6 +252,15 @@ def locate(  # type: ignore[no-untyped-def]
         has_new = flags & AFTER != 0
         old_present[i] = has_old
         new_present[i] = has_new
+        if has_new:
+            for c in range(columns):
+                if after_length[c] < NULL and (
+                    not has_old
+                    or before_length[c] == MISSING
+                    or (after_length[c] == PARTIAL_JSON and before_length[c] < 0)
+                ):
+                    lacks[i] = True
+                    break
         for r in range(rows):
             c = wire[r]
             begin = np.int32(0)
@@ -252,3 +282,24 @@ def locate(  # type: ignore[no-untyped-def]
                 old_start[r, i] = before_start[c] if has_old else np.int32(0)
                 old_length[r, i] = before_length[c] if has_old else np.int32(NULL)
     return -1, 0, any_missing
+
+
+@njit(cache=True, nogil=True)
+def may_lack(data, offsets, kind, out):  # type: ignore[no-untyped-def]
+    """bool[n] ``out``: may the new row lack columns? An insert whose image lacks some, an update
+    whose before image does. What is malformed is reported by those who read it.
+    """
+    for i in range(len(kind)):
+        out[i] = False
+        at = np.int64(offsets[i])
+        end = np.int64(offsets[i + 1])
+        if (kind[i] != _I and kind[i] != _U) or end - at < HEADER_BYTES or data[at] != MARK:
+            continue
+        columns = np.int64(data[at + 2]) | (np.int64(data[at + 3]) << 8)
+        at += HEADER_BYTES
+        if at + (columns + 7) // 8 > end:
+            continue
+        for c in range(columns):
+            if (data[at + (c >> 3)] >> (c & 7)) & 1 == 0:
+                out[i] = True
+                break

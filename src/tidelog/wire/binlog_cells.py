@@ -3,9 +3,9 @@ tuples of texts, mixed in one batch.
 
 A log row's payload is ``0x01``, flags (`BEFORE`, `AFTER`, `PARTIAL`), the number of columns
 (uint16, little-endian), then for each image, before first, the bitmap of the columns it has, the
-null bits of those, and the values, as in the server's row events. Sources: MySQL internals, "Rows_event"
-(``libbinlogevents/include/rows_event.h``), ``sql/rpl_record.cc``; MariaDB knowledge base,
-"ROWS_EVENT_V1/V2".
+null bits of those, and the values, as in the server's row events. Sources: MySQL internals,
+"Rows_event" (``libbinlogevents/include/rows_event.h``), ``sql/rpl_record.cc``; MariaDB knowledge
+base, "ROWS_EVENT_V1/V2".
 
 The kernel here locates the cells; `tidelog.wire.binlog_texts` gives them the texts that dump rows
 have, so that everything behind is shared.
@@ -20,12 +20,12 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.errors import DecodeError
-from tidelog.model.records import Bools, Int32s, Int64s, UInt8s
+from tidelog.model.records import Bools, Int32s, UInt8s
 from tidelog.model.schema import Column, TableSchema
 from tidelog.wire import binlog_types as types
 from tidelog.wire.binlog_cell_kernel import any_old_or_partial, locate
 from tidelog.wire.binlog_texts import BadCellError, Texts, TooMuchTextError
-from tidelog.wire.images import Cells, Image, integers, matrices, payloads
+from tidelog.wire.images import MISSING, Cells, Image, integers, matrices, payloads
 from tidelog.wire.tuple_kernel import REASONS
 
 _FIXED_SIZES = {
@@ -105,45 +105,105 @@ def parse(
     """As `tidelog.wire.cells.parse`; the cells are texts (`tidelog.wire.binlog_texts`)."""
     raw, bounds = payloads(records)
     base = int(bounds[0])
-    raw = raw[base : int(bounds[-1])]
     offsets = bounds - np.int32(base)
     kind: UInt8s = records.column("kind").to_numpy(zero_copy_only=True)
     version = integers(records, "offset")
+    try:
+        rows = read_rows(
+            raw[base : int(bounds[-1])], offsets[:-1], offsets[1:], kind, schema, wanted, old=old
+        )
+    except RowError as error:
+        column = f"column {error.column}, " if error.column else ""
+        raise DecodeError(
+            f"{schema.table}: {column}version {version[error.row]}: {error.reason}"
+        ) from None
+    except TooMuchTextError:
+        raise DecodeError(
+            f"{schema.table}: versions {version[0]} to {version[-1]}: more than 2 GiB of text in "
+            "one batch; decode fewer records"
+        ) from None
+    return Cells(rows.data, version, kind, rows.old, rows.new, rows.any_missing)
+
+
+class RowError(Exception):
+    """A record is not what its schema says. Turned into a DecodeError by those who know where it
+    stands; it holds no value on purpose.
+    """
+
+    def __init__(self, row: int, column: str | None, reason: str) -> None:
+        super().__init__(row, column, reason)
+        self.row, self.column, self.reason = row, column, reason
+
+
+@dataclass(slots=True)
+class Rows:
+    """The cells of ``n`` records as texts in ``data``; see `Cells`. ``lacks``: bool[n], is a column
+    of the new row, wanted or not, in neither of the record's images?
+    """
+
+    data: UInt8s
+    old: Image | None
+    new: Image
+    lacks: Bools
+    binary: Bools
+    any_missing: bool
+
+
+def read_rows(
+    raw: UInt8s,
+    begins: Int32s,
+    ends: Int32s,
+    kind: UInt8s,
+    schema: TableSchema,
+    wanted: Sequence[int],
+    *,
+    old: bool,
+) -> Rows:
+    """Find the cells of columns ``wanted`` and make them texts.
+
+    Args:
+        raw: uint8[...], the payloads.
+        begins: int32[n], where each is in ``raw``.
+        ends: int32[n].
+        kind: uint8[n], `Kind`.
+        schema: the version the records were written under.
+        wanted: wire column numbers.
+        old: also give the old images.
+
+    Raises:
+        RowError: a payload or a cell is not what ``schema`` says.
+        TooMuchTextError: the texts are too many for one buffer.
+    """
     n, columns = len(kind), len(schema.columns)
     way = walk(schema)
     slot = np.full(columns, -1, dtype=np.int32)
     slot[list(wanted)] = np.arange(len(wanted), dtype=np.int32)
-    any_old, any_partial = any_old_or_partial(raw, offsets, kind)
-    keep_old = (old and any_old) or any_partial
+    any_old, any_partial = any_old_or_partial(raw, begins, ends, kind)
+    fill_old = (old and any_old) or any_partial
     new_image = Image(*matrices(len(wanted), n), np.empty(n, dtype=np.bool_))
-    old_shape = (len(wanted), n) if keep_old else (0, 0)
+    old_shape = (len(wanted), n) if fill_old else (0, 0)
     old_image = Image(*matrices(*old_shape), np.empty(n, dtype=np.bool_))
     binary = np.empty(n, dtype=np.bool_)
+    lacks = np.empty(n, dtype=np.bool_)
     row, reason, any_missing = locate(
-        raw, offsets, kind, slot, way.prefix, way.size, way.json, keep_old, binary,
+        raw, begins, ends, kind, slot, way.prefix, way.size, way.json, fill_old, binary, lacks,
         old_image.start, old_image.length, old_image.present,
         new_image.start, new_image.length, new_image.present,
     )  # fmt: skip
     if row >= 0:
-        raise DecodeError(f"{schema.table}: version {version[row]}: {REASONS[reason]}")
-    if not old or not any_old:
-        keep_old = False
+        raise RowError(int(row), None, REASONS[reason])
     data = raw
     if binary.any():
-        wanted_columns = [schema.columns[number] for number in wanted]
-        images = [new_image, old_image] if keep_old or any_partial else [new_image]
-        data = _texts(raw, schema, wanted_columns, images, binary, version)
-    any_missing = any_missing or bool(any_partial and (new_image.length == -2).any())
-    return Cells(data, version, kind, old_image if keep_old else None, new_image, any_missing)
+        images = [new_image, old_image] if fill_old else [new_image]
+        data = _texts(raw, [schema.columns[number] for number in wanted], images, binary)
+    if any_partial:
+        any_missing = bool((new_image.length == MISSING).any())
+    kept = old_image if old and any_old else None
+    return Rows(data, kept, new_image, lacks, binary, any_missing)
 
 
 def _texts(
-    raw: UInt8s,
-    schema: TableSchema,
-    columns: Sequence[Column],
-    images: Sequence[Image],
-    binary: Bools,
-    version: Int64s,
+    raw: UInt8s, columns: Sequence[Column], images: Sequence[Image], binary: Bools
 ) -> UInt8s:
     """Make the binary cells of the images texts; the buffer that the cells lie in then."""
     texts = Texts(raw, columns, int(binary.sum()) * len(images))
@@ -156,13 +216,6 @@ def _texts(
                 texts.convert(number, image.start[number], image.length[number], rows)
                 rows = binary
         except BadCellError as error:
-            raise DecodeError(
-                f"{schema.table}: column {column.name}, version {version[error.row]}: "
-                f"the value is not a valid {column.type_name}"
-            ) from None
-        except TooMuchTextError:
-            raise DecodeError(
-                f"{schema.table}: versions {version[0]} to {version[-1]}: more than 2 GiB of text "
-                "in one batch; decode fewer records"
-            ) from None
+            reason = f"the value is not a valid {column.type_name}"
+            raise RowError(error.row, column.name, reason) from None
     return texts.buffer()

@@ -93,9 +93,9 @@ def _put_scalar(data, kind, at, end, to, limit):  # type: ignore[no-untyped-def]
             return np.int64(_BAD)
         value = _number(data, at, size)
         if kind == _INT16 and value >= 1 << 15:
-            value = value - np.int64(1 << 16)
+            value = int(value - (1 << 16))
         elif kind == _INT32 and value >= 1 << 31:
-            value = value - np.int64(1 << 32)
+            value = int(value - (1 << 32))
         unsigned = np.uint64(value)
         if value < 0 and kind != _UINT64:
             data[to] = 45
@@ -103,28 +103,28 @@ def _put_scalar(data, kind, at, end, to, limit):  # type: ignore[no-untyped-def]
             unsigned = np.uint64(0) - unsigned
         return np.int64(put_unsigned(data, to, unsigned))
     if kind == _STRING:
-        size = np.int64(0)
+        length = np.int64(0)
         shift = 0
         while True:
             if at >= end or shift > 28:
                 return np.int64(_BAD)
             byte = np.int64(data[at])
             at += 1
-            size |= (byte & 127) << shift
+            length |= (byte & 127) << shift
             shift += 7
             if byte < 128:
                 break
-        if size > end - at:
+        if length > end - at:
             return np.int64(_BAD)
-        if to + 6 * size + 2 > limit:
+        if to + 6 * length + 2 > limit:
             # Only where every byte is escaped, or values overlap, can it be as long.
             needed = np.int64(2)
-            for k in range(at, at + size):
+            for k in range(at, at + length):
                 escape = _ESCAPES[data[k]]
                 needed += 1 if escape == 0 else 2 if escape > 1 else 6
             if to + needed > limit:
                 return np.int64(_BAD)
-        return np.int64(_put_string(data, at, size, to))
+        return np.int64(_put_string(data, at, length, to))
     return np.int64(_SLOW)
 
 

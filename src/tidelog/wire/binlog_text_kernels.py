@@ -1,9 +1,9 @@
 """HOT PATH. Kernels: binary cells of the binlog → the texts that MySQL prints of them.
 
 Each takes ``data`` (uint8[...]) and a column's ``start``, ``length`` (int32[n]), ``binary``
-(bool[n], is the cell a log row's?), writes the texts at ``data[to:]``, where the caller has made room, makes
-``start`` and ``length`` theirs, and returns where ``data`` is filled up to, or -1 - the first row
-whose cell is not of the type. Sources: MySQL internals, "Rows_event", and
+(bool[n], is the cell a log row's?), writes the texts at ``data[to:]``, where the caller has made
+room, makes ``start`` and ``length`` theirs, and returns where ``data`` is filled up to, or -1 - the
+first row whose cell is not of the type. Sources: MySQL internals, "Rows_event", and
 ``mysys/my_time.cc`` (``TIME_to_longlong_*_packed``), ``strings/decimal.cc`` (``decimal2bin``).
 """
 

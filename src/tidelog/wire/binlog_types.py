@@ -90,6 +90,10 @@ _GEOMETRIES = frozenset({*_GEOMETRY_NAMES, "geometrycollection"})
 # MariaDB's types of a fixed number of bytes: Type_handler_fbt.
 _FIXED_BYTES = {"uuid": 16, "inet6": 16, "inet4": 4}
 _OLD_TEMPORAL = re.compile(r"/\* *(5\.5 binary format|mariadb-5\.3) *\*/")
+_LABEL = re.compile(r"'((?:[^']|'')*)'", re.DOTALL)
+_ESCAPED = re.compile(r"\\.|''", re.DOTALL)
+_PLAIN = {"''": "'", r"\n": "\n", r"\r": "\r", r"\0": "\0"}
+_ESCAPES = str.maketrans({"'": "''", "\\": r"\\", "\n": r"\n", "\r": r"\r", "\0": r"\0"})
 _PARAMETERS = re.compile(r"\(([0-9, ]+)\)")
 MAX_DECIMAL_DIGITS: Final = 38
 """Of Arrow's decimal128; what is wider is delivered as text."""
@@ -120,10 +124,15 @@ def labels(column: Column) -> tuple[str, ...]:
 
 
 def labels_of_text(column_type: str) -> tuple[str, ...]:
-    """The members in ``enum('a','it''s')``. A quote inside is doubled."""
+    r"""The members in ``enum('a','it''s')``. Whatever the sql_mode, a quote inside is doubled and
+    backslash, newline, carriage return and NUL are ``\\ \n \r \0`` (``append_unescaped``).
+    """
     inside = column_type[column_type.index("(") + 1 : column_type.rindex(")")]
-    found = re.findall(r"'((?:[^']|'')*)'", inside)
-    return tuple(label.replace("''", "'") for label in found)
+    return tuple(_ESCAPED.sub(_plain, label) for label in _LABEL.findall(inside))
+
+
+def _plain(match: re.Match[str]) -> str:
+    return _PLAIN.get(match[0], match[0][1:])
 
 
 def resolve(type_code: int, meta: int) -> tuple[int, int]:
@@ -358,6 +367,6 @@ def _labelled(
     else:
         size = (len(members) + 7) // 8
         code, size = SET, size if size <= 4 else 8
-    text = kind + "(" + ",".join("'" + m.replace("'", "''") + "'" for m in members) + ")"
+    text = kind + "(" + ",".join(f"'{member.translate(_ESCAPES)}'" for member in members) + ")"
     type_mod = code << 8 | size | collation_id << 16
     return Column(name, code, type_mod, text, "text", nullable)

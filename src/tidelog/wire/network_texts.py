@@ -19,9 +19,39 @@ def inet4_text(cell: bytes) -> bytes:
 
 
 def inet6_text(cell: bytes) -> bytes:
-    """INET6: 16 bytes in network order, the longest run of zero groups left out."""
+    """INET6: 16 bytes in network order, the first longest run of zero groups left out, also a
+    single one; an IPv4 address at the end in its own form where only zeros, or zeros and ffff,
+    precede.
+    """
     value = _whole(cell, 16)
-    return value.hex().encode()
+    groups = [int.from_bytes(value[at : at + 2], "big") for at in range(0, 16, 2)]
+    gap, length = _longest_gap(groups)
+    holds_ipv4 = gap == 0 and (length == 6 or (length == 5 and groups[5] == 0xFFFF))
+    text = ""
+    at = 0
+    while at < 8:
+        if at == gap:
+            text += ":" if at else "::"
+            at += length
+        elif at == 6 and holds_ipv4:
+            return text.encode() + inet4_text(value[12:])
+        else:
+            text += f"{groups[at]:x}" + (":" if at < 7 else "")
+            at += 1
+    return text.encode()
+
+
+def _longest_gap(groups: list[int]) -> tuple[int, int]:
+    """(where the first longest run of zeros begins, its length); (-1, 0) if there is none."""
+    best, at = (-1, 0), 0
+    while at < len(groups):
+        end = at
+        while end < len(groups) and groups[end] == 0:
+            end += 1
+        if end - at > best[1]:
+            best = (at, end - at)
+        at = end + 1
+    return best
 
 
 def _whole(cell: bytes, size: int) -> bytes:

@@ -15,6 +15,7 @@ from tidelog.errors import ChunkError, DecodeError
 from tidelog.model.records import Int32s, KeyEntries, Kind, LogBatch, UInt8s
 from tidelog.model.schema import TableSchema
 from tidelog.wire import copy_kernel, key_kernel
+from tidelog.wire.encoded_keys import EncodedKeys
 from tidelog.wire.pgoutput import START, readonly
 
 _FAULTS = {
@@ -26,7 +27,7 @@ _NEWLINE = ord("\n")
 _MAX_PAYLOAD_BYTES = int(np.iinfo(np.int32).max)
 
 
-class PgoutputKeys:
+class PgoutputKeys(EncodedKeys):
     """The `tidelog.ports.KeyExtractor` of pgoutput payloads. Thread-safe, holds no state."""
 
     def keys(self, batch: LogBatch, records: Int32s, schema: TableSchema) -> KeyEntries:
@@ -102,37 +103,6 @@ class PgoutputKeys:
         image = batch.payload[batch.payload_offsets[updates] + 5]  # behind 'U' and the relation
         moved: Int32s = updates[image == ord("K")].astype(np.int32)
         return moved
-
-    def texts(self, key: bytes) -> tuple[str | None, ...]:
-        """An encoded key as the key columns' texts; inverse of `encode`.
-
-        Raises:
-            DecodeError: ``key`` is not an encoded key.
-        """
-        texts: list[str | None] = []
-        at = 0
-        while at < len(key):
-            if at + 4 > len(key):
-                raise DecodeError("an encoded key is torn")
-            (length,) = struct.unpack_from("!i", key, at)
-            at += 4
-            if length == key_kernel.NULL:
-                texts.append(None)
-                continue
-            if length < 0 or at + length > len(key):
-                raise DecodeError("an encoded key is torn")
-            # A database of encoding SQL_ASCII may send any bytes: they must survive the round trip.
-            texts.append(key[at : at + length].decode("utf-8", "surrogateescape"))
-            at += length
-        return tuple(texts)
-
-    def encode(self, texts: Sequence[str | None]) -> bytes:
-        """The encoded key of the key columns' texts, in match key order."""
-        parts = []
-        for text in texts:
-            value = b"" if text is None else text.encode("utf-8", "surrogateescape")
-            parts += [struct.pack("!i", key_kernel.NULL if text is None else len(value)), value]
-        return b"".join(parts)
 
 
 def copy_text_rows(data: bytes | UInt8s, relation_id: int, schema_id: int, ncols: int) -> LogBatch:

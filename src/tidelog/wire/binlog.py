@@ -413,7 +413,7 @@ class BinlogScanner:
                 again = yield from self._event(event[HEADER_BYTES:], header, mode)
                 if again:
                     return cursor
-        except (struct.error, IndexError, ValueError, KeyError) as error:
+        except (struct.error, IndexError, ValueError, KeyError, OverflowError) as error:
             raise self._fault(f"{_name(header.type)} event {_TORN}") from error
         if mode != kernel.INNER and header.type not in _PLACING:
             state[kernel.OFFSET] = state[kernel.EVENT_END]
@@ -718,6 +718,8 @@ class BinlogScanner:
             parts.append(event)
             at.append(at[-1] + len(event))
             cursor += 1
+        if not parts:
+            raise ValueError("length")
         joined = np.frombuffer(b"".join(parts), dtype=np.uint8)
         yield from self._scan(joined, np.array(at, dtype=np.int64), kernel.INFLATED)
         return cursor

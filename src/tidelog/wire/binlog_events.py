@@ -558,30 +558,31 @@ def payload_slices(payload: bytes | memoryview, compressed: bool, size: int) -> 
     source: pa.NativeFile = pa.BufferReader(pa.py_buffer(payload))
     if compressed:
         source = pa.CompressedInputStream(source, "zstd")
-    rest = b""
-    wanted = size
+    rest = bytearray()
+    needed = HEADER_BYTES
     try:
-        while data := source.read(wanted):
+        while data := source.read(size):
             rest += data
-            whole, missing = _whole_events(rest)
+            if len(rest) < needed:
+                continue
+            whole, needed = _whole_events(rest)
             if whole:
-                yield rest[:whole]
+                yield bytes(memoryview(rest)[:whole])
                 rest = rest[whole:]
-            wanted = max(size, missing)
     except OSError as error:
         raise ValueError("compressed payload") from error
     if rest:
         raise ValueError("torn payload")
 
 
-def _whole_events(data: bytes) -> tuple[int, int]:
-    """(bytes of the whole events at the start of ``data``, bytes missing of the next)."""
+def _whole_events(data: bytearray) -> tuple[int, int]:
+    """(bytes of the whole events at the start of ``data``, bytes that the next event needs)."""
     at = 0
     while at + HEADER_BYTES <= len(data):
         (length,) = struct.unpack_from("<I", data, at + 9)
         if not HEADER_BYTES <= length <= MAX_EVENT_BYTES:
             raise ValueError("event length")
         if at + length > len(data):
-            return at, at + length - len(data)
+            return at, length
         at += length
     return at, HEADER_BYTES

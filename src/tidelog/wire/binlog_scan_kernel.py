@@ -639,9 +639,13 @@ def scan(
                 if found < 0:
                     code = SPECIAL
                     break
+                number = _u64(data, body if mariadb else body + 17)
+                if number < 0:
+                    code = MALFORMED
+                    break
                 source = found
                 gtid_position[gtids] = file | event_start
-                gtid_number[gtids] = _u64(data, body if mariadb else body + 17)
+                gtid_number[gtids] = number
                 gtid_source[gtids] = found
                 gtids += 1
             in_group = 1

@@ -175,13 +175,3 @@ def test_selects_work_no_more_than_the_pace_whether_or_not_the_reader_can_rest(
         assert worked / (now - began) == pytest.approx(LEAST_PACE, rel=0.05)
     assert now - began <= 20 * (work_s + MAX_SPREAD_S + MAX_PAUSE_S)
     assert throttle.to_json()["observed"]["select_ms"] == pytest.approx(work_s * 1000, abs=1)
-
-
-@settings(deadline=None, max_examples=50)
-@given(limit=st.integers(100, 10**6), rows=st.integers(1, 10**5), readers=st.integers(1, 16))
-def test_a_chunk_is_spread_over_less_than_it_is_worth(limit: int, rows: int, readers: int) -> None:
-    throttle = Throttle(ThrottleSettings(rows_per_second=limit))
-    throttle.parallelism(readers)
-    assert throttle.spread_s() == 0.0  # nothing is known of chunks
-    throttle.read(0.0, rows, 0.01)
-    assert 0 < throttle.spread_s() <= min(MAX_SPREAD_S, readers * rows / limit)

@@ -5,8 +5,7 @@ Three limits, each on its own and all over all dumps:
 - a pause between two chunks (``delay_ms``);
 - rows a second (``rows_per_second``): a token bucket that may go into debt, because a chunk's rows
   are known only once it is read. A chunk that begins reserves what the last ones read, so that
-  several readers do not spend the same budget. It is asked to be read over most of the time that it
-  is worth (`spread_s`): a short full load delays others more than a long light one;
+  several readers do not spend the same budget;
 - the automatic throttle: while capture, a replica, the SELECTs themselves or the commits of others
   are slower than their limit, readers are halved down to one, then pauses double up to
   `MAX_PAUSE_S`. For commits the share of time in which the one reader's SELECTs work is halved
@@ -39,9 +38,6 @@ BURST_S = 0.25  # budget that may be saved up: makes up for readers that wake up
 STALE_S = 30.0  # a SELECT's time says nothing any more after this
 LEAST_PACE = 1 / 16  # share of time in which SELECTs work, at least
 MAX_SPREAD_S = 0.5  # a chunk's transaction, and its lock against DDL, are kept so much longer
-SPREAD_SHARE = (
-    0.7  # of the time that a chunk is worth: the rest is for its marks, and for catching up
-)
 SMOOTHING = 0.3  # weight of the newest chunk in the smoothed time and rows of a SELECT
 
 Limit = Literal["rows_per_second", "lag", "replica_lag", "select_time", "commit_delay"]
@@ -133,13 +129,9 @@ class Throttle:
 
     def spread_s(self) -> float:
         """Over how long the next chunk's SELECT should be spread; 0.0: read it at once."""
-        spread_s = 0.0
-        if self._settings.rows_per_second and self._chunk_rows is not None:
-            worth_s = self._chunk_rows / self._settings.rows_per_second
-            spread_s = SPREAD_SHARE * worth_s * self.parallelism(self._wanted)
-        if self._pace < 1.0 and self._select_s is not None:
-            spread_s = max(spread_s, self._select_s / self._pace)
-        return min(spread_s, MAX_SPREAD_S)
+        if self._pace == 1.0 or self._select_s is None:
+            return 0.0
+        return min(self._select_s / self._pace, MAX_SPREAD_S)
 
     def wrote(self, now: float, seconds: float) -> None:
         """A mark was written and committed within ``seconds``."""

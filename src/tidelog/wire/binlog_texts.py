@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidelog.model.records import Bools, Int32s, UInt8s
 from tidelog.model.schema import Column
-from tidelog.wire import binlog_json, charset_texts
+from tidelog.wire import binlog_json, charset_texts, multibyte_texts
 from tidelog.wire import binlog_json_kernel as json_kernel
 from tidelog.wire import binlog_text_kernels as kernels
 from tidelog.wire import binlog_types as types
@@ -245,7 +245,9 @@ class Texts:
         if charset_texts.keeps_ascii(charset):
             chosen = np.empty(len(start), dtype=np.bool_)
             charset_texts.not_ascii(self._data, start, length, binary, chosen)
-        self._each(lambda text: charset_texts.decode(charset, text).encode(), start, length, chosen)
+        self._each(
+            lambda text: multibyte_texts.decode(charset, text).encode(), start, length, chosen
+        )
 
     def _each(
         self, convert: Callable[[bytes], bytes], start: Int32s, length: Int32s, chosen: Bools
@@ -256,7 +258,7 @@ class Texts:
             cell = self._data[begin : begin + int(length[row])].tobytes()
             try:
                 text = convert(cell)
-            except (ValueError, zlib.error):
+            except (LookupError, ValueError, zlib.error):
                 raise BadCellError(int(row)) from None
             start[row], length[row] = self._append(text), len(text)
 

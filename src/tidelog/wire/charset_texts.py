@@ -1,4 +1,4 @@
-"""Texts of MySQL's character sets → UTF-8, as the server itself converts them.
+"""Texts of MySQL's character sets of one byte a character → UTF-8, as the server converts them.
 
 Where Python has no codec, or one that differs, the tables below say so; they were read from the
 servers (``CONVERT(… USING utf8mb4)``), which agree. What a character set does not define becomes a
@@ -7,13 +7,13 @@ question mark there.
 
 from __future__ import annotations
 
-import codecs
 from functools import cache
 
 import numpy as np
 from numba import njit
 
 from tidelog.model.records import UInt8s
+from tidelog.wire.multibyte_texts import WIDE
 
 UTF8 = frozenset({"utf8mb3", "utf8mb4", "binary"})
 """The character sets whose bytes are UTF-8 already, or none."""
@@ -66,12 +66,6 @@ _UPPER = {
         "ჭხჴჯჰჵ???????????????????????№??"
     ),
 }
-_MULTIBYTE = {
-    "big5": "big5", "gbk": "gbk", "gb2312": "gb2312", "gb18030": "gb18030", "sjis": "shift_jis",
-    "cp932": "cp932", "euckr": "cp949", "ujis": "euc_jp", "eucjpms": "euc_jp",
-    "ucs2": "utf_16_be", "utf16": "utf_16_be", "utf16le": "utf_16_le", "utf32": "utf_32_be",
-}  # fmt: skip
-_WIDE = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 
 
 def is_single_byte(charset: str) -> bool:
@@ -81,7 +75,7 @@ def is_single_byte(charset: str) -> bool:
 
 def keeps_ascii(charset: str) -> bool:
     """Are bytes below 0x80 ASCII in a text that has no others?"""
-    return charset not in _WIDE
+    return charset not in WIDE
 
 
 @cache
@@ -104,22 +98,6 @@ def _character(charset: str, byte: int) -> str:
         return patched
     text = bytes([byte]).decode(_CODECS[charset], "replace")
     return _UNDEFINED.get(charset, "?") if text == "\ufffd" else text
-
-
-def decode(charset: str, text: bytes) -> str:
-    """A text of a character set of several bytes; raises LookupError if it is not known."""
-    if charset not in _MULTIBYTE:
-        raise LookupError(charset)
-    return text.decode(_MULTIBYTE[charset], _QUESTION_MARK)
-
-
-def _question_mark(error: UnicodeError) -> tuple[str, int]:
-    assert isinstance(error, UnicodeDecodeError)
-    return "?", error.end
-
-
-_QUESTION_MARK = "tidelog.question_mark"
-codecs.register_error(_QUESTION_MARK, _question_mark)
 
 
 @njit(cache=True, nogil=True)

@@ -17,9 +17,10 @@ from tidelog.sources.mysql.connect import Connection
 from tidelog.wire import binlog_types as types
 from tidelog.wire.binlog_items import TableMapSeen, TableMetadata
 from tidelog.wire.binlog_types import WIRE_FORMAT, binlog_column, column_of_map
-from tidelog.wire.charset_texts import decode, is_single_byte, table
+from tidelog.wire.charset_texts import is_single_byte, table
 from tidelog.wire.charsets import BINARY_COLLATION, charset_of
 from tidelog.wire.flavor import Flavor
+from tidelog.wire.multibyte_texts import decode
 
 RELATION_ID = 0  # a table map's id changes whenever the server opens the table anew
 

@@ -100,7 +100,12 @@ _PREFIXED = (types.BLOB, types.BLOB_COMPRESSED, types.JSON, types.GEOMETRY, type
 
 
 def parse(
-    records: pa.RecordBatch, schema: TableSchema, wanted: Sequence[int], *, old: bool
+    records: pa.RecordBatch,
+    schema: TableSchema,
+    wanted: Sequence[int],
+    *,
+    old: bool,
+    old_columns: Sequence[int] | None = None,
 ) -> Cells:
     """As `tidelog.wire.cells.parse`; the cells are texts (`tidelog.wire.binlog_texts`)."""
     raw, bounds = payloads(records)
@@ -110,8 +115,9 @@ def parse(
     version = integers(records, "offset")
     try:
         rows = read_rows(
-            raw[base : int(bounds[-1])], offsets[:-1], offsets[1:], kind, schema, wanted, old=old
-        )
+            raw[base : int(bounds[-1])], offsets[:-1], offsets[1:], kind, schema, wanted,
+            old=old, old_columns=old_columns,
+        )  # fmt: skip
     except RowError as error:
         column = f"column {error.column}, " if error.column else ""
         raise DecodeError(
@@ -158,6 +164,7 @@ def read_rows(
     wanted: Sequence[int],
     *,
     old: bool,
+    old_columns: Sequence[int] | None = None,
 ) -> Rows:
     """Find the cells of columns ``wanted`` and make them texts.
 
@@ -169,6 +176,7 @@ def read_rows(
         schema: the version the records were written under.
         wanted: wire column numbers.
         old: also give the old images.
+        old_columns: wire column numbers; the others of the old images are `MISSING`.
 
     Raises:
         RowError: a payload or a cell is not what ``schema`` says.
@@ -195,7 +203,8 @@ def read_rows(
     data = raw
     if binary.any():
         images = [new_image, old_image] if fill_old else [new_image]
-        data = _texts(raw, [schema.columns[number] for number in wanted], images, binary)
+        left_out = [] if old_columns is None else [w not in old_columns for w in wanted]
+        data = _texts(raw, [schema.columns[number] for number in wanted], images, binary, left_out)
     if any_partial:
         any_missing = bool((new_image.length == MISSING).any())
     kept = old_image if old and any_old else None
@@ -203,9 +212,15 @@ def read_rows(
 
 
 def _texts(
-    raw: UInt8s, columns: Sequence[Column], images: Sequence[Image], binary: Bools
+    raw: UInt8s,
+    columns: Sequence[Column],
+    images: Sequence[Image],
+    binary: Bools,
+    left_out: Sequence[bool],
 ) -> UInt8s:
-    """Make the binary cells of the images texts; the buffer that the cells lie in then."""
+    """Make the binary cells of the images texts; the buffer that the cells lie in then. Columns
+    ``left_out`` of the second image are made missing instead.
+    """
     texts = Texts(raw, columns, int(binary.sum()) * len(images))
     for number, column in enumerate(columns):
         try:
@@ -213,6 +228,9 @@ def _texts(
             if column.type_id == types.JSON and len(images) > 1:
                 rows = binary & ~texts.apply_partial(images[0], images[1], number)
             for image in images:
+                if left_out and left_out[number] and image is not images[0]:
+                    image.length[number, binary] = MISSING
+                    continue
                 texts.convert(number, image.start[number], image.length[number], rows)
                 rows = binary
         except BadCellError as error:

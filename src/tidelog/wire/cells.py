@@ -28,7 +28,12 @@ _K, _O, _N = ord("K"), ord("O"), ord("N")
 
 
 def parse(
-    records: pa.RecordBatch, schema: TableSchema, wanted: Sequence[int], *, old: bool
+    records: pa.RecordBatch,
+    schema: TableSchema,
+    wanted: Sequence[int],
+    *,
+    old: bool,
+    old_columns: Sequence[int] | None = None,
 ) -> Cells:
     """Parse the payloads of records that are all of ``schema``.
 
@@ -37,12 +42,14 @@ def parse(
         schema: the version the records were written under.
         wanted: wire column numbers; row ``i`` of the matrices is column ``wanted[i]``.
         old: also give the old images (else they serve only to fill unchanged cells).
+        old_columns: wire column numbers; old images may leave out (`MISSING`) all others where
+            that saves time. None: none may be left out.
 
     Raises:
         DecodeError: a payload is not what ``schema`` says; names table and version.
     """
     if schema.wire_format == BINLOG:
-        return binlog_cells.parse(records, schema, wanted, old=old)
+        return binlog_cells.parse(records, schema, wanted, old=old, old_columns=old_columns)
     data, offsets = payloads(records)
     kind: UInt8s = records.column("kind").to_numpy(zero_copy_only=True)
     version = integers(records, "offset")

@@ -71,7 +71,8 @@ def fold(
     if not schema.match_key:
         raise DecodeError(f"{schema.table}: rows can't be folded by key: the table has none")
     projection = project(schema, target, extra=schema.match_key)
-    cells = parse(records, schema, projection.wanted, old=True)
+    key = [schema.column_index(name) for name in schema.match_key]
+    cells = parse(records, schema, projection.wanted, old=True, old_columns=key)
     n = len(cells.kind)
     truncates = np.flatnonzero(cells.kind == Kind.TRUNCATE)
     first = int(truncates[-1]) + 1 if len(truncates) else 0

@@ -403,7 +403,7 @@ class BinlogScanner:
             if header.type in COMPRESSED_ROWS and mode == kernel.WHOLE:
                 return (yield from self._inflated(data, offsets, cursor))
             if header.type == EventType.FORMAT_DESCRIPTION:
-                yield from self._format(event[HEADER_BYTES:], header)
+                yield from self._format(event, header)
             elif header.type in _MADE_UP and mode == kernel.WHOLE:
                 event = without_checksum(event)
                 yield from self._made_up(event[HEADER_BYTES:], header)
@@ -459,9 +459,13 @@ class BinlogScanner:
             raise self._fault(f"event of type {kind} is not known and may not be ignored")
         return False
 
-    def _format(self, body: bytes, header: Header) -> Iterator[Scanned]:
+    def _format(self, event: bytes, header: Header) -> Iterator[Scanned]:
         state = self._state
-        told = parse_format(body)
+        told = parse_format(event[HEADER_BYTES:])
+        # The checksum is of the file when closed: without the flag that it is in use.
+        closed = event[:17] + bytes([event[17] & 0xFE]) + event[18:]
+        if told.checksum and without_checksum(closed) is closed:
+            raise self._fault(f"format description {_FAULTS[kernel.BAD_CHECKSUM]}")
         if told.binlog_version != 4:
             raise self._fault(f"binlog format {told.binlog_version} is not supported")
         if told.lengths[EventType.TABLE_MAP - 1 : EventType.TABLE_MAP] == b"\x06":

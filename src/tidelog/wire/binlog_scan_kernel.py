@@ -417,7 +417,9 @@ def scan(
                 event_end = offset + distance
                 event_start = event_end - told_length
                 if typed in (_ROTATE, _FORMAT, _HEARTBEAT, _HEARTBEAT_V2):
-                    event_start = min(event_start, offset)
+                    # They may be sent again, out of their place.
+                    if distance >= 1 << 31 or event_start < offset:
+                        event_start = event_end = offset
                 elif distance >= 1 << 31 or event_start < offset:
                     code = OUT_OF_ORDER
                     break

@@ -110,11 +110,13 @@ class LogSchemas:
         """
         table = TableName(seen.database, seen.table)
         pinned = self._pins.find(table, seen.position)
+        reason: str | None = None
         if pinned is not None:
             schema = self._registry.get(pinned)
-            if misfit(schema, seen) is None:
+            reason = misfit(schema, seen)
+            if reason is None:
                 return schema
-        schema = self._found(seen, table, group)
+        schema = self._found(seen, table, group, "" if reason is None else f" ({reason})")
         schema = self._registry.register(schema)
         self._pins.note(table, seen.position, schema.schema_id)
         return schema
@@ -135,7 +137,7 @@ class LogSchemas:
             found = self._finder.find(self._connected(), table)
         return None if found is None else self._registry.register(found.schema)
 
-    def _found(self, seen: TableMapSeen, table: TableName, group: int) -> TableSchema:
+    def _found(self, seen: TableMapSeen, table: TableName, group: int, unlike: str) -> TableSchema:
         where = text(seen.position)
         with translated(f"looking up {table}"):
             connection = self._connected()
@@ -156,7 +158,9 @@ class LogSchemas:
             state = "is gone" if found is None else "was altered"
             raise SourceError(
                 f"{table} {state} after {where} of the binlog, which holds rows of it as it was "
-                f"before, and the binlog does not tell its column names: {FIX}"
+                "before, and the binlog does not tell its column names"
+                + (f"; the version noted for that place does not fit{unlike}" if unlike else "")
+                + f": {FIX}"
             )
         if found is None:
             raise SourceError(

@@ -1,0 +1,279 @@
+"""Schemas of the log: tables altered, renamed, dropped while capture runs, lags or is down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.mysql.log_capture import LogCapture
+from tests.integration.mysql.test_log_reader import run
+from tests.integration.postgres.conftest import MemorySchemas
+
+from tidelog.errors import SourceError
+from tidelog.model.schema import TableName
+from tidelog.sources.mysql.connect import connect
+from tidelog.sources.mysql.log_schemas import ColumnFact, fix_version
+from tidelog.sources.mysql.pins import SchemaPins
+from tidelog.sources.mysql.schemas import SchemaFinder
+from tidelog.state.sqlite import SqliteState
+from tidelog.testing.mysql import MySqlFamilyServer
+
+pytestmark = pytest.mark.integration
+
+Make = Callable[..., LogCapture]
+Sql = Any
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> SqliteState:
+    return SqliteState(f"sqlite:///{tmp_path}/state.db")
+
+
+def news(capture: LogCapture) -> list[Any]:
+    return [row.new for row in capture.rows]
+
+
+def test_columns_change_while_capture_runs(capture: LogCapture, sql: Sql) -> None:
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY, b VARCHAR(10))")
+    capture.start()
+    run(sql, "INSERT INTO t VALUES (1, 'x')")
+    capture.catch_up()
+    run(sql, "ALTER TABLE t ADD COLUMN c BIGINT NULL FIRST", "INSERT INTO t VALUES (5, 2, 'y')")
+    capture.catch_up()
+    run(sql, "ALTER TABLE t CHANGE b d VARCHAR(10)", "INSERT INTO t VALUES (6, 3, 'z')")
+    capture.catch_up()
+    run(sql, "ALTER TABLE t DROP COLUMN c", "INSERT INTO t VALUES (4, 'w')")
+    capture.catch_up()
+    assert news(capture) == [
+        {"a": 1, "b": "x"},
+        {"c": 5, "a": 2, "b": "y"},
+        {"c": 6, "a": 3, "d": "z"},
+        {"a": 4, "d": "w"},
+    ]
+    seen = capture.seen_schemas
+    assert [s.schema.schema_id for s in seen] == [1, 2, 3, 4]
+    assert [s.previous and s.previous.schema_id for s in seen[1:]] == [1, 2, 3]
+    assert [e.reason for e in capture.unlogged] == ["a column's type was changed"]
+
+
+def test_a_backlog_across_ddl_is_refused_when_names_are_not_certain(
+    make_capture: Make, sql: Sql
+) -> None:
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY, b INT)")
+    capture = make_capture()
+    capture.start()
+    run(sql, "INSERT INTO t VALUES (1, 2)", "ALTER TABLE t CHANGE b c INT")
+    with pytest.raises(SourceError, match=r"\.t was altered after .*binlog_row_metadata=FULL"):
+        capture.catch_up()
+    assert capture.rows == []
+
+
+def test_ddl_while_capture_is_down(make_capture: Make, sql: Sql, state: SqliteState) -> None:
+    """What was known before stays known: rows before the DDL have the old columns."""
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY, b INT)")
+    first = make_capture(state=state)
+    first.start()
+    run(sql, "INSERT INTO t VALUES (1, 1)")
+    first.catch_up()
+    first.reader.close()
+    run(
+        sql,
+        "INSERT INTO t VALUES (2, 2)",
+        "ALTER TABLE t CHANGE b c INT",
+        "INSERT INTO t VALUES (3, 3)",
+    )
+    again = make_capture(state=state, schemas=first.schemas)
+    again.start(first.resumes[-1])
+    again.catch_up()
+    assert news(again) == [{"a": 2, "b": 2}, {"a": 3, "c": 3}]
+
+
+def test_a_version_fixed_by_hand_is_the_way_on(
+    make_capture: Make,
+    sql: Sql,
+    state: SqliteState,
+    mysql_family: MySqlFamilyServer,
+    mysql_family_database: str,
+) -> None:
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY, b VARCHAR(10) COLLATE utf8mb4_bin)")
+    capture = make_capture(state=state)
+    begin = capture.start()
+    run(sql, "INSERT INTO t VALUES (1, 'x')", "DROP TABLE t")
+    with pytest.raises(SourceError, match=r"\.t is gone after .*`tidelog schema`"):
+        capture.catch_up()
+    capture.reader.close()
+    with connect(mysql_family.url, purpose="test") as connection:
+        fix_version(
+            connection,
+            capture.schemas,
+            SchemaPins(state),
+            TableName(mysql_family_database, "t"),
+            begin.acknowledge,
+            [
+                ColumnFact("a", "int", nullable=False),
+                ColumnFact("b", "varchar(10)", collation="utf8mb4_bin"),
+            ],
+            ["a"],
+        )
+    again = make_capture(state=state, schemas=capture.schemas)
+    again.start(begin)
+    again.catch_up()
+    assert news(again) == [{"a": 1, "b": "x"}]
+
+
+def test_indexes_and_other_tables_ddl_leave_a_backlog_certain(make_capture: Make, sql: Sql) -> None:
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY, b INT)")
+    capture = make_capture()
+    capture.start()
+    run(
+        sql,
+        "INSERT INTO t VALUES (1, 2)",
+        "CREATE INDEX i ON t (b)",
+        "ALTER TABLE t COMMENT = 'add column x'",
+        "CREATE TABLE u (a INT PRIMARY KEY)",
+        "ALTER TABLE u ADD COLUMN b INT",
+        "INSERT INTO t VALUES (3, 4)",
+    )
+    capture.catch_up()
+    assert news(capture) == [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
+    assert capture.unlogged == []
+
+
+def test_tables_swapped_by_rename_are_dumped_again(
+    capture: LogCapture, sql: Sql, mysql_family_database: str
+) -> None:
+    """As gh-ost and pt-online-schema-change do it."""
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY)", "CREATE TABLE t_new (a INT PRIMARY KEY, b INT)")
+    capture.start()
+    run(sql, "INSERT INTO t VALUES (1)", "INSERT INTO t_new VALUES (1, 1)")
+    capture.catch_up()
+    run(sql, "RENAME TABLE t TO t_old, t_new TO t", "INSERT INTO t VALUES (2, 2)")
+    capture.catch_up()
+    assert news(capture) == [{"a": 1}, {"a": 1, "b": 1}, {"a": 2, "b": 2}]
+    assert f"{mysql_family_database}.t" in [str(e.table) for e in capture.unlogged]
+
+
+def test_a_table_made_anew_is_dumped_again(capture: LogCapture, sql: Sql) -> None:
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    capture.start()
+    run(sql, "INSERT INTO t VALUES (2)")
+    capture.catch_up()
+    run(sql, "CREATE TABLE IF NOT EXISTS t (a INT PRIMARY KEY)")
+    capture.catch_up()
+    assert capture.unlogged == []
+    run(sql, "DROP TABLE t", "CREATE TABLE IF NOT EXISTS t (z INT PRIMARY KEY)")
+    run(sql, "INSERT INTO t VALUES (7)")
+    capture.catch_up()
+    assert news(capture)[-1] == {"z": 7}
+    assert [e.reason for e in capture.unlogged] == ["the table was dropped and made anew"]
+
+
+def test_partitions_that_lose_rows_are_dumped_again(capture: LogCapture, sql: Sql) -> None:
+    run(
+        sql,
+        "CREATE TABLE t (a INT PRIMARY KEY) PARTITION BY RANGE (a) "
+        "(PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20))",
+        "CREATE TABLE u (a INT PRIMARY KEY)",
+        "INSERT INTO t VALUES (1), (11)",
+    )
+    capture.start()
+    run(
+        sql,
+        "ALTER TABLE t TRUNCATE PARTITION p0",
+        "ALTER TABLE t EXCHANGE PARTITION p1 WITH TABLE u",
+        "ALTER TABLE t ADD PARTITION (PARTITION p2 VALUES LESS THAN (30))",
+        "ALTER TABLE t DROP PARTITION p0",
+    )
+    capture.catch_up()
+    assert [str(e.table).split(".")[1] for e in capture.unlogged] == ["t", "t", "u", "t"]
+    assert capture.rows == []
+
+
+def test_statements_instead_of_rows_are_refused(capture: LogCapture, sql: Sql) -> None:
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY, b INT)")
+    capture.start()
+    run(sql, "SET SESSION binlog_format = STATEMENT", "INSERT INTO t VALUES (1, 2)")
+    with pytest.raises(SourceError, match=r"INSERT of test_\d+\.t as a statement.*binlog_format"):
+        capture.catch_up()
+
+
+def test_statements_of_tables_not_captured_are_passed_over(
+    make_capture: Make, sql: Sql, mysql_family_database: str
+) -> None:
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY)", "CREATE TABLE u (a INT PRIMARY KEY)")
+    capture = make_capture(tables=(f"{mysql_family_database}.t",))
+    capture.start()
+    run(
+        sql,
+        "SET SESSION binlog_format = STATEMENT",
+        "INSERT INTO u VALUES (1)",
+        "SET SESSION binlog_format = ROW",
+        "INSERT INTO t VALUES (1)",
+    )
+    capture.catch_up()
+    assert news(capture) == [{"a": 1}]
+
+
+TYPES = """
+  a BIGINT UNSIGNED AUTO_INCREMENT, t1 TINYINT(1), t2 SMALLINT UNSIGNED NOT NULL, t3 MEDIUMINT,
+  t4 INT UNSIGNED ZEROFILL, d1 DECIMAL(30,10), d2 DECIMAL(5) UNSIGNED, f1 FLOAT, f2 DOUBLE,
+  b1 BIT(1), b2 BIT(33), y YEAR, d DATE, tm TIME(3), dt DATETIME, dt6 DATETIME(6),
+  ts TIMESTAMP(2) NULL, c1 CHAR(10) CHARACTER SET latin1, c2 CHAR(200) CHARACTER SET utf8mb4,
+  v1 VARCHAR(20) CHARACTER SET utf8mb4, v2 VARCHAR(300) CHARACTER SET latin1 COLLATE latin1_bin,
+  x1 TINYTEXT, x2 TEXT, x3 MEDIUMTEXT, x4 LONGTEXT, bi BINARY(16), vb VARBINARY(300),
+  o1 TINYBLOB, o2 BLOB, o3 MEDIUMBLOB, o4 LONGBLOB, j JSON,
+  e ENUM('a','it''s','ü') CHARACTER SET utf8mb4, s SET('x','y','z') CHARACTER SET latin1,
+  g GEOMETRY, p POINT, g1 INT AS (t3 + 1) VIRTUAL, g2 INT AS (t3 + 2) STORED,
+  PRIMARY KEY (t2, a), KEY (a)
+"""
+
+
+@pytest.mark.parametrize("metadata", ["MINIMAL", "FULL"])
+def test_every_type_in_the_catalogue_fits_its_table_map(
+    metadata: str, mysql_family: MySqlFamilyServer, mysql_family_database: str, sql: Sql
+) -> None:
+    run(sql, f"CREATE TABLE t ({TYPES})")
+    capture = LogCapture(mysql_family, (f"{mysql_family_database}.t",), keep_rows=False)
+    mysql_family.execute(f"SET GLOBAL binlog_row_metadata = {metadata}")
+    try:
+        with mysql_family.connect(mysql_family_database) as fresh:
+            capture.start()
+            run(fresh, "INSERT INTO t (t2, t3) VALUES (1, 2)")
+            capture.catch_up()
+    finally:
+        mysql_family.execute("SET GLOBAL binlog_row_metadata = DEFAULT")
+        capture.reader.close()
+    assert capture.count == 1
+    with connect(mysql_family.url, purpose="test") as connection:
+        found = SchemaFinder().find(connection, TableName(mysql_family_database, "t"))
+    assert found is not None
+    assert [s.schema for s in capture.seen_schemas] == [found.schema.numbered(1)]
+    assert found.schema.key == ("t2", "a")
+
+
+def test_full_metadata_tells_a_dropped_tables_columns(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str
+) -> None:
+    schemas = MemorySchemas()
+    capture = LogCapture(mysql_family, (f"{mysql_family_database}.*",), schemas)
+    mysql_family.execute("SET GLOBAL binlog_row_metadata = FULL")
+    try:
+        with mysql_family.connect(mysql_family_database) as fresh:
+            capture.start()
+            run(
+                fresh,
+                "CREATE TABLE t (b INT, a VARCHAR(5) CHARACTER SET latin1, "
+                "e ENUM('p', 'q') CHARACTER SET utf8mb4, PRIMARY KEY (a, b))",
+                "INSERT INTO t (b, a) VALUES (1, 'x')",
+                "ALTER TABLE t CHANGE b c INT",
+                "INSERT INTO t (c, a) VALUES (2, 'x')",
+                "DROP TABLE t",
+            )
+            capture.catch_up()
+    finally:
+        mysql_family.execute("SET GLOBAL binlog_row_metadata = DEFAULT")
+        capture.reader.close()
+    assert news(capture) == [{"b": 1, "a": "x", "e": None}, {"c": 2, "a": "x", "e": None}]
+    assert [s.schema.key for s in capture.seen_schemas] == [("a", "b"), ("a", "c")]

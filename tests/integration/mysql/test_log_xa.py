@@ -1,0 +1,130 @@
+"""XA transactions: rows come with the decision, at the decision's place, and survive restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.integration.mysql.log_capture import LogCapture
+from tests.integration.mysql.test_log_reader import run
+
+from tidelog.testing.mysql import MySqlFamilyServer
+
+pytestmark = pytest.mark.integration
+
+Make = Callable[..., LogCapture]
+Sql = Any
+
+
+@pytest.fixture
+def other(mysql_family: MySqlFamilyServer, mysql_family_database: str) -> Any:
+    with mysql_family.connect(mysql_family_database) as connection:
+        yield connection
+
+
+def prepare(sql: Sql, xid: str, *statements: str) -> None:
+    run(sql, f"XA START '{xid}'", *statements, f"XA END '{xid}'", f"XA PREPARE '{xid}'")
+
+
+def finish(server: MySqlFamilyServer, sql: Sql, statement: str) -> None:
+    """Decide from another session, as a transaction manager does after a crash."""
+    sql.close()
+    for _ in range(100):
+        try:
+            server.execute(statement)
+            return
+        except Exception as error:
+            if error.args[0] != 1397:  # the session has not let go of it yet
+                raise
+    raise AssertionError
+
+
+def keys(capture: LogCapture) -> list[int]:
+    return [row.new["a"] for row in capture.rows if row.new]
+
+
+def test_rows_of_a_prepared_transaction_come_when_it_commits(
+    capture: LogCapture, sql: Sql, other: Sql, mysql_family: MySqlFamilyServer
+) -> None:
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY)")
+    begin = capture.start()
+    prepare(other, "x1", "INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)")
+    run(sql, "INSERT INTO t VALUES (3)")
+    capture.until(lambda: keys(capture) == [3])
+    assert all(resume.acknowledge <= begin.acknowledge for resume in capture.resumes)
+    finish(mysql_family, other, "XA COMMIT 'x1'")
+    run(sql, "INSERT INTO t VALUES (4)")
+    capture.catch_up()
+    assert keys(capture) == [3, 1, 2, 4]
+    assert capture.places == sorted(set(capture.places))
+    assert capture.rows[1].position == capture.rows[2].position > capture.rows[0].position
+    assert [row.ordinal for row in capture.rows] == [0, 0, 1, 0]
+
+
+def test_rolled_back_rows_never_come(
+    capture: LogCapture, sql: Sql, other: Sql, mysql_family: MySqlFamilyServer
+) -> None:
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY)")
+    begin = capture.start()
+    prepare(other, "x2", "INSERT INTO t VALUES (1)")
+    finish(mysql_family, other, "XA ROLLBACK 'x2'")
+    run(sql, "INSERT INTO t VALUES (3)")
+    capture.catch_up()
+    assert keys(capture) == [3]
+    assert capture.resumes[-1].acknowledge > begin.acknowledge
+
+
+def test_a_prepared_transaction_survives_restarts_of_capture(
+    make_capture: Make, sql: Sql, other: Sql, mysql_family: MySqlFamilyServer
+) -> None:
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY)")
+    first = make_capture()
+    first.start()
+    prepare(other, "x3", "INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)")
+    run(sql, "INSERT INTO t VALUES (3)", "FLUSH BINARY LOGS")
+    first.until(lambda: keys(first) == [3])
+    resume = first.resumes[-1]
+    first.reader.close()
+    finish(mysql_family, other, "XA COMMIT 'x3'")
+    second = make_capture(schemas=first.schemas)
+    second.start(resume)
+    second.catch_up()
+    second.reader.close()
+    assert keys(second) == [1, 2]
+    # and when it stops in the midst of the rows
+    row = second.rows[0]
+    third = make_capture(schemas=first.schemas)
+    stopped = next(r for r in second.resumes if (r.position, r.ordinal) >= (row.position, 0))
+    assert stopped.acknowledge <= resume.acknowledge
+    third.start(type(stopped)(stopped.acknowledge, row.position, row.ordinal))
+    third.catch_up()
+    assert keys(third) == [2]
+
+
+def test_a_transaction_prepared_before_capture_began_is_found(
+    capture: LogCapture, sql: Sql, other: Sql, mysql_family: MySqlFamilyServer
+) -> None:
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY)", "INSERT INTO t VALUES (9)")
+    prepare(other, "x4", "INSERT INTO t VALUES (1)")
+    run(sql, "INSERT INTO t VALUES (8)", "FLUSH BINARY LOGS")
+    capture.start()
+    finish(mysql_family, other, "XA COMMIT 'x4'")
+    run(sql, "INSERT INTO t VALUES (2)")
+    capture.catch_up()
+    assert keys(capture) == [1, 2]
+
+
+def test_one_phase_commit(capture: LogCapture, sql: Sql, other: Sql) -> None:
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY)")
+    capture.start()
+    run(
+        other,
+        "XA START 'x5'",
+        "INSERT INTO t VALUES (1), (2)",
+        "XA END 'x5'",
+        "XA COMMIT 'x5' ONE PHASE",
+        "INSERT INTO t VALUES (3)",
+    )
+    capture.catch_up()
+    assert keys(capture) == [1, 2, 3]

@@ -1,0 +1,85 @@
+"""Did rows of a table change without row events? What ``information_schema`` shows of that.
+
+The binlog holds every DDL statement, and the reader of the log judges them as they come; this is
+the second look. It goes by what the table is made of: its columns, its partitions, its engine.
+CREATE_TIME would tell of tables that were made anew, but it changes with every ALTER TABLE, a
+comment's too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from tidelog.model.schema import TableName
+from tidelog.sources.mysql.connect import Connection
+
+_TABLE = """
+SELECT ENGINE, TABLE_ROWS, DATA_LENGTH
+FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
+"""
+_COLUMNS = """
+SELECT COLUMN_NAME, COLUMN_TYPE, COLLATION_NAME, IS_NULLABLE, COLUMN_DEFAULT, EXTRA
+FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
+ORDER BY ORDINAL_POSITION
+"""
+_PARTITIONS = """
+SELECT PARTITION_NAME, SUBPARTITION_NAME, PARTITION_EXPRESSION, PARTITION_DESCRIPTION
+FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
+AND PARTITION_NAME IS NOT NULL ORDER BY 1, 2
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """How a table is stored now; estimates are the engine's. ``text`` is for `rows_may_differ`."""
+
+    text: str
+    estimated_rows: int
+    estimated_bytes: int
+
+
+def storage_of(connection: Connection, table: TableName) -> Storage | None:
+    """None if there is no such table. Raises PyMySQL's errors."""
+    name = (table.namespace, table.name)
+    row = connection.row(_TABLE, name)
+    if row is None:
+        return None
+    engine, rows, size = row
+    partitions = connection.rows(_PARTITIONS, name)
+    parts = hashlib.sha256(repr(partitions).encode()).hexdigest()[:16] if partitions else ""
+    columns: dict[str, list[str]] = {}
+    for column, kind, collation, nullable, default, extra in connection.rows(_COLUMNS, name):
+        # A default may be a value of the application's: only whether there is one is told.
+        fills = nullable == "NO" or default not in (None, "NULL") or "GENERATED" in str(extra)
+        columns[column] = [_digest(f"{kind} {collation}"), "1" if fills else "0"]
+    text = json.dumps([engine, parts, columns], separators=(",", ":"))
+    return Storage(text.replace(" ", "\\u0020"), int(rows or 0), int(size or 0))
+
+
+def rows_may_differ(before: str, after: str) -> bool:
+    """May rows have changed without row events between two of a table's `Storage.text`s?"""
+    if before == after:
+        return False
+    *made, columns = _parsed(before)
+    *made_now, columns_now = _parsed(after)
+    if made != made_now:
+        return True
+    for name, (kind, fills) in columns_now.items():
+        if name not in columns:
+            if fills == "1":
+                return True
+        elif columns[name][0] != kind:
+            return True
+    return False
+
+
+def _parsed(text: str) -> list[Any]:
+    found: list[Any] = json.loads(text)
+    return found
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -8,13 +8,17 @@ import pyarrow as pa
 
 from tidelog.config import Config
 from tidelog.configsource import MySqlSource
+from tidelog.errors import PreflightError
 from tidelog.model.schema import TableName
 from tidelog.ports import BlockingReader, ChunkReader, SchemaRegistry, SourceId, StateStore
 from tidelog.runtime.sources import SourceParts
 from tidelog.sources.findings import Finding
 from tidelog.sources.mysql.blocking import MySqlBlockingReader
+from tidelog.sources.mysql.cascades import cascades
 from tidelog.sources.mysql.catalogue import MySqlCatalogue
 from tidelog.sources.mysql.chunks import MySqlChunkReader
+from tidelog.sources.mysql.connect import connect
+from tidelog.sources.mysql.failures import translated
 from tidelog.sources.mysql.gtids import SeenGtids
 from tidelog.sources.mysql.key_texts import key_texts
 from tidelog.sources.mysql.log_reader import MySqlLogReader
@@ -83,12 +87,20 @@ class MySqlKind:
                 statement_timeout_ms=self._statement_timeout_ms,
             )
 
+        catalogue = self.catalogue()
+
+        def publish() -> list[TableName]:
+            """All tables are in the binlog; but what cascades do to them is not."""
+            if source.cascades == "refuse":
+                refuse_cascades(self._url, catalogue.tables(source.tables))
+            return []
+
         return SourceParts(
-            catalogue=self.catalogue(),
+            catalogue=catalogue,
             keys=BinlogKeys(),
             open_reader=open_reader,
             open_blocking=open_blocking,
-            publish=list,  # all tables are in the binlog
+            publish=publish,
         )
 
     def catalogue(self) -> MySqlCatalogue:
@@ -130,3 +142,16 @@ class MySqlKind:
     @property
     def key_texts(self) -> Callable[[pa.Array], pa.StringArray]:
         return key_texts
+
+
+def refuse_cascades(url: str, tables: Sequence[TableName]) -> None:
+    """Raise PreflightError if foreign keys change rows of the tables without a trace in the log."""
+    with connect(url, purpose="cascades") as connection, translated("reading foreign keys"):
+        found = cascades(connection, set(tables))
+    if found:
+        named = ", ".join(f"{f.constraint} of {f.child} ({', '.join(f.rules)})" for f in found)
+        raise PreflightError(
+            f"foreign keys change rows of captured tables, and the binlog holds nothing of it: "
+            f"{named}. Make them RESTRICT, leave the tables out of source.tables, or set "
+            "source.cascades: accept and dump these tables again now and then"
+        )

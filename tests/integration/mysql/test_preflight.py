@@ -168,7 +168,7 @@ def test_account_without_rights_is_told_each_grant_and_they_suffice(
             f"GRANT SELECT, INSERT, UPDATE, CREATE ON `{pattern}`.* TO '{user}'@'%';"
         )
         for name in expected - {"row metadata"}:
-            assert found[name].level == "fail"
+            assert found[name].level == ("warn" if name == "blocking dumps" else "fail")
             assert found[name].fix.startswith("GRANT ")
             server.execute(found[name].fix)
         assert set(faults(check(server, database, **options))) == {"row metadata"}

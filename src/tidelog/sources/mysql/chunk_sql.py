@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.sources.mysql.conditions import checked
 from tidelog.sources.mysql.connect import Connection, quote_name
 from tidelog.sources.mysql.key_sql import NEVER, Key, KeySql
 from tidelog.wire import binlog_types as types
@@ -148,7 +149,7 @@ class ChunkSql:
     def _select(
         self, columns: Sequence[Column], conditions: Sequence[str], where: str | None
     ) -> str:
-        every = [*conditions, *([f"({where}\n)"] if where else [])]  # a comment's end
+        every = [*conditions, *([f"({checked(where)})"] if where else [])]
         if NEVER in conditions:
             every = [NEVER]
         filtered = f" WHERE {' AND '.join(every)}" if every else ""

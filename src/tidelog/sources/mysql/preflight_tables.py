@@ -13,6 +13,7 @@ from tidelog.errors import ConfigError, SourceError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.sources.findings import Finding
+from tidelog.sources.mysql.cascades import Cascade, cascades
 from tidelog.sources.mysql.connect import quote_name
 from tidelog.sources.mysql.failures import number_of, words
 from tidelog.sources.mysql.grants import Grants
@@ -35,11 +36,6 @@ _UNIQUE = (
     "FROM information_schema.statistics WHERE non_unique = 0 AND table_schema NOT IN %s "
     "ORDER BY seq_in_index"
 )
-_CASCADES = (
-    "SELECT constraint_schema, table_name, constraint_name, delete_rule, update_rule "
-    "FROM information_schema.referential_constraints ORDER BY 1, 2, 3"
-)
-_SILENT_RULES = ("CASCADE", "SET NULL", "SET DEFAULT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,28 +130,25 @@ def _table(examined: Examined, table: _Table) -> Iterator[Finding]:
 
 
 def _foreign_keys(examined: Examined) -> Iterator[Finding]:
-    """InnoDB carries them out below the binlog: what they change stands nowhere in it."""
     captured = {table.name for table in _captured(examined)}
-    for schema, table, constraint, on_delete, on_update in examined.connection.rows(_CASCADES):
-        name = TableName(str(schema), str(table))
-        rules = [
-            f"ON {event} {rule}"
-            for event, rule in (("DELETE", on_delete), ("UPDATE", on_update))
-            if rule in _SILENT_RULES
-        ]
-        if not rules or name not in captured:
-            continue
-        text = f"{constraint} ({', '.join(rules)}) changes rows without a trace in the binlog"
+    for found in cascades(examined.connection, captured):
+        name = f"table {found.child}"
+        text = f"{described(found)} changes rows without a trace in the binlog"
         if examined.cascades == "accept":
             text += "; source.cascades accepts it: dump the table again now and then"
-            yield Finding(f"table {name}", "warn", text)
+            yield Finding(name, "warn", text)
             continue
         fix = (
-            f"ALTER TABLE {quote_name(name.namespace, name.name)} DROP FOREIGN KEY "
-            f"{quote_name(str(constraint))};  -- add it without {' and '.join(rules)}, leave the "
-            "table out of source.tables, or set source.cascades: accept"
+            f"ALTER TABLE {quote_name(found.child.namespace, found.child.name)} DROP FOREIGN KEY "
+            f"{quote_name(found.constraint)};  -- add it without {' and '.join(found.rules)}, "
+            "leave the table out of source.tables, or set source.cascades: accept"
         )
-        yield Finding(f"table {name}", "fail", text, fix)
+        yield Finding(name, "fail", text, fix)
+
+
+def described(cascade: Cascade) -> str:
+    """E.g. ``orders_of_customers (ON DELETE CASCADE)``."""
+    return f"{cascade.constraint} ({', '.join(cascade.rules)})"
 
 
 def _captured(examined: Examined) -> list[_Table]:

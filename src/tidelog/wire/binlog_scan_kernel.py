@@ -170,7 +170,7 @@ def _u64(data: UInt8s, at: int) -> int:
 
 
 @njit(inline="always")
-def _copy(source: UInt8s, start: int, size: int, target: UInt8s, at: int) -> None:
+def _copy_few(source: UInt8s, start: int, size: int, target: UInt8s, at: int) -> None:
     for i in range(size):
         target[at + i] = source[start + i]
 
@@ -549,14 +549,14 @@ def scan(
                                 payload[used + 2] = columns & 0xFF
                                 payload[used + 3] = columns >> 8
                                 used += 4
-                                _copy(data, first_bits, width, payload, used)
+                                _copy_few(data, first_bits, width, payload, used)
                                 used += width
-                                _copy(data, row, middle - row, payload, used)
+                                payload[used : used + middle - row] = data[row:middle]
                                 used += middle - row
                                 if updates:
-                                    _copy(data, second_bits, width, payload, used)
+                                    _copy_few(data, second_bits, width, payload, used)
                                     used += width
-                                    _copy(data, middle, at - middle, payload, used)
+                                    payload[used : used + at - middle] = data[middle:at]
                                     used += at - middle
                                 kind[record] = row_kind
                                 schema_id[record] = schema

@@ -221,10 +221,11 @@ class BlockingReader(Protocol):
 class SourceLoad:
     """How hard the source has it now; None where it can't be known.
 
-    ``commits``: transactions that the source has committed, on a counter that only grows.
+    ``lag_bytes``: of its log that a reader has not come to. ``commits``: transactions that the
+    source has committed, on a counter that only grows.
     """
 
-    position: int
+    lag_bytes: int
     replica_lag_s: float | None = None
     commits: int | None = None
 
@@ -263,8 +264,10 @@ class Catalogue(Protocol):
         """The end of the source's log: all that is committed by now lies before it."""
         ...
 
-    def load(self) -> SourceLoad:
-        """The end of the log, and how far behind its replicas are (the furthest)."""
+    def load(self, reached: int) -> SourceLoad:
+        """How far the log's end is from position ``reached``, how far behind its replicas are (the
+        furthest).
+        """
         ...
 
     def close(self) -> None: ...

@@ -245,8 +245,8 @@ class CaptureSession:
     def _do(self, work: str) -> None:
         if work == "status":
             self.engine.prune_journal(self._snapshot_reader.current_snapshot)
-            load = self._catalogue.load()
-            self._lag_bytes = max(0, load.position - self._reached())
+            load = self._catalogue.load(self._reached())
+            self._lag_bytes = load.lag_bytes
             self.coordinator.observe(self._lag_bytes, load.replica_lag_s, load.commits)
             self._publish_status()
             self._end_if_complete()

@@ -280,7 +280,7 @@ def test_standby_that_does_not_replay_is_a_lag(pair: Pair) -> None:
     try:
         deadline = time.monotonic() + 20
         pair.sql.execute("CREATE TABLE behind (id int PRIMARY KEY)")
-        while (catalogue.load().replica_lag_s or 0) < 0.5:
+        while (catalogue.load(0).replica_lag_s or 0) < 0.5:
             assert time.monotonic() < deadline
             time.sleep(0.1)
     finally:

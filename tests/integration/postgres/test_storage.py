@@ -171,12 +171,13 @@ def test_table_that_left_a_publication_of_others_and_came_back_is_noticed(
     assert catalogue.rows_may_differ(before.storage, after.storage)
 
 
-def test_load_tells_the_position_and_no_lag_without_replicas(
+def test_load_tells_the_logs_length_and_no_lag_without_replicas(
     server: PostgresServer, sql: psycopg.Connection[Any]
 ) -> None:
     catalogue = PostgresCatalogue(server.dsn("storage"))
-    load = catalogue.load()
+    begin = catalogue.position()
     sql.execute("CREATE TABLE t (id int)")
+    load = catalogue.load(begin)
     assert load.replica_lag_s is None
-    assert catalogue.position() > load.position > 0
+    assert 0 < load.lag_bytes <= catalogue.position() - begin
     catalogue.close()

@@ -15,8 +15,10 @@ from tidelog.sources.mysql.cascades import Cascade, cascades
 from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.failures import translated
 from tidelog.sources.mysql.marks import binlog_end
+from tidelog.sources.mysql.positions import log_files
 from tidelog.sources.mysql.schemas import SchemaFinder
 from tidelog.sources.mysql.storage import rows_may_differ, storage_of
+from tidelog.wire.binlog_position import unpack
 from tidelog.wire.flavor import Flavor
 
 SYSTEM_SCHEMAS = ("information_schema", "mysql", "performance_schema", "sys")
@@ -108,14 +110,17 @@ class MySqlCatalogue:
         with self._lock, translated("asking for the binlog's end"):
             return binlog_end(self._connected())
 
-    def load(self) -> SourceLoad:
-        """The end of the log; on a replica, how far it is behind. A primary does not know how far
-        its replicas are.
+    def load(self, reached: int) -> SourceLoad:
+        """See `tidelog.ports.Catalogue`; a replica tells how far it is behind itself, and a primary
+        does not know how far its replicas are.
         """
-        position = self.position()
+        end = self.position()
         with self._lock, translated("asking for the server's load"):
             connection = self._connected()
-            return SourceLoad(position, _seconds_behind(connection), _commits(connection))
+            lag = end - reached
+            if unpack(end)[0] != unpack(reached)[0]:
+                lag = log_files(connection).bytes_between(reached, end)
+            return SourceLoad(max(0, lag), _seconds_behind(connection), _commits(connection))
 
     def close(self) -> None:
         with self._lock:

@@ -52,6 +52,15 @@ class LogFiles:
         number, size = list(self.sizes.items())[-1]
         return pack(number, size)
 
+    def bytes_between(self, start: int, end: int) -> int:
+        """How much of the binlog lies between two positions, as far as the files are there."""
+        (first, begin), (last, stop) = unpack(start), unpack(end)
+        return sum(
+            (stop if number == last else size) - (begin if number == first else 0)
+            for number, size in self.sizes.items()
+            if first <= number <= last
+        )
+
     def describe(self, position: int) -> str:
         """A position as the server writes it, for messages: ``binlog.000012:4567``."""
         number, offset = unpack(position)

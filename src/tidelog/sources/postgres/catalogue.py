@@ -112,13 +112,13 @@ class PostgresCatalogue:
         assert row is not None
         return lsn_value(row[0])
 
-    def load(self) -> SourceLoad:
-        """The end of the log, how far behind its replicas are (the furthest), and its commits."""
+    def load(self, reached: int) -> SourceLoad:
+        """See `tidelog.ports.Catalogue`."""
         with self._lock, translated("asking for the replicas' lag"):
             row = self._connected().execute(_LOAD.encode()).fetchone()
         assert row is not None
         commits, lag_s = row
-        return SourceLoad(self.position(), lag_s, commits)
+        return SourceLoad(max(0, self.position() - reached), lag_s, commits)
 
     def close(self) -> None:
         with self._lock:

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import pymysql
+from pymysql.constants import ER
 
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.ports import SourceLoad, TableShape
 from tidelog.sources.mysql.cascades import Cascade, cascades
 from tidelog.sources.mysql.connect import Connection, connect
-from tidelog.sources.mysql.failures import translated
+from tidelog.sources.mysql.failures import number_of, translated
 from tidelog.sources.mysql.marks import binlog_end
 from tidelog.sources.mysql.positions import log_files
 from tidelog.sources.mysql.schemas import SchemaFinder
@@ -142,7 +143,12 @@ class MySqlCatalogue:
 
 def _seconds_behind(connection: Connection) -> float | None:
     renamed = connection.flavor is Flavor.MYSQL and connection.version >= _REPLICA_STATUS_SINCE
-    channels = connection.named("SHOW REPLICA STATUS" if renamed else "SHOW SLAVE STATUS")
+    try:
+        channels = connection.named("SHOW REPLICA STATUS" if renamed else "SHOW SLAVE STATUS")
+    except pymysql.MySQLError as error:
+        if number_of(error) != ER.SPECIFIC_ACCESS_DENIED_ERROR:
+            raise
+        return None  # MariaDB wants SLAVE MONITOR, which capture can do without
     behind = [channel[name] for channel in channels for name in _BEHIND if name in channel]
     known = [float(seconds) for seconds in behind if seconds is not None]
     return max(known) if known else None

@@ -11,6 +11,7 @@ import pymysql
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.chunk_failures import chunk_errors
 from tidelog.sources.mysql.chunks import SQL_MODE, open_reading
+from tidelog.sources.mysql.conditions import checked
 from tidelog.sources.mysql.connect import Connection, quote_name
 from tidelog.sources.mysql.schemas import SchemaFinder
 from tidelog.sources.mysql.storage import storage_of
@@ -75,7 +76,7 @@ class MySqlEstimates:
 def _selectivity(connection: Connection, source: str, where: str) -> float:
     """The share of the table's rows that meet the condition, by the planner's estimate."""
     every = _planned_rows(connection, f"SELECT 1 FROM {source}")  # noqa: S608 - quoted
-    some = _planned_rows(connection, f"SELECT 1 FROM {source} WHERE ({where}\n)")  # noqa: S608
+    some = _planned_rows(connection, f"SELECT 1 FROM {source} WHERE ({checked(where)})")  # noqa: S608
     return min(1.0, some / every) if every else 1.0
 
 

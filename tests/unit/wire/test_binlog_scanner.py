@@ -227,15 +227,14 @@ def test_tagged_gtids_of_newer_servers():
     assert (query.keyword, query.alone) == ("DROP", True)
 
 
-def test_tagged_gtid_bytes_of_a_server():
-    # Gtid_tagged_log_event of a MySQL 8.3 binlog, as the documentation of the format shows it.
-    body = bytes.fromhex("02") + build.tagged_gtid_body(UUID(int=1 << 127 | 3), "t", 1, 2)[1:]
+def test_tagged_gtid_of_a_uuid_with_high_bytes():
+    uuid = UUID("ff6e7882-80fe-91ef-ab88-c2222d34d47f")
     log = BinlogBytes()
     log.format_description("8.3.0")
-    log.add(42, body)
+    log.tagged_gtid((1 << 63) - 1, "t" * 32, uuid)
     log.query("DROP TABLE gone")
     (seen,) = of(scan(log)[0], GtidsSeen)
-    assert seen.text(0) == f"{UUID(int=1 << 127 | 3)}:t:1"
+    assert seen.text(0) == f"{uuid}:{'t' * 32}:{(1 << 63) - 1}"
 
 
 @pytest.mark.parametrize("tagged", [False, True])

@@ -19,8 +19,10 @@ Sql = Any
 
 @pytest.fixture
 def other(mysql_family: MySqlFamilyServer, mysql_family_database: str) -> Any:
-    with mysql_family.connect(mysql_family_database) as connection:
-        yield connection
+    connection = mysql_family.connect(mysql_family_database)
+    yield connection
+    if connection.open:
+        connection.close()
 
 
 def prepare(sql: Sql, xid: str, *statements: str) -> None:

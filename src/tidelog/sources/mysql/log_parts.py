@@ -7,7 +7,7 @@ end, and for the GTIDs up to a position.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,12 +88,29 @@ def queries(part: Part) -> Iterator[tuple[int, Query]]:
             yield int(part.ends[index]), parse_query(part.body(index), compressed=compressed)
 
 
-def prepared(part: Part) -> Iterator[tuple[int, bytes]]:
-    """The XA transactions that a part prepares, each with the position behind its group."""
-    for index in np.flatnonzero(part.types == EventType.XA_PREPARE).tolist():
-        xid, one_phase = parse_xa_prepare(part.body(index))
-        if not one_phase:
-            yield int(part.ends[index]), xid
+_GROUP_BEGINS = (
+    EventType.GTID,
+    EventType.ANONYMOUS_GTID,
+    EventType.GTID_TAGGED,
+    EventType.MARIADB_GTID,
+)
+
+
+def prepared(parts: Iterable[Part]) -> Iterator[tuple[int, int, bytes]]:
+    """The XA transactions that parts of the log, one after the other, prepare: where the group
+    begins and ends, and its xid.
+    """
+    begin = 0
+    for part in parts:
+        wanted = np.isin(part.types, (*_GROUP_BEGINS, EventType.XA_PREPARE))
+        for index in np.flatnonzero(wanted).tolist():
+            end = int(part.ends[index])
+            if part.types[index] != EventType.XA_PREPARE:
+                begin = end - int(part.offsets[index + 1] - part.offsets[index])
+                continue
+            xid, one_phase = parse_xa_prepare(part.body(index))
+            if not one_phase:
+                yield begin, end, xid
 
 
 def _cut(data: UInt8s, offsets: Int64s, checksum: bool, at: int, end: int) -> tuple[Part, int]:

@@ -7,7 +7,6 @@ the XA COMMIT's position. Until all of them are durable a restart begins before 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tidelog.errors import GapError
@@ -48,25 +47,18 @@ class PreparedGroups:
 def find_prepared(url: ServerUrl, files: LogFiles, seen: XaSeen) -> Group:
     """A group that was prepared before the stream began, looked for from the newest file backward.
 
-    Its end is exact, its beginning the file's: `BinlogScanner` skips other groups with the rest.
     Raises GapError if the log holds it no more.
     """
     last, _ = unpack(seen.begin)
     for number in sorted((n for n in files.sizes if n <= last), reverse=True):
         begin = pack(number, FILE_START)
         end = seen.begin if number == last else pack(number, files.sizes[number])
-        found = [at for at, xid in _prepared_in(url, files, begin, end) if xid == seen.xid]
+        parts = (part for _, part in read_part(url, files, begin, end))
+        found = [Group(first, last) for first, last, xid in prepared(parts) if xid == seen.xid]
         if found:
-            return Group(begin, found[-1])
+            return found[-1]
     raise GapError(
         f"the XA transaction that is committed at {files.describe(seen.begin)} was prepared before "
         "the oldest binlog that the source still has: its rows can't be had. Begin a new event log "
         "and dump the tables again, or set source.snapshot: when_needed"
     )
-
-
-def _prepared_in(
-    url: ServerUrl, files: LogFiles, begin: int, end: int
-) -> Iterator[tuple[int, bytes]]:
-    for _, part in read_part(url, files, begin, end):
-        yield from prepared(part)

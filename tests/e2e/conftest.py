@@ -6,17 +6,45 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidelog.testing.oracle_postgres import SETTINGS, PostgresOracle
+from tidelog.testing import oracle_mysql, oracle_postgres
+from tidelog.testing.mysql import MariaDbServer, MySqlServer
+from tidelog.testing.oracle_mysql import MySqlOracle
+from tidelog.testing.oracle_postgres import PostgresOracle
+from tidelog.testing.oracle_source import OracleSource
 from tidelog.testing.postgres import PostgresServer
 
 
 @pytest.fixture(scope="module")
 def oracle16() -> Iterator[PostgresOracle]:
-    with PostgresServer(16, SETTINGS) as server:
+    with PostgresServer(16, oracle_postgres.SETTINGS) as server:
         yield PostgresOracle(server)
 
 
 @pytest.fixture(scope="module")
 def oracle18() -> Iterator[PostgresOracle]:
-    with PostgresServer(18, SETTINGS) as server:
+    with PostgresServer(18, oracle_postgres.SETTINGS) as server:
         yield PostgresOracle(server)
+
+
+@pytest.fixture(scope="module")
+def oracle_mysql80() -> Iterator[MySqlOracle]:
+    with MySqlServer("8.0", oracle_mysql.SETTINGS) as server:
+        yield MySqlOracle(server)
+
+
+@pytest.fixture(scope="module")
+def oracle_mariadb1011() -> Iterator[MySqlOracle]:
+    with MariaDbServer("10.11", oracle_mysql.SETTINGS) as server:
+        yield MySqlOracle(server)
+
+
+@pytest.fixture(scope="module")
+def oracle_mariadb114() -> Iterator[MySqlOracle]:
+    with MariaDbServer("11.4", oracle_mysql.SETTINGS) as server:
+        yield MySqlOracle(server)
+
+
+@pytest.fixture(scope="module", params=["oracle16", "oracle_mysql80", "oracle_mariadb1011"])
+def oracle_source(request: pytest.FixtureRequest) -> OracleSource:
+    source: OracleSource = request.getfixturevalue(request.param)
+    return source

@@ -26,7 +26,7 @@ from tidelog.errors import TidelogError
 from tidelog.state.sqlite import SqliteState
 from tidelog.testing.dump_oracle import Asked, DumpError, Standstill
 from tidelog.testing.oracle_source import OracleSource
-from tidelog.testing.oracle_wire import Key
+from tidelog.testing.oracle_values import Key
 from tidelog.testing.oracle_workload import Table
 
 MOST_PARALLEL = 16

@@ -19,7 +19,8 @@ from tests.e2e.history_spec import ROOT
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import ChunkMeta
 from tidelog.testing.dump_oracle import REREAD, PlacedChunk
-from tidelog.testing.oracle_wire import Change, read_event_log
+from tidelog.testing.oracle_log import read_event_log
+from tidelog.testing.oracle_values import Change
 
 
 class Collector(threading.Thread):

@@ -35,8 +35,8 @@ from tidelog.testing.dump_oracle import (
     check_standstills,
 )
 from tidelog.testing.history import History, HistoryError, TableDump, check_audit
+from tidelog.testing.oracle_log import read_event_log
 from tidelog.testing.oracle_source import OracleSource
-from tidelog.testing.oracle_wire import read_event_log
 from tidelog.testing.oracle_workload import Workload
 
 LEASE_S = 1.0

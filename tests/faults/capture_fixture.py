@@ -14,7 +14,8 @@ from tests.e2e.history_run import CaptureProcess
 from tidelog import runtime
 from tidelog.config import Config, load_config
 from tidelog.eventlog.reader import EventLog
-from tidelog.testing.oracle_wire import Change, read_event_log
+from tidelog.testing.oracle_log import read_event_log
+from tidelog.testing.oracle_values import Change
 
 
 class Source:

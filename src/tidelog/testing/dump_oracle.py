@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from tidelog.model.records import ChunkMeta
-from tidelog.testing.oracle_wire import Change, Key
+from tidelog.testing.oracle_values import Change, Key
 
 SortKey = Callable[[str, Sequence[str | None]], object]
 """Puts a table's keys in the source's order; keys that the source takes for equal are equal."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidelog.testing.dump_oracle import ChunkRules, DumpError
-from tidelog.testing.oracle_wire import UNCHANGED, Change, Key, Row, Transaction, Value
+from tidelog.testing.oracle_values import UNCHANGED, Change, Key, Row, Transaction, Value
 
 Rows = dict[Key, Row]
 SEQUENCE = "seq"

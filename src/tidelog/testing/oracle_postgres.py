@@ -16,7 +16,8 @@ from tidelog.sources.postgres.connect import connect
 from tidelog.sources.postgres.publication import Publications
 from tidelog.testing import oracle_workload_postgres as workload
 from tidelog.testing.dump_oracle import Seen
-from tidelog.testing.oracle_wire import Change, Key, Row, Transaction, parse_stream
+from tidelog.testing.oracle_values import Change, Key, Row, Transaction
+from tidelog.testing.oracle_wire import parse_stream
 from tidelog.testing.oracle_workload import AUDIT, Table
 from tidelog.testing.postgres import PostgresServer
 

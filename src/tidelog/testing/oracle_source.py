@@ -9,7 +9,7 @@ from typing import Protocol
 from tidelog.config import Config
 from tidelog.model.records import ChunkMeta
 from tidelog.testing.dump_oracle import Sight
-from tidelog.testing.oracle_wire import Change, Key, Row, Transaction
+from tidelog.testing.oracle_values import Change, Key, Row, Transaction
 from tidelog.testing.oracle_workload import Table, Writers
 
 

@@ -8,17 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from tidelog.eventlog.reader import EventLog
-from tidelog.model.records import Kind
-
-UNCHANGED = "\0unchanged"
-"""Stands for a TOASTed value that the message does not repeat."""
-
-Value = str | None
-Row = dict[str, Value]
-Key = tuple[Value, ...]
+from tidelog.testing.oracle_values import UNCHANGED, Change, Row, Transaction, Value
 
 _UNIX_OF_POSTGRES_US = 946_684_800_000_000  # 2000-01-01
 
@@ -36,66 +28,6 @@ class Shape:
     key: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One record. ``new`` may hold `UNCHANGED`; ``old`` is as the source sent it."""
-
-    op: str  # I U D T of the log, r (dump row), a (absent key), c (control)
-    table: str
-    payload: bytes
-    position: int = 0
-    xid: int = 0
-    commit_us: int = 0
-    new: Row | None = None
-    old: Row | None = None
-    key: tuple[str, ...] = ()
-    offset: int = -1
-    schema_id: int = 0
-
-    @property
-    def new_key(self) -> Key | None:
-        return None if self.new is None else tuple(self.new[name] for name in self.key)
-
-    @property
-    def old_key(self) -> Key | None:
-        """The key that the record frees or keeps; of an update without old image the new one."""
-        if self.old is not None:
-            return tuple(self.old[name] for name in self.key)
-        return self.new_key
-
-    def brief(self) -> str:
-        """For people: values cut short."""
-
-        def cut(row: Row | None) -> str:
-            if row is None:
-                return "-"
-            return "{" + ", ".join(f"{k}={_cut(v)}" for k, v in row.items()) + "}"
-
-        text = f"@{self.offset} {self.op} {self.table} xid={self.xid} lsn={self.position:X}"
-        if self.op == "c":
-            return f"{text} {self.payload.decode()}"
-        return f"{text} old={cut(self.old)} new={cut(self.new)}"
-
-
-@dataclass(slots=True)
-class Transaction:
-    """A committed transaction, its changes in the order that they were made."""
-
-    xid: int
-    position: int
-    commit_us: int
-    changes: list[Change] = field(default_factory=list)
-    audit: list[Row] = field(default_factory=list)
-
-
-def _cut(value: Value) -> str:
-    if value is None:
-        return "NULL"
-    if value == UNCHANGED:
-        return "(unchanged)"
-    return value if len(value) <= 24 else f"{value[:10]}…({len(value)})"
-
-
 def parse_tuple(payload: bytes, at: int) -> tuple[list[Value], int]:
     """The cells of a TupleData at ``at``, and where it ends."""
     (count,) = struct.unpack_from("!h", payload, at)
@@ -111,7 +43,7 @@ def parse_tuple(payload: bytes, at: int) -> tuple[list[Value], int]:
         elif tag == b"t":
             (length,) = struct.unpack_from("!i", payload, at)
             at += 4
-            cells.append(payload[at : at + length].decode())
+            cells.append(payload[at : at + length].decode("utf-8", "surrogateescape"))
             at += length
         else:
             raise ValueError(f"a cell begins with {tag!r}")
@@ -215,36 +147,3 @@ def _relation(message: bytes, keys: dict[str, tuple[str, ...]]) -> tuple[int, Sh
         at = end + 9
     table = f"{namespace.decode()}.{name.decode()}"
     return relation, Shape(table, tuple(columns), keys.get(table, ()))
-
-
-def read_event_log(log: EventLog, start: int, end: int) -> list[Change]:
-    """The records of ``[start, end)``, each decoded with the schema version that it names."""
-    changes: list[Change] = []
-    for ref in log.segments(start, end):
-        for record in log.read(ref).to_pylist():
-            changes.append(_change(log, record))
-    return changes
-
-
-def _change(log: EventLog, record: dict[str, object]) -> Change:
-    kind, payload, schema_id = record["kind"], record["payload"], record["schema_id"]
-    assert isinstance(kind, int)
-    assert isinstance(payload, bytes)
-    assert isinstance(schema_id, int)
-    place = {
-        "position": record["position"],
-        "xid": record["xid"],
-        "commit_us": record["commit_ts"],
-        "offset": record["offset"],
-        "schema_id": schema_id,
-    }
-    if kind == Kind.CONTROL:
-        return Change("c", "", payload, **place)  # type: ignore[arg-type]
-    if kind == Kind.MESSAGE:
-        return Change("M", "", payload, **place)  # type: ignore[arg-type]
-    schema = log.schemas.get(schema_id)
-    table, key = str(schema.table), schema.match_key
-    if kind == Kind.TRUNCATE:
-        return Change("T", table, b"", key=key, **place)  # type: ignore[arg-type]
-    old, new = parse_images(payload, schema.column_names)
-    return Change(chr(kind), table, payload, new=new, old=old, key=key, **place)  # type: ignore[arg-type]

@@ -1,0 +1,193 @@
+"""A second decoder of binlog row images, slow and obvious, for the types that the history oracle's
+tables have. It shares no code with `tidelog.wire`.
+
+Source: MySQL's internals manual, "Rows_event" and "Data types in row events". The form of a payload
+is the event log's: 0x01, flags, column count, then for each image the bitmap of the columns that it
+has, and the image as the binlog has it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from tidelog.model.schema import Column
+from tidelog.testing.oracle_values import UNCHANGED, Row, Value
+
+_BEFORE, _AFTER = 1, 2
+_INTEGERS = {1: 1, 2: 2, 9: 3, 3: 4, 8: 8}  # type code → bytes
+_VARCHAR, _DATETIME2, _JSON, _NEWDECIMAL, _ENUM, _BLOB, _STRING = 15, 18, 245, 246, 247, 252, 254
+_CODECS = {63: "binary", **dict.fromkeys((5, 8, 15, 31, 47, 48, 49, 94), "cp1252")}
+_DIGITS_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
+
+
+def is_row_image(payload: bytes) -> bool:
+    """Is it the binlog's form? A dump's rows have pgoutput's."""
+    return payload[:1] == b"\x01"
+
+
+def parse_row_images(payload: bytes, columns: Sequence[Column]) -> tuple[Row | None, Row | None]:
+    """(old, new); what an image lacks is `UNCHANGED`, or as the old image has it."""
+    flags, count = struct.unpack_from("<BH", payload, 1)
+    if count != len(columns):
+        raise ValueError(f"a row of {count} columns where the schema has {len(columns)}")
+    if flags & ~(_BEFORE | _AFTER):
+        raise ValueError(f"images of flags {flags:#x}")
+    at, old, new = 4, None, None
+    if flags & _BEFORE:
+        old, at = _image(payload, at, columns)
+    if flags & _AFTER:
+        new, at = _image(payload, at, columns)
+    if at != len(payload):
+        raise ValueError(f"a row ends at {at} of {len(payload)} bytes")
+    return old, completed(new, old)
+
+
+def completed(new: Row | None, old: Row | None) -> Row | None:
+    """``new`` with what only the old image has."""
+    if new is None or old is None:
+        return new
+    return {name: old[name] if value == UNCHANGED else value for name, value in new.items()}
+
+
+def _image(payload: bytes, at: int, columns: Sequence[Column]) -> tuple[Row, int]:
+    here, at = _bits(payload, at, len(columns))
+    present = [column for column, is_here in zip(columns, here, strict=True) if is_here]
+    null, at = _bits(payload, at, len(present))
+    row: Row = {column.name: UNCHANGED for column in columns}
+    for column, is_null in zip(present, null, strict=True):
+        row[column.name] = None
+        if not is_null:
+            row[column.name], at = _cell(payload, at, column)
+    return row, at
+
+
+def _bits(payload: bytes, at: int, count: int) -> tuple[list[bool], int]:
+    end = at + (count + 7) // 8
+    number = int.from_bytes(payload[at:end], "little")
+    return [bool(number >> i & 1) for i in range(count)], end
+
+
+def _cell(payload: bytes, at: int, column: Column) -> tuple[Value, int]:
+    kind, mod = column.type_id, column.type_mod
+    meta, collation, unsigned = mod & 0xFFFF, mod >> 16 & 0xFFFF, bool(mod >> 32 & 1)
+    if kind in _INTEGERS:
+        end = at + _INTEGERS[kind]
+        return str(int.from_bytes(payload[at:end], "little", signed=not unsigned)), end
+    if kind == _NEWDECIMAL:
+        return _decimal(payload, at, meta >> 8, meta & 0xFF)
+    if kind == _DATETIME2:
+        return _datetime(payload, at, meta)
+    if kind == _ENUM:
+        end = at + (meta & 0xFF)
+        number = int.from_bytes(payload[at:end], "little")
+        return ("", *_labels(column))[number], end
+    if kind == _VARCHAR:
+        prefix, most = (2 if meta > 255 else 1), 0
+    elif kind == _STRING:
+        most = meta & 0xFF | ((meta >> 4) & 0x300 ^ 0x300)
+        prefix = 2 if most > 255 else 1
+    elif kind in (_BLOB, _JSON):
+        prefix, most = meta, 0
+    else:
+        raise ValueError(f"a column of type {kind}")
+    start = at + prefix
+    end = start + int.from_bytes(payload[at:start], "little")
+    value = payload[start:end]
+    if kind == _JSON:
+        return json_of_binary(value), end
+    codec = _CODECS.get(collation, "utf-8")
+    if codec == "binary":
+        return text_of_bytes(value.ljust(most, b"\0")), end
+    return value.decode(codec), end
+
+
+def text_of_bytes(value: bytes) -> str:
+    """Bytes as the texts of keys have them."""
+    return value.decode("utf-8", "surrogateescape")
+
+
+def bytes_of_text(value: str) -> bytes:
+    """The bytes that `text_of_bytes` made a text of."""
+    return value.encode("utf-8", "surrogateescape")
+
+
+def _labels(column: Column) -> list[str]:
+    return [label.replace("''", "'") for label in re.findall(r"'((?:[^']|'')*)'", column.type_name)]
+
+
+def _decimal(payload: bytes, at: int, precision: int, scale: int) -> tuple[str, int]:
+    whole = precision - scale
+    sizes = [_DIGITS_BYTES[whole % 9], *[4] * (whole // 9)]
+    fraction = [*[4] * (scale // 9), _DIGITS_BYTES[scale % 9]]
+    widths = [whole % 9, *[9] * (whole // 9), *[9] * (scale // 9), scale % 9]
+    end = at + sum(sizes) + sum(fraction)
+    raw = bytearray(payload[at:end])
+    negative = not raw[0] & 0x80
+    raw[0] ^= 0x80
+    if negative:
+        raw = bytearray(byte ^ 0xFF for byte in raw)
+    digits, place = "", 0
+    for size, width in zip([*sizes, *fraction], widths, strict=True):
+        if width:
+            digits += f"{int.from_bytes(raw[place : place + size], 'big'):0{width}d}"
+        place += size
+    left = digits[:whole].lstrip("0") or "0"
+    text = f"{left}.{digits[whole:]}" if scale else left
+    return ("-" if negative else "") + text, end
+
+
+def _datetime(payload: bytes, at: int, digits: int) -> tuple[str, int]:
+    end = at + 5 + (digits + 1) // 2
+    number = int.from_bytes(payload[at : at + 5], "big") - 0x8000000000
+    days, clock = number >> 17, number & 0x1FFFF
+    months, day = days >> 5, days & 31
+    year, month = divmod(months, 13)
+    hour, minute, second = clock >> 12, clock >> 6 & 63, clock & 63
+    text = f"{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}"
+    if digits:
+        part = int.from_bytes(payload[at + 5 : end], "big")
+        text += f".{part:0{2 * ((digits + 1) // 2)}d}"[: digits + 1]
+    return text, end
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def json_of_binary(value: bytes) -> str:
+    """MySQL's binary JSON by python-mysql-replication's decoder; as `canonical`."""
+    from pymysqlreplication.json_binary import parse_json
+
+    return canonical(plain(parse_json(value[0], value[1:])))
+
+
+def canonical(document: Any) -> str:
+    """One text for equal documents."""
+    return json.dumps(document, sort_keys=True, ensure_ascii=False)
+
+
+def canonical_documents(row: Row | None, columns: Sequence[Column]) -> Row | None:
+    """With each text of MySQL's JSON as `canonical`."""
+    if row is None or not any(column.type_id == _JSON for column in columns):
+        return row
+    documents = {column.name for column in columns if column.type_id == _JSON}
+    return {
+        name: canonical(json.loads(value))
+        if name in documents and value is not None and value != UNCHANGED
+        else value
+        for name, value in row.items()
+    }
+
+
+def plain(value: Any) -> Any:
+    """With texts where python-mysql-replication has bytes."""
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, dict):
+        return {plain(name): plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return value

@@ -74,7 +74,7 @@ class ChunkSelect:
         sql = self._sql(connection, schema, key)
         query = sql.boundary(request.after, request.upto, request.limit_rows, request.where)
         found = self._rows.read(connection, query, sql.key_schema)
-        return tuple(_cells(found, 0)) if len(found) else None
+        return tuple(cells(found, 0)) if len(found) else None
 
     def keys(
         self,
@@ -216,27 +216,27 @@ def _may_hold_null(schema: TableSchema, key: Sequence[str]) -> bool:
 
 
 def _key_of(rows: LogBatch, place: int, schema: TableSchema, key: Sequence[str]) -> Key:
-    cells = _cells(rows, place)
-    return tuple(cells[schema.column_index(name)] for name in key)
+    texts = cells(rows, place)
+    return tuple(texts[schema.column_index(name)] for name in key)
 
 
-def _cells(rows: LogBatch, place: int) -> list[str | None]:
+def cells(rows: LogBatch, place: int) -> list[str | None]:
     """One dump row's texts."""
     start, end = rows.payload_offsets[place], rows.payload_offsets[place + 1]
     data = rows.payload[start:end].tobytes()
-    cells: list[str | None] = []
+    texts: list[str | None] = []
     at = 8  # behind tag, relation, tuple tag and the number of columns
     while at < len(data):
         tag = data[at : at + 1]
         at += 1
         if tag == b"n":
-            cells.append(None)
+            texts.append(None)
             continue
         (size,) = struct.unpack_from("!I", data, at)
         at += 4
-        cells.append(data[at : at + size].decode("utf-8", "surrogateescape"))
+        texts.append(data[at : at + size].decode("utf-8", "surrogateescape"))
         at += size
-    return cells
+    return texts
 
 
 def _distinct(rows: LogBatch) -> LogBatch:

@@ -43,8 +43,8 @@ class MappedTable:
     name: str
     codes: tuple[int, ...]
     metas: tuple[int, ...]
-    rest: bytes
-    """The null bits and the optional metadata."""
+    body: bytes
+    """The event's body, with null bits and optional metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def mapped_table(body: bytes) -> MappedTable:
         elif code in _BIG:
             meta, at = body[at] << 8 | body[at + 1], at + 2
         metas.append(meta)
-    return MappedTable(database, name, codes, tuple(metas), body[at:])
+    return MappedTable(database, name, codes, tuple(metas), body)
 
 
 def _rows(code: int, body: bytes, tables: dict[int, MappedTable]) -> Iterator[FileRow]:

@@ -309,6 +309,8 @@ def column_of_map(
     if code == JSON:
         return Column(name, JSON, meta, "json", "text", nullable)
     if code in (ENUM, SET):
+        if not collation_id and like is not None and fits(like, type_code, meta):
+            collation_id = collation(like)  # not every version of MySQL sends it
         return _labelled(name, "enum" if code == ENUM else "set", members, collation_id, nullable)
     if code == GEOMETRY:
         if geometry_type is not None and 0 <= geometry_type < len(_GEOMETRY_NAMES):

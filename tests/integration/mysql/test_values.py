@@ -1,0 +1,241 @@
+"""A row read from the log equals the same row read by SELECT, for every type and character set."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from tests.integration.mysql import random_values
+from tests.integration.mysql.value_rows import ValueTable, log_batch, normal, records, texts
+
+from tidelog.model.records import KeyEffect, Kind
+from tidelog.testing.mysql import MySqlFamilyServer
+from tidelog.wire.binlog_keys import BinlogKeys
+from tidelog.wire.binlog_tables import parse_table_map
+from tidelog.wire.binlog_types import column_of_map, fits
+from tidelog.wire.decode import decode
+from tidelog.wire.flavor import Flavor
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def table(mysql_family: MySqlFamilyServer, mysql_family_database: str) -> Iterator[ValueTable]:
+    with mysql_family.connect(mysql_family_database) as session:
+        yield ValueTable(mysql_family, mysql_family_database, session)
+
+
+def assert_equal_ways(table: ValueTable, piece: int = 1 << 16) -> None:
+    """The inserted rows are alike as texts, as typed values and as keys."""
+    schema = table.schema()
+    rows = table.logged()
+    for column, code, meta in zip(
+        schema.columns, rows[0].table.codes, rows[0].table.metas, strict=True
+    ):
+        assert fits(column, code, meta), column
+    logged, selected = log_batch(rows), table.selected(schema, piece)
+    left, right = texts(logged, schema), texts(selected, schema)
+    both = zip(normal(left, schema), normal(right, schema), strict=True)
+    for i, (mine, theirs) in enumerate(both):
+        for column in schema.columns:
+            assert mine[column.name] == theirs[column.name], (i, column.type_name)
+    typed = decode(records(logged), schema).after, decode(records(selected), schema).after
+    for column in schema.columns:
+        assert typed[0].field(column.name).equals(typed[1].field(column.name)), column.type_name
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_row_of_the_log_equals_the_selected_row_for_every_type(
+    table: ValueTable, seed: int
+) -> None:
+    chance = random.Random(seed)
+    kinds = list(random_values.TYPES)
+    if table.server.flavour == "mariadb":
+        kinds += random_values.MARIADB_TYPES
+    columns = ", ".join(f"c{i} {kind}" for i, kind in enumerate(kinds))
+    table.create(f"id int PRIMARY KEY, {columns}")
+    for row in range(30):
+        values = ", ".join(random_values.literal(kind, chance) for kind in kinds)
+        table.run(f"INSERT INTO t VALUES ({row}, {values})")
+    assert_equal_ways(table, piece=chance.choice([1, 100, 1 << 16]))
+
+
+def test_text_of_the_log_equals_the_selected_text_in_every_character_set(
+    table: ValueTable,
+) -> None:
+    charsets = [*random_values.CHARSETS]
+    if table.server.flavour == "mysql":
+        charsets += random_values.MYSQL_CHARSETS
+    chance = random.Random(3)
+    for charset in charsets:
+        table.create(
+            "id int PRIMARY KEY, a char(10), b varchar(60), c text, d varchar(200)",
+            f"CHARACTER SET {charset}",
+        )
+        table.run("SET sql_mode = ''")
+        for row in range(12):
+            values = ", ".join(random_values.text(chance, most) for most in (10, 30, 90, 100))
+            table.run(f"INSERT INTO t VALUES ({row}, {values})")
+        assert_equal_ways(table)
+
+
+def test_any_number_of_labels_is_decoded(table: ValueTable) -> None:
+    many = ",".join(f"'v{i}'" for i in range(300))
+    bits = ",".join(f"'m{i}'" for i in range(64))
+    table.create(f"id int PRIMARY KEY, e enum({many}), s set({bits}), one enum('x')")
+    for i in range(12):
+        table.run(f"INSERT INTO t VALUES ({i}, {i * 27 % 301}, {3 << (i * 5)}, {i % 2})")
+    assert_equal_ways(table)
+
+
+def test_rows_of_many_packets_are_put_together(table: ValueTable) -> None:
+    table.run("SET GLOBAL max_allowed_packet = 1073741824")
+    table.create("id int PRIMARY KEY, big longblob, small varchar(10)")
+    edge = (1 << 24) - 1
+    for i, size in enumerate([10, edge - 12, edge - 13, edge - 11, edge, edge + 5, 2 * edge - 13]):
+        with (
+            table.server.connect(table.database, max_allowed_packet=1 << 30) as session,
+            session.cursor() as cursor,
+        ):
+            cursor.execute(f"INSERT INTO t VALUES ({i}, repeat('x', {size}), 'behind')")
+    schema = table.schema()
+    logged = texts(log_batch(table.logged()), schema)
+    assert texts(table.selected(schema, 1 << 20), schema) == logged
+
+
+@pytest.mark.parametrize("image", ["full", "minimal", "noblob"])
+def test_partial_images_leave_columns_missing_and_say_so(table: ValueTable, image: str) -> None:
+    table.create("id double, a varchar(10), n int, b text, PRIMARY KEY (a, id)")
+    table.run(f"SET SESSION binlog_row_image = '{image}'")
+    table.run("INSERT INTO t VALUES (0.1, 'x', 1, 'big')")
+    table.run("INSERT INTO t (id, a) VALUES (1e30, 'y')")
+    table.run("UPDATE t SET n = 2 WHERE a = 'x'")
+    table.run("UPDATE t SET a = 'z' WHERE a = 'x'")
+    table.run("DELETE FROM t WHERE a = 'y'")
+    schema = table.schema()
+    logged = log_batch(table.logged())
+    keys = BinlogKeys()
+    records_of = [int(r) for r in keys.moved(logged)]
+    entries = keys.keys(logged, np.arange(5, dtype="int32"), schema)
+    found = [
+        (int(r), KeyEffect(e), keys.texts(entries.key(i)))
+        for i, (r, e) in enumerate(zip(entries.record, entries.effect, strict=True))
+    ]
+    whole = image == "full"
+    partial = KeyEffect.COMPLETE if whole else KeyEffect.PARTIAL
+    moved = KeyEffect.COMPLETE if whole else KeyEffect.MOVED_PARTIAL
+    x, y, z = (schema_key(schema, a, i) for a, i in (("x", "0.1"), ("y", "1e+30"), ("z", "0.1")))
+    assert found == [
+        (0, KeyEffect.COMPLETE, x), (1, moved, y), (2, partial, x), (3, KeyEffect.GONE, x),
+        (3, moved, z), (4, KeyEffect.GONE, y),
+    ]  # fmt: skip
+    assert records_of == ([] if whole else [1, 2, 3])
+    rows = texts(logged, schema)
+    known = {"full": {"id", "a", "n", "b"}, "minimal": {"id", "a"}, "noblob": {"id", "a", "n"}}
+    assert set(rows[3]) == known[image]
+    selected = table.selected(schema)
+    dumped = keys.keys(selected, np.arange(1, dtype="int32"), schema)
+    assert keys.texts(dumped.key(0)) == z
+
+
+def schema_key(schema: object, a: str, number: str) -> tuple[str, ...]:
+    values = {"a": a, "id": number}
+    return tuple(values[name] for name in schema.match_key)  # type: ignore[attr-defined]
+
+
+def test_changes_of_documents_give_the_document_that_a_select_shows(
+    mysql_server: MySqlFamilyServer, mysql_database: str
+) -> None:
+    with mysql_server.connect(mysql_database) as session:
+        table = ValueTable(mysql_server, mysql_database, session)
+        table.create("id int PRIMARY KEY, j json, k json, n int")
+        table.run("SET binlog_row_value_options = 'PARTIAL_JSON'")
+        long = "x" * 300
+        table.run(
+            f"""INSERT INTO t VALUES
+            (1, '{{"a": 1, "b c": [1, 2, {{"c": "{long}"}}], "q\\\\"": 5}}',
+             '["{long}", 1.5, {{"é": "{long}"}}]', 0)"""
+        )
+        selected = []
+        for change in (
+            "j = json_set(j, '$.a', 17, '$.\"b c\"[2].c', 'short')",
+            "j = json_replace(j, '$.\"b c\"[0]', CAST(1.5 AS json)), n = 7",
+            "k = json_set(k, '$[2].\"é\"', 'ü'), j = json_remove(j, '$.\"b c\"[2].c')",
+            "k = json_remove(k, '$[0]'), n = 8",
+            "j = json_set(j, '$.\"q\\\\\"\"', json_array(1, 'two', NULL))",
+            "j = json_set(j, '$.new', CAST('2024-01-02 03:04:05' AS datetime)), k = NULL",
+        ):
+            table.run(f"UPDATE t SET {change} WHERE id = 1")
+            selected.append(texts(table.selected(table.schema()), table.schema())[0])
+        rows = table.logged()
+        assert any(row.payload[1] & 4 for row in rows)
+        assert texts(log_batch(rows), table.schema())[1:] == selected
+
+
+def test_values_of_other_types_inside_documents_print_as_the_server_prints_them(
+    mysql_server: MySqlFamilyServer, mysql_database: str
+) -> None:
+    with mysql_server.connect(mysql_database) as session:
+        table = ValueTable(mysql_server, mysql_database, session)
+        table.create("id int PRIMARY KEY, j json")
+        for i, value in enumerate(
+            [
+                "CAST(-12.340 AS decimal(10,3))", "CAST('2024-02-03' AS date)",
+                "CAST('-12:34:56.789' AS time(3))", "CAST('2024-02-03 04:05:06.07' AS datetime(6))",
+                "TIMESTAMP'2024-02-03 04:05:06'", "X'00ff41'", f"X'{'ab' * 200}'", "b'101'",
+                "1e-7", "1.5", "18446744073709551615", "NULL", "ST_GeomFromText('POINT(1 2)')",
+            ]
+        ):  # fmt: skip
+            table.run(f"INSERT INTO t VALUES ({i}, json_array({value}, json_object('k', {value})))")
+        assert_equal_ways(table)
+
+
+def test_full_metadata_spells_columns_as_information_schema_does(table: ValueTable) -> None:
+    kinds = [k for k in random_values.TYPES if "geometry" not in k and "zerofill" not in k]
+    if table.server.flavour == "mariadb":
+        kinds += random_values.MARIADB_TYPES
+    columns = ", ".join(f"c{i} {kind}" for i, kind in enumerate(kinds))
+    previous = table.run("SELECT @@GLOBAL.binlog_row_metadata")[0][0]
+    table.run("SET GLOBAL binlog_row_metadata = 'FULL'")
+    try:
+        table.create(f"id int PRIMARY KEY, {columns}, l1 varchar(9) CHARACTER SET latin1")
+        table.run("INSERT INTO t (id) VALUES (1)")
+    finally:
+        table.run(f"SET GLOBAL binlog_row_metadata = '{previous}'")
+    schema = table.schema()
+    seen = parse_table_map(table.logged()[0].table.body, 0, Flavor(table.server.flavour))
+    names = seen.metadata.names
+    assert names == schema.column_names
+    for i, expected in enumerate(schema.columns):
+        labels = (seen.metadata.labels or ())[i] if seen.metadata.labels else None
+        mapped = column_of_map(
+            names[i],
+            seen.types[i],
+            seen.metas[i],
+            unsigned=bool(seen.metadata.unsigned and seen.metadata.unsigned[i]),
+            collation_id=(seen.metadata.collations or {})[i] or 0,
+            members=[label.decode() for label in labels or ()],
+            nullable=bool(seen.nullable[i // 8] >> i % 8 & 1),
+            geometry_type=(seen.metadata.geometry_types or {i: None})[i],
+            like=expected,
+        )
+        assert mapped == expected
+
+
+def test_every_kind_of_record_has_the_images_its_kind_says(table: ValueTable) -> None:
+    table.create("id int PRIMARY KEY, v datetime(3)")
+    table.run("INSERT INTO t VALUES (1, '0000-00-00 00:00:00.5')")
+    table.run("UPDATE t SET v = '2024-02-03 04:05:06.789'")
+    table.run("DELETE FROM t")
+    schema = table.schema()
+    rows = table.logged()
+    assert [row.kind for row in rows] == [Kind.INSERT, Kind.UPDATE, Kind.DELETE]
+    decoded = decode(records(log_batch(rows)), schema)
+    assert [row and row["v"] is not None for row in decoded.after.to_pylist()] == [
+        False, True, None,
+    ]  # fmt: skip
+    assert [row and row["v"] is not None for row in decoded.before.to_pylist()] == [
+        None, False, True,
+    ]  # fmt: skip

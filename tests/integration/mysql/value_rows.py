@@ -1,0 +1,160 @@
+"""One table's rows as the log has them and as a SELECT shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pymysql
+
+from tidelog.eventlog.layout import RECORD_SCHEMA
+from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.testing.binlog_rows import FileRow, file_rows
+from tidelog.testing.mysql import MySqlFamilyServer
+from tidelog.wire.binlog_types import WIRE_FORMAT, binlog_column
+from tidelog.wire.cells import parse
+from tidelog.wire.flavor import Flavor
+from tidelog.wire.mysql_rows import ResultRows
+
+_QUERY = 3
+_COLLATIONS = {
+    "mysql": "SELECT collation_name, id FROM information_schema.collations",
+    "mariadb": "SELECT full_collation_name, id FROM "
+    "information_schema.collation_character_set_applicability WHERE id IS NOT NULL",
+}
+
+
+@dataclass(slots=True)
+class ValueTable:
+    """The table ``t`` of a database, made by ``columns``; ``start``: where the log was then."""
+
+    server: MySqlFamilyServer
+    database: str
+    session: pymysql.connections.Connection[Any]
+    start: tuple[str, int] = field(default=("", 0), init=False)
+
+    def create(self, columns: str, options: str = "") -> None:
+        self.run("SET NAMES utf8mb4")
+        self.run("SET time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES'")
+        self.run("DROP TABLE IF EXISTS t")
+        self.run(f"CREATE TABLE t ({columns}) {options}")
+        self.start = self.run("SHOW MASTER STATUS")[0][:2]
+
+    def run(self, sql: str) -> list[tuple[Any, ...]]:
+        with self.session.cursor() as cursor:
+            cursor.execute(sql)
+            return list(cursor.fetchall())
+
+    def schema(self) -> TableSchema:
+        collations = dict(self.run(_COLLATIONS[self.server.flavour]))
+        columns, key = [], []
+        for name, kind, text, octets, collation, nullable, role in self.run(
+            "SELECT column_name, data_type, column_type, character_octet_length, collation_name, "
+            "is_nullable, column_key FROM information_schema.columns "
+            f"WHERE table_schema = '{self.database}' AND table_name = 't' ORDER BY ordinal_position"
+        ):
+            columns.append(
+                binlog_column(
+                    name, kind, text, flavor=Flavor(self.server.flavour), octet_length=octets,
+                    collation_id=collations.get(collation), nullable=nullable == "YES",
+                )
+            )  # fmt: skip
+            if role == "PRI":
+                key.append(name)
+        names = tuple(column.name for column in columns)
+        return TableSchema(
+            TableName(self.database, "t"), 0, tuple(columns), tuple(key), names, "f", WIRE_FORMAT, 1
+        )
+
+    def logged(self) -> list[FileRow]:
+        """The table's rows in the log since `create`."""
+        name, offset = self.start
+        rows = file_rows(self.server.data_dir / name, offset)
+        return [row for row in rows if row.table.database == self.database]
+
+    def selected(self, schema: TableSchema, piece: int = 1 << 16) -> LogBatch:
+        """The rows of a SELECT by key, received in pieces of so many bytes."""
+        names = ", ".join(
+            f"`{column.name}` + 0e0" if column.logical.startswith("float") else f"`{column.name}`"
+            for column in schema.columns
+        )
+        with self.server.connect(self.database) as connection:
+            with connection.cursor() as cursor:
+                cursor.execute("SET NAMES utf8mb4")
+            connection._execute_command(_QUERY, f"SELECT {names} FROM t ORDER BY id")
+            columns = connection._read_packet().read_length_encoded_integer()
+            for _ in range(columns + 1):
+                connection._read_packet()
+            rows = ResultRows(schema)
+            while not rows.ended:
+                rows.feed(connection._rfile.read1(piece))
+            assert rows.rest == b""
+        return rows.batch()
+
+
+def log_batch(rows: Sequence[FileRow]) -> LogBatch:
+    n = len(rows)
+    offsets = np.zeros(n + 1, dtype=np.int32)
+    offsets[1:] = np.cumsum([len(row.payload) for row in rows])
+    zeros = np.zeros(n, dtype=np.int64)
+    return LogBatch(
+        kind=np.array([row.kind for row in rows], dtype=np.uint8),
+        schema_id=np.ones(n, dtype=np.int32),
+        position=zeros,
+        ordinal=np.arange(n, dtype=np.int64),
+        xid=zeros,
+        commit_ts=zeros,
+        payload_offsets=offsets,
+        payload=np.frombuffer(b"".join(row.payload for row in rows), dtype=np.uint8),
+        resume=Resume(0, 0, 0),
+    )
+
+
+def records(batch: LogBatch) -> pa.RecordBatch:
+    """A batch in the event log's layout."""
+    n = len(batch)
+    bounds = batch.payload_offsets
+    payloads = [batch.payload[bounds[i] : bounds[i + 1]].tobytes() for i in range(n)]
+    values = {
+        "offset": range(1, n + 1),
+        "kind": batch.kind,
+        "schema_id": batch.schema_id,
+        "payload": payloads,
+    }
+    arrays = [pa.array(list(values.get(f.name, range(n))), f.type) for f in RECORD_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
+
+
+def texts(
+    batch: LogBatch, schema: TableSchema, *, old: bool = False
+) -> list[dict[str, bytes | None]]:
+    """The canonical texts of each record's new (or old) row; columns that are missing left out."""
+    cells = parse(records(batch), schema, range(len(schema.columns)), old=True)
+    image = cells.old if old else cells.new
+    assert image is not None
+    rows = []
+    for i in range(len(batch)):
+        row: dict[str, bytes | None] = {}
+        for c, name in enumerate(schema.column_names):
+            start, length = int(image.start[c, i]), int(image.length[c, i])
+            if length != -2:
+                row[name] = cells.data[start : start + length].tobytes() if length >= 0 else None
+        rows.append(row)
+    return rows
+
+
+def normal(rows: list[dict[str, bytes | None]], schema: TableSchema) -> list[dict[str, Any]]:
+    """Floating-point texts as numbers: a SELECT spells them differently, outside keys."""
+    floats = [c.name for c in schema.columns if c.logical.startswith("float")]
+    return [
+        row | {n: float(row[n]) for n in floats if row.get(n) is not None}  # type: ignore[arg-type]
+        for row in rows
+    ]
+
+
+def kinds(rows: Sequence[FileRow]) -> list[Kind]:
+    return [row.kind for row in rows]

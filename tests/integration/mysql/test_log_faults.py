@@ -155,6 +155,8 @@ def test_reset_master_is_noticed(
     )
     capture.start()
     insert(server, *range(1, 6))
+    server.execute("FLUSH BINARY LOGS")
+    insert(server, *range(6, 9))
     capture.catch_up()
     resume = capture.resumes[-1]
     capture.reader.close()

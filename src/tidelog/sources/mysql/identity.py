@@ -29,7 +29,7 @@ from tidelog.wire.binlog_items import GtidsSeen, GtidStateSeen, TableMapSeen
 from tidelog.wire.binlog_position import pack, text, unpack
 from tidelog.wire.flavor import Flavor
 
-_ANEW = "begin a new event log and dump the tables again, or set source.snapshot: when_needed"
+_ANEW = "begin a new event log and dump the tables again"
 
 
 def identify(connection: Connection) -> SourceId:
@@ -76,7 +76,7 @@ def check_log(
         raise GapError(
             f"{known}, but the source's binlog begins at {files.describe(files.first)}: what lies "
             "between was purged before it was captured. Keep binlogs for longer "
-            f"(binlog_expire_logs_seconds), then {_ANEW}"
+            f"(binlog_expire_logs_seconds), then {_ANEW}, or set source.snapshot: when_needed"
         )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from tidelog.errors import (
     ConfigError,
     ConnectionLostError,
@@ -35,12 +37,20 @@ from tidelog.sources.mysql.replication import (
     DEFAULT_BUFFER_BYTES,
     MAX_OFFSET,
     BinlogStream,
+    Received,
     ReplicaId,
 )
 from tidelog.sources.mysql.schemas import SchemaFinder
 from tidelog.sources.mysql.urls import parse_url
 from tidelog.sources.mysql.xa import Group, PreparedGroups, find_prepared
 from tidelog.wire.binlog import BinlogScanner, Scanned
+from tidelog.wire.binlog_events import (
+    HEADER_BYTES,
+    EventType,
+    parse_header,
+    parse_rotate,
+    without_checksum,
+)
 from tidelog.wire.binlog_items import (
     AsOf,
     FormatSeen,
@@ -52,7 +62,7 @@ from tidelog.wire.binlog_items import (
     XaSeen,
     XaState,
 )
-from tidelog.wire.binlog_position import pack, text, unpack
+from tidelog.wire.binlog_position import file_number, text, unpack
 from tidelog.wire.flavor import Flavor
 
 SYSTEM_DATABASES = ("mysql", "sys", "information_schema", "performance_schema")
@@ -118,6 +128,7 @@ class MySqlLogReader:
         self._dropped_databases: set[str] = set()
         self._fold = False
         self._idle_at = 0
+        self._number = 0
         self._source: SourceId | None = None
 
     # ------------------------------------------------------------------ port
@@ -150,6 +161,13 @@ class MySqlLogReader:
         at = self._stream_from(files, begin)
         self._check_file(files, unpack(at)[0], fresh=resume is None)
         number, offset = unpack(at)
+        skip = begin
+        if offset > MAX_OFFSET:
+            # The protocol can't say it, so the file is read from its beginning; of that, what lies
+            # before the acknowledged place was taken, or was never asked for.
+            offset = FILE_START
+            floor = (begin.acknowledge, -1)
+            skip = Resume(begin.acknowledge, *max(floor, (begin.position, begin.ordinal)))
         stream.start(files.name(number), offset)
         self._source, self._files = source, files
         self._schemas = LogSchemas(
@@ -161,11 +179,12 @@ class MySqlLogReader:
         )
         self._scanner = BinlogScanner(
             self._flavor,
-            begin,
+            skip,
             checksum=stream.checksum,
             file_number=number,
             offset=offset,
         )
+        self._number = number
         self._prepared.clear()
         self._own.clear()
         self._current.clear()
@@ -178,6 +197,7 @@ class MySqlLogReader:
         stream, scanner = self._streaming()
         received = stream.receive(timeout_s)
         if received is not None:
+            self._note_files(received)
             yield from self._events(scanner, scanner.feed(received.data, received.offsets))
             self._seen.reach(scanner.position)
         resume = scanner.resume
@@ -237,8 +257,7 @@ class MySqlLogReader:
         at = begin.acknowledge
         if files.first <= begin.position < at:
             at = begin.position
-        number, offset = unpack(at)
-        return pack(number, FILE_START) if offset > MAX_OFFSET else at
+        return at
 
     def _check_file(self, files: LogFiles, number: int, *, fresh: bool) -> None:
         """Is it the very file that we read before, not one that RESET MASTER began anew?"""
@@ -251,6 +270,22 @@ class MySqlLogReader:
         self._pins.note_file(number, created)
 
     # ------------------------------------------------------------------ stream
+
+    def _note_files(self, received: Received) -> None:
+        """Note when each file was made that the stream comes to."""
+        starts = received.offsets[:-1]
+        types = received.data[starts + 4]
+        for index in np.flatnonzero(
+            (types == EventType.ROTATE) | (types == EventType.FORMAT_DESCRIPTION)
+        ).tolist():
+            event = received.data[received.offsets[index] : received.offsets[index + 1]].tobytes()
+            if types[index] == EventType.ROTATE:
+                name, _ = parse_rotate(without_checksum(event)[HEADER_BYTES:])
+                self._number = file_number(name)[1]
+            else:
+                header = parse_header(event)
+                if not header.artificial:
+                    self._pins.note_file(self._number, header.timestamp)
 
     def _events(self, scanner: BinlogScanner, items: Iterator[Scanned]) -> Iterator[LogEvent]:
         for item in items:
@@ -355,7 +390,7 @@ class MySqlLogReader:
             f"at {text(seen.position)} of the binlog stands a {seen.keyword} of {what} as a "
             "statement, not as rows: SET GLOBAL binlog_format = ROW (in the server's configuration "
             "as well; sessions that are open keep theirs), then begin a new event log behind it, "
-            "which dumps the tables again, or set source.snapshot: when_needed"
+            "which dumps the tables again"
         )
 
     def _rolled_back(self, seen: RolledBackSeen) -> Iterator[LogEvent]:

@@ -60,5 +60,5 @@ def find_prepared(url: ServerUrl, files: LogFiles, seen: XaSeen) -> Group:
     raise GapError(
         f"the XA transaction that is committed at {files.describe(seen.begin)} was prepared before "
         "the oldest binlog that the source still has: its rows can't be had. Begin a new event log "
-        "and dump the tables again, or set source.snapshot: when_needed"
+        "and dump the tables again"
     )

@@ -1,0 +1,37 @@
+"""Offsets that the protocol's 32 bits can't say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.integration.mysql.log_capture import LogCapture
+from tests.integration.mysql.test_log_reader import run
+from tidelog.sources.mysql import log_reader
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_place_behind_4_gib_is_reached_from_the_files_beginning(
+    fresh: bool, make_capture: Callable[..., LogCapture], sql: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a limit that is lower, or it would take 4 GiB."""
+    monkeypatch.setattr(log_reader, "MAX_OFFSET", 4)
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
+    first = make_capture()
+    first.start()
+    run(sql, "INSERT INTO t VALUES (3), (4), (5)")
+    first.catch_up()
+    first.reader.close()
+    assert [row.new and row.new["a"] for row in first.rows] == [3, 4, 5]
+    row = first.rows[0]
+    begin = first.resumes[0]
+    resume = None if fresh else type(begin)(row.position, row.position, 0)
+    again = make_capture(schemas=first.schemas)
+    again.start(resume)
+    run(sql, "INSERT INTO t VALUES (6)")
+    again.catch_up()
+    assert [row.new and row.new["a"] for row in again.rows] == ([6] if fresh else [4, 5, 6])

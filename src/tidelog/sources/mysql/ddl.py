@@ -260,7 +260,14 @@ class _Parser:
             others += more
             if reason is not None:
                 reasons.append(reason)
+            if self._last_action(action):
+                break
         return Statement((TableEffect(table, effect, reasons[0] if reasons else None), *others))
+
+    def _last_action(self, at: int) -> bool:
+        """Does all that follows belong to the action at ``at``, commas and all?"""
+        words = [token.upper for token in self._tokens[at : at + 2]]
+        return words[0] == "ORDER" or words[1:] == ["PARTITION"]
 
     def _action(self, table: TableName) -> tuple[Effect, str | None, list[TableEffect]]:
         """One action of ALTER TABLE."""

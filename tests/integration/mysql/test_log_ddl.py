@@ -277,3 +277,16 @@ def test_full_metadata_tells_a_dropped_tables_columns(
         capture.reader.close()
     assert news(capture) == [{"b": 1, "a": "x", "e": None}, {"c": 2, "a": "x", "e": None}]
     assert [s.schema.key for s in capture.seen_schemas] == [("a", "b"), ("a", "c")]
+
+
+def test_mariadb_sequences_are_no_tables(mariadb_server: MySqlFamilyServer) -> None:
+    mariadb_server.create_database("sequences")
+    capture = LogCapture(mariadb_server, ("sequences.*",))
+    with mariadb_server.connect("sequences") as connection:
+        run(connection, "CREATE TABLE t (a INT PRIMARY KEY)", "CREATE SEQUENCE s")
+        capture.start()
+        run(connection, "SELECT NEXTVAL(s)", "INSERT INTO t VALUES (NEXTVAL(s))")
+        capture.catch_up()
+    capture.reader.close()
+    mariadb_server.drop_database("sequences")
+    assert news(capture) == [{"a": 2}]

@@ -315,7 +315,8 @@ class MySqlLogReader:
             self._own.bind(seen, names)
             scanner.bind(seen.table_id, 0, watch=True)
             return
-        if not self._captures(table):
+        assert self._schemas is not None
+        if not self._captures(table) or self._schemas.is_sequence(seen):
             scanner.bind(seen.table_id, 0)
             return
         schema = self._schema_at(seen)

@@ -37,6 +37,10 @@ FIX = (
 )
 
 
+# What MariaDB's sequences look like: seven numbers and a flag.
+_SEQUENCE = bytes([types.LONGLONG] * 6 + [types.TINY, types.LONGLONG])
+
+
 class DdlAhead:
     """The statements between a place in the log and its end, each stretch read once."""
 
@@ -97,6 +101,18 @@ class LogSchemas:
         self._pins = pins
         self._connected = connected
         self._ahead = ahead
+
+    def is_sequence(self, seen: TableMapSeen) -> bool:
+        """Is it one of MariaDB's sequences, which are logged as tables of one row?"""
+        if seen.types != _SEQUENCE:
+            return False
+        with translated(f"looking up {seen.database}.{seen.table}"):
+            kind = self._connected().value(
+                "SELECT TABLE_TYPE FROM information_schema.TABLES "
+                "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+                (seen.database, seen.table),
+            )
+        return bool(kind == "SEQUENCE")
 
     def at(self, seen: TableMapSeen, group: int) -> TableSchema:
         """The stored version that the rows behind a table map have.

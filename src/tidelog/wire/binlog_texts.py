@@ -294,7 +294,7 @@ def _width(column: Column) -> int:
 
 def _uncompressed(cell: bytes) -> bytes:
     """A value of a COMPRESSED column of MariaDB: a byte that says how, then the value as it is
-    (0), or its size and what zlib made of it (``sql/field_comp.cc``).
+    (0), or its size, big-endian, and what zlib made of it, bare or wrapped (``sql/field_comp.cc``).
     """
     if not cell:
         return b""
@@ -304,7 +304,7 @@ def _uncompressed(cell: bytes) -> bytes:
     size_bytes = how & 7
     if how >> 4 != _ZLIB or len(cell) <= size_bytes:
         raise ValueError
-    size = int.from_bytes(cell[1 : 1 + size_bytes], "little")
+    size = int.from_bytes(cell[1 : 1 + size_bytes], "big")
     window = -15 if how & 8 else 15
     text = zlib.decompressobj(window).decompress(cell[1 + size_bytes :], size + 1)
     if len(text) != size:

@@ -90,6 +90,26 @@ def test_any_number_of_labels_is_decoded(table: ValueTable) -> None:
     assert_equal_ways(table)
 
 
+def test_compressed_columns_are_unpacked(
+    mariadb_server: MySqlFamilyServer, mariadb_database: str
+) -> None:
+    with mariadb_server.connect(mariadb_database) as session:
+        table = ValueTable(mariadb_server, mariadb_database, session)
+        table.create(
+            "id int PRIMARY KEY, a text COMPRESSED, b longblob COMPRESSED, c varchar(3000) "
+            "COMPRESSED CHARACTER SET latin1"
+        )
+        for i, (wrap, size) in enumerate([(0, 99), (0, 100), (0, 1000), (1, 1000), (0, 70000)]):
+            table.run(f"SET GLOBAL column_compression_zlib_wrap = {wrap}")
+            table.run(f"SET column_compression_zlib_wrap = {wrap}")
+            c = f"repeat('é', {min(size, 3000)})"
+            table.run(
+                f"INSERT INTO t VALUES ({i}, repeat('a', {min(size, 65000)}), "
+                f"repeat('xyz', {size}), {c})"
+            )
+        assert_equal_ways(table)
+
+
 def test_rows_of_many_packets_are_put_together(table: ValueTable) -> None:
     table.run("SET GLOBAL max_allowed_packet = 1073741824")
     table.create("id int PRIMARY KEY, big longblob, small varchar(10)")

@@ -123,6 +123,23 @@ def test_a_version_fixed_by_hand_is_the_way_on(
     assert news(again) == [{"a": 1, "b": "x"}]
 
 
+def test_a_new_event_log_trusts_nothing_of_the_one_before(
+    make_capture: Make, sql: Sql, state: SqliteState
+) -> None:
+    """Its schema store counts anew."""
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY, b INT)", "CREATE TABLE u (a INT PRIMARY KEY)")
+    first = make_capture(state=state)
+    first.start()
+    run(sql, "INSERT INTO t VALUES (1, 1)", "INSERT INTO u VALUES (2)")
+    first.catch_up()
+    first.reader.close()
+    new = make_capture(state=state)
+    new.start()
+    run(sql, "INSERT INTO u VALUES (3)", "INSERT INTO t VALUES (4, 4)")
+    new.catch_up()
+    assert news(new) == [{"a": 3}, {"a": 4, "b": 4}]
+
+
 def test_indexes_and_other_tables_ddl_leave_a_backlog_certain(make_capture: Make, sql: Sql) -> None:
     run(sql, "CREATE TABLE t (a INT PRIMARY KEY, b INT)")
     capture = make_capture()

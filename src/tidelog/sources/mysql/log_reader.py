@@ -217,7 +217,6 @@ class MySqlLogReader:
     def start_over(self) -> Resume:
         """Begin anew at the log's end, behind a gap that was consented to. Errors as `start`."""
         self._expected = self._source = None
-        self._pins.forget_files()
         return self.start(None)
 
     def keepalive(self) -> None:
@@ -263,7 +262,7 @@ class MySqlLogReader:
         """Is it the very file that we read before, not one that RESET MASTER began anew?"""
         created = file_created(self._url, files, number)
         if fresh:
-            self._pins.forget_files()
+            self._pins.clear()
         known = self._pins.created(number)
         if known is not None and known != created:
             raise source_log(files.name(number))
@@ -420,19 +419,21 @@ class MySqlLogReader:
             return
         with translated("reading an XA transaction"):
             files = self._files = log_files(self._connected())
-        if group is None:
-            group = find_prepared(self._url, files, seen)
-        yield from self._committed(scanner, seen, group, files)
+        known = group is not None
+        group = group or find_prepared(self._url, files, seen)
+        yield from self._committed(scanner, seen, group, files, known=known)
 
     def _committed(
-        self, scanner: BinlogScanner, seen: XaSeen, group: Group, files: LogFiles
+        self, scanner: BinlogScanner, seen: XaSeen, group: Group, files: LogFiles, *, known: bool
     ) -> Iterator[LogEvent]:
         """The rows of a prepared group as records of the group that committed it."""
         resume = scanner.resume
-        # Until all rows are durable, a restart must find the group again.
-        held = Resume(
-            min(resume.acknowledge, group.begin, self._idle_at), resume.position, resume.ordinal
-        )
+        # Until all rows are durable, a restart must find the group again: in the stream, or by
+        # looking for it where it was prepared before what is acknowledged already.
+        acknowledge = max(self._idle_at, min(resume.acknowledge, group.begin))
+        if not known:
+            acknowledge = resume.acknowledge
+        held = Resume(acknowledge, resume.position, resume.ordinal)
         number, offset = unpack(group.begin)
         again: BinlogScanner | None = None
         for stream, part in read_part(self._url, files, group.begin, group.end):

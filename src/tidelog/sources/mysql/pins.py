@@ -69,9 +69,12 @@ class SchemaPins:
         if self._state is not None:
             self._state.put(FILE_KEY, files, None)
 
-    def forget_files(self) -> None:
-        """Another log begins."""
-        self._files = {}
+    def clear(self) -> None:
+        """Another event log begins: its schemas have other numbers, its positions are new."""
+        self._known, self._files = {}, {}
+        if self._state is not None:
+            for key in [*self._state.keys(PREFIX), FILE_KEY]:
+                self._state.delete(key)
 
     def _of(self, table: TableName) -> list[tuple[int, int]]:
         if table not in self._known:

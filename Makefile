@@ -69,13 +69,15 @@ lint: venv ## ruff, mypy, import contracts, reference pages current
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(PY) tools/reference.py --check
+	$(PY) tools/type_tables.py --check
 
 format: venv ## Format and mend what ruff can
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-docs: venv ## Write docs/reference from the code
+docs: venv ## Write docs/reference and the tables of types from the code
 	$(PY) tools/reference.py
+	$(PY) tools/type_tables.py
 
 lock: ## Renew requirements.lock (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \

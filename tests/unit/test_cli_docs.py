@@ -53,7 +53,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_configurations_in_the_docs_are_valid(page: Path) -> None:
     for block in re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
         if "source" in yaml.safe_load(block):
-            parse_config(block, str(page), ROOT, {"PGPASSWORD": "x"})
+            parse_config(block, str(page), ROOT, {"PGPASSWORD": "x", "MYSQL_PASSWORD": "x"})
 
 
 def test_reference_pages_are_current() -> None:

@@ -110,11 +110,13 @@ def test_a_transaction_prepared_before_capture_began_is_found(
     run(sql, "CREATE TABLE t (a INT PRIMARY KEY)", "INSERT INTO t VALUES (9)")
     prepare(other, "x4", "INSERT INTO t VALUES (1)")
     run(sql, "INSERT INTO t VALUES (8)", "FLUSH BINARY LOGS")
-    capture.start()
+    begin = capture.start()
     finish(mysql_family, other, "XA COMMIT 'x4'")
     run(sql, "INSERT INTO t VALUES (2)")
     capture.catch_up()
     assert keys(capture) == [1, 2]
+    acknowledged = [begin.acknowledge, *(resume.acknowledge for resume in capture.resumes)]
+    assert acknowledged == sorted(acknowledged)
 
 
 def test_one_phase_commit(capture: LogCapture, sql: Sql, other: Sql) -> None:

@@ -30,6 +30,7 @@ from tidelog.wire.binlog_events import (
 from tidelog.wire.binlog_position import file_number, pack, unpack
 
 WAIT_S = 60.0
+_BEGIN = b"\0BEGIN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +82,15 @@ def read_part(
 
 
 def queries(part: Part) -> Iterator[tuple[int, Query]]:
-    """The statements of a part, each with the position behind it."""
+    """The statements of a part but BEGIN, each with the position behind it."""
+    text_ends = part.offsets[1:] - (CHECKSUM_BYTES if part.checksum else 0)
     for event_type in (EventType.QUERY, EventType.QUERY_COMPRESSED):
-        for index in np.flatnonzero(part.types == event_type).tolist():
+        found = np.flatnonzero(part.types == event_type)
+        if event_type == EventType.QUERY:
+            # Most by far: one a transaction on MySQL. The database's final 0 stands before.
+            last = part.data[text_ends[found][:, None] + np.arange(-len(_BEGIN), 0)]
+            found = found[~(last == np.frombuffer(_BEGIN, np.uint8)).all(axis=1)]
+        for index in found.tolist():
             compressed = event_type == EventType.QUERY_COMPRESSED
             yield int(part.ends[index]), parse_query(part.body(index), compressed=compressed)
 
@@ -122,22 +129,25 @@ def _cut(data: UInt8s, offsets: Int64s, checksum: bool, at: int, end: int) -> tu
     log_pos = np.zeros(count, dtype=np.int64)
     for byte in range(4):
         log_pos |= data[starts + 13 + byte].astype(np.int64) << 8 * byte
-    for index in range(count):
-        if types[index] == EventType.ROTATE:
-            event = data[offsets[index] : offsets[index + 1]].tobytes()
-            name, offset = parse_rotate(without_checksum(event)[HEADER_BYTES:])
-            place = pack(file_number(name)[1], offset)
-            if place >= end:
-                return Part(data, offsets[: index + 1], ends[:index], checksum), end
-            at = max(at, place)
-            continue
-        if types[index] in (EventType.HEARTBEAT, EventType.HEARTBEAT_V2) or not log_pos[index]:
-            continue
+    made_up = np.isin(types, (EventType.HEARTBEAT, EventType.HEARTBEAT_V2)) | (log_pos == 0)
+    first = 0
+    for rotate in [*np.flatnonzero(types == EventType.ROTATE).tolist(), count]:
         number, here = unpack(at)
-        low = (int(log_pos[index]) - here) & 0xFFFF_FFFF
-        behind = pack(number, here + low)
-        if behind > end:
-            return Part(data, offsets[: index + 1], ends[:index], checksum), end
-        at = behind
-        ends[index] = at
+        told = first + np.flatnonzero(~made_up[first:rotate])
+        # Of the offset the header has the low 32 bits; no batch is as long as what is missing.
+        ends[told] = pack(number, 0) | (here + (log_pos[told] - here & 0xFFFF_FFFF))
+        if len(told):
+            if ends[told[-1]] > end:
+                cut = int(told[np.argmax(ends[told] > end)])
+                return Part(data, offsets[: cut + 1], ends[:cut], checksum), end
+            at = int(ends[told[-1]])
+        if rotate == count:
+            break
+        event = data[offsets[rotate] : offsets[rotate + 1]].tobytes()
+        name, offset = parse_rotate(without_checksum(event)[HEADER_BYTES:])
+        place = pack(file_number(name)[1], offset)
+        if place >= end:
+            return Part(data, offsets[: rotate + 1], ends[:rotate], checksum), end
+        at = max(at, place)
+        first = rotate + 1
     return Part(data, offsets, ends, checksum), at

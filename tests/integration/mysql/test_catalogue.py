@@ -1,0 +1,136 @@
+"""What tables there are, what of them changed unseen, and how many rows a dump would read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tidelog.errors import ChunkRefusedError
+from tidelog.model.schema import TableName
+from tidelog.sources.mysql.catalogue import MySqlCatalogue
+from tidelog.sources.mysql.planning import MySqlEstimates
+from tidelog.testing.mysql import MySqlFamilyServer
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def catalogue(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str
+) -> Iterator[MySqlCatalogue]:
+    found = MySqlCatalogue(mysql_family.url, own_tables=[f"{mysql_family_database}.signals"])
+    yield found
+    found.close()
+
+
+def test_base_tables_are_listed_and_not_our_own(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str, catalogue: MySqlCatalogue
+) -> None:
+    for statement in (
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "CREATE TABLE `A b.'\"``` (id int PRIMARY KEY)",
+        "CREATE TABLE signals (id int PRIMARY KEY)",
+        "CREATE VIEW v AS SELECT * FROM t",
+    ):
+        mysql_family.execute(statement, mysql_family_database)
+    odd = TableName(mysql_family_database, "A b.'\"`")
+    assert catalogue.tables([f"{mysql_family_database}.*"]) == [
+        odd,
+        TableName(mysql_family_database, "t"),
+    ]
+    shape = catalogue.shape(odd)
+    assert shape is not None
+    assert shape.schema.key == ("id",)
+    assert " " not in shape.storage
+    assert catalogue.shape(TableName(mysql_family_database, "none")) is None
+    assert not catalogue.tables(["mysql.*", "sys.*", "information_schema.*", "tidelog.*"])
+
+
+@pytest.mark.parametrize(
+    ("statement", "differ"),
+    [
+        ("INSERT INTO t VALUES (1, 1, 1)", False),
+        ("ALTER TABLE t ADD INDEX (n), COMMENT 'x'", False),
+        ("ALTER TABLE t ADD w int", False),
+        ("ALTER TABLE t DROP n", False),
+        ("ALTER TABLE t ENGINE = InnoDB", False),
+        ("ALTER TABLE t ADD w int NOT NULL", True),
+        ("ALTER TABLE t ADD w int DEFAULT 5", True),
+        ("ALTER TABLE t MODIFY n varchar(20)", True),
+        ("ALTER TABLE t RENAME COLUMN n TO o", True),
+        ("ALTER TABLE t PARTITION BY HASH (id) PARTITIONS 3", True),
+    ],
+)
+def test_changes_without_row_events_are_noticed(
+    mysql_family: MySqlFamilyServer,
+    mysql_family_database: str,
+    catalogue: MySqlCatalogue,
+    statement: str,
+    differ: bool,
+) -> None:
+    mysql_family.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL, m int NOT NULL)", mysql_family_database
+    )
+    table = TableName(mysql_family_database, "t")
+    before = catalogue.shape(table)
+    mysql_family.execute(statement, mysql_family_database)
+    after = catalogue.shape(table)
+    assert before is not None
+    assert after is not None
+    assert catalogue.rows_may_differ(before.storage, after.storage) is differ
+
+
+def test_children_whose_rows_change_unseen_are_listed(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str, catalogue: MySqlCatalogue
+) -> None:
+    for statement in (
+        "CREATE TABLE p (id int PRIMARY KEY)",
+        "CREATE TABLE c (id int PRIMARY KEY, p int, FOREIGN KEY (p) REFERENCES p (id) "
+        "ON DELETE CASCADE ON UPDATE SET NULL)",
+        "CREATE TABLE d (id int PRIMARY KEY, p int, FOREIGN KEY (p) REFERENCES p (id))",
+    ):
+        mysql_family.execute(statement, mysql_family_database)
+    tables = catalogue.tables([f"{mysql_family_database}.*"])
+    (cascade,) = catalogue.cascades(tables)
+    assert (cascade.child.name, cascade.parent.name) == ("c", "p")
+    assert cascade.rules == ("ON DELETE CASCADE", "ON UPDATE SET NULL")
+    mysql_family.execute("DROP TABLE c", mysql_family_database)
+    mysql_family.execute("DROP TABLE d", mysql_family_database)
+
+
+def test_position_and_load_move_with_the_log(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str, catalogue: MySqlCatalogue
+) -> None:
+    mysql_family.execute("CREATE TABLE t (id int PRIMARY KEY)", mysql_family_database)
+    before = catalogue.position()
+    load = catalogue.load(before)
+    mysql_family.execute("INSERT INTO t VALUES (1)", mysql_family_database)
+    after = catalogue.load(before)
+    end = catalogue.position()
+    assert (load.lag_bytes, after.lag_bytes) == (0, end - before)
+    assert end > before
+    assert load.replica_lag_s is None
+    assert load.commits is not None
+    assert after.commits is not None
+    assert after.commits > load.commits
+
+
+def test_rows_are_estimated(mysql_family: MySqlFamilyServer, mysql_family_database: str) -> None:
+    table = TableName(mysql_family_database, "t")
+    mysql_family.execute("CREATE TABLE t (id int PRIMARY KEY)", mysql_family_database)
+    values = ", ".join(f"({n})" for n in range(1_000))
+    mysql_family.execute(f"INSERT INTO t VALUES {values}", mysql_family_database)
+    mysql_family.execute("ANALYZE TABLE t", mysql_family_database)
+    estimates = MySqlEstimates(mysql_family.url)
+    try:
+        every, some = estimates.rows(table, None), estimates.rows(table, "id < 100")
+        assert every is not None
+        assert some is not None
+        assert 900 <= every.rows <= 1_100
+        assert 50 <= some.rows <= 200
+        assert estimates.rows(TableName(mysql_family_database, "none"), None) is None
+        with pytest.raises(ChunkRefusedError):
+            estimates.rows(table, "nothing = 1")
+    finally:
+        estimates.close()

@@ -1,14 +1,16 @@
 """The history oracle: random transactions, dumps, commands and faults against a real server, then
 the event log is held against what was committed. Invariants 1, 2, 3, 7 and 8 of DESIGN.md §3.
 
-`make soak` runs it for TIDELOG_SOAK_SECONDS; TIDELOG_SOAK_SEED sets the first seed. One seed again:
-``TIDELOG_SOAK_SEED=7 TIDELOG_SOAK_SECONDS=1 make soak``.
+`make soak` runs it for TIDELOG_SOAK_SECONDS, the servers of `SOAKED` taking turns by seed;
+TIDELOG_SOAK_SEED sets the first seed, TIDELOG_SOAK_SERVERS names the servers. One seed again:
+``TIDELOG_SOAK_SEED=7 TIDELOG_SOAK_SECONDS=1 make soak`` (with the servers that it was found with).
 """
 
 from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,11 +18,12 @@ from tests.e2e.history_run import run, shrunk
 from tests.e2e.history_spec import FAILPOINTS, Spec, failpoints_in_source, random_spec
 
 from tidelog.testing.history import HistoryError
-from tidelog.testing.oracle_postgres import PostgresOracle
 from tidelog.testing.oracle_source import OracleSource
+from tidelog.testing.oracle_workload import Mix
 
 SECONDS = 3.0
 SHRINK_S = 45.0
+XA = Mix(prepared=True)
 
 
 def holds(
@@ -40,41 +43,65 @@ def holds(
         pytest.fail(shrunk(spec, source, error, attempt, shrink_s), pytrace=False)
 
 
+TAKING_TURNS = Spec(4, SECONDS, parallelism=4, chunk_rows=5000, faults=("restart", "stop"))
 SHORT = {
-    "one-reader": Spec(1, SECONDS, faults=("kill", "terminate"), fault_every_s=1.5),
-    "messages-4-readers-frozen": Spec(
-        2, SECONDS, watermarks="message", parallelism=4, chunk_rows=7, faults=("freeze",)
-    ),
-    "snapshots-16-readers": Spec(
-        3, SECONDS, watermarks="snapshot", parallelism=16, chunk_rows=7, faults=("kill", "stop")
-    ),
+    "oracle16": {
+        "one-reader": Spec(1, SECONDS, faults=("kill", "terminate"), fault_every_s=1.5),
+        "messages-4-readers-frozen": Spec(
+            2, SECONDS, watermarks="message", parallelism=4, chunk_rows=7, faults=("freeze",)
+        ),
+        "snapshots-16-readers": Spec(
+            3, SECONDS, watermarks="snapshot", parallelism=16, chunk_rows=7, faults=("kill", "stop")
+        ),
+    },
+    "oracle18": {"blocking-server-restarts": replace(TAKING_TURNS, initial="blocking")},
+    "oracle_mysql80": {
+        "one-reader": Spec(
+            1, SECONDS, mix=XA, faults=("kill", "terminate", "rotate"), fault_every_s=1.5
+        ),
+        "gtids-16-readers-frozen": Spec(
+            3, SECONDS, watermarks="gtid", parallelism=16, chunk_rows=7, faults=("freeze", "stop")
+        ),
+        "server-crashes": replace(TAKING_TURNS, faults=("crash", "kill"), fault_every_s=1.5),
+    },
+    "oracle_mariadb1011": {
+        "one-reader": Spec(1, SECONDS, faults=("kill", "crash"), fault_every_s=1.5),
+        "gtids-4-readers": Spec(
+            2,
+            SECONDS,
+            mix=XA,
+            watermarks="gtid",
+            parallelism=4,
+            chunk_rows=7,
+            faults=("kill", "terminate", "rotate"),
+            fault_every_s=1.5,
+        ),
+        "server-restarts": replace(TAKING_TURNS, mix=XA),
+    },
 }
 
 
 @pytest.mark.integration
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", SHORT.values(), ids=SHORT.keys())
-def test_event_log_is_a_true_history(spec: Spec, oracle16: PostgresOracle, tmp_path: Path) -> None:
-    holds(spec, oracle16, tmp_path)
-
-
-@pytest.mark.integration
-@pytest.mark.slow
-def test_event_log_is_a_true_history_of_postgresql_18(
-    oracle18: PostgresOracle, tmp_path: Path
+@pytest.mark.parametrize(
+    ("server", "name"), [(server, name) for server, specs in SHORT.items() for name in specs]
+)
+def test_event_log_is_a_true_history(
+    server: str, name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Blocking dumps and large chunks; the server itself goes down."""
-    spec = Spec(
-        4, SECONDS, initial="blocking", parallelism=4, chunk_rows=5000, faults=("restart", "stop")
-    )
-    holds(spec, oracle18, tmp_path)
+    holds(SHORT[server][name], request.getfixturevalue(server), tmp_path)
 
 
 @pytest.mark.integration
 @pytest.mark.slow
-def test_killed_wherever_a_dump_may_be(oracle16: PostgresOracle, tmp_path: Path) -> None:
+@pytest.mark.parametrize("server", ["oracle16", "oracle_mysql80"])
+def test_killed_wherever_a_dump_may_be(
+    server: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     """Invariant 8, at each failpoint of chunks and blocking dumps in turn."""
-    names = tuple(n for n in FAILPOINTS if n.startswith(("chunk.", "window.", "blocking.")))
+    source: OracleSource = request.getfixturevalue(server)
+    places = ("chunk.", "window.", *(["blocking."] if source.blocking else []))
+    names = tuple(n for n in FAILPOINTS if n.startswith(places))
     spec = Spec(
         5,
         9.0,
@@ -85,26 +112,31 @@ def test_killed_wherever_a_dump_may_be(oracle16: PostgresOracle, tmp_path: Path)
         fault_every_s=0.1,
         failpoints=names,
     )
-    holds(spec, oracle16, tmp_path)
+    holds(spec, source, tmp_path)
 
 
 def test_every_failpoint_is_a_place_to_be_killed_at() -> None:
     assert set(FAILPOINTS) == failpoints_in_source()
 
 
+SOAKED = ("oracle16", "oracle_mysql80", "oracle18", "oracle_mariadb1011", "oracle_mariadb114")
+
+
 @pytest.mark.soak
-def test_soak(oracle16: PostgresOracle, oracle18: PostgresOracle, tmp_path: Path) -> None:
+def test_soak(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     end = time.monotonic() + float(os.environ.get("TIDELOG_SOAK_SECONDS", "600"))
     seed = int(os.environ.get("TIDELOG_SOAK_SEED", str(int(time.time()) % 1_000_000)))
+    servers = os.environ.get("TIDELOG_SOAK_SERVERS", " ".join(SOAKED)).split()
     died_at: set[str] = set()
     while True:
-        source = oracle18 if seed % 4 == 3 else oracle16
+        server = servers[seed % len(servers)]
+        source: OracleSource = request.getfixturevalue(server)
         spec = random_spec(seed, source)
         started = time.monotonic()
         died_at |= holds(spec, source, tmp_path, shrink_s=300.0)
         print(
-            f"seed {seed} holds ({time.monotonic() - started:.0f} s): {spec.watermarks}, "
-            f"parallelism {spec.parallelism}, chunks of {spec.chunk_rows} rows",
+            f"seed {seed} holds on {server} ({time.monotonic() - started:.0f} s): "
+            f"{spec.watermarks}, parallelism {spec.parallelism}, chunks of {spec.chunk_rows} rows",
             flush=True,
         )
         seed += 1

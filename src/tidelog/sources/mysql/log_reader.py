@@ -188,6 +188,8 @@ class MySqlLogReader:
         self._prepared.clear()
         self._own.clear()
         self._current.clear()
+        if resume is None:
+            self._schemas.note_all(self._captures, begin.acknowledge)
         self._seen.start(at, settled=settled and resume is None)
         self._idle_at = begin.acknowledge
         return begin

@@ -37,6 +37,9 @@ FIX = (
 )
 
 
+# Of how many tables the schemas are noted at a new log's beginning.
+MAX_NOTED = 2000
+
 # What MariaDB's sequences look like: seven numbers and a flag.
 _SEQUENCE = bytes([types.LONGLONG] * 6 + [types.TINY, types.LONGLONG])
 
@@ -136,6 +139,32 @@ class LogSchemas:
         schema = self._registry.register(schema)
         self._pins.note(table, seen.position, schema.schema_id)
         return schema
+
+    def note_all(self, captures: Callable[[TableName], bool], begin: int) -> None:
+        """Note what all captured tables are like where a new log begins: DDL that follows soon then
+        leaves no doubt about the rows before it.
+        """
+        with translated("looking up the captured tables"):
+            connection = self._connected()
+            rows = connection.rows(
+                "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES "
+                "WHERE TABLE_TYPE = 'BASE TABLE'"
+            )
+            tables = [name for name in (TableName(*row) for row in rows) if captures(name)]
+            found: dict[TableName, TableSchema] = {}
+            for table in tables[:MAX_NOTED]:
+                try:
+                    one = self._finder.find(connection, table)
+                except SourceError:
+                    continue  # of a type that is not known: an error once it has rows
+                if one is not None:
+                    found[table] = one.schema
+            end = log_end(connection).position
+            files = log_files(connection)
+        for table, schema in found.items():
+            if not self._ahead.reshapes(table, files, begin, end):
+                numbered = self._registry.register(schema)
+                self._pins.note(table, begin, numbered.schema_id)
 
     def changed(self, statement: ddl.Statement, position: int) -> None:
         """A statement at ``position`` may have reshaped tables."""

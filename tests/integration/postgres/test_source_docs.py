@@ -1,0 +1,68 @@
+"""docs/sources/postgresql.md, step by step on real servers."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+
+import pytest
+
+from tidelog import runtime
+from tidelog.config import parse_config
+from tidelog.eventlog.reader import EventLog
+from tidelog.runtime.checking import check
+from tidelog.testing.postgres import PostgresServer
+
+pytestmark = pytest.mark.integration
+
+PAGE = (Path(__file__).parents[3] / "docs" / "sources" / "postgresql.md").read_text("utf-8")
+
+
+def section(heading: str) -> str:
+    return re.split(r"\n## ", PAGE[PAGE.index(f"\n## {heading}\n") + 4 :])[0]
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def run(server: PostgresServer, *scripts: str) -> None:
+    for script in scripts:
+        for statement in script.split(";"):
+            if statement.strip():
+                server.execute(statement, "shop")
+
+
+@pytest.mark.parametrize("version", [16, 18])
+def test_page_leads_to_a_capture(version: int, tmp_path: Path) -> None:
+    role, publications, surrogate = blocks(section("An account with just what is needed"), "sql")
+    with PostgresServer(version) as server:
+        server.create_database("shop")
+        for table in ("orders", "customers"):
+            server.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, n int)", "shop")
+        server.execute("CREATE TABLE audit (event_id int)", "shop")
+        server.execute("INSERT INTO orders SELECT g, 0 FROM generate_series(1, 100) g", "shop")
+        run(server, *blocks(section("Set up the server"), "sql"))
+        server.restart()
+        run(server, role, publications, surrogate)
+        run(server, "ALTER PUBLICATION tidelog ADD TABLE audit")
+        (yaml,) = blocks(section("Configure"), "yaml")
+        url = server.dsn("shop", user="tidelog")
+        text = re.sub(r'url: "postgresql://[^"]*"', f'url: "{url}"', yaml)
+        text = re.sub(r"path: /var/lib/tidelog/log", "path: ./log", text)
+        text = text.replace("sqlite:////var/lib/tidelog/state.db", "sqlite:///state.db")
+        text = text.replace("tables:", "snapshot: initial_only\n  tables:").split("outputs:")[0]
+        config = parse_config(text, "page", tmp_path, {})
+        findings = check(config)
+        assert [f for f in findings if f["level"] == "error"] == []
+        runtime.capture(config, stop_event=threading.Event())  # initial_only: ends by itself
+        log = EventLog.open(str(config.log.path))
+        rows = sum(
+            batch.num_rows
+            for ref in log.segments(log.head_offset, tables=["public.orders"])
+            for batch in log.batches(ref, tables=["public.orders"])
+        )
+        assert rows >= 100
+        run(server, *blocks(section("Configure"), "sql"))
+        assert server.execute("SELECT 1 FROM pg_replication_slots", "shop") == []

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
+
 from tidelog.sources.mysql import log_reader
 
 pytestmark = pytest.mark.integration

@@ -31,9 +31,18 @@ class SchemaSeen:
 
 @dataclass(frozen=True, slots=True)
 class IdleAt:
-    """The source has nothing more up to this position, and no transaction is open in the stream."""
+    """The source has nothing more up to this position, and no transaction is open in the stream.
+
+    ``reached``: that position, where it is behind ``resume.acknowledge``: a prepared transaction may
+    be needed again from where it began, and all the same the log goes on.
+    """
 
     resume: Resume
+    reached: int = 0
+
+    @property
+    def position(self) -> int:
+        return max(self.reached, self.resume.acknowledge)
 
 
 @dataclass(frozen=True, slots=True)

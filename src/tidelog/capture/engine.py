@@ -179,7 +179,7 @@ class CaptureEngine:
         elif isinstance(event, RowsUnlogged):
             self._on_unlogged(event)
         elif isinstance(event, IdleAt):
-            self._reached = max(self._reached, event.resume.acknowledge)
+            self._reached = max(self._reached, event.position)
             self._between = True
             self._at_boundary(self._reached)
             self._remember_idle(event)

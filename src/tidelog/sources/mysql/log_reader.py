@@ -127,7 +127,8 @@ class MySqlLogReader:
         self._dropped: set[TableName] = set()
         self._dropped_databases: set[str] = set()
         self._fold = False
-        self._idle_at = 0
+        self._idle_at = 0  # the furthest that may be acknowledged
+        self._told = 0
         self._number = 0
         self._source: SourceId | None = None
 
@@ -191,7 +192,7 @@ class MySqlLogReader:
         if resume is None:
             self._schemas.note_all(self._captures, begin.acknowledge)
         self._seen.start(at, settled=settled and resume is None)
-        self._idle_at = begin.acknowledge
+        self._idle_at = self._told = begin.acknowledge
         return begin
 
     def poll(self, timeout_s: float) -> Iterator[LogEvent]:
@@ -202,11 +203,12 @@ class MySqlLogReader:
             self._note_files(received)
             yield from self._events(scanner, scanner.feed(received.data, received.offsets))
             self._seen.reach(scanner.position)
-        resume = scanner.resume
-        if not scanner.in_transaction and resume.acknowledge > self._idle_at:
+        if not scanner.in_transaction and scanner.position > self._told:
             # Also after transactions that held nothing for us.
-            self._idle_at = resume.acknowledge
-            yield IdleAt(resume)
+            self._told = scanner.position
+            resume = scanner.resume  # before `_told` while an XA transaction is prepared
+            self._idle_at = max(self._idle_at, resume.acknowledge)
+            yield IdleAt(resume, self._told)
 
     def acknowledge(self, position: int) -> None:
         """The server keeps binlogs by time, not for us: nothing is told."""

@@ -71,11 +71,11 @@ class Bench:
         return load_config(self.config_file)
 
     @contextmanager
-    def capture(self, records: int = 0) -> Iterator[subprocess.Popen[str]]:
-        """The capture process, leading."""
+    def capture(self, records: int = 0, *options: str) -> Iterator[subprocess.Popen[str]]:
+        """The capture process, leading; ``options``: see `benchmarks.capture_process`."""
         command = [sys.executable, "-m", "benchmarks.capture_process", str(self.config_file)]
         process = subprocess.Popen(
-            [*command, "--records", str(records)], stdout=subprocess.PIPE, text=True
+            [*command, "--records", str(records), *options], stdout=subprocess.PIPE, text=True
         )
         try:
             assert process.stdout is not None

@@ -1,10 +1,12 @@
 """Runs the shipped capture in a process of its own and measures it from inside.
 
-    python -m benchmarks.capture_process CONFIG [--records N]
+    python -m benchmarks.capture_process CONFIG [--records N] [--clock COLUMN]
 
 Writes a JSON line ``{"ready": …}`` once it leads. It ends when ``--records`` are durable, or on
 SIGTERM; then it writes one JSON line: seconds and CPU seconds from the connection on, records, peak
 resident memory in MB, and the commit-to-durable latencies of log records in ms, as percentiles.
+With ``--clock`` the latencies are from the times that are in this column, such as the statement's:
+MariaDB's log tells commits to the second only.
 """
 
 from __future__ import annotations
@@ -20,23 +22,29 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow.compute as pc
 
 from tidelog import runtime
 from tidelog.capture.session import CaptureSession
+from tidelog.config import load_config
 from tidelog.eventlog.layout import SegmentMeta
+from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import LogBatch, Resume
 from tidelog.runtime import capturing
+from tidelog.wire.decode import decode
 
 
 class TimedWriter(EventLogWriter):
     """Notes, after each segment is durable, how long ago its records were committed."""
 
     latencies_ms: ClassVar[list[tuple[float, Any]]] = []
+    appended: ClassVar[list[tuple[float, int, int]]] = []  # seconds, offsets from and to
 
     def append_log(self, batches: Sequence[LogBatch], resume: Resume | None = None) -> SegmentMeta:
         meta = super().append_log(batches, resume)
         now_us = time.time_ns() // 1000
+        self.appended.append((now_us / 1e6, meta.first, meta.next))
         for batch in batches:
             self.latencies_ms.append((now_us / 1e6, (now_us - batch.commit_ts) / 1000))
         return meta
@@ -53,6 +61,24 @@ class MeasuredCapture(runtime.Capture):
         self.began, self.cpu_s = time.perf_counter(), cpu_s()
         self.session = super()._open_session(*arguments)
         return self.session
+
+
+def clock_latencies_ms(path: str, column: str) -> list[tuple[float, Any]]:
+    """The same latencies by a column of the rows, which the event log at ``path`` holds."""
+    log, out = EventLog.open(path), []
+    at = np.array([first for _, first, _ in TimedWriter.appended])
+    for ref in log.segments(int(at[0]), TimedWriter.appended[-1][2]):
+        records = log.read(ref)
+        for number in set(records.column("schema_id").to_pylist()) - {0}:
+            chosen = records.filter(pc.equal(records.column("schema_id"), number))
+            decoded = decode(chosen, log.schemas.get(number), columns=[column], before=False)
+            assert decoded.after is not None
+            told_us = decoded.after.field(0).cast("int64").to_numpy(zero_copy_only=False)
+            segment = np.searchsorted(at, decoded.version.to_numpy(), side="right") - 1
+            for index in np.unique(segment).tolist():
+                durable_s = TimedWriter.appended[index][0]
+                out.append((durable_s, durable_s * 1000 - told_us[segment == index] / 1000))
+    return out
 
 
 def cpu_s() -> float:
@@ -73,6 +99,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("config")
     arguments.add_argument("--records", type=int, default=0)
+    arguments.add_argument("--clock")
     options = arguments.parse_args()
     capturing.EventLogWriter = TimedWriter  # type: ignore[misc]
     capture = MeasuredCapture(options.config)
@@ -97,12 +124,15 @@ def main() -> None:
     took, used = time.perf_counter() - capture.began, cpu_s() - capture.cpu_s
     stop.set()
     thread.join()
+    parts = TimedWriter.latencies_ms
+    if options.clock and TimedWriter.appended:
+        parts = clock_latencies_ms(str(load_config(options.config).log.path), options.clock)
     report = {
         "seconds": took,
         "cpu_s": used,
         "records": records,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "latency_ms": percentiles(TimedWriter.latencies_ms, phases["since"], phases["until"]),
+        "latency_ms": percentiles(parts, phases["since"], phases["until"]),
     }
     sys.stdout.write(json.dumps(report) + "\n")
 

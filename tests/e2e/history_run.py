@@ -91,6 +91,7 @@ class Run:
             writers.stop()
         self._note(f"{writers.committed} transactions")
         self._settle(config, collector)
+        self._note("at rest")
         collector.stop()
         for capture in self.captures:
             if not capture.died and capture.stop() != 0:

@@ -265,6 +265,90 @@ def acknowledged_before_durable(patch: Patch) -> None:
     patch.setattr(engine.CaptureEngine, "_emit", emitting)
 
 
+# ---------------------------------------------------------------- MySQL and MariaDB
+
+
+def bound_read_late(patch: Patch) -> None:
+    """Everything that the binlog holds after a chunk's SELECT is taken for visible to it."""
+    from tidelog.sources.mysql.chunks import MySqlChunkReader
+    from tidelog.sources.mysql.marks import binlog_end
+    from tidelog.sources.mysql.snapshot import BinlogSnapshot
+
+    read = MySqlChunkReader.read
+
+    def reading(self: MySqlChunkReader, request: Any) -> Any:
+        rows = read(self, request)
+        time.sleep(0.02)
+        rows.snapshot = BinlogSnapshot(binlog_end(self._marking()))
+        return rows
+
+    patch.setattr(MySqlChunkReader, "read", reading)
+
+
+def emitted_at_prepare(patch: Patch) -> None:
+    """Rows of an XA transaction come with its first phase."""
+    from tidelog.sources.mysql.log_reader import MySqlLogReader
+    from tidelog.wire.binlog_items import XaState
+
+    decided = MySqlLogReader._xa
+
+    def seen_at(self: Any, scanner: Any, seen: Any) -> Any:
+        if seen.state is XaState.PREPARED:
+            yield from decided(self, scanner, replace(seen, state=XaState.ONE_PHASE))
+        elif seen.state is XaState.ONE_PHASE:
+            yield from decided(self, scanner, seen)
+
+    patch.setattr(MySqlLogReader, "_xa", seen_at)
+
+
+def prepared_before_start_lost(patch: Patch) -> None:
+    """After a restart nothing is held back for a prepared transaction, nor looked for."""
+    from tidelog.sources.mysql.log_reader import MySqlLogReader
+    from tidelog.wire.binlog import BinlogScanner
+
+    take, committed = MySqlLogReader._xa, MySqlLogReader._committed
+
+    def seen_at(self: Any, scanner: Any, seen: Any) -> Any:
+        with pytest.MonkeyPatch.context() as within:
+            lost: list[Any] = []
+            within.setattr("tidelog.sources.mysql.log_reader.find_prepared", lost.append)
+            yield from take(self, scanner, seen)
+
+    def known_only(self: Any, *arguments: Any, known: bool) -> Any:
+        if known:
+            yield from committed(self, *arguments, known=known)
+
+    patch.setattr(BinlogScanner, "oldest_prepared", property(lambda self: None))
+    patch.setattr(MySqlLogReader, "_xa", seen_at)
+    patch.setattr(MySqlLogReader, "_committed", known_only)
+
+
+def ordinals_after_filters(patch: Patch) -> None:
+    """Records of a transaction are counted without those of tables that are not captured."""
+    from tidelog.wire.binlog import BinlogScanner
+
+    batch_of = BinlogScanner._batch
+
+    def counted(self: Any, records: int, payload_bytes: int) -> Any:
+        batch = batch_of(self, records, payload_bytes)
+        at, last = getattr(self, "_counted", (0, -1))
+        for index, position in enumerate(batch.position.tolist()):
+            at, last = position, last + 1 if position == at else 0
+            batch.ordinal[index] = last
+        self._counted = at, last
+        batch.resume = replace(batch.resume, ordinal=last)
+        return batch
+
+    patch.setattr(BinlogScanner, "_batch", counted)
+
+
+def unlogged_rows_ignored(patch: Patch) -> None:
+    """A table is not dumped again where its rows changed without row events."""
+    from tidelog.sources.mysql.log_reader import MySqlLogReader
+
+    patch.setattr(MySqlLogReader, "_unlogged", lambda self, effect: None)
+
+
 MUTATIONS: dict[str, Callable[[Patch], None]] = {
     mutation.__name__: mutation
     for mutation in (
@@ -287,6 +371,11 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
         absent_not_listed,
         absent_lost,
         acknowledged_before_durable,
+        bound_read_late,
+        emitted_at_prepare,
+        prepared_before_start_lost,
+        ordinals_after_filters,
+        unlogged_rows_ignored,
         of_windows.published_rule,
         of_windows.old_keys_ignored,
         of_windows.new_keys_ignored,

@@ -16,7 +16,7 @@ from tests.e2e.history_spec import Spec
 from tests.e2e.oracle_mutations import MUTATIONS
 
 from tidelog.testing.history import HistoryError
-from tidelog.testing.oracle_postgres import PostgresOracle
+from tidelog.testing.oracle_source import OracleSource
 from tidelog.testing.oracle_workload import Mix
 
 TRIES = 3
@@ -63,16 +63,46 @@ SPECS = {
     "absent_rows_stay": replace(PLAIN, mix=Mix(("app.parts",), ddl=False)),
 }
 
+GTID = replace(ONE, watermarks="gtid")
+MYSQL_SPECS = {
+    "nothing_superseded": ONE,
+    "old_keys_ignored": GTID,
+    "new_keys_ignored": ONE,
+    "planner_off_by_one": PLAIN,
+    "due_one_early": replace(GTID, chunk_rows=7),
+    "rest_skipped": replace(PLAIN, chunk_rows=7),
+    "log_not_asked_at_start": KILLED,
+    "pause_ignored": PAUSED,
+    "finalized_too_early": PLAIN,
+    "absent_rows_stay": replace(PLAIN, mix=Mix(("app.parts",), ddl=False)),
+    "bound_read_late": ONE,
+    "emitted_at_prepare": replace(PLAIN, mix=Mix(prepared=True)),
+    "prepared_before_start_lost": replace(
+        PLAIN, seconds=8.0, mix=Mix(prepared=True, bulk=False), faults=("kill",), fault_every_s=1.0
+    ),
+    "ordinals_after_filters": replace(UNWRITTEN, writers=6, mix=Mix(ddl=False)),
+    "unlogged_rows_ignored": replace(PLAIN, mix=Mix(("app.parts",), ddl=False)),
+}
+BROKEN = [
+    *[("oracle16", mutation, spec) for mutation, spec in SPECS.items()],
+    *[("oracle_mysql80", mutation, spec) for mutation, spec in MYSQL_SPECS.items()],
+]
+
 
 @pytest.mark.soak
 @pytest.mark.skipif("TIDELOG_ORACLE_MUTATIONS" not in os.environ, reason="asked for by itself")
-@pytest.mark.parametrize("mutation", SPECS)
-def test_oracle_catches(mutation: str, oracle16: PostgresOracle, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("server", "mutation", "broken"), BROKEN, ids=[f"{s}-{m}" for s, m, _ in BROKEN]
+)
+def test_oracle_catches(
+    server: str, mutation: str, broken: Spec, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    source: OracleSource = request.getfixturevalue(server)
     assert mutation in MUTATIONS
     for seed in range(1, TRIES + 1):
-        spec = replace(SPECS[mutation], seed=seed, mutation=mutation)
+        spec = replace(broken, seed=seed, mutation=mutation)
         try:
-            run(spec, oracle16, tmp_path / "history")
+            run(spec, source, tmp_path / "history")
         except HistoryError as error:
             with contextlib.suppress(IndexError):
                 print(f"{mutation}, seed {seed}: {_reason(error)}")

@@ -52,7 +52,7 @@ class MySqlOracle:
 
     strategies: tuple[str, ...] = ("table", "gtid")
     faults: tuple[str, ...] = ("terminate", "restart", "crash", "rotate")
-    blocking = False
+    blocking = True
     prepares = True
 
     def __init__(self, server: MySqlFamilyServer) -> None:

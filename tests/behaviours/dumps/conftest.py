@@ -1,4 +1,4 @@
-"""One server for all dumps; a source of its own for each test."""
+"""One server of a kind for all dumps; a source of its own for each test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from tests.behaviours.dumps.dumped import Dumped, Make
-from tests.behaviours.dumps.ways import Way
+from tests.behaviours.dumps.sources import PostgresSource, Source
+from tests.behaviours.dumps.sources_mysql import MySqlSource
+from tests.behaviours.dumps.ways import ONE, Way
 
 from tidelog.testing.postgres import PostgresServer
 
@@ -23,29 +25,37 @@ def dump_server() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture
-def way() -> Way:
+@pytest.fixture(params=ONE, ids=str)
+def way(request: pytest.FixtureRequest) -> Way:
     """How the test reads, unless it says `tests.behaviours.dumps.ways.ways`."""
-    return Way("table", 1)
+    found: Way = request.param
+    return found
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, way: Way) -> Iterator[Source]:
+    """The source, empty."""
+    if way.source == "postgres":
+        server = request.getfixturevalue("dump_server")
+        source: Source = PostgresSource(server, f"dumps_{next(_numbers)}")
+    else:
+        source = MySqlSource(request.getfixturevalue(f"{way.source}_server"))
+    yield source
+    source.drop()
 
 
 @pytest.fixture
 def make(
-    dump_server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Way
+    place: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Way
 ) -> Iterator[Make]:
-    """Makes a `Dumped` over a fresh database."""
-    made: list[tuple[Dumped, str]] = []
+    """Makes the test's `Dumped`."""
+    made: list[Dumped] = []
 
     def making(**options: Any) -> Dumped:
-        name = f"dumps_{next(_numbers)}"
-        dsn = dump_server.create_database(name)
         chosen: dict[str, Any] = {"watermarks": way.watermarks, "parallelism": way.parallelism}
-        made.append((Dumped(dsn, tmp_path, monkeypatch, **(chosen | options)), name))
-        return made[-1][0]
+        made.append(Dumped("", tmp_path, monkeypatch, on=place, **(chosen | options)))
+        return made[-1]
 
     yield making
-    for one, name in made:
-        try:
-            one.close()
-        finally:
-            dump_server.drop_database(name)
+    for one in made:
+        one.close()

@@ -1,8 +1,9 @@
 """A source that is captured and dumped inside the test, and an oracle that knows every change.
 
-Triggers note in the source what is done to its tables. So the oracle knows which change records the
-event log must hold, once each and in which order for each key; which dump rows may be missing,
-because a record says more; and that a dump gives no row twice.
+What differs between kinds of sources is in `tests.behaviours.dumps.sources`. Triggers note in the
+source what is done to its tables. So the oracle knows which change records the event log must hold,
+once each and in which order for each key; which dump rows may be missing, because a record says
+more; and that a dump gives no row twice.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import psycopg
-from tests.behaviours.dumps.ledger import LEDGER, Change, install, noted
-from tests.integration.windows.live import Event, Key, Live, _event
+from tests.behaviours.dumps.ledger import Change
+from tests.behaviours.dumps.sources import Source, series
+from tests.integration.windows.live import Event, Key, Live, Row, _event
 
 from tidelog import failpoints, runtime
 from tidelog.capture import session
@@ -25,10 +26,9 @@ from tidelog.config import parse_config
 from tidelog.control.commands import Command, ExecuteSnapshot
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import ChunkMeta
-from tidelog.sources.postgres.publication import Publications
 
 Make = Callable[..., "Dumped"]
-PLAIN = "id int PRIMARY KEY, n int NOT NULL"
+PLAIN = "id int PRIMARY KEY, n bigint NOT NULL"
 
 
 @dataclass
@@ -36,10 +36,12 @@ class Dumped(Live):
     """See `Live`. More of the configuration, notifications, and a stronger `check`.
 
     Args:
+        on: the source.
         tables: patterns of the captured tables.
         source, dump_options, control: further lines of these sections of the configuration.
     """
 
+    on: Source = field(kw_only=True)
     chunk_rows: int = 5
     tables: Sequence[str] = ("public.*",)
     source_lines: str = ""
@@ -53,11 +55,15 @@ class Dumped(Live):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.sql.execute(LEDGER.encode())
+        self.on.lay_out(self.sql)
+
+    def connect(self, *, autocommit: bool = True, options: str = "") -> Any:
+        return self.on.connect(autocommit=autocommit)
 
     @property
-    def slot(self) -> str:
-        return self.dsn.rsplit("/", 1)[1]
+    def reads_only(self) -> bool:
+        """Nothing is written to the source: a window ends right behind its snapshot."""
+        return self.watermarks in ("snapshot", "gtid")
 
     # ------------------------------------------------------------ source
 
@@ -72,13 +78,13 @@ class Dumped(Live):
         """Create a table with rows 1 to ``rows``, or those of a SELECT; later changes are noted."""
         self.sql.execute(f"CREATE TABLE {name} ({columns})".encode())
         if isinstance(rows, int):
-            rows = f"SELECT i, 1 FROM generate_series(1, {rows}) i"
+            rows = series(rows)
         self.sql.execute(f"INSERT INTO {name} {rows}".encode())
         self.note(name, key)
 
     def note(self, name: str, key: tuple[str, ...] = ("id",)) -> None:
         """Note from now on what is done to the table; what is done so far is in no log."""
-        self.sql.execute(install(name, key).encode())
+        self.on.note(self.sql, name, key)
         self.ledgers[name if "." in name else f"public.{name}"] = key
 
     def do(self, *statements: str) -> None:
@@ -87,32 +93,35 @@ class Dumped(Live):
             for statement in statements:
                 connection.execute(statement.encode())
 
-    def publish(self) -> None:
-        """What the owner of the source does for the strategy that changes nothing there."""
-        publications = Publications(
-            "tidelog", self.tables, strategy="snapshot", signal_table=self._signal_table()
-        )
-        for statement in publications.set_up(self.sql):
-            self.sql.execute(statement.encode())
+    def source(self, table: str, key: Sequence[str]) -> dict[Key, Row]:
+        """The table's rows as texts."""
+        columns, rows = self.on.texts(self.sql, table)
+        found = [dict(zip(columns, row, strict=True)) for row in rows]
+        return {tuple(row[name] for name in key): row for row in found}
 
-    def _signal_table(self) -> str | None:
-        return "public.signals" if "signal_table" in self.source_lines else None
+    def chunk_reader_waits(self) -> bool:
+        return self.on.reader_waits(self.sql)
+
+    def kill_chunk_reader(self) -> None:
+        self.on.end_readers(self.sql)
+
+    def is_captured(self, table: str) -> bool:
+        """Is what is done to the table from now on in the log?"""
+        return self.on.is_captured(self.sql, table)
 
     # ------------------------------------------------------------ capture
 
     def start(self, *, wait: bool = True) -> None:
         self.patch.setattr(session, "LOOK_EVERY_S", self.look_every_s)
-        if self.watermarks == "snapshot":
-            self.publish()
+        signals = "public.signals" if "signal_table" in self.source_lines else None
+        self.on.publish(self.sql, self.tables, self.watermarks, signals)
         patterns = ", ".join(f'"{pattern}"' for pattern in self.tables)
         text = f"""
 source:
-  kind: postgres
-  url: "{self.dsn}"
+  {self.on.section()}
   tables: [{patterns}]
   snapshot: {self.snapshot}
   watermarks: {self.watermarks}
-  slot: {self.slot}
   {self.source_lines}
 log: {{path: {self.directory}/log}}
 state: {{url: "sqlite:///{self.directory}/state.db"}}
@@ -254,12 +263,13 @@ control:
     def _check_changes(self, table: str, events: Sequence[Event]) -> None:
         """Every noted change is in the log once, and those of each key stand in their order."""
         wanted: dict[Key, list[Change]] = defaultdict(list)
-        for change in noted(self.sql, table):
+        for change in self.on.noted(self.sql, table):
             wanted[change.key].append(change)
         found: dict[Key, list[Change]] = defaultdict(list)
         for e in events:
             if e.op in ("I", "U", "D"):
-                found[e.key].append(Change(e.xid, e.op, e.key, e.old_key))
+                xid = e.xid if self.on.kind == "postgres" else 0  # triggers there can't tell it
+                found[e.key].append(Change(xid, e.op, e.key, e.old_key))
         assert found == wanted, "changes in the event log are not those of the source: " + str(
             {k for k in {*found, *wanted} if found.get(k) != wanted.get(k)}
         )
@@ -331,11 +341,11 @@ def gate(point: str, hit: int = 1) -> Iterator[Gate]:
         made.open()
 
 
-def quietly(connection: psycopg.Connection[Any], statement: str) -> bool:
+def quietly(dumped: Dumped, connection: Any, statement: str) -> bool:
     """Execute what may meet another's lock or key; did it work?"""
     try:
         with connection.transaction():
             connection.execute(statement.encode())
-    except (psycopg.errors.IntegrityError, psycopg.errors.DeadlockDetected):
+    except dumped.on.refused:
         return False
     return True

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
-
-import psycopg
 
 Key = tuple[str | None, ...]
 
-LEDGER = """
+POSTGRES = """
 CREATE SCHEMA aside;
 CREATE SEQUENCE aside.ns START 1000;
+CREATE FUNCTION ns() RETURNS bigint LANGUAGE sql VOLATILE AS $$ SELECT nextval('aside.ns') $$;
 CREATE TABLE aside.ledger (
   seq bigserial PRIMARY KEY, tab text, xid bigint, op text, key text[], old_key text[]);
 CREATE FUNCTION aside.note() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -35,6 +34,17 @@ END $$;
 """
 """``aside`` is captured by no test that says nothing else; ``ns`` gives every write a greater n."""
 
+MYSQL = (
+    "CREATE TABLE aside.ledger (seq bigint AUTO_INCREMENT PRIMARY KEY, tab varchar(99), "
+    "op char(1), new_key text, gone_key text)",
+    # Without the server's number, which may be large; the rest only grows.
+    "CREATE FUNCTION ns() RETURNS bigint NOT DETERMINISTIC NO SQL "
+    "RETURN uuid_short() & 0x00ffffffffffffff",
+)
+"""Keys are noted as texts in hexadecimal, separated by spaces; NULL is a minus."""
+
+_OPS = {"INSERT": ("NEW", ""), "UPDATE": ("NEW", "OLD"), "DELETE": ("", "OLD")}
+
 
 @dataclass(frozen=True)
 class Change:
@@ -46,7 +56,7 @@ class Change:
     old_key: Key | None
 
 
-def install(table: str, key: tuple[str, ...]) -> str:
+def install_postgres(table: str, key: tuple[str, ...]) -> str:
     """The SQL of the trigger that notes what is done to ``table``."""
     name = table if "." in table else f"public.{table}"
     arguments = ", ".join("'" + text.replace("'", "''") + "'" for text in (name, *key))
@@ -56,9 +66,43 @@ def install(table: str, key: tuple[str, ...]) -> str:
     )
 
 
-def noted(connection: psycopg.Connection[Any], table: str) -> list[Change]:
-    """What was done to the table and is committed."""
-    rows = connection.execute(
-        "SELECT xid, op, key, old_key FROM aside.ledger WHERE tab = %s ORDER BY seq", (table,)
-    )
-    return [Change(x, op, tuple(k), None if old is None else tuple(old)) for x, op, k, old in rows]
+def install_mysql(table: str, key: tuple[str, ...], binary: Collection[str]) -> list[str]:
+    """The same of MySQL and MariaDB; ``binary``: columns that hold bytes."""
+    name = table if "." in table else f"public.{table}"
+    statements = []
+    for op, (new, gone) in _OPS.items():
+        keys = [hex_key(row, key, binary) if row else "NULL" for row in (new, gone)]
+        statements.append(
+            f"CREATE TRIGGER {_trigger(table, op)} AFTER {op} ON {table} FOR EACH ROW "
+            "INSERT INTO aside.ledger (tab, op, new_key, gone_key) "
+            f"VALUES ('{name}', '{op[0]}', {', '.join(keys)})"
+        )
+    return statements
+
+
+def uninstall_mysql(table: str) -> list[str]:
+    return [f"DROP TRIGGER {_trigger(table, op)}" for op in _OPS]
+
+
+def hex_key(row: str, key: tuple[str, ...], binary: Collection[str]) -> str:
+    """SQL of a row's key as `from_hex` reads it."""
+    cells = [f"ifnull({hex_cell(f'{row}.`{c}`', c in binary)}, '-')" for c in key]
+    return f"concat_ws(' ', {', '.join(cells)})"
+
+
+def hex_cell(cell: str, binary: bool) -> str:
+    """SQL of a cell's text, or its bytes, in hexadecimal."""
+    return f"hex({cell})" if binary else f"hex(convert(concat({cell}) USING utf8mb4))"
+
+
+def from_hex(text: str | None) -> str | None:
+    """The text; bytes are in it as in the event log's keys."""
+    return None if text is None else bytes.fromhex(text).decode("utf-8", "surrogateescape")
+
+
+def key_from_hex(text: str) -> Key:
+    return tuple(from_hex(None if cell == "-" else cell) for cell in text.split(" "))
+
+
+def _trigger(table: str, op: str) -> str:
+    return f"noted_{table.replace('.', '_')}_{op}"

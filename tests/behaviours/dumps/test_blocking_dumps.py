@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from tests.behaviours.dumps.dumped import Dumped, Make, gate
+from tests.behaviours.dumps.sources import N, series
 from tests.behaviours.dumps.test_changes_during_dumps import writers
 from tests.behaviours.dumps.ways import STRATEGIES, TWO, Way, ways
 from tests.integration.windows.live import Event, Key, Row, at, crash, replay
@@ -17,7 +18,6 @@ from tidelog.sources.postgres.blocking import PostgresBlockingReader
 
 pytestmark = pytest.mark.integration
 
-N = "nextval('aside.ns')"
 ONE_OF_EACH = [Way("table", 1), Way("snapshot", 4)]
 
 
@@ -38,8 +38,8 @@ def test_tables_are_read_at_one_position(make: Make) -> None:
     for table in ("a", "b"):
         dumped.table(
             table,
-            "id int PRIMARY KEY, n int NOT NULL, amount int NOT NULL",
-            "SELECT i, 1, 100 FROM generate_series(1, 12) i",
+            "id int PRIMARY KEY, n bigint NOT NULL, amount int NOT NULL",
+            series(12, "i, 1, 100"),
         )
     dumped.start()
     dumped.dumped(dumped.dump("public.a", "public.b"))

@@ -6,13 +6,12 @@ import time
 
 import pytest
 from tests.behaviours.dumps.dumped import Make, gate
+from tests.behaviours.dumps.sources import N, series
 from tests.behaviours.dumps.ways import READERS, Way, ways
 
 from tidelog.control.commands import SetDumpOptions, StopSnapshot
 
 pytestmark = pytest.mark.integration
-
-N = "nextval('aside.ns')"
 
 
 @ways(READERS)
@@ -137,8 +136,8 @@ def test_rows_that_wait_are_bounded(make: Make) -> None:
     """With 8 readers and a log that stands still, chunks are begun only as far as memory is."""
     dumped = make(parallelism=8, chunk_rows=4, dump_lines="buffer_bytes: 1MiB")
     dumped.table(
-        columns="id int PRIMARY KEY, n int NOT NULL, large text",
-        rows="SELECT i, 1, repeat(md5(i::text), 3000) FROM generate_series(1, 80) i",
+        columns="id int PRIMARY KEY, n bigint NOT NULL, large " + dumped.on.large_text,
+        rows=series(80, "i, 1, repeat(md5(concat(i)), 3000)"),
     )
     dumped.start()
     with gate("window.closed", hit=3) as held:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from tests.behaviours.dumps.dumped import Dumped, Make
+from tests.behaviours.dumps.sources import N, series
 from tests.behaviours.dumps.ways import READERS, Way, ways
 
 from tidelog.capture.dump_book import DUMP_PREFIX
@@ -14,24 +15,16 @@ from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration
 
-N = "nextval('aside.ns')"
-
 
 def with_broken_rows(dumped: Dumped, rows: int, broken: tuple[int, ...]) -> None:
-    """A table some of whose rows hold what the server itself can't print any more: a label of an
-    enum that was torn out of the catalogue.
-    """
-    dumped.sql.execute("CREATE TYPE aside.mood AS ENUM ('good', 'bad')")
-    dumped.table(
-        columns="id int PRIMARY KEY, n int NOT NULL, mood aside.mood",
-        rows=f"SELECT i, 1, 'good' FROM generate_series(1, {rows}) i",
-    )
-    listed = ", ".join(map(str, broken))
-    dumped.sql.execute(f"UPDATE t SET mood = 'bad' WHERE id IN ({listed})".encode())
-    dumped.sql.execute("TRUNCATE aside.ledger")
-    dumped.sql.execute(
-        "DELETE FROM pg_enum WHERE enumlabel = 'bad' AND enumtypid = 'aside.mood'::regtype"
-    )
+    """A table some of whose rows the server itself can't read any more."""
+    before, columns, value, breaks = dumped.on.broken(broken)
+    for statement in before:
+        dumped.sql.execute(statement)
+    dumped.table(columns=columns, rows=series(rows, f"i, 1, {value}"))
+    for statement in breaks:
+        dumped.sql.execute(statement)
+    dumped.sql.execute("TRUNCATE TABLE aside.ledger")
 
 
 def failed_ranges(dumped: Dumped, dump_id: str) -> list[tuple[object, object]]:
@@ -43,7 +36,7 @@ def failed_ranges(dumped: Dumped, dump_id: str) -> list[tuple[object, object]]:
 
 
 @pytest.mark.parametrize("broken", [(8,), (1, 14, 15, 30)], ids=str)
-@ways([Way("table", 1), Way("snapshot", 4)])
+@ways([Way("table", 1), Way("snapshot", 4), Way("gtid", 1, "mysql"), Way("table", 4, "mariadb")])
 def test_only_rows_that_cannot_be_read_are_missing(make: Make, broken: tuple[int, ...]) -> None:
     dumped = make(chunk_rows=10)
     with_broken_rows(dumped, 30, broken)
@@ -78,8 +71,8 @@ def test_mended_rows_are_dumped_by_the_next_dump(make: Make) -> None:
     with_broken_rows(dumped, 20, (7,))
     dumped.start()
     dumped.dumped(dumped.dump(), "aborted")
-    dumped.sql.execute("INSERT INTO pg_enum SELECT 999999, 'aside.mood'::regtype, 2, 'bad'")
-    dumped.do(f"UPDATE t SET n = {N}, mood = 'good' WHERE id = 7")
+    dumped.sql.execute(dumped.on.mends)
+    dumped.do(f"UPDATE t SET n = {N} WHERE id = 7")
     dumped.dumped(dumped.dump())
     dumped.check()
 
@@ -103,7 +96,7 @@ def test_read_that_takes_too_long_is_halved(make: Make) -> None:
     dumped.patience_s = 40
     dumped.table(rows=12)
     dumped.start()
-    dump = dumped.dump(where="pg_sleep(0.07) IS NOT NULL")
+    dump = dumped.dump(where=f"{dumped.on.sleeps}(0.07) IS NOT NULL")
     dumped.dumped(dump)
     assert len(dumped.rows_of(dump)) == 12
     assert max(c.rows_read for c, _ in dumped.chunks()) < 10

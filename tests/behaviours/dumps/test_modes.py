@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.behaviours.dumps.dumped import Make
+from tests.behaviours.dumps.sources import N, series
 from tests.behaviours.dumps.ways import READERS, TWO, ways
 from tests.integration.windows.live import at, crash
 
@@ -11,7 +12,6 @@ from tidelog.errors import TidelogError
 
 pytestmark = pytest.mark.integration
 
-N = "nextval('aside.ns')"
 MODES = pytest.mark.parametrize("mode", ["incremental", "blocking"])
 
 
@@ -137,8 +137,8 @@ def test_new_table_is_dumped_after_a_restart(make: Make) -> None:
     dumped.start()
     dumped.dumped("initial")
     dumped.stop()
-    dumped.sql.execute("CREATE TABLE late (id int PRIMARY KEY, n int NOT NULL)")
-    dumped.sql.execute("INSERT INTO late SELECT i, 1 FROM generate_series(1, 12) i")
+    dumped.sql.execute("CREATE TABLE late (id int PRIMARY KEY, n bigint NOT NULL)")
+    dumped.sql.execute("INSERT INTO late " + series(12))
     dumped.start()
     dumped.wait_for(lambda: dumped.completions("public.late"), "it is dumped")
     dumped.check("public.late")

@@ -6,16 +6,16 @@ import threading
 
 import pytest
 from tests.behaviours.dumps.dumped import Dumped, Make
+from tests.behaviours.dumps.sources import N, PostgresSource
 from tests.behaviours.dumps.test_changes_during_dumps import writers
-from tests.behaviours.dumps.ways import EVERY, READERS, TWO, ways
+from tests.behaviours.dumps.ways import EVERY, ONE, READERS, TWO, only, ways
 from tests.integration.windows.live import at, crash
 
 from tidelog.control.commands import StopSnapshot
-from tidelog.errors import GapError
+from tidelog.errors import GapError, SourceChangedError
 
 pytestmark = pytest.mark.integration
 
-N = "nextval('aside.ns')"
 SLOW = "delay_ms: 100"
 
 
@@ -132,32 +132,63 @@ def test_stop_then_another_dump_after_a_restart(make: Make) -> None:
     dumped.check()
 
 
+@ways(only("postgres", ONE))  # a slot
 def test_recreated_slot_is_noticed(make: Make) -> None:
     """It would silently skip what was written in between."""
     dumped = slow(make)
     dumped.dumped(dumped.dump())
     dumped.catch_up()
     dumped.stop()
-    dumped.one("SELECT pg_drop_replication_slot(%s)", dumped.slot)
-    dumped.do(f"UPDATE t SET n = {N} WHERE id = 3")
-    dumped.one("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')::text", dumped.slot)
+    dumped.on.lose_log(dumped.sql, [f"UPDATE t SET n = {N} WHERE id = 3"])
+    assert isinstance(dumped.on, PostgresSource)
+    slot = dumped.on.database
+    dumped.one("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')::text", slot)
     dumped.start(wait=False)
     failure = dumped.ended()
     assert isinstance(failure, GapError), failure
 
 
+@ways(only("mysql", ONE) + only("mariadb", ONE))
+def test_purged_log_is_noticed(make: Make) -> None:
+    dumped = slow(make)
+    dumped.dumped(dumped.dump())
+    dumped.catch_up()
+    dumped.stop()
+    dumped.on.lose_log(dumped.sql, [f"UPDATE t SET n = {N} WHERE id = 3"])
+    dumped.start(wait=False)
+    failure = dumped.ended()
+    assert isinstance(failure, GapError), failure
+
+
+@ways(only("mysql", ONE) + only("mariadb", ONE))
+def test_log_begun_anew_is_noticed(make: Make) -> None:
+    """RESET MASTER: positions of the new log mean other transactions."""
+    dumped = slow(make)
+    dumped.dumped(dumped.dump())
+    dumped.catch_up()
+    dumped.stop()
+    dumped.sql.execute("RESET MASTER")
+    dumped.do(f"UPDATE t SET n = {N} WHERE id <= 40")
+    dumped.start(wait=False)
+    failure = dumped.ended()
+    assert isinstance(failure, SourceChangedError | GapError), failure
+
+
 @ways(READERS)
-def test_lost_slot_with_when_needed_dumps_again(make: Make) -> None:
+def test_lost_log_with_when_needed_dumps_again(make: Make) -> None:
     dumped = make(snapshot="when_needed")
     dumped.table(rows=20)
     dumped.start()
     dumped.dumped("initial")
     dumped.catch_up()
     dumped.stop()
-    dumped.one("SELECT pg_drop_replication_slot(%s)", dumped.slot)
-    dumped.do("DELETE FROM t WHERE id = 4", f"UPDATE t SET n = {N} WHERE id = 5")
-    dumped.do(f"INSERT INTO t VALUES (40, {N})")
-    dumped.sql.execute("TRUNCATE aside.ledger")
+    changes = (
+        "DELETE FROM t WHERE id = 4",
+        f"UPDATE t SET n = {N} WHERE id = 5",
+        f"INSERT INTO t VALUES (40, {N})",
+    )
+    dumped.on.lose_log(dumped.sql, changes)
+    dumped.sql.execute("TRUNCATE TABLE aside.ledger")
     dumped.start()
     dumped.wait_for(lambda: len(dumped.completions()) == 2, "it is dumped again")
     dumped.check()

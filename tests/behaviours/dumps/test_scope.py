@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.behaviours.dumps.dumped import Dumped, Make, gate
+from tests.behaviours.dumps.sources import N, series
 from tests.behaviours.dumps.ways import READERS, TWO, ways
 
 from tidelog import runtime
@@ -17,7 +18,6 @@ from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration
 
-N = "nextval('aside.ns')"
 SIGNALS = "CREATE TABLE public.signals (id varchar(42) PRIMARY KEY, type varchar(32), data text)"
 
 
@@ -89,8 +89,9 @@ def test_names_that_must_be_quoted(make: Make) -> None:
     """Debezium: executeBlockingSnapshotWithEscapedCollectionName."""
     dumped = make()
     name = 'Odd.Na"me $1'
-    dumped.sql.execute('CREATE TABLE "Odd.Na""me $1" ("I d" int PRIMARY KEY, n int NOT NULL)')
-    dumped.sql.execute('INSERT INTO "Odd.Na""me $1" SELECT i, 1 FROM generate_series(1, 12) i')
+    table, column = dumped.on.quoted(name), dumped.on.quoted("I d")
+    dumped.sql.execute(f"CREATE TABLE {table} ({column} int PRIMARY KEY, n int NOT NULL)".encode())
+    dumped.sql.execute(f"INSERT INTO {table} {series(12)}".encode())
     dumped.start()
     for mode in ("incremental", "blocking"):
         dump = dumped.dump('public."Odd.Na""me $1"', matching="regex", mode=mode)
@@ -110,7 +111,7 @@ def test_conditions(make: Make) -> None:
     dumped = three(make)
     dumped.start()
     dump = dumped.dump(
-        "public.a1", "public.b1", conditions={"public.a1": "id > 3 AND n::text <> '(;'"}
+        "public.a1", "public.b1", conditions={"public.a1": "id > 3 AND concat(n) <> '(;'"}
     )
     dumped.dumped(dump)
     assert set(dumped.rows_of(dump, "public.a1")) == {("4",), ("5",), ("6",), ("7",)}
@@ -181,7 +182,7 @@ def test_table_that_capture_has_never_seen(make: Make) -> None:
     dumped = make()
     dumped.start()
     dumped.table("late", rows=12)
-    dumped.wait_for(lambda: "public.late" in dumped.published(), "it is published")
+    dumped.wait_for(lambda: dumped.is_captured("public.late"), "it is published")
     dump = dumped.dump("public.late")
     dumped.dumped(dump)
     assert len(dumped.rows_of(dump, "public.late")) == 12

@@ -29,6 +29,8 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableSchema
 from tidelog.sources.postgres.publication import Publications
+from tidelog.testing.oracle_images import is_row_image, parse_row_images
+from tidelog.testing.oracle_values import UNCHANGED as ABSENT
 
 Key = tuple[str | None, ...]
 Row = dict[str, str | None]
@@ -382,12 +384,7 @@ def _event(record: dict[str, Any], schema_of: Callable[[int], TableSchema]) -> E
     if kind is Kind.CONTROL:
         return Event(offset, "c", control=json.loads(payload))
     schema = schema_of(record["schema_id"])
-    images: dict[str, Row] = {}
-    at_byte = 5
-    while kind is not Kind.TRUNCATE and at_byte < len(payload):
-        tag = payload[at_byte : at_byte + 1].decode()
-        values, at_byte = tuple_values(payload, at_byte + 1)
-        images[tag] = dict(zip(schema.column_names, values, strict=True))
+    images = _images(payload, schema) if kind is not Kind.TRUNCATE else {}
     new, old = images.get("N"), images.get("K") or images.get("O")
     if new is not None and "O" in images:
         new = {c: images["O"][c] if value == UNCHANGED else value for c, value in new.items()}
@@ -408,6 +405,24 @@ def _event(record: dict[str, Any], schema_of: Callable[[int], TableSchema]) -> E
         new,
         key_of(old) if moved else None,
     )
+
+
+def _images(payload: bytes, schema: TableSchema) -> dict[str, Row]:
+    """Of a row: ``N`` the new one; of the old one ``K`` what is known of it, or ``O`` all of it."""
+    images: dict[str, Row] = {}
+    if is_row_image(payload):
+        old, new = parse_row_images(payload, schema.columns)
+        for tag, image in (("K", old), ("N", new)):
+            if image is not None:
+                cells = image.items()
+                images[tag] = {c: UNCHANGED if v == ABSENT else v for c, v in cells}
+        return images
+    at_byte = 5
+    while at_byte < len(payload):
+        tag = payload[at_byte : at_byte + 1].decode()
+        values, at_byte = tuple_values(payload, at_byte + 1)
+        images[tag] = dict(zip(schema.column_names, values, strict=True))
+    return images
 
 
 def check_no_time_travel(events: Sequence[Event]) -> None:

@@ -1,0 +1,99 @@
+"""``binlog_row_image`` MINIMAL and NOBLOB: records lack columns, and their keys are read again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.behaviours.dumps.dumped import Dumped, Make, gate
+from tests.behaviours.dumps.sources import N, Source, series
+from tests.behaviours.dumps.ways import BINLOG, Way, only, ways
+from tests.integration.windows.live import at, crash
+
+pytestmark = pytest.mark.integration
+EVERY_BINLOG = [*BINLOG, Way("table", 4, "mysql"), Way("gtid", 1, "mariadb")]
+
+
+@pytest.fixture(params=["MINIMAL", "NOBLOB"])
+def image(request: pytest.FixtureRequest, place: Source) -> Iterator[str]:
+    with place.connect() as sql:
+        sql.execute(f"SET GLOBAL binlog_row_image = {request.param}")
+    yield request.param
+    with place.connect() as sql:
+        sql.execute("SET GLOBAL binlog_row_image = FULL")
+
+
+def started(make: Make, rows: int = 12) -> Dumped:
+    dumped = make(chunk_rows=4)
+    dumped.table(
+        columns="id int PRIMARY KEY, n bigint NOT NULL, v varchar(20) DEFAULT 'none', large text",
+        rows=series(rows, "i, 1, concat('v', i), repeat(md5(i), 30)"),
+    )
+    dumped.start()
+    return dumped
+
+
+def complete(dumped: Dumped) -> None:
+    """What lacks columns has been read again."""
+    dumped.catch_up()
+
+    def is_whole() -> bool:
+        whole: dict[object, bool] = {}
+        for e in dumped.events("public.t"):
+            if e.row is not None:
+                known = whole.get(e.old_key or e.key, False)
+                whole[e.key] = not e.partial or (known and e.old_key is None)
+            elif e.op in ("D", "a"):
+                whole.pop(e.key, None)
+        return all(whole.values())
+
+    dumped.wait_for(is_whole, "every row is whole")
+
+
+@ways(EVERY_BINLOG)
+def test_changes_during_dumps(make: Make, image: str) -> None:
+    dumped = started(make)
+    with gate("chunk.after_read", hit=2) as held:
+        dump = dumped.dump()
+        assert held.reached.wait(10)
+        dumped.do(f"UPDATE t SET n = {N} WHERE id IN (2, 7, 11)")
+        dumped.do(f"UPDATE t SET n = {N}, id = 50 WHERE id = 8")
+        dumped.do(f"UPDATE t SET n = {N}, large = 'short' WHERE id = 9")
+        dumped.do(
+            f"INSERT INTO t (id, n) VALUES (60, {N})",
+            f"INSERT INTO t (id, n) VALUES (3, {N}) {dumped.on.upsert} n = {N}",
+        )
+        dumped.do("DELETE FROM t WHERE id = 12")
+        held.open()
+        dumped.dumped(dump)
+    complete(dumped)
+    dumped.check()
+    lacking = [e for e in dumped.events("public.t") if e.partial]
+    assert lacking, "the server leaves columns out"
+
+
+@ways(BINLOG)
+def test_changes_after_the_dump(make: Make, image: str) -> None:
+    """A moved key, and an insert that the log holds in part, are read again without any dump."""
+    dumped = started(make)
+    dumped.dumped(dumped.dump())
+    dumped.do(f"INSERT INTO t (id, n) VALUES (60, {N})")
+    dumped.do(f"UPDATE t SET n = {N}, id = 50 WHERE id = 8")
+    dumped.do(f"UPDATE t SET n = {N} WHERE id = 9")
+    complete(dumped)
+    dumped.check()
+
+
+@ways(only("mysql", BINLOG))
+def test_crash_before_the_keys_are_read_again(make: Make, image: str) -> None:
+    dumped = started(make)
+    with at("chunk.durable_before_progress", crash, hit=2):
+        dump = dumped.dump()
+        for low in (2, 6, 10):
+            dumped.do(f"UPDATE t SET n = {N} WHERE id = {low}")
+            dumped.do(f"UPDATE t SET n = {N}, id = {low + 100} WHERE id = {low + 1}")
+        dumped.crashes()
+    dumped.start()
+    dumped.dumped(dump)
+    complete(dumped)
+    dumped.check()

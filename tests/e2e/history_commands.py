@@ -54,6 +54,7 @@ class Commander:
         self._rng = random.Random(f"commands {spec.seed}")
         self._next_at = time.monotonic() + 0.3
         self._number = 0
+        self._all_cancelled = False
         self._resume_at: float | None = None
         self._paused: list[Standstill] = []
         self.asked: dict[str, Asked] = {}
@@ -152,6 +153,7 @@ class Commander:
         choice, tables = self._rng.random(), ()
         if choice < 0.15:
             dump_id = None
+            self._all_cancelled = True
         elif choice < 0.6:
             tables = (self._rng.choice(self._tables),)
         outcome = self._send(StopSnapshot(dump_id=dump_id, tables=tables), ACT_S)
@@ -176,6 +178,8 @@ class Commander:
         self._send(
             SetDumpOptions(chunk_rows=500, delay_ms=0, rows_per_second=0, parallelism=4), ACT_S
         )
+        if self._all_cancelled:
+            self.dump("all")  # or the run may show nothing
 
     # ------------------------------------------------------------ inside
 

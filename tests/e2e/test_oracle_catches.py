@@ -81,7 +81,9 @@ MYSQL_SPECS = {
         PLAIN, seconds=8.0, mix=Mix(prepared=True, bulk=False), faults=("kill",), fault_every_s=1.0
     ),
     "ordinals_after_filters": replace(UNWRITTEN, writers=6, mix=Mix(ddl=False)),
-    "unlogged_rows_ignored": replace(PLAIN, mix=Mix(("app.parts",), ddl=False)),
+    "unlogged_rows_ignored": replace(
+        PLAIN, seconds=6.0, commands=(), mix=Mix(("app.parts",), ddl=False)
+    ),
 }
 BROKEN = [
     *[("oracle16", mutation, spec) for mutation, spec in SPECS.items()],

@@ -60,11 +60,13 @@ class SignalSeen:
 class RowsUnlogged:
     """Rows of the table changed here and the log does not say which: it is dumped again.
 
-    ``reason`` is for the operator, without values. Comes before the records of its transaction.
+    ``reason`` is for the operator, without values. Comes before the records that follow the change
+    in the log; the dump begins once transaction ``xid``, or one behind it, is visible.
     """
 
     table: TableName
     reason: str
+    xid: int | None = None
 
 
 LogEvent = LogBatch | WatermarkSeen | SchemaSeen | SignalSeen | RowsUnlogged | IdleAt

@@ -60,8 +60,10 @@ class MySqlBench(Bench):
         self.dsn = server.create_database(DATABASE)
         self.config_file = directory / "tidelog.yaml"
         self.config_file.write_text(
-            f"source: {{kind: {server.flavour}, url: '{server.url}', tables: ['{DATABASE}.orders'],"
-            f" snapshot: no_data}}\nlog: {{path: {directory / 'log'}}}\n"
+            # Without TLS, as the floors' programs and the bench of PostgreSQL.
+            f"source: {{kind: {server.flavour}, url: '{server.url}?ssl-mode=disabled', "
+            f"tables: ['{DATABASE}.orders'], snapshot: no_data}}\n"
+            f"log: {{path: {directory / 'log'}}}\n"
             f"state: {{url: 'sqlite:///{directory}/state.db'}}\n"
         )
         for statement in (TABLE, *NUMBERS):

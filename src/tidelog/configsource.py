@@ -164,11 +164,13 @@ class MySqlSource(Section):
         default="tidelog",
         description="Database of the one-row table `watermark` that dumps write their marks to.",
     )
-    cascades: Literal["refuse", "accept"] = Field(
+    cascades: Literal["refuse", "dump", "accept"] = Field(
         default="refuse",
-        description="Foreign keys with `CASCADE`, `SET NULL` or `SET DEFAULT` on a captured table "
-        "change its rows, and the binlog holds nothing of it. `refuse`: capture does not start. "
-        "`accept`: it does; copies of these tables drift from the source until dumped again.",
+        description="Foreign keys with `CASCADE` or `SET NULL` on a captured table change its "
+        "rows, and the binlog holds nothing of it. `refuse`: capture does not start. `dump`: the "
+        "table is dumped again whenever rows of a table that it refers to, captured or not, are "
+        "deleted or their referenced columns change, also by way of other tables. `accept`: "
+        "copies drift from the source until dumped again.",
     )
 
     @field_validator("url")

@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from tidelog.capture.catalogue_watch import SHAPES_KEY, CatalogueWatch, changes_rows
 from tidelog.capture.dump_state import Mode, whole_table
 from tidelog.capture.dumps import DUMP_PREFIX, REREAD_KEY, DumpCoordinator
 from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.key_sets import PREFIX as KEY_SETS
 from tidelog.errors import SourceError, TidelogError
-from tidelog.model.records import ChunkMeta
+from tidelog.model.records import ChunkMeta, Snapshot
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Catalogue, ChunkReader, LogReader, RowsUnlogged, SchemaSeen, StateStore
 
@@ -72,6 +74,10 @@ class AtStart:
     start_id: str | None = None
     then_end: bool = False
     mode: Mode = "incremental"
+
+
+def _sees(snapshot: Snapshot, xid: int) -> bool:
+    return bool(snapshot.visible(np.array([xid], dtype=np.int64))[0])
 
 
 class CaptureSession:
@@ -176,23 +182,42 @@ class CaptureSession:
         with self._unlogged_lock:
             stored = self._state.get(UNLOGGED_KEY)
             waiting = {} if stored is None else dict(stored.value)
-            if str(seen.table) not in waiting:
-                waiting[str(seen.table)] = seen.reason
+            reason, xid = waiting.get(str(seen.table), (seen.reason, None))
+            told = [reason, max((x for x in (xid, seen.xid) if x is not None), default=None)]
+            if waiting.get(str(seen.table)) != told:
+                waiting[str(seen.table)] = told
                 self._state.put(UNLOGGED_KEY, waiting, None)
 
     def _dump_unlogged(self) -> None:
-        """Ask for the dumps that wait. A change that comes while one is asked for is of a
-        transaction whose end that dump waits for anyway: it begins at the log's end.
+        """Ask for the dumps that wait, once what changed the tables can be seen: a transaction is
+        in the log before it is visible, and nothing in the log would supersede what a chunk read
+        too early.
         """
         stored = self._state.get(UNLOGGED_KEY)
         if stored is None or not stored.value:
             return
+        xids = [xid for _, xid in stored.value.values() if xid is not None]
+        snapshot: Snapshot | None = None
+        if xids:
+            try:
+                snapshot = self._snapshot_reader.current_snapshot()
+            except PASSING as error:
+                logger.info("dumps of tables with rows unlogged wait: %s", error)
+                return
+        seen = stored.value
+        for name, (reason, xid) in seen.items():
+            if xid is None or (snapshot is not None and _sees(snapshot, xid)):
+                self._dump_again(TableName.parse(name), reason)
+                self._forget_unlogged(name, seen[name])
+
+    def _forget_unlogged(self, name: str, dumped: list[Any]) -> None:
+        """The dump is asked for; what changed the table since then waits for one more."""
         with self._unlogged_lock:
             stored = self._state.get(UNLOGGED_KEY)
             assert stored is not None
-            for name, reason in stored.value.items():
-                self._dump_again(TableName.parse(name), reason)
-            self._state.put(UNLOGGED_KEY, {}, None)
+            if stored.value[name] == dumped:
+                waiting = {n: told for n, told in stored.value.items() if n != name}
+                self._state.put(UNLOGGED_KEY, waiting, None)
 
     def _judge(self, seen: SchemaSeen) -> None:
         """Ask for a dump if the change calls for one.

@@ -62,6 +62,7 @@ class MySqlKind:
             keys=source.keys,
             expected=expected,
             seen=self._seen,
+            watch_cascades=source.cascades != "accept",
         )
 
     def parts(self, registry: SchemaRegistry) -> SourceParts:
@@ -90,7 +91,7 @@ class MySqlKind:
         catalogue = self.catalogue()
 
         def publish() -> list[TableName]:
-            """All tables are in the binlog; but what cascades do to them is not."""
+            """All tables are in the binlog; but what foreign keys do to them is not."""
             if source.cascades == "refuse":
                 refuse_cascades(self._url, catalogue.tables(source.tables))
             return []
@@ -152,6 +153,6 @@ def refuse_cascades(url: str, tables: Sequence[TableName]) -> None:
         named = ", ".join(f"{f.constraint} of {f.child} ({', '.join(f.rules)})" for f in found)
         raise PreflightError(
             f"foreign keys change rows of captured tables, and the binlog holds nothing of it: "
-            f"{named}. Make them RESTRICT, leave the tables out of source.tables, or set "
-            "source.cascades: accept and dump these tables again now and then"
+            f"{named}. Set source.cascades: dump, which dumps these tables again whenever that "
+            "may have happened; or make the keys RESTRICT, or leave the tables out of source.tables"
         )

@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from typing import NoReturn
 
 import numpy as np
@@ -70,6 +70,7 @@ from tidelog.wire.binlog_items import (
     RolledBackSeen,
     RotateSeen,
     RowOf,
+    RowsNoticed,
     TableMapSeen,
     TableMetadata,
     XaSeen,
@@ -93,6 +94,7 @@ __all__ = [
     "RolledBackSeen",
     "RotateSeen",
     "RowOf",
+    "RowsNoticed",
     "Scanned",
     "TableMapSeen",
     "TableMetadata",
@@ -107,6 +109,7 @@ Scanned = (
     LogBatch
     | TableMapSeen
     | RowOf
+    | RowsNoticed
     | QuerySeen
     | GtidsSeen
     | XaSeen
@@ -246,6 +249,13 @@ class BinlogScanner:
         """
         self._tables.bind(table_id, kernel.WATCHED if watch else schema_id)
 
+    def notice(self, table_id: int, *, deletes: bool, columns: Collection[int]) -> None:
+        """Tell (`RowsNoticed`) of deleted rows, and of updates that change one of ``columns``, by
+        index. To be called with `bind`; the rows may be dropped all the same. Costs no more than
+        the comparison of these columns, until something is noticed.
+        """
+        self._tables.notice(table_id, deletes=deletes, columns=columns)
+
     def forget_tables(self) -> None:
         """Ask anew (`TableMapSeen`) for every table, e.g. after DDL. Not while rows may follow a
         table map that was passed: between transactions, or at a `QuerySeen`.
@@ -334,6 +344,14 @@ class BinlogScanner:
                     self._gtid_number[:gtids].copy(),
                     self._gtid_source[:gtids].copy(),
                     self._sources,
+                )
+            for seen, what in self._tables.noticed():
+                yield RowsNoticed(
+                    seen.database,
+                    seen.table,
+                    bool(what & kernel.DELETED),
+                    bool(what & kernel.REKEYED),
+                    int(state[kernel.LAST_POSITION]),
                 )
             if stopped == kernel.WATCHED_ROW:
                 yield self._row_of(data, int(offsets[cursor]))

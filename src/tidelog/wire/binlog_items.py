@@ -65,6 +65,19 @@ class RowOf:
     commit_ts: int
 
 
+@dataclass(frozen=True, slots=True)
+class RowsNoticed:
+    """Rows of a noticed table were changed, as it was asked for, by transactions at or before
+    ``position``; the batch that follows may hold them.
+    """
+
+    database: str
+    table: str
+    deleted: bool
+    rekeyed: bool
+    position: int
+
+
 class Alter(Enum):
     """MariaDB's ALTER in two phases (``binlog_alter_two_phase``): which one a statement is."""
 

@@ -57,7 +57,12 @@ TAIL = 6  # bytes after the last step
 MAP_START = 7  # of the table map's body in ``maps``
 MAP_END = 8
 TOUCHED = 9  # GROUP_START of the last group with rows of it
-TABLE_SLOTS = 10
+NOTICE = 10  # what is to be noticed of it: DELETED, REKEYED
+NOTICED = 11  # out: what was
+TABLE_SLOTS = 12
+
+DELETED = 1  # rows were deleted
+REKEYED = 2  # an update changed columns that ``walks`` marks
 
 WATCHED = -1  # SCHEMA of a table whose rows stop the kernel
 
@@ -261,6 +266,56 @@ def _image_end(
     return at
 
 
+@njit(nogil=True)
+def _rekeyed(
+    data: UInt8s,
+    before: int,
+    before_bits: int,
+    before_present: int,
+    after: int,
+    after_bits: int,
+    after_present: int,
+    end: int,
+    table: Int64s,
+    walks: Int32s,
+) -> bool:
+    """Do two images of a row, which fit, differ in a column that ``walks`` marks?
+
+    A column that only the new image holds is one that changed (``binlog_row_image=MINIMAL``).
+    """
+    first = table[FIRST_COLUMN]
+    before_nulls = before
+    after_nulls = after
+    before += (before_present + 7) >> 3
+    after += (after_present + 7) >> 3
+    before_bit = 0
+    after_bit = 0
+    for column in range(table[COLUMNS]):
+        walk = first + column
+        marked = walks[walk, 2] != 0
+        in_before = data[before_bits + (column >> 3)] >> (column & 7) & 1
+        in_after = data[after_bits + (column >> 3)] >> (column & 7) & 1
+        before_end = before
+        after_end = after
+        if in_before:
+            if data[before_nulls + (before_bit >> 3)] >> (before_bit & 7) & 1 == 0:
+                before_end = _value_end(data, before, end, walks[walk, 0], walks[walk, 1])
+            before_bit += 1
+        if in_after:
+            if data[after_nulls + (after_bit >> 3)] >> (after_bit & 7) & 1 == 0:
+                after_end = _value_end(data, after, end, walks[walk, 0], walks[walk, 1])
+            after_bit += 1
+        if marked and in_after:
+            if not in_before or before_end - before != after_end - after:
+                return True
+            for i in range(after_end - after):
+                if data[before + i] != data[after + i]:
+                    return True
+        before = before_end
+        after = after_end
+    return False
+
+
 @njit(inline="always")
 def _present(data: UInt8s, at: int, columns: int) -> int:
     """How many of the ``columns`` bits from ``at`` on are set."""
@@ -329,8 +384,8 @@ def scan(
         ids: sorted table ids.
         numbers: which row of ``tables`` each has.
         tables: int64[k, TABLE_SLOTS].
-        walks: int32[..., 2], for each column the bytes of its length prefix (0: none) and the
-            length of values without one.
+        walks: int32[..., 3], for each column the bytes of its length prefix (0: none), the length
+            of values without one, and 1 if an update of it is to be noticed.
         steps: int32[..., 2], for a row without NULLs: bytes to pass, then the length prefix of a
             column of variable length.
         maps: the tables' maps, back to back.
@@ -506,7 +561,7 @@ def scan(
                         at = _image_end(
                             data, at, body_end, first_bits, first_present, table, walks, steps
                         )
-                        middle = at
+                        middle = after_at = at
                         if updates and at <= body_end:
                             if partial:
                                 if at + 1 > body_end or data[at] > 250:
@@ -516,6 +571,7 @@ def scan(
                                 at += 1
                                 if options & 1:
                                     at += (table[JSON_COLUMNS] + 7) >> 3
+                            after_at = at
                             at = _image_end(
                                 data,
                                 at,
@@ -565,6 +621,26 @@ def scan(
                                 commit_ts[record] = group_ts
                                 record += 1
                                 payload_offsets[record] = used
+                            if table[NOTICE] & ~table[NOTICED]:
+                                if row_kind == _D:
+                                    table[NOTICED] |= table[NOTICE] & DELETED
+                                elif (
+                                    updates
+                                    and table[NOTICE] & REKEYED
+                                    and _rekeyed(
+                                        data,
+                                        row,
+                                        first_bits,
+                                        first_present,
+                                        after_at,
+                                        second_bits,
+                                        second_present,
+                                        at,
+                                        table,
+                                        walks,
+                                    )
+                                ):
+                                    table[NOTICED] |= REKEYED
                             last_position = record_position
                             last_ordinal = next_ordinal
                             if schema == WATCHED:

@@ -6,6 +6,8 @@ there; MariaDB's compressed columns: its ``field.h``.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+
 import numpy as np
 
 from tidelog.model.records import Int32s, Int64s, UInt8s
@@ -202,10 +204,11 @@ class ScannedTables:
         self.ids: Int64s = np.empty(0, dtype=np.int64)
         self.numbers: Int64s = np.empty(0, dtype=np.int64)
         self.tables: Int64s = np.zeros((16, kernel.TABLE_SLOTS), dtype=np.int64)
-        self.walks: Int32s = np.zeros((256, 2), dtype=np.int32)
+        self.walks: Int32s = np.zeros((256, 3), dtype=np.int32)
         self.steps: Int32s = np.zeros((256, 2), dtype=np.int32)
         self.maps: UInt8s = np.zeros(4096, dtype=np.uint8)
         self._used = [0, 0, 0, 0]
+        self._notices = False
         self._seen: dict[int, tuple[int, TableMapSeen]] = {}
 
     def knows(self, seen: TableMapSeen, body: bytes) -> bool:
@@ -239,14 +242,16 @@ class ScannedTables:
         self.steps = _room(self.steps, self._used[2] + len(steps))
         first_walk, first_step = self._used[1], self._used[2]
         if walks:
-            self.walks[first_walk : first_walk + len(walks)] = walks
+            self.walks[first_walk : first_walk + len(walks), :2] = walks
+            self.walks[first_walk : first_walk + len(walks), 2] = 0
         if steps:
             self.steps[first_step : first_step + len(steps)] = steps
         start, end = self._append_map(body)
         self._used[:3] = number + 1, first_walk + len(walks), first_step + len(steps)
         json_columns = seen.types.count(_JSON)
         self.tables[number] = (
-            0, len(walks), json_columns, first_walk, first_step, len(steps), passed, start, end, -1
+            0, len(walks), json_columns, first_walk, first_step, len(steps), passed, start, end,
+            -1, 0, 0,
         )  # fmt: skip
         self._seen[seen.table_id] = number, seen
         at = int(np.searchsorted(self.ids, seen.table_id))
@@ -256,6 +261,25 @@ class ScannedTables:
     def bind(self, table_id: int, schema_id: int) -> None:
         """KeyError: no such table was seen."""
         self.tables[self._seen[table_id][0], kernel.SCHEMA] = schema_id
+
+    def notice(self, table_id: int, *, deletes: bool, columns: Collection[int]) -> None:
+        """Notice deletes, and updates of these columns, by index. KeyError as `bind`."""
+        row = self.tables[self._seen[table_id][0]]
+        row[kernel.NOTICE] = deletes * kernel.DELETED | bool(columns) * kernel.REKEYED
+        first = int(row[kernel.FIRST_COLUMN])
+        for column in range(int(row[kernel.COLUMNS])):
+            self.walks[first + column, 2] = column in columns
+        self._notices = True
+
+    def noticed(self) -> Iterator[tuple[TableMapSeen, int]]:
+        """The tables of which something was noticed since the last call, and what."""
+        if not self._notices or not self.tables[:, kernel.NOTICED].any():
+            return
+        for number, seen in list(self._seen.values()):
+            what = int(self.tables[number, kernel.NOTICED])
+            self.tables[number, kernel.NOTICED] = 0
+            if what:
+                yield seen, what
 
     def touched(self, group_start: int) -> tuple[tuple[str, str], ...]:
         """The (database, table)s with rows of ours in the group."""

@@ -24,6 +24,7 @@ from tidelog.ports import (
     StateStore,
 )
 from tidelog.sources.mysql import ddl
+from tidelog.sources.mysql.cascade_watch import CascadeWatch
 from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.failures import translated
 from tidelog.sources.mysql.gtids import SeenGtids
@@ -58,6 +59,7 @@ from tidelog.wire.binlog_items import (
     QuerySeen,
     RolledBackSeen,
     RowOf,
+    RowsNoticed,
     TableMapSeen,
     XaSeen,
     XaState,
@@ -85,6 +87,7 @@ class MySqlLogReader:
         name: tells captures of one source apart, e.g. the event log's path.
         state: keeps what is known of schemas (`SchemaPins`); None: memory.
         seen: told which GTIDs stand where.
+        watch_cascades: tell of tables whose rows foreign keys change without a trace in the log.
         buffer_bytes: how much one `poll` takes at most (a larger single event apart).
     """
 
@@ -103,6 +106,7 @@ class MySqlLogReader:
         name: str = "",
         state: StateStore | None = None,
         seen: SeenGtids | None = None,
+        watch_cascades: bool = True,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
     ) -> None:
         self._url = parse_url(url)
@@ -121,6 +125,9 @@ class MySqlLogReader:
         self._flavor = kind or Flavor.MYSQL
         self._scanner: BinlogScanner | None = None
         self._schemas: LogSchemas | None = None
+        self._cascades: CascadeWatch | None = None
+        if watch_cascades:
+            self._cascades = CascadeWatch(self._connected, self._captures)
         self._files: LogFiles | None = None
         self._prepared = PreparedGroups()
         self._current: dict[TableName, TableSchema] = {}
@@ -189,6 +196,8 @@ class MySqlLogReader:
         self._prepared.clear()
         self._own.clear()
         self._current.clear()
+        if self._cascades is not None:
+            self._cascades.read()
         if resume is None:
             self._schemas.note_all(self._captures, begin.acknowledge)
         self._seen.start(at, settled=settled and resume is None)
@@ -304,6 +313,9 @@ class MySqlLogReader:
                 yield from self._statement(scanner, item)
             elif isinstance(item, XaSeen):
                 yield from self._xa(scanner, item)
+            elif isinstance(item, RowsNoticed):
+                assert self._cascades is not None
+                yield from self._cascades.rows(item)
             elif isinstance(item, RolledBackSeen):
                 yield from self._rolled_back(item)
             elif isinstance(item, FormatSeen) and item.server_start:
@@ -321,10 +333,14 @@ class MySqlLogReader:
         assert self._schemas is not None
         if not self._captures(table) or self._schemas.is_sequence(seen):
             scanner.bind(seen.table_id, 0)
+            if self._cascades is not None:
+                self._cascades.bind(scanner, seen, None)
             return
         schema = self._schema_at(seen)
         previous = self._current.get(table)
         scanner.bind(seen.table_id, schema.schema_id)
+        if self._cascades is not None:
+            self._cascades.bind(scanner, seen, schema)
         if previous is None or previous.schema_id != schema.schema_id:
             self._current[table] = schema
             yield SchemaSeen(schema, previous or self._before(schema))
@@ -348,6 +364,8 @@ class MySqlLogReader:
         self._schemas.changed(statement, seen.end)
         if seen.changes_rows and not seen.durable:
             self._refuse_statement(seen, statement)
+        if self._cascades is not None:
+            yield from self._cascades.statement(scanner, statement, seen)
         if statement.database is not None:
             self._dropped_databases.add(statement.database)
         for effect in statement.effects:
@@ -364,7 +382,7 @@ class MySqlLogReader:
                 continue
             reason = self._unlogged(effect)
             if reason is not None and not seen.durable:
-                yield RowsUnlogged(table, reason)
+                yield RowsUnlogged(table, reason, seen.position)
 
     def _unlogged(self, effect: ddl.TableEffect) -> str | None:
         """Why the table's rows may have changed without row events."""
@@ -404,7 +422,9 @@ class MySqlLogReader:
             table = TableName(database, name)
             if self._captures(table):
                 yield RowsUnlogged(
-                    table, "a transaction was rolled back that the log holds rows of"
+                    table,
+                    "a transaction was rolled back that the log holds rows of",
+                    seen.position,
                 )
 
     def _captures(self, table: TableName) -> bool:
@@ -458,7 +478,7 @@ class MySqlLogReader:
 
     def _xa_rows(self, again: BinlogScanner, items: Iterator[Scanned]) -> Iterator[LogEvent]:
         for item in items:
-            if isinstance(item, LogBatch | TableMapSeen | RowOf):
+            if isinstance(item, LogBatch | TableMapSeen | RowOf | RowsNoticed):
                 yield from self._events(again, iter([item]))
 
     # ------------------------------------------------------------------ connections

@@ -53,7 +53,7 @@ class Examined:
     strategy: Literal["table", "gtid"]
     signal_table: str | None
     keys: Mapping[str, Sequence[str]]
-    cascades: Literal["refuse", "accept"]
+    cascades: Literal["refuse", "dump", "accept"]
     snapshot_mode: Literal["incremental", "blocking"]
 
     @property
@@ -77,7 +77,7 @@ class MySqlPreflight:
         strategy: ``source.watermarks``.
         signal_table: ``database.table``.
         keys: surrogate keys by table pattern.
-        cascades: ``accept`` makes foreign keys that cascade a warning.
+        cascades: ``dump`` or ``accept`` makes foreign keys that cascade no error.
         snapshot_mode: of the dump at start.
     """
 
@@ -92,7 +92,7 @@ class MySqlPreflight:
         strategy: Literal["table", "gtid"] = "table",
         signal_table: str | None = None,
         keys: Mapping[str, Sequence[str]] | None = None,
-        cascades: Literal["refuse", "accept"] = "refuse",
+        cascades: Literal["refuse", "dump", "accept"] = "refuse",
         snapshot_mode: Literal["incremental", "blocking"] = "incremental",
     ) -> None:
         self._url = url

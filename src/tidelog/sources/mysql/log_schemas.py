@@ -13,7 +13,7 @@ And it must fit the table map. All else is an error that names table, position a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidelog.errors import ConfigError, SourceError
@@ -31,10 +31,14 @@ from tidelog.wire import binlog_types as types
 from tidelog.wire.binlog_items import TableMapSeen
 from tidelog.wire.binlog_position import text
 
-FIX = (
-    "run `tidelog schema` to say which columns the table had there, set "
-    "binlog_row_metadata=FULL for what follows, or leave the table out of source.tables"
-)
+
+def fix(table: TableName, where: str) -> str:
+    """The way on, where it can't be known which columns a table had."""
+    return (
+        f"say which columns it had there: `tidelog schema CONFIG --table '{table}' --at {where} "
+        "--columns FILE` (docs/how-to/schema-unknown.md); or leave it out of source.tables. Set "
+        "binlog_row_metadata=FULL for what follows"
+    )
 
 
 # Of how many tables the schemas are noted at a new log's beginning.
@@ -72,12 +76,14 @@ class DdlAhead:
 
 @dataclass(frozen=True, slots=True)
 class ColumnFact:
-    """A column as told by hand: as in ``information_schema.columns``. ``collation``: its name."""
+    """A column as told by hand: as in ``information_schema.columns``. ``collation``: its name, or
+    its id in the server's list.
+    """
 
     name: str
     column_type: str
     nullable: bool = True
-    collation: str | None = None
+    collation: str | int | None = None
 
 
 class LogSchemas:
@@ -205,18 +211,18 @@ class LogSchemas:
                 f"{table} {state} after {where} of the binlog, which holds rows of it as it was "
                 "before, and the binlog does not tell its column names"
                 + (f"; the version noted for that place does not fit{unlike}" if unlike else "")
-                + f": {FIX}"
+                + f": {fix(table, where)}"
             )
         if found is None:
             raise SourceError(
                 f"{table} has rows at {where} of the binlog, but information_schema does not show "
-                f"it: GRANT SELECT on it to the capture's user, or {FIX}"
+                f"it: GRANT SELECT on it to the capture's user, or {fix(table, where)}"
             )
         reason = misfit(found.schema, seen)
         if reason is not None:
             raise SourceError(
                 f"{table} at {where} of the binlog does not look like information_schema says, "
-                f"though no DDL stands between ({reason}): {FIX}"
+                f"though no DDL stands between ({reason}): {fix(table, where)}"
             )
         return found.schema
 
@@ -227,8 +233,9 @@ def fix_version(
     pins: SchemaPins,
     table: TableName,
     position: int,
-    columns: list[ColumnFact],
-    key: list[str],
+    columns: Sequence[ColumnFact],
+    key: Sequence[str],
+    keys: Mapping[str, Sequence[str]] | None = None,
 ) -> TableSchema:
     """Say by hand which columns a table had from ``position`` on (`tidelog schema`).
 
@@ -240,17 +247,18 @@ def fix_version(
         position: where the records begin that have these columns, as the error named it.
         columns: all of them, in order.
         key: the primary key's columns, in key order.
+        keys: surrogate keys by table pattern.
 
     Returns the stored version; the log's reader checks it against the table map.
     Raises ConfigError for a type or key that is not understood.
     """
-    finder = SchemaFinder()
+    finder = SchemaFinder(keys)
     built: list[Column] = []
     for fact in columns:
         data_type = fact.column_type.split("(")[0].split()[0].lower()
-        collation = (
-            None if fact.collation is None else finder.collation_id(connection, fact.collation)
-        )
+        collation = fact.collation
+        if isinstance(collation, str):
+            collation = finder.collation_id(connection, collation)
         try:
             column = types.binlog_column(
                 fact.name,

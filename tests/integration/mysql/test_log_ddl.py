@@ -112,7 +112,7 @@ def test_a_version_fixed_by_hand_is_the_way_on(
     capture.catch_up()
     begin = capture.resumes[-1]
     run(sql, "INSERT INTO t VALUES (1, 'x')", "DROP TABLE t")
-    with pytest.raises(SourceError, match=r"\.t is gone after .*`tidelog schema`"):
+    with pytest.raises(SourceError, match=r"\.t is gone after .*`tidelog schema CONFIG"):
         capture.catch_up()
     capture.reader.close()
     with connect(mysql_family.url, purpose="test") as connection:

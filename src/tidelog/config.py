@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from tidelog.configfile import MarkedData, read_yaml
+from tidelog.configoutputs import OUTPUTS, AnyOutput, DeadLetter, DeltaOutput, Step
 from tidelog.configsource import SOURCES, MySqlSource, PostgresSource
 from tidelog.configtypes import (
     Bytes,
@@ -32,7 +33,6 @@ from tidelog.configtypes import (
     Location,
     Milliseconds,
     Section,
-    TablePattern,
     base_directory,
 )
 from tidelog.errors import ConfigError
@@ -260,25 +260,6 @@ class Pipeline(Section):
     )
 
 
-class DeltaOutput(Section):
-    """Delta tables, one for each source table, kept equal to it by MERGE."""
-
-    kind: Literal["delta"] = Field(description="The kind of output.")
-    name: str = Field(
-        default="delta",
-        pattern=r"^[A-Za-z0-9_-]{1,64}$",
-        description="Names the output in its checkpoint and in the Delta transaction log: keep it "
-        "for as long as the output's tables live.",
-    )
-    path: Location = Field(
-        description="Directory or URL; the table `public.orders` goes to `<path>/public/orders`.",
-        examples=["./data/lake"],
-    )
-    tables: list[TablePattern] = Field(
-        default=["*.*"], min_length=1, description="Which of the captured tables to write."
-    )
-
-
 Source = Annotated[PostgresSource | MySqlSource, Field(discriminator="kind")]
 
 # Validated like a section of the file, so that default paths are resolved too.
@@ -295,7 +276,7 @@ class Config(Section):
     dump: Dump = Field(default=_EMPTY)
     control: Control = Field(default=_EMPTY)
     pipeline: Pipeline = Field(default=_EMPTY)
-    outputs: list[DeltaOutput] = Field(
+    outputs: list[AnyOutput] = Field(
         default=[], description="Destinations of the pipeline; none: capture alone."
     )
 
@@ -373,9 +354,9 @@ def _explain(details: ErrorDetails, marked: MarkedData) -> str:
     if details["type"] == "extra_forbidden":
         return f"{name}: unknown key{_did_you_mean(details['loc'])}"
     if details["type"] == "union_tag_invalid":
-        return f"{name}: expected {_kinds()}, not {context['tag']!r}"
+        return f"{name}: expected {_kinds(location)}, not {context['tag']!r}"
     if details["type"] == "union_tag_not_found":
-        return f"{name}.kind: is missing; expected {_kinds()}"
+        return f"{name}.kind: is missing; expected {_kinds(location)}"
     if details["type"] == "value_error":
         explanation = str(context["error"])
     elif details["type"] in _EXPLANATIONS:
@@ -390,17 +371,20 @@ def _explain(details: ErrorDetails, marked: MarkedData) -> str:
 
 
 def _place(details: ErrorDetails) -> tuple[str | int, ...]:
-    """Where in the file: pydantic puts a source's kind behind ``source``."""
+    """Where in the file: pydantic puts a kind behind ``source`` and ``outputs[n]``."""
     location = details["loc"]
     if details["type"] == "union_tag_invalid":
         return (*location, "kind")
     if len(location) > 1 and location[0] == "source" and location[1] in SOURCES:
         return ("source", *location[2:])
+    if len(location) > 2 and location[0] == "outputs" and location[2] in OUTPUTS:
+        location = (*location[:2], *location[3:])
     return location
 
 
-def _kinds() -> str:
-    *first, last = (repr(kind) for kind in SOURCES)
+def _kinds(location: tuple[str | int, ...]) -> str:
+    known = OUTPUTS if location[0] == "outputs" else SOURCES
+    *first, last = (repr(kind) for kind in known)
     return f"{', '.join(first)} or {last}"
 
 
@@ -414,17 +398,22 @@ def _dotted(location: tuple[str | int, ...]) -> str:
 def _did_you_mean(location: tuple[str | int, ...]) -> str:
     """``location`` as pydantic gives it, with the source's kind."""
     section, unknown = _section_at(location[:-1]), str(location[-1])
-    if section in SOURCES.values():
-        for kind, model in SOURCES.items():
-            if unknown in model.model_fields:
+    kinds: Mapping[str, type[Section]] = OUTPUTS if section in OUTPUTS.values() else SOURCES
+    if section in kinds.values():
+        for kind, model in kinds.items():
+            if unknown in _options(model):
                 return f"; {unknown!r} is an option of kind {kind!r}"
-    near = difflib.get_close_matches(unknown, section.model_fields, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(unknown, _options(section), n=1, cutoff=0.6)
     if near:
         return f"; did you mean {near[0]!r}?"
     for other, model in SECTIONS.items():
         if unknown in model.model_fields and model is not section:
             return f"; {unknown!r} belongs under {other!r}"
-    return f"; known are {', '.join(section.model_fields)}"
+    return f"; known are {', '.join(_options(section))}"
+
+
+def _options(model: type[Section]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 SECTIONS: dict[str, type[Section]] = {
@@ -444,4 +433,9 @@ def _section_at(location: tuple[str | int, ...]) -> type[Section]:
         return Config
     if location[0] == "source" and len(location) > 1:
         return SOURCES[str(location[1])]
+    if location[0] == "outputs" and len(location) > 2:
+        found: Any = OUTPUTS[str(location[2])]
+        if len(location) > 3:  # a section inside an output
+            found = {"steps": Step, "dead_letter": DeadLetter}.get(str(location[3]), found)
+        return found  # type: ignore[no-any-return]
     return SECTIONS[str(location[0])]

@@ -29,6 +29,7 @@
      │    └── StateConflictError  compare-and-set lost                              retry
      ├── DecodeError           a payload that is not what its schema says           stop, exit 1
      └── OutputError           a destination refused                                retry
+          └── OutputRefusedError  trying again can't help                            stop, exit 1
 
 Messages say what happened, where (source, table, position; never cell values) and what to do.
 """
@@ -184,3 +185,9 @@ class OutputError(TidelogError):
     """A destination refused a write."""
 
     policy = Policy.RETRY
+
+
+class OutputRefusedError(OutputError):
+    """A destination will not take a record or a table however often it is tried."""
+
+    policy = Policy.STOP

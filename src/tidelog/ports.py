@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import pyarrow as pa
 
 from tidelog.model.records import Int32s, KeyEntries, LogBatch, Resume, Snapshot
 from tidelog.model.schema import TableName, TableSchema
@@ -427,3 +429,99 @@ class Output(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+# ---------------------------------------------------------------- outputs: what executors do
+
+
+@dataclass(frozen=True)
+class TargetTable:
+    """A table as an output sees it, after the output's transforms. Picklable.
+
+    ``name`` is the destination's name (routed; by default that of ``source``), ``columns`` the
+    delivered columns with their Arrow types, ``key`` those of them that rows are known by (renamed
+    as configured). ``schema`` is the source's version of the table, ``origin`` the source itself.
+    """
+
+    source: TableName
+    name: str
+    schema: TableSchema
+    columns: pa.Schema
+    key: tuple[str, ...]
+    origin: SourceId
+
+
+@dataclass(frozen=True)
+class WriteTask:
+    """What one executor task brings over: a part of ``[start, end)``; number ``number`` of those
+    that write it at once.
+
+    ``gone_below``: by source table (its text), rows that the destination holds of it with a lower
+    version are gone from the source (a truncate; a full dump that is complete). Only with *keyed*
+    delivery, and alike in all tasks; outputs that do it on the driver leave it alone.
+    """
+
+    output: str
+    generation: str
+    start: int
+    end: int
+    number: int
+    gone_below: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A record that the destination will never take. ``reason`` holds no cell values."""
+
+    table: str
+    version: int
+    reason: str
+
+
+class TaskWriter(Protocol):
+    """Writes one task's rows; runs on executors. Built on the driver and pickled to each task, so
+    connections are made in `open`. Derive from `tidelog.outputs.Writer`, which leaves `write` alone
+    to be implemented.
+
+    *A task may run twice, also at the same time (a retry, a speculative duplicate), and a batch may
+    come again*: what is written must be idempotent by key and version, and an older version must
+    never replace a newer one, nor follow its delete.
+
+    An OutputError (or any other exception) fails the task: the whole batch is tried again, with
+    back-off. Records that can never be written are returned as `Rejection`.
+    """
+
+    def open(self, task: WriteTask) -> None:
+        """Connect."""
+        ...
+
+    def write(self, table: TargetTable, rows: pa.RecordBatch) -> Iterable[Rejection] | None:
+        """Write (or begin to) some rows of a table, of the shape that the delivery says."""
+        ...
+
+    def commit(self) -> Iterable[Rejection] | None:
+        """All that was written must be durable upon return."""
+        ...
+
+    def close(self) -> None:
+        """Always called, also after an error; then `commit` was not."""
+        ...
+
+
+class Formatter(Protocol):
+    """Turns change events into messages, column-wise. Picklable; runs on executors."""
+
+    def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
+        """``events`` (shape `tidelog.pipeline.shapes.events`) as messages, in their order:
+        ``key`` and ``value`` binary (null: none), ``headers`` map<string, string> (null: none),
+        ``topic`` string, ``version`` int64. An event may become several messages, or none.
+        """
+        ...
+
+
+class DeadLetters(Protocol):
+    """Keeps what destinations reject. Picklable; used by executors."""
+
+    def put(self, task: WriteTask, letters: Sequence[Rejection]) -> None:
+        """Durable upon return. The same task may come again with the same letters."""
+        ...

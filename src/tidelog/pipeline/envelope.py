@@ -22,6 +22,7 @@ from tidelog.model.records import Bools, Kind
 from tidelog.model.schema import TableSchema
 from tidelog.pipeline.options import SourceOptions
 from tidelog.pipeline.shaping import key_struct, timestamps
+from tidelog.ports import SourceId
 from tidelog.wire.decode import decode
 from tidelog.wire.source_blocks import source_block
 
@@ -64,16 +65,16 @@ def _of_table(
     missing = None if decoded.missing is None else decoded.missing[:, : len(names)]
     after = json_rows(decoded.after, names, missing)
     before = json_rows(decoded.before, names, None) if options.before else pa.nulls(n, pa.string())
-    value = _joined(
+    value = joined(
         '{"before":',
         before,
         ',"after":',
         after,
-        *_source(records, decoded.commit_ts, log, written),
+        *source_json(records, decoded.commit_ts, log.source, written),
         ',"op":"',
         decoded.op,
         '","ts_ms":',
-        _milliseconds(decoded.commit_ts),
+        milliseconds(decoded.commit_ts),
         "}",
     )
     key = pa.nulls(n, pa.string())
@@ -110,7 +111,7 @@ def json_rows(
         if missing is not None and missing[:, number].any():
             text = pc.if_else(pa.array(missing[:, number]), f'"{UNAVAILABLE}"', text)
         pieces.append(text)
-    joined = _joined(*pieces, "}") if names else pa.repeat(pa.scalar("{}"), n)
+    joined = joined(*pieces, "}") if names else pa.repeat(pa.scalar("{}"), n)
     if rows.null_count:
         joined = pc.if_else(rows.is_valid(), joined, pa.scalar(None, pa.string()))
     return joined
@@ -169,13 +170,14 @@ def _quoted(texts: pa.StringArray) -> pa.StringArray:
     return _joined_or_null('"', escaped, '"')
 
 
-def _source(
-    records: pa.RecordBatch, commit_ts: pa.Array, log: EventLog, schema: TableSchema
+def source_json(
+    records: pa.RecordBatch, commit_ts: pa.Array, origin: SourceId, schema: TableSchema
 ) -> list[str | pa.Array]:
+    """The member ``source`` with the comma before it, as pieces for `joined`."""
     kinds = records.column("kind").to_numpy()
     dumped = (kinds == Kind.DUMP_ROW) | (kinds == Kind.ABSENT)
     snapshot = pa.array(["false", "incremental"]).take(pa.array(dumped.astype(np.int8)))
-    block = source_block(log.source, schema.table, records)
+    block = source_block(origin, schema.table, records)
     fixed = {
         "version": _version(),
         "connector": block.connector,
@@ -185,7 +187,7 @@ def _source(
     pieces: list[str | pa.Array] = [
         ',"source":' + json.dumps(fixed, ensure_ascii=False, separators=(",", ":"))[:-1],
         ',"ts_ms":',
-        _milliseconds(commit_ts),
+        milliseconds(commit_ts),
         ',"snapshot":"',
         snapshot,
         '"',
@@ -195,11 +197,13 @@ def _source(
     return [*pieces, "}"]
 
 
-def _milliseconds(microseconds: pa.Array) -> pa.Array:
+def milliseconds(microseconds: pa.Array) -> pa.Array:
+    """int64 microseconds as texts of milliseconds."""
     return pc.divide(microseconds, 1000).cast(pa.string())
 
 
-def _joined(*pieces: str | pa.Array) -> pa.StringArray:
+def joined(*pieces: str | pa.Array) -> pa.StringArray:
+    """The pieces one after the other, row by row; a null is written ``null``."""
     return pc.binary_join_element_wise(
         *pieces, "", null_handling="replace", null_replacement="null"
     )

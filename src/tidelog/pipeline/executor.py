@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +14,7 @@ from tidelog.model.records import Kind
 from tidelog.model.schema import TableSchema
 from tidelog.pipeline import envelope, planning, shaping
 from tidelog.pipeline.combining import combine, sliced
+from tidelog.pipeline.events import events_batch
 from tidelog.pipeline.reading import Reading
 from tidelog.wire.fold import fold
 
@@ -37,6 +38,21 @@ def batches(
         yield from found
     elif reading.target is not None:
         yield from sliced(combine(list(found), reading.target))
+
+
+def events_in_order(
+    log: EventLog, refs: Sequence[SegmentRef], readings: Mapping[str, Reading]
+) -> Iterator[tuple[TableSchema, pa.RecordBatch]]:
+    """The events of several tables in log order, in runs of one schema version.
+
+    ``readings``: by table, its plan (shape ``events``).
+    """
+    schemas = planning.schemas_of(log, [*readings]) or {}
+    for block in _blocks(_records(log, refs, schemas, False), _BLOCK_BYTES):
+        for run in _schema_runs(block):
+            written = log.schemas.get(run.column("schema_id")[0].as_py())
+            for batch in _decoded(readings[str(written.table)], log, iter([run])):
+                yield written, batch
 
 
 def _decoded(
@@ -75,6 +91,8 @@ def _shaped(reading: Reading, log: EventLog, block: pa.RecordBatch) -> Iterator[
                     reading.options.before,
                     reading.arrow_schema,
                 )
+            elif shape == "events":
+                yield events_batch(run, written, reading.target, reading.arrow_schema)
             else:
                 yield shaping.changes_batch(
                     fold(run, written, reading.target), reading.arrow_schema

@@ -12,7 +12,8 @@ from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.schema import TableName
 
 SHAPES = ("typed", "envelope", "raw", "segments")
-_CHANGES = "changes"  # internal: what outputs merge, see tidelog.pipeline.shapes.changes
+# Internal: what outputs merge and format, see tidelog.pipeline.shapes.
+_CHANGES, _EVENTS = "changes", "events"
 
 # Spark hands options over with lower-case keys; these are the spellings we document.
 _NAMES = {
@@ -85,9 +86,9 @@ class SourceOptions:
             )
         table = _table(options["table"]) if options.get("table") else None
         shape = options.get("shape", "typed" if table else "envelope").lower()
-        if shape not in (*SHAPES, _CHANGES):
+        if shape not in (*SHAPES, _CHANGES, _EVENTS):
             raise ConfigError(f"tidelog source: shape {shape!r} is not one of {', '.join(SHAPES)}")
-        if shape in ("typed", _CHANGES) and table is None:
+        if shape in ("typed", _CHANGES, _EVENTS) and table is None:
             raise ConfigError(f"tidelog source: shape {shape!r} needs the option 'table'")
         columns = _names(options["columns"]) if options.get("columns") else None
         if columns and shape not in ("typed", "envelope"):

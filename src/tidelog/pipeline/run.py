@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -215,7 +215,7 @@ class _Loop:
             )
 
 
-def output_batch(log: EventLog, rows: Sequence[Row]) -> OutputBatch:
+def output_batch(log: EventLog, rows: Sequence[Row | Mapping[str, Any]]) -> OutputBatch:
     """Rows of the shape ``segments`` as what outputs take."""
     totals: dict[TableName, list[Any]] = {}
     completed = []

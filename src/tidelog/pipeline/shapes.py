@@ -16,6 +16,8 @@ SCHEMA_ID = "tidelog.schema_id"  # metadata of the typed shape's `after`: the ve
 
 # Columns of the internal shape `changes` that are not the table's.
 CHANGE_OP, CHANGE_VERSION, CHANGE_MISSING = "_tidelog_op", "_tidelog_version", "_tidelog_missing"
+# Those of the internal shape `events` beside them.
+EVENT_BEFORE, EVENT_SOURCE = "_tidelog_before", "_tidelog_source"
 
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _SPARK_TYPES: dict[str, spark.DataType] = {
@@ -84,6 +86,19 @@ SEGMENTS = spark.StructType(
 )
 
 
+# Where an event comes from, named as in the log's records; `commit_ts` in microseconds since 1970.
+EVENT_SOURCE_TYPE = spark.StructType(
+    [
+        spark.StructField("kind", spark.ShortType()),
+        spark.StructField("schema_id", spark.IntegerType()),
+        spark.StructField("position", spark.LongType()),
+        spark.StructField("ordinal", spark.LongType()),
+        spark.StructField("xid", spark.LongType()),
+        spark.StructField("commit_ts", spark.LongType()),
+    ]
+)
+
+
 def spark_type(logical: str) -> spark.DataType:
     """Spark's type for a logical type; an unknown one is delivered as text."""
     decimal = _DECIMAL.fullmatch(logical)
@@ -126,5 +141,26 @@ def changes(schema: TableSchema) -> spark.StructType:
             spark.StructField(CHANGE_VERSION, spark.LongType()),
             *row_type(schema).fields,
             spark.StructField(CHANGE_MISSING, spark.ArrayType(spark.ShortType())),
+        ]
+    )
+
+
+def events(schema: TableSchema) -> spark.StructType:
+    """The internal shape that ordered outputs format: one row per change event.
+
+    ``_tidelog_op`` is c, u, d, r or t; the table's columns are of the new row, of a delete what is
+    known of the old one (the key at least), of a truncate null; ``_tidelog_missing`` as in
+    `changes`. An update that changes the key is a d of the old key and a c of the new one, both at
+    one version.
+    """
+    row = row_type(schema)
+    return spark.StructType(
+        [
+            spark.StructField(CHANGE_OP, spark.StringType()),
+            spark.StructField(CHANGE_VERSION, spark.LongType()),
+            *row.fields,
+            spark.StructField(CHANGE_MISSING, spark.ArrayType(spark.ShortType())),
+            spark.StructField(EVENT_BEFORE, row),
+            spark.StructField(EVENT_SOURCE, EVENT_SOURCE_TYPE),
         ]
     )

@@ -67,11 +67,11 @@ class TidelogSource(DataSource):
         assert options.table is not None  # checked by SourceOptions
         log = EventLog.open(options.path)
         target = planning.table_schema(log, options.table, options.schema_version)
-        return (
-            shapes.changes(target)
-            if options.shape == "changes"
-            else shapes.typed(target, options.columns)
-        )
+        if options.shape == "changes":
+            return shapes.changes(target)
+        if options.shape == "events":
+            return shapes.events(target)
+        return shapes.typed(target, options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = SourceOptions.parse(self.options)
@@ -99,7 +99,7 @@ class SegmentRows(InputPartition):
 
 
 @lru_cache(maxsize=8)
-def _log(path: str, generation: str) -> EventLog:
+def opened_log(path: str, generation: str) -> EventLog:
     """Workers are reused: a log's schemas are read once. The generation tells a recreated log."""
     log = EventLog.open(path)
     planning.check_generation(log, generation)
@@ -110,7 +110,7 @@ def _target(log: EventLog, options: SourceOptions, schema: StructType) -> TableS
     """The version that the shape's schema was made from; it may not be the newest any more."""
     if options.shape == "typed":
         return log.schemas.get(int(schema["after"].metadata[shapes.SCHEMA_ID]))
-    if options.shape == "changes":
+    if options.shape in ("changes", "events"):
         assert options.table is not None
         return planning.table_schema(log, options.table, options.schema_version)
     return None
@@ -265,5 +265,5 @@ def _read(reading: Reading, partition: InputPartition) -> Iterator[pa.RecordBatc
     elif isinstance(partition, Run):  # else: Spark's placeholder for "no partitions"
         from tidelog.pipeline import executor  # the decoder: not for the planning processes
 
-        log = _log(reading.options.path, partition.generation)
+        log = opened_log(reading.options.path, partition.generation)
         yield from executor.batches(reading, log, partition.refs)

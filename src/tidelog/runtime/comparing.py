@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidelog.config import Config
+from tidelog.configoutputs import DeltaOutput
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import new_id
 from tidelog.errors import EventLogError, UsageError
@@ -60,6 +61,8 @@ def verify(config: Config, *, tables: Sequence[str] = (), repair: bool = False) 
                 raise UsageError(f"no captured table matches {pattern!r}")
         behind = not _caught_up(config, log, catalogue)
         for output in config.outputs:
+            if not isinstance(output, DeltaOutput):
+                continue
             for table in chosen:
                 if not matches(output.tables, table) or (tables and not matches(tables, table)):
                     continue

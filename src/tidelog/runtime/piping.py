@@ -10,11 +10,10 @@ from tidelog.config import Config
 from tidelog.errors import EventLogError
 from tidelog.eventlog.reader import EventLog
 from tidelog.runtime.capturing import OnStatus, capture, ignore
+from tidelog.runtime.outputs import make_outputs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from tidelog.outputs.delta import DeltaOutput
 
 
 def session(config: Config) -> SparkSession:
@@ -28,21 +27,6 @@ def session(config: Config) -> SparkSession:
 def start_spark(config: Config) -> None:
     """Start Spark, fetching what it needs; later calls use the same session."""
     session(config)
-
-
-def _outputs(config: Config, spark: SparkSession) -> list[DeltaOutput]:
-    from tidelog.outputs.delta import DeltaOutput
-
-    return [
-        DeltaOutput(
-            spark,
-            str(config.log.path),
-            str(output.path),
-            tables=output.tables,
-            name=output.name,
-        )
-        for output in config.outputs
-    ]
 
 
 def pipeline(
@@ -77,7 +61,7 @@ def pipeline(
         )
 
     spark = session(config)
-    outputs = _outputs(config, spark)
+    outputs = make_outputs(config, spark)
     try:
         run_pipeline(
             spark,

@@ -1,0 +1,45 @@
+"""What destinations reject: as JSON lines, or the end of the pipeline."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from pyarrow import fs
+
+from tidelog.errors import OutputRefusedError
+from tidelog.ports import Rejection, WriteTask
+
+
+class StopAtRejection:
+    """The default: the first record that is rejected stops the pipeline."""
+
+    def put(self, task: WriteTask, letters: Sequence[Rejection]) -> None:
+        first = letters[0]
+        raise OutputRefusedError(
+            f"output {task.output} rejects the record of {first.table} at version {first.version} "
+            f"({first.reason}), {len(letters)} in all of one task. Mend the destination; or set "
+            "the output's dead_letter, and such records go there while the others go on."
+        )
+
+
+class JsonDeadLetters:
+    """One file for each task that had any: ``path/output/start-end-number.jsonl``.
+
+    A task that comes again writes the same file again.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def put(self, task: WriteTask, letters: Sequence[Rejection]) -> None:
+        found, root = fs.FileSystem.from_uri(self._path)
+        folder = f"{root.rstrip('/')}/{task.output}"
+        found.create_dir(folder, recursive=True)
+        name = f"{folder}/{task.start:020d}-{task.end:020d}-{task.number}.jsonl"
+        lines = [json.dumps({"output": task.output, **asdict(letter)}) for letter in letters]
+        # Beside the name and then moved: a reader sees all of it, and so does a duplicate.
+        with found.open_output_stream(f"{name}.part") as file:
+            file.write("".join(f"{line}\n" for line in lines).encode())
+        found.move(f"{name}.part", name)

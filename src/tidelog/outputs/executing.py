@@ -1,0 +1,355 @@
+"""The base of outputs that write from executors: the driver plans, and sees no row.
+
+*Keyed* delivery: of each table of a batch, the newest state of every key (op u or d, version,
+columns, missing), for destinations that keep rows by key. *Ordered* delivery: every change, in
+order by key (a key's changes are all written by one task), in total, or as it comes; usually as
+messages of a formatter.
+
+A table that one task can read is decoded and written by that task without a shuffle, many such
+tables in one job (`jobs.direct`); one with transforms, or of more bytes, goes through a DataFrame.
+
+Delivery is at least once: progress is noted after all tasks have committed
+(`tidelog.outputs.progress`), or read from the destination (`ExecutorOutput.held_until`). Tasks may
+run twice. What makes it exact is that writers are idempotent by key and version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from tidelog.errors import OutputError, OutputRefusedError, TidelogError
+from tidelog.eventlog.reader import EventLog, SegmentRef
+from tidelog.model.patterns import matches
+from tidelog.model.schema import TableName
+from tidelog.outputs import evolving, jobs, ranges, tasks
+from tidelog.outputs.dead_letters import StopAtRejection
+from tidelog.outputs.evolving import ColumnChange
+from tidelog.outputs.progress import OutputProgress
+from tidelog.outputs.tasks import Item, Work, Written
+from tidelog.pipeline.failures import find_error
+from tidelog.pipeline.planning import check_start, runs
+from tidelog.pipeline.source import register
+from tidelog.pipeline.transforms import Step, steps_of, target_table
+from tidelog.ports import (
+    DeadLetters,
+    Formatter,
+    OutputBatch,
+    StateStore,
+    TargetTable,
+    TaskWriter,
+    WriteTask,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# One task folds or formats this much of a table alone, without a shuffle.
+PART_BYTES = 32 << 20
+
+_SESSION_CONF = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How an output gets its rows; the options that all such outputs have."""
+
+    name: str
+    tables: tuple[str, ...] = ("*.*",)
+    keyed: bool = True
+    order: str = "key"  # of ordered delivery: key, total or none
+    formatter: Formatter | None = None
+    steps: tuple[Step, ...] = ()
+    on_schema_change: str = "evolve"
+    dead_letters: DeadLetters = field(default_factory=StopAtRejection)
+    parallelism: int = 0  # 0: as Spark has cores
+    part_bytes: int = PART_BYTES
+
+
+@dataclass(frozen=True)
+class _Part:
+    target: TargetTable
+    refs: tuple[tuple[SegmentRef, ...], ...]  # by task
+
+
+class ExecutorOutput:
+    """`tidelog.ports.Output`; an output implements `writer` and overrides what else it needs.
+
+    Args:
+        spark: any session; a session of our own beside it runs the jobs.
+        log_path: the event log that batches refer to.
+        state: keeps the output's progress.
+        delivery: what is delivered, and how.
+    """
+
+    def __init__(
+        self, spark: SparkSession, log_path: str, state: StateStore, delivery: Delivery
+    ) -> None:
+        self.name = delivery.name
+        self.delivery = delivery
+        self.log = EventLog.open(log_path)
+        self._log_path = log_path
+        self._state = state
+        self._spark = spark.newSession()
+        for name, value in _SESSION_CONF.items():
+            self._spark.conf.set(name, value)
+        register(self._spark)
+        self._progress: OutputProgress | None = None
+        self._targets: dict[TableName, TargetTable] = {}
+        self._cores = delivery.parallelism or spark.sparkContext.defaultParallelism
+        self._pool = ThreadPoolExecutor(max(1, min(4, self._cores)), thread_name_prefix=self.name)
+
+    # ------------------------------------------------ what an output implements
+
+    def writer(self) -> TaskWriter:
+        """What writes on executors; not connected, picklable."""
+        raise NotImplementedError
+
+    def check(self, generation: str) -> None:
+        """Can the destination be reached, and is it ours? Raises OutputError. On the driver, once
+        per start.
+        """
+
+    def create(self, table: TargetTable) -> None:
+        """Create the destination's table if it is not there. On the driver, before the first rows
+        in each run.
+        """
+
+    def alter(self, table: TargetTable, change: ColumnChange) -> None:
+        """Add and widen columns. On the driver; may come again. What can't be followed raises
+        OutputRefusedError.
+        """
+
+    def remove_below(self, table: TargetTable, version: int) -> bool:
+        """Delete the table's rows of a lower version (keyed delivery). On the driver, before the
+        batch's rows. False: not done, the writers do it (`WriteTask.gone_below`).
+        """
+        return False
+
+    def held_until(self, table: TableName) -> int | None:
+        """The offset below which the destination holds everything of the table, if it can tell."""
+        return None
+
+    # ------------------------------------------------ tidelog.ports.Output
+
+    def prepare(self, generation: str) -> None:
+        """Check the destination and, for all tables known so far, the steps."""
+        if self.log.generation != generation:
+            raise OutputError(
+                f"output {self.name} reads generation {self.log.generation} of the event log, the "
+                f"pipeline generation {generation}: restart the pipeline"
+            )
+        for key in self._state.keys("output/"):
+            other = key.split("/")
+            if other[2] == self.name and other[1] != generation:
+                raise OutputRefusedError(
+                    f"output {self.name} was filled from generation {other[1]} of the event log, "
+                    f"this log is generation {generation}: it was recreated. Empty the "
+                    "destination and give the output another name, then dump the tables again."
+                )
+        for table in self.log.schemas.tables():
+            schema = self.log.schemas.latest(table)
+            if schema is not None and matches(self.delivery.tables, table):
+                self._table_of(schema)
+        self.check(generation)
+        self._progress = OutputProgress(self._state, generation, self.name)
+
+    def write(self, batch: OutputBatch) -> None:
+        """Bring the batch over, and what a failed one before it began."""
+        progress = self._opened(batch.generation)
+        # Never less than what was begun: a part of it may be there (see progress.py).
+        end = max(batch.end, progress.begun)
+        start = batch.start if progress.done is None else progress.done
+        if start >= end:
+            return
+        check_start(self.log, start)
+        whole = batch
+        if (start, end) != (batch.start, batch.end):
+            whole = ranges.batch_of(self.log, start, end)
+        progress.begin(end)
+        try:
+            self._write(whole)
+        except TidelogError:
+            raise
+        except Exception as error:
+            ours = find_error(str(error))
+            if ours is not None:
+                raise ours from error
+            raise OutputError(
+                f"output {self.name}: writing offsets {start} to {end} failed with "
+                f"{type(error).__name__}; Spark's log has more"
+            ) from error
+        progress.finish(end)
+
+    def committed(self, table: TableName) -> int | None:
+        held = self.held_until(table)
+        if held is not None:
+            return held
+        return self._opened(self.log.generation).done
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._state.close()
+
+    # ------------------------------------------------ planning
+
+    def _opened(self, generation: str) -> OutputProgress:
+        if self._progress is None:
+            self._progress = OutputProgress(self._state, generation, self.name)
+        return self._progress
+
+    def _write(self, batch: OutputBatch) -> None:
+        gone = ranges.gone_below(self.log, batch) if self.delivery.keyed else {}
+        names = {str(each.table): each.table for each in batch.tables}
+        with_rows = set(names)
+        names |= {name: TableName.parse(name) for name in gone if name not in names}
+        chosen = {n: t for n, t in sorted(names.items()) if matches(self.delivery.tables, t)}
+        parts: list[_Part] = []
+        left: dict[str, int] = {}
+        for name, table in chosen.items():
+            target = self._target(table, batch)
+            if target is None:
+                continue
+            if name in gone and not self.remove_below(target, gone[name]):
+                left[name] = gone[name]
+            refs = self._refs(table, batch) if name in with_rows else ()
+            if refs or name in left:
+                parts.append(_Part(target, refs))
+        if parts:
+            task = WriteTask(self.name, batch.generation, batch.start, batch.end, 0, gone)
+            self._run(self._work(task), parts, batch)
+
+    def _work(self, task: WriteTask) -> Work:
+        shape = "changes" if self.delivery.keyed else "events"
+        delivery = self.delivery
+        return Work(
+            self._log_path,
+            shape,
+            task,
+            self.writer(),
+            delivery.formatter,
+            delivery.dead_letters,
+            tasks.armed(),
+        )
+
+    def _refs(self, table: TableName, batch: OutputBatch) -> tuple[tuple[SegmentRef, ...], ...]:
+        start = max(batch.start, self.held_until(table) or 0)
+        if start >= batch.end:
+            return ()
+        refs = ranges.refs_of(self.log, table, start, batch.end)
+        if not refs:
+            return ()
+        split = runs(refs, partition_bytes=self.delivery.part_bytes, partitions=None)
+        return tuple(tuple(run) for run in split)
+
+    def _target(self, table: TableName, batch: OutputBatch) -> TargetTable | None:
+        """The table as it is delivered, after the destination has followed its schema."""
+        schema = ranges.schema_in(self.log, table, batch.start, batch.end)
+        schema = schema or self.log.schemas.latest(table)
+        if schema is None:
+            return None
+        known = self._targets.get(table)
+        if known is not None and known.schema.schema_id == schema.schema_id:
+            return known
+        found = self._table_of(schema)
+        progress = self._opened(batch.generation)
+        columns = progress.columns.get(str(table))
+        if columns is None:
+            self.create(found)
+            progress.remember(str(table), evolving.described(found.columns))
+        else:
+            policy = self.delivery.on_schema_change
+            change = evolving.change(policy, str(table), columns, found.columns, found.key)
+            found = replace(found, columns=change.delivered)
+            if known is None:
+                self.create(found)
+            if change.alters:
+                self.alter(found, change)
+                progress.remember(str(table), change.remembered(columns))
+        self._targets[table] = found
+        return found
+
+    def _table_of(self, schema: object) -> TargetTable:
+        delivery = self.delivery
+        found = target_table(
+            self._spark,
+            schema,  # type: ignore[arg-type]
+            delivery.steps,
+            self.log.source,
+            keyed=delivery.keyed,
+        )
+        if delivery.keyed and not found.key:
+            raise OutputRefusedError(
+                f"{found.source} has no primary key and no surrogate key: output {self.name} can't "
+                "keep a copy. Exclude it from the output's tables, or name a surrogate key."
+            )
+        return found
+
+    # ------------------------------------------------ jobs
+
+    def _run(self, work: Work, parts: Sequence[_Part], batch: OutputBatch) -> None:
+        delivery = self.delivery
+        stepped = [p for p in parts if steps_of(delivery.steps, p.target.source)]
+        if not delivery.keyed and delivery.order == "total":
+            if stepped:
+                raise OutputRefusedError(
+                    f"output {self.name}: order total has no steps but route; use order key"
+                )
+            tables = [part.target for part in parts]
+            names = tuple(str(table.source) for table in tables)
+            refs = self.log.segments(batch.start, batch.end, tables=names)
+            jobs.in_order(self._spark, work, tables, list(refs))
+            return
+        truncates = set()
+        if not delivery.keyed and delivery.order == "key":
+            truncates = set(ranges.truncated(self.log, batch.start, batch.end))
+        alone: list[Item] = []
+        todo: list[Callable[[], list[Written]]] = []
+        for part in parts:
+            steps = steps_of(delivery.steps, part.target.source)
+            together = tuple(ref for each in part.refs for ref in each)
+            if not delivery.keyed and (
+                not part.target.schema.match_key or str(part.target.source) in truncates
+            ):
+                # Order among all of the table's rows: no shuffle by key keeps it.
+                part = replace(part, refs=(together,))
+            if steps and part.refs:
+                todo.append(lambda part=part, steps=steps: self._frame(work, part, steps))  # type: ignore[misc]
+            elif len(part.refs) < 2:
+                alone.append(Item(part.target, together))
+            elif not delivery.keyed and delivery.order == "none":
+                alone += [Item(part.target, refs) for refs in part.refs]
+            else:
+                todo.append(lambda part=part: self._frame(work, part, ()))  # type: ignore[misc]
+        if alone:
+            groups = _spread(alone, self._cores)
+            todo.insert(0, lambda: jobs.direct(self._spark, work, groups))
+        futures = [self._pool.submit(each) for each in todo]
+        failures = [error for each in futures if (error := each.exception()) is not None]
+        if failures:
+            raise failures[0]
+
+    def _frame(self, work: Work, part: _Part, steps: Sequence[Step]) -> list[Written]:
+        return jobs.frame(
+            self._spark,
+            work,
+            part.target,
+            steps,
+            part.refs,
+            tasks_at_once=self._cores,
+            ordered_by_key=not self.delivery.keyed and self.delivery.order == "key",
+        )
+
+
+def _spread(items: Sequence[Item], count: int) -> list[list[Item]]:
+    """``items`` over at most ``count`` tasks, about equal in bytes."""
+    sizes = [sum(ref.payload_bytes + 64 * ref.rows for ref in item.refs) for item in items]
+    groups: list[list[Item]] = [[] for _ in range(min(count, len(items)))]
+    filled = [0] * len(groups)
+    for at in sorted(range(len(items)), key=lambda n: -sizes[n]):
+        least = filled.index(min(filled))
+        groups[least].append(items[at])
+        filled[least] += sizes[at]
+    return groups

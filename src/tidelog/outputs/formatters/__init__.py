@@ -1,0 +1,29 @@
+"""Event formats: adapters of `tidelog.ports.Formatter`, by name."""
+
+from __future__ import annotations
+
+from tidelog.errors import ConfigError
+from tidelog.outputs.formatters.cloudevents import CloudEvents
+from tidelog.outputs.formatters.debezium import Debezium
+from tidelog.outputs.formatters.flat import Flat
+from tidelog.ports import Formatter
+
+FORMATS = ("debezium", "flat", "cloudevents")
+
+
+def formatter(name: str, *, topic: str = "{table}", tombstones: bool = True) -> Formatter:
+    """The format ``name``.
+
+    Args:
+        name: one of `FORMATS`.
+        topic: of each message; ``{table}`` stands for the destination's name of the table,
+            ``{namespace}`` and ``{name}`` for the source's.
+        tombstones: after a delete, a message with its key and no value (log compaction).
+    """
+    if name == "debezium":
+        return Debezium(topic, tombstones)
+    if name == "flat":
+        return Flat(topic, tombstones)
+    if name == "cloudevents":
+        return CloudEvents(topic)
+    raise ConfigError(f"format {name!r} is not one of {', '.join(FORMATS)}")

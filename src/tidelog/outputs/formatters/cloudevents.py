@@ -1,0 +1,55 @@
+"""CloudEvents 1.0 as JSON, structured mode: the Debezium envelope is the ``data``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.outputs.formatters.debezium import Debezium
+from tidelog.outputs.formatters.messages import HEADERS, Events, messages, topic_of
+from tidelog.pipeline.envelope import joined
+from tidelog.ports import TargetTable
+
+_CONTENT_TYPE = ("content-type", "application/cloudevents+json; charset=UTF-8")
+
+
+@dataclass(frozen=True)
+class CloudEvents:
+    """`tidelog.ports.Formatter`. ``id`` is the version with the operation, unique in ``source``, so
+    that receivers can tell a message that comes again.
+    """
+
+    topic: str = "{table}"
+
+    def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
+        found = Events(table, events)
+        data = Debezium(self.topic, tombstones=False).format(table, events).column("value")
+        origin = table.origin
+        fixed = {
+            "specversion": "1.0",
+            "source": f"/tidelog/{origin.kind}/{origin.system}/{origin.database}",
+            "type": f"io.tidelog.change.{table.source}",
+            "subject": table.name,
+            "datacontenttype": "application/json",
+            "dataschema": f"/tidelog/schemas/{table.schema.schema_id}",
+        }
+        instants = found.commit_ts.view(pa.timestamp("us")).cast(pa.string())
+        value = joined(
+            json.dumps(fixed, ensure_ascii=False, separators=(",", ":"))[:-1],
+            ',"id":"',
+            found.version.cast(pa.string()),
+            "-",
+            found.op,
+            '","time":"',
+            pc.replace_substring(instants, " ", "T"),
+            'Z","data":',
+            data.cast(pa.string()),
+            "}",
+        )
+        headers = pa.array([[_CONTENT_TYPE]], HEADERS)
+        headers = headers.take(pa.repeat(pa.scalar(0), found.n))
+        topic = topic_of(self.topic, table)
+        return messages(found, topic, found.key, value, headers, tombstones=False)

@@ -1,0 +1,48 @@
+"""Debezium's JSON: key and envelope, as the source's shape ``envelope`` has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.outputs.formatters.messages import Events, messages, topic_of
+from tidelog.pipeline.envelope import joined, json_rows, milliseconds, source_json
+from tidelog.ports import TargetTable
+
+
+@dataclass(frozen=True)
+class Debezium:
+    """`tidelog.ports.Formatter`. After transforms, ``before`` is null but for deletes: of these it
+    holds the key, or the old row where the log has it.
+    """
+
+    topic: str = "{table}"
+    tombstones: bool = True
+
+    def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
+        found = Events(table, events)
+        null = pa.scalar(None, pa.string())
+        gone = pc.or_(found.deleted, found.truncate)
+        after = pc.if_else(gone, null, json_rows(found.row, found.names, found.missing))
+        if found.before is not None:
+            before = json_rows(found.before, table.schema.column_names)
+            # Of a created row that took another's key, the old row was told by the delete before.
+            before = pc.if_else(pc.equal(found.op, "c"), null, before)
+        else:
+            before = pc.if_else(found.deleted, json_rows(found.row, found.names), null)
+        value = joined(
+            '{"before":',
+            before,
+            ',"after":',
+            after,
+            *source_json(found.source, found.commit_ts, table.origin, table.schema),
+            ',"op":"',
+            found.op,
+            '","ts_ms":',
+            milliseconds(found.commit_ts),
+            "}",
+        )
+        topic = topic_of(self.topic, table)
+        return messages(found, topic, found.key, value, None, tombstones=self.tombstones)

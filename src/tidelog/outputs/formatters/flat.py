@@ -1,0 +1,47 @@
+"""Flat rows: the columns themselves, and what happened in members that begin with ``__``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.outputs.formatters.messages import Events, messages, topic_of
+from tidelog.pipeline.envelope import joined, json_rows, milliseconds
+from tidelog.ports import TargetTable
+
+
+@dataclass(frozen=True)
+class Flat:
+    """`tidelog.ports.Formatter`: ``{columns…, "__op", "__table", "__version", "__schema_version",
+    "__ts_ms", "__deleted"}``, as Debezium's ``unwrap`` with rewritten deletes. Columns that the log
+    does not tell hold ``__debezium_unavailable_value``; a truncate has no columns.
+    """
+
+    topic: str = "{table}"
+    tombstones: bool = False
+
+    def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
+        found = Events(table, events)
+        rows = pc.fill_null(json_rows(found.row, found.names, found.missing), "{}")
+        opened = pc.utf8_slice_codeunits(rows, 0, -1)
+        comma = pc.if_else(pc.equal(opened, "{"), "", ",")
+        name = table.name.replace("\\", "\\\\").replace('"', '\\"')
+        value = joined(
+            opened,
+            comma,
+            '"__op":"',
+            found.op,
+            f'","__table":"{name}","__version":',
+            found.version.cast(pa.string()),
+            ',"__schema_version":',
+            found.source.column("schema_id").cast(pa.string()),
+            ',"__ts_ms":',
+            milliseconds(found.commit_ts),
+            ',"__deleted":',
+            pc.if_else(found.deleted, "true", "false"),
+            "}",
+        )
+        topic = topic_of(self.topic, table)
+        return messages(found, topic, found.key, value, None, tombstones=self.tombstones)

@@ -1,0 +1,117 @@
+"""What formats share: rows of events as structs, and batches of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.model.records import Bools
+from tidelog.pipeline.envelope import json_rows
+from tidelog.pipeline.shapes import (
+    CHANGE_MISSING,
+    CHANGE_OP,
+    CHANGE_VERSION,
+    EVENT_BEFORE,
+    EVENT_SOURCE,
+)
+from tidelog.ports import TargetTable
+
+HEADERS = pa.map_(pa.string(), pa.string())
+MESSAGES = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS),
+        pa.field("topic", pa.string()),
+        pa.field("version", pa.int64()),
+    ]
+)
+
+
+class Events:
+    """A batch of the shape `events` of one table, by part; each of ``n`` rows.
+
+    ``row``: struct of the delivered columns (of a delete: what is known of the old row), null for a
+    truncate. ``before``: struct or None where transforms took it. ``missing``: bool[n, columns] or
+    None. ``key``: JSON texts, null for a truncate and for tables without a key.
+    """
+
+    def __init__(self, table: TargetTable, events: pa.RecordBatch) -> None:
+        self.table = table
+        self.n = events.num_rows
+        self.op = events.column(CHANGE_OP)
+        self.version = events.column(CHANGE_VERSION)
+        self.names = tuple(table.columns.names)
+        columns = [events.column(name) for name in self.names]
+        fields = [pa.field(n, c.type) for n, c in zip(self.names, columns, strict=True)]
+        self.truncate = pc.equal(self.op, "t")
+        self.deleted = pc.equal(self.op, "d")
+        self.row = pa.StructArray.from_arrays(columns, fields=fields, mask=self.truncate)
+        self.before: pa.StructArray | None = None
+        if EVENT_BEFORE in events.schema.names:
+            self.before = events.column(EVENT_BEFORE)
+        self.missing = _flags(events.column(CHANGE_MISSING), self.names)
+        source = events.column(EVENT_SOURCE)
+        self.source = pa.RecordBatch.from_arrays(
+            source.flatten(), names=[field.name for field in source.type]
+        )
+        self.commit_ts = self.source.column("commit_ts")
+
+    @property
+    def key(self) -> pa.StringArray:
+        if not self.table.key:
+            return pa.nulls(self.n, pa.string())
+        return json_rows(self.row, self.table.key)
+
+
+def topic_of(pattern: str, table: TargetTable) -> str:
+    """The topic of a table's messages."""
+    source = table.source
+    return pattern.format(table=table.name, namespace=source.namespace, name=source.name)
+
+
+def messages(
+    events: Events,
+    topic: str,
+    key: pa.Array,
+    value: pa.Array,
+    headers: pa.Array | None,
+    *,
+    tombstones: bool,
+) -> pa.RecordBatch:
+    """One message per event and, with ``tombstones``, one more after each delete with a key."""
+    n = events.n
+    arrays = [
+        key.cast(pa.binary()),
+        value.cast(pa.binary()),
+        pa.nulls(n, HEADERS) if headers is None else headers,
+        pa.repeat(pa.scalar(topic), n),
+        events.version,
+    ]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=MESSAGES)
+    if not tombstones or not events.table.key or not events.deleted.true_count:
+        return batch
+    deleted = events.deleted.to_numpy(zero_copy_only=False)
+    at = np.repeat(np.arange(n), 1 + deleted)
+    second = np.zeros(len(at), np.bool_)
+    second[np.flatnonzero(deleted[at])[1::2]] = True
+    spread = batch.take(pa.array(at))
+    none = pa.scalar(None, pa.binary())
+    columns = list(spread.columns)
+    columns[1] = pc.if_else(pa.array(second), none, columns[1])
+    return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
+
+
+def _flags(missing: pa.Array, names: Sequence[str]) -> Bools | None:
+    if missing.null_count == len(missing):
+        return None
+    counts = pc.fill_null(pc.list_value_length(missing), 0).to_numpy(zero_copy_only=False)
+    at = pc.index_in(missing.flatten(), value_set=pa.array(list(names), pa.string()))
+    rows = np.repeat(np.arange(len(missing)), counts)
+    known = at.is_valid().to_numpy(zero_copy_only=False)
+    flags = np.zeros((len(missing), len(names)), np.bool_)
+    flags[rows[known], at.drop_null().to_numpy(zero_copy_only=False)] = True
+    return flags

@@ -1,0 +1,130 @@
+"""Spark jobs of outputs that write from executors; the driver gets counts back, never rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import functions as f
+from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.util import PythonEvalType
+
+from tidelog.errors import OutputError
+from tidelog.eventlog.reader import SegmentRef
+from tidelog.outputs import tasks
+from tidelog.outputs.folding import fold_parts
+from tidelog.outputs.tasks import Item, Work, Written
+from tidelog.pipeline import transforms
+from tidelog.pipeline.options import PlannedRefs
+from tidelog.pipeline.shapes import CHANGE_OP, CHANGE_VERSION
+from tidelog.pipeline.transforms import Step
+from tidelog.ports import TargetTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_COUNTS = StructType([StructField("rows", LongType()), StructField("rejected", LongType())])
+
+
+def direct(spark: SparkSession, work: Work, groups: Sequence[Sequence[Item]]) -> list[Written]:
+    """One task for each group of items: it reads, decodes and writes them in one process."""
+    numbered = [(number, tuple(items)) for number, items in enumerate(groups)]
+    parallel = spark.sparkContext.parallelize(numbered, len(numbered))
+    found: list[Written] = parallel.map(lambda each: tasks.run_items(work, *each)).collect()
+    return found
+
+
+def in_order(
+    spark: SparkSession, work: Work, tables: Sequence[TargetTable], refs: Sequence[SegmentRef]
+) -> list[Written]:
+    """One task for everything, in the log's order."""
+    parallel = spark.sparkContext.parallelize([(tuple(tables), tuple(refs))], 1)
+    found: list[Written] = parallel.map(lambda each: tasks.run_in_order(work, *each)).collect()
+    return found
+
+
+def frame(
+    spark: SparkSession,
+    work: Work,
+    table: TargetTable,
+    steps: Sequence[Step],
+    parts: Sequence[Sequence[SegmentRef]],
+    *,
+    tasks_at_once: int,
+    ordered_by_key: bool,
+) -> list[Written]:
+    """A table by DataFrame: read in ``parts``, shuffled by key if there are several, transformed.
+
+    ``ordered_by_key``: of the shape `events`; a key's changes stay in order, in one task.
+    """
+    refs = PlannedRefs(work.task.generation, tuple(ref for part in parts for ref in part))
+    source: DataFrame = (
+        spark.read.format("tidelog")
+        .option("path", work.log_path)
+        .option("shape", work.shape)
+        .option("table", str(table.source))
+        .option("schemaVersion", table.schema.schema_id)
+        .option("refs", refs.to_option())
+        .option("partitions", len(parts))
+        .option("partitionBytes", 1)
+        .load()
+    )
+    keyed = work.shape == "changes"
+    below = work.task.gone_below.get(str(table.source), 0)
+    held = None
+    if keyed and len(parts) > 1:
+        held = source.persist()
+        source = fold_parts(held, table.schema)
+    if keyed and below:
+        gone = f"IF({CHANGE_VERSION} < {below}, 'd', {CHANGE_OP})"
+        source = source.withColumn(CHANGE_OP, f.expr(gone))
+    if ordered_by_key and len(parts) > 1:
+        keys = [f.col(transforms.quoted(name)) for name in table.schema.match_key]
+        source = source.repartition(tasks_at_once, *keys).sortWithinPartitions(
+            f.col(CHANGE_VERSION)
+        )
+    if steps:
+        source = transforms.apply(source, steps, table.schema, keyed=keyed)
+    try:
+        rows = map_in_arrow(source, _Write(work, table), _COUNTS).collect()
+        return [Written(row["rows"], row["rejected"]) for row in rows]
+    finally:
+        if held is not None:
+            held.unpersist()
+
+
+class _Write:
+    """The last step on executors."""
+
+    def __init__(self, work: Work, table: TargetTable) -> None:
+        self._work = work
+        self._table = table
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        number = context.partitionId() if context is not None else 0
+        prepared = (tasks.prepared(b, self._table, {}) for b in batches if b.num_rows)
+        done = tasks.run_rows(self._work, number, self._table, prepared)
+        yield pa.RecordBatch.from_pydict(
+            {"rows": [done.rows], "rejected": [done.rejected]},
+            pa.schema([("rows", pa.int64()), ("rejected", pa.int64())]),
+        )
+
+
+def map_in_arrow(source: DataFrame, function: object, schema: StructType) -> DataFrame:
+    """`DataFrame.mapInArrow` without pandas, which it asks for and does not use."""
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+    from pyspark.sql.udf import UserDefinedFunction
+
+    if not isinstance(source, ClassicDataFrame):
+        raise OutputError("outputs that write from executors need a classic Spark session")
+    call = UserDefinedFunction(
+        function.__call__,  # type: ignore[operator]
+        returnType=schema,
+        evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
+    )
+    column = call(*(source[transforms.quoted(name)] for name in source.columns))
+    mapped = source._jdf.mapInArrow(column._jc, False, None)
+    return ClassicDataFrame(mapped, source.sparkSession)

@@ -1,0 +1,62 @@
+"""How far an output is, for destinations that can't tell: one document of the state store.
+
+``{"done": offset, "begun": offset, "columns": {table: [[name, type], …]}}``: everything below
+``done`` is in the destination; a batch up to ``begun`` was begun. After a failure nothing shorter
+than that is brought over, so that a key whose newest state is there already never gets an older one
+of a batch that was cut differently. The document is compared and set: of two pipelines with one
+output's name, one stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tidelog.errors import OutputRefusedError, StateConflictError
+from tidelog.ports import StateStore
+
+Columns = list[list[str]]  # name and type of each
+
+
+class OutputProgress:
+    """The document of one output and one generation of the log. Used by one thread."""
+
+    def __init__(self, state: StateStore, generation: str, output: str) -> None:
+        self._state = state
+        self._output = output
+        self._key = f"output/{generation}/{output}"
+        found = state.get(self._key)
+        value: dict[str, Any] = found.value if found else {}
+        self._version = found.version if found else 0
+        self.done: int | None = value.get("done")
+        self.begun: int = value.get("begun", 0)
+        self.columns: dict[str, Columns] = value.get("columns", {})
+
+    def begin(self, end: int) -> None:
+        """Durable before the first record of a batch up to ``end`` is written."""
+        if end > self.begun:
+            self.begun = end
+            self._store()
+
+    def finish(self, end: int) -> None:
+        """Everything below ``end`` is in the destination, durably."""
+        if self.done is None or end > self.done:
+            self.done = end
+            self._store()
+
+    def remember(self, table: str, columns: Sequence[Sequence[str]]) -> None:
+        """The destination's table has these columns."""
+        wanted = [list(column) for column in columns]
+        if self.columns.get(table) != wanted:
+            self.columns[table] = wanted
+            self._store()
+
+    def _store(self) -> None:
+        value = {"done": self.done, "begun": self.begun, "columns": self.columns}
+        try:
+            self._version = self._state.put(self._key, value, self._version)
+        except StateConflictError:
+            raise OutputRefusedError(
+                f"output {self._output}: another pipeline moved its progress on meanwhile. Run one "
+                "pipeline for each output, or give the outputs names of their own."
+            ) from None

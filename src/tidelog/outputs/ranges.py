@@ -1,0 +1,61 @@
+"""What a batch holds for one output: its tables, and what is gone from the source."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidelog.eventlog.reader import EventLog, SegmentRef
+from tidelog.model.records import Kind
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.pipeline import segment_rows
+from tidelog.pipeline.run import output_batch
+from tidelog.pipeline.shapes import SEGMENTS
+from tidelog.ports import OutputBatch
+
+
+def batch_of(log: EventLog, start: int, end: int) -> OutputBatch:
+    """Offsets ``[start, end)`` as a batch, whatever the stream's batches are."""
+    rows = segment_rows.rows(log, start, end, ())
+    found = [dict(zip(SEGMENTS.names, row, strict=True)) for row in rows]
+    if not found:
+        return OutputBatch(log.generation, start, end, ())
+    whole = output_batch(log, found)
+    return OutputBatch(log.generation, start, end, whole.tables, whole.completed)
+
+
+def gone_below(log: EventLog, batch: OutputBatch) -> dict[str, int]:
+    """By table, the version below which its rows are gone: truncates, complete dumps."""
+    gone = truncated(log, batch.start, batch.end)
+    for done in batch.completed:
+        if done.delete_absent:
+            gone[done.table] = max(done.first_offset, gone.get(done.table, 0))
+    return gone
+
+
+def truncated(log: EventLog, start: int, end: int) -> dict[str, int]:
+    """The newest truncate of each table in the range, by table; reads the records' kinds only."""
+    result: dict[str, int] = {}
+    for ref in log.segments(start, end):
+        for batch in log.batches(ref, ("offset", "kind", "schema_id")):
+            kinds = batch.column("kind").to_numpy()
+            for at in np.flatnonzero(kinds == Kind.TRUNCATE).tolist():
+                table = str(log.schemas.get(batch.column("schema_id")[at].as_py()).table)
+                result[table] = batch.column("offset")[at].as_py()
+    return result
+
+
+def schema_in(log: EventLog, table: TableName, start: int, end: int) -> TableSchema | None:
+    """The newest version of the table among the records in the range, or of those before."""
+    ids: set[int] = set()
+    for segment in log.chain().between(start, end):
+        ids |= segment.rows_by_schema.keys()
+    return log.schemas.newest_at(table, ids)
+
+
+def refs_of(log: EventLog, table: TableName, start: int, end: int) -> list[SegmentRef]:
+    """Those segments of the range that hold records of the table."""
+    name = str(table)
+    holding = {
+        segment.name for segment in log.chain().between(start, end) if name in segment.rows_by_table
+    }
+    return [ref for ref in log.segments(start, end, tables=(name,)) if ref.name in holding]

@@ -1,0 +1,116 @@
+"""Outputs by kind: what makes each from its section of the configuration.
+
+A new kind is a function here, listed in `_FACTORIES`, which imports its adapter when it is called,
+and a model in `tidelog.configoutputs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tidelog.config import Config
+from tidelog.errors import ConfigError, MissingExtraError
+from tidelog.ports import Output
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidelog.configoutputs import ExecutorSection
+    from tidelog.outputs.executing import Delivery
+
+# A missing module → the pip extra that holds it.
+_EXTRAS: Mapping[str, str] = {"pyspark": "spark"}
+
+
+def make_outputs(config: Config, spark: SparkSession) -> list[Output]:
+    """The outputs of the configuration, in its order.
+
+    Raises MissingExtraError, which names the pip extra, if one needs what is not installed.
+    """
+    made: list[Output] = []
+    try:
+        made += [make_output(config, section, spark) for section in config.outputs]
+    except BaseException:
+        for output in made:
+            output.close()
+        raise
+    return made
+
+
+def make_output(config: Config, section: Any, spark: SparkSession) -> Output:
+    """One output."""
+    factory = _FACTORIES.get(section.kind)
+    if factory is None:
+        raise ConfigError(f"outputs: nothing is registered for kind {section.kind!r}")
+    try:
+        return factory(config, section, spark)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in _EXTRAS:
+            raise MissingExtraError(missing, _EXTRAS[missing]) from error
+        raise
+
+
+def state_of(config: Config) -> Any:
+    """A state store of the output's own, which closes it."""
+    from tidelog.state.sqlite import SqliteState
+
+    return SqliteState(config.state.url)
+
+
+def delivery_of(
+    section: ExecutorSection, *, keyed: bool, order: str = "key", message_format: str = "rows"
+) -> Delivery:
+    """What all outputs that write from executors have in common.
+
+    Args:
+        section: the output's.
+        keyed: deliver the newest state of keys; else every change.
+        order: of every change: key, total or none.
+        message_format: of every change: a formatter's name, or ``rows``.
+    """
+    from tidelog.outputs.dead_letters import JsonDeadLetters, StopAtRejection
+    from tidelog.outputs.executing import Delivery
+    from tidelog.outputs.formatters import formatter
+    from tidelog.pipeline.transforms import Step
+
+    steps = tuple(
+        Step(each.action, getattr(each, each.action), tuple(each.tables), each.salt)
+        for each in section.steps
+    )
+    letters = section.dead_letter
+    return Delivery(
+        section.name,
+        tuple(section.tables),
+        keyed=keyed,
+        order=order,
+        formatter=None if message_format == "rows" else formatter(message_format),
+        steps=steps,
+        on_schema_change=section.on_schema_change,
+        dead_letters=StopAtRejection() if letters is None else JsonDeadLetters(str(letters.path)),
+        parallelism=section.parallelism,
+    )
+
+
+def _delta(config: Config, section: Any, spark: SparkSession) -> Output:
+    from tidelog.outputs.delta import DeltaOutput
+
+    return DeltaOutput(
+        spark, str(config.log.path), str(section.path), tables=section.tables, name=section.name
+    )
+
+
+def _python(config: Config, section: Any, spark: SparkSession) -> Output:
+    from tidelog.outputs.python import PythonOutput
+
+    keyed = section.delivery == "keyed"
+    delivery = delivery_of(section, keyed=keyed, order=section.order, message_format=section.format)
+    path = str(config.log.path)
+    return PythonOutput(spark, path, state_of(config), delivery, section.class_, section.options)
+
+
+_FACTORIES: Mapping[str, Callable[[Config, Any, SparkSession], Output]] = {
+    "delta": _delta,
+    "python": _python,
+}

@@ -60,12 +60,14 @@ class TableEffect:
 @dataclass(frozen=True, slots=True)
 class Statement:
     """What a statement does. ``database``: all tables of it were dropped. ``unclear``: it writes
-    rows, but its tables can't be told.
+    rows, but its tables can't be told. ``renames``: it gives names and does nothing else; effects
+    are in pairs, from and to, one pair after the other.
     """
 
     effects: tuple[TableEffect, ...] = ()
     database: str | None = None
     unclear: bool = False
+    renames: bool = False
 
     def reshapes(self, table: TableName) -> bool:
         """May the table's columns be others after it?"""
@@ -238,7 +240,7 @@ class _Parser:
             found += _renamed(old, new)
             if not self._take(","):
                 break
-        return Statement(tuple(found))
+        return Statement(tuple(found), renames=True)
 
     def _alter(self) -> Statement:
         while self._take("ONLINE", "OFFLINE", "IGNORE"):

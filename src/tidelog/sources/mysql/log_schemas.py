@@ -6,7 +6,8 @@ says everything, but of now. A schema is certain if
 - it was noted at an earlier place and no DDL of the table stands between (`SchemaPins`);
 - or the table map has FULL metadata, which tells all that matters;
 - or ``information_schema`` has it and the binlog, read ahead to the end it had afterwards, holds no
-  DDL that reshapes the table.
+  DDL that reshapes the table. RENAME TABLE may have given it another name meanwhile, as tools do
+  that change a table on line (pt-online-schema-change, gh-ost): then it is looked up by that.
 
 And it must fit the table map. All else is an error that names table, position and the way on.
 """
@@ -14,7 +15,7 @@ And it must fit the table map. All else is an error that names table, position a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidelog.errors import ConfigError, SourceError
 from tidelog.model.schema import Column, TableName, TableSchema
@@ -44,6 +45,9 @@ def fix(table: TableName, where: str) -> str:
 # Of how many tables the schemas are noted at a new log's beginning.
 MAX_NOTED = 2000
 
+# So often a table is looked for that is renamed meanwhile.
+LOOKS = 5
+
 # What MariaDB's sequences look like: seven numbers and a flag.
 _SEQUENCE = bytes([types.LONGLONG] * 6 + [types.TINY, types.LONGLONG])
 
@@ -59,6 +63,28 @@ class DdlAhead:
 
     def reshapes(self, table: TableName, files: LogFiles, begin: int, end: int) -> bool:
         """Does a statement in ``[begin, end)`` reshape the table? Both lie between groups."""
+        self._read(files, begin, end)
+        return any(at <= end and found.reshapes(table) for at, found in self._found)
+
+    def name_at_end(
+        self, table: TableName, files: LogFiles, begin: int, end: int, place: int
+    ) -> TableName | None:
+        """What a table is called at ``end``, whose rows at ``place`` have the name ``table``; None
+        if a statement in between may have done more than rename it.
+
+        ``begin`` and ``end`` lie between groups; ``place`` may lie in the first one.
+        """
+        self._read(files, begin, end)
+        for at, statement in self._found:
+            if not place < at <= end or not statement.reshapes(table):
+                continue
+            if not statement.renames:
+                return None
+            for old, new in _names(statement):
+                table = new if table == old else table
+        return table
+
+    def _read(self, files: LogFiles, begin: int, end: int) -> None:
         if not self._begin <= begin <= self._end:
             self._begin = self._end = begin
             self._found.clear()
@@ -71,7 +97,6 @@ class DdlAhead:
             self._end = end
         self._found = [found for found in self._found if found[0] > begin]
         self._begin = begin
-        return any(at <= end and found.reshapes(table) for at, found in self._found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +198,27 @@ class LogSchemas:
                 self._pins.note(table, begin, numbered.schema_id)
 
     def changed(self, statement: ddl.Statement, position: int) -> None:
-        """A statement at ``position`` may have reshaped tables."""
+        """A statement at ``position`` may have reshaped tables, or given them other names."""
+        if statement.renames:
+            self._renamed(statement, position)
+            return
         for effect in statement.effects:
             if effect.effect in ddl.RESHAPES:
                 self._pins.note(effect.table, position, 0)
         # A dropped database's tables: each is made anew by a CREATE TABLE before it has rows.
+
+    def _renamed(self, statement: ddl.Statement, position: int) -> None:
+        """What is known of a table is known of it under its new name."""
+        known: dict[TableName, int] = {}
+        for old, new in _names(statement):
+            # As it was before: the statement may be met again after a restart.
+            version = known.get(old, self._pins.find(old, position - 1) or 0)
+            if version:
+                schema = replace(self._registry.get(version), table=new, schema_id=0)
+                version = self._registry.register(schema).schema_id
+            known[old], known[new] = 0, version
+        for table, version in known.items():
+            self._pins.note(table, position, version)
 
     def of_statement(self, table: TableName) -> TableSchema | None:
         """A version for a record without columns (TRUNCATE): any of the table's serves."""
@@ -190,11 +231,19 @@ class LogSchemas:
 
     def _found(self, seen: TableMapSeen, table: TableName, group: int, unlike: str) -> TableSchema:
         where = text(seen.position)
-        with translated(f"looking up {table}"):
-            connection = self._connected()
-            found = self._finder.find(connection, table)
-            end = log_end(connection).position
-            files = log_files(connection)
+        name: TableName | None = table
+        for _ in range(LOOKS):
+            assert name is not None
+            with translated(f"looking up {table}"):
+                connection = self._connected()
+                found = self._finder.find(connection, name)
+                end = log_end(connection).position
+                files = log_files(connection)
+            known, name = name, table
+            if seen.metadata.names is None:
+                name = self._ahead.name_at_end(table, files, group, end, seen.position)
+            if name in (known, None):
+                break
         if seen.metadata.names is not None:
             if found is not None and misfit(found.schema, seen) is None:
                 return found.schema
@@ -205,7 +254,7 @@ class LogSchemas:
                 raise SourceError(f"{table} at {where} of the binlog: {error}") from None
             assert built is not None
             return built
-        if self._ahead.reshapes(table, files, group, end):
+        if name != known:
             state = "is gone" if found is None else "was altered"
             raise SourceError(
                 f"{table} {state} after {where} of the binlog, which holds rows of it as it was "
@@ -224,7 +273,13 @@ class LogSchemas:
                 f"{table} at {where} of the binlog does not look like information_schema says, "
                 f"though no DDL stands between ({reason}): {fix(table, where)}"
             )
-        return found.schema
+        return replace(found.schema, table=table)
+
+
+def _names(statement: ddl.Statement) -> list[tuple[TableName, TableName]]:
+    """What RENAME TABLE does, in order."""
+    pairs = zip(statement.effects[::2], statement.effects[1::2], strict=True)
+    return [(old.table, new.table) for old, new in pairs]
 
 
 def fix_version(

@@ -77,7 +77,8 @@ class MySqlSource:
         server.create_database("public")
 
     def connect(self, *, autocommit: bool = True) -> Session:
-        return Session(self.server.connect("public", autocommit=autocommit))
+        wait = "SET SESSION innodb_lock_wait_timeout = 10"
+        return Session(self.server.connect("public", autocommit=autocommit, init_command=wait))
 
     def lay_out(self, sql: Session) -> None:
         sql.execute("CREATE DATABASE aside")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tidelog.testing.kafka import KafkaServer
 from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.testing.postgres import PostgresServer
 
@@ -48,6 +49,13 @@ def mysql_server() -> Iterator[MySqlServer]:
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[MariaDbServer]:
     with MariaDbServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaServer]:
+    """A broker with a listener that asks for a password as well."""
+    with KafkaServer(sasl_password="kafka-secret") as server:
         yield server
 
 

@@ -24,7 +24,7 @@ from typing import Literal
 
 from tidelog.errors import TidelogError, UsageError
 from tidelog.maven import Jar, fetch
-from tidelog.testing.unprivileged import traversable
+from tidelog.testing.unprivileged import server_cache
 
 Flavour = Literal["mysql", "mariadb"]
 
@@ -56,9 +56,6 @@ _MARIADB_JARS = {
         "5c6dcab86a79b6cd6b8957ce48a66a97312150ee86fab8ae658495ab09841854",
     ),
 }
-
-# Where servers are unpacked if an unprivileged user can't enter the cache of ours.
-_SHARED_CACHE = Path("/var/tmp")  # noqa: S108
 
 _SYSTEM_SERVERS = ("/usr/sbin/mariadbd", "/usr/bin/mariadbd", "/usr/local/bin/mariadbd")
 
@@ -128,7 +125,7 @@ def mariadb(version: str, account: pwd.struct_passwd | None) -> Installation:
                 ),
                 next((path for path in plugins if path.is_dir()), None),
                 (),
-                _cache(account) / f"mariadb-{said}.derived",
+                server_cache(account) / f"mariadb-{said}.derived",
             )
     jar = _MARIADB_JARS.get(version)
     if jar is None:
@@ -205,21 +202,8 @@ def _which(name: str) -> Path | None:
     return None if found is None else Path(found)
 
 
-def _cache(account: pwd.struct_passwd | None) -> Path:
-    """A directory that ``account`` can enter, for servers and their templates."""
-    wanted = Path.home() / ".cache" / "tidelog" / "servers"
-    wanted.mkdir(parents=True, exist_ok=True)
-    if account is None or traversable(wanted, account):
-        return wanted
-    shared = _SHARED_CACHE / "tidelog-servers"
-    shared.mkdir(mode=0o755, exist_ok=True)
-    if shared.stat().st_uid != os.geteuid():
-        raise TidelogError(f"{shared} belongs to another user: remove it")
-    return shared
-
-
 def _unpacked(name: str, jar: Jar, account: pwd.struct_passwd | None) -> Path:
-    target = _cache(account) / name
+    target = server_cache(account) / name
     if target.exists():
         return target
     (archive,) = fetch([jar], "A database server's jar")

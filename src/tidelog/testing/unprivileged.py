@@ -20,6 +20,9 @@ UNPRIVILEGED_USERS = ("postgres", "nobody", "daemon", "www-data")
 # A Unix socket's path is limited to 107 bytes; the server appends "/.s.PGSQL.65535".
 _SOCKET_DIRECTORY_MAX = 90
 
+# Where servers are unpacked if an unprivileged user can't enter the cache of ours.
+_SHARED_CACHE = Path("/var/tmp")  # noqa: S108
+
 
 def identity(account: pwd.struct_passwd | None, locales: Path | None = None) -> dict[str, Any]:
     """Arguments of subprocess.Popen that run a program as ``account`` with a clean environment."""
@@ -73,6 +76,19 @@ def traversable(directory: Path, account: pwd.struct_passwd) -> bool:
         if not allowed:
             return False
     return True
+
+
+def server_cache(account: pwd.struct_passwd | None) -> Path:
+    """A directory that ``account`` can enter, for servers and their templates."""
+    wanted = Path.home() / ".cache" / "tidelog" / "servers"
+    wanted.mkdir(parents=True, exist_ok=True)
+    if account is None or traversable(wanted, account):
+        return wanted
+    shared = _SHARED_CACHE / "tidelog-servers"
+    shared.mkdir(mode=0o755, exist_ok=True)
+    if shared.stat().st_uid != os.geteuid():
+        raise TidelogError(f"{shared} belongs to another user: remove it")
+    return shared
 
 
 def free_port() -> int:

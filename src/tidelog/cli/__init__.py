@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
         "watch": looking.watch,
         "log": looking.log,
         "verify": looking.verify,
+        "schema": looking.schema,
     },
 }
 """By the panel of ``--help``, in its order."""

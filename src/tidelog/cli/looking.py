@@ -73,6 +73,47 @@ def status(
     terminal.show(runtime.status(loaded, ranges=ranges), as_json=as_json)
 
 
+def schema(
+    config: ConfigFile,
+    table: Annotated[
+        str | None,
+        typer.Option("--table", "-t", metavar="TABLE", help="namespace.table: column by column."),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at", metavar="POSITION", help="Where the error says that columns are not known."
+        ),
+    ] = None,
+    columns: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            allow_dash=True,
+            help="The columns that the table had there, as JSON or YAML; -: stdin.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the tables' versions and where they hold; say which columns a table had.
+
+    The latter (MySQL, MariaDB) is needed where capture ends because it can't know them; see
+    docs/how-to/schema-unknown.md.
+    """
+    if (at is None) != (columns is None) or (at is not None and table is None):
+        raise UsageError("--at and --columns go together, and need --table")
+    loaded = asking.load(config)
+    from tidelog import runtime
+
+    if at is None or columns is None or table is None:
+        terminal.show(runtime.schemas(loaded, table=table), as_json=as_json)
+        return
+    told = sys.stdin.read() if str(columns) == "-" else columns.read_text(encoding="utf-8")
+    terminal.show(runtime.fix_schema(loaded, table=table, at=at, columns=told), as_json=as_json)
+
+
 def watch(
     config: Annotated[
         Path | None,

@@ -10,6 +10,7 @@ from tidelog.runtime.key_scope import missing_keys, store_key_file
 from tidelog.runtime.piping import pipeline, run, start_spark
 from tidelog.runtime.planning import plan
 from tidelog.runtime.repairing import repair
+from tidelog.runtime.schemas import fix_schema, schemas
 from tidelog.runtime.watching import StatusFeed
 
 __all__ = [
@@ -20,12 +21,14 @@ __all__ = [
     "capture",
     "check",
     "dump_wait",
+    "fix_schema",
     "missing_keys",
     "pipeline",
     "plan",
     "read_log",
     "repair",
     "run",
+    "schemas",
     "send_command",
     "start_spark",
     "status",

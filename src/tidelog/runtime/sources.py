@@ -6,17 +6,17 @@ Nothing else of `tidelog.runtime` knows a kind of source. A new one is a module 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
 from tidelog.config import Config
 from tidelog.errors import MissingExtraError
 from tidelog.model.records import Resume
-from tidelog.model.schema import TableName
+from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import (
     BlockingReader,
     Catalogue,
@@ -82,11 +82,38 @@ class SourceParts:
     publish: Callable[[], list[TableName]]
 
 
+class SchemaNotes(Protocol):
+    """What is known of the tables' columns at places of the source's log. Used by one thread."""
+
+    def of(self, table: TableName) -> list[tuple[str, int | None]]:
+        """From which positions on the table's records have which version, where that is noted;
+        None: it is not known there.
+        """
+        ...
+
+    def describe(self, column: Column) -> dict[str, Any]:
+        """A column as `fix` takes it: ``name``, ``type`` and so on."""
+        ...
+
+    def fix(
+        self, table: TableName, at: str, columns: Sequence[Mapping[str, Any]], key: Sequence[str]
+    ) -> TableSchema:
+        """Note that the table's records have these columns from position ``at`` on.
+
+        Raises UsageError: something told is wrong, or the log tells the columns itself.
+        """
+        ...
+
+
 class SourceKind(Protocol):
     """The adapters of one configured source. Connects when one of them is first used.
 
     What `log_reader` and `parts` return may share state: take those of one capture from one object.
     """
+
+    def prepare(self) -> None:
+        """Load what capture has compiled, without connecting: a standby then leads the sooner."""
+        ...
 
     def log_reader(
         self, registry: SchemaRegistry, state: StateStore, expected: SourceId | None
@@ -107,6 +134,10 @@ class SourceKind(Protocol):
         ...
 
     def estimates(self) -> Estimates: ...
+
+    def schema_notes(self, registry: SchemaRegistry, state: StateStore) -> SchemaNotes:
+        """For `tidelog schema`; ``state`` as for `log_reader`."""
+        ...
 
     def check(self) -> list[Finding]:
         """What `tidelog check` finds out. Changes nothing, never raises for what it checks."""

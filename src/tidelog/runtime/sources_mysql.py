@@ -13,6 +13,7 @@ from tidelog.model.schema import TableName
 from tidelog.ports import BlockingReader, ChunkReader, SchemaRegistry, SourceId, StateStore
 from tidelog.runtime.sources import SourceParts
 from tidelog.sources.findings import Finding
+from tidelog.sources.mysql import packets
 from tidelog.sources.mysql.blocking import MySqlBlockingReader
 from tidelog.sources.mysql.cascades import cascades
 from tidelog.sources.mysql.catalogue import MySqlCatalogue
@@ -23,9 +24,12 @@ from tidelog.sources.mysql.gtids import SeenGtids
 from tidelog.sources.mysql.key_texts import key_texts
 from tidelog.sources.mysql.log_reader import MySqlLogReader
 from tidelog.sources.mysql.planning import MySqlEstimates
+from tidelog.sources.mysql.positions import FILE_START
 from tidelog.sources.mysql.preflight import MySqlPreflight
 from tidelog.sources.mysql.replication import ReplicaId
+from tidelog.sources.mysql.schema_notes import MySqlSchemaNotes
 from tidelog.sources.mysql.urls import parse_url
+from tidelog.wire.binlog import BinlogScanner
 from tidelog.wire.binlog_keys import BinlogKeys
 from tidelog.wire.flavor import Flavor
 
@@ -44,6 +48,12 @@ class MySqlKind:
         self._statement_timeout_ms = config.dump.statement_timeout_ms
         # The reader of the log tells those of chunks what it has seen.
         self._seen = SeenGtids()
+
+    def prepare(self) -> None:
+        packets.prepare()
+        BinlogScanner(
+            Flavor(self._source.kind), None, checksum=True, file_number=1, offset=FILE_START
+        )
 
     def log_reader(
         self, registry: SchemaRegistry, state: StateStore, expected: SourceId | None
@@ -124,6 +134,9 @@ class MySqlKind:
 
     def estimates(self) -> MySqlEstimates:
         return MySqlEstimates(self._url, self._source.keys)
+
+    def schema_notes(self, registry: SchemaRegistry, state: StateStore) -> MySqlSchemaNotes:
+        return MySqlSchemaNotes(self._url, registry, state, self._source.keys)
 
     def check(self) -> list[Finding]:
         source = self._source

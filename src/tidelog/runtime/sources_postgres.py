@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
 from tidelog.config import Config
 from tidelog.configsource import PostgresSource
-from tidelog.model.schema import TableName
+from tidelog.errors import UsageError
+from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import BlockingReader, ChunkReader, SchemaRegistry, SourceId, StateStore
 from tidelog.runtime.sources import SourceParts
 from tidelog.sources.findings import Finding
@@ -22,7 +24,26 @@ from tidelog.sources.postgres.planning import PostgresEstimates
 from tidelog.sources.postgres.preflight import Preflight
 from tidelog.sources.postgres.publication import Publications
 from tidelog.sources.postgres.schemas import SchemaFinder
+from tidelog.wire.pgoutput import PgoutputScanner
 from tidelog.wire.tuples import PgoutputKeys
+
+
+class NoSchemaNotes:
+    """See `tidelog.runtime.sources.SchemaNotes`: the log tells the columns of what follows."""
+
+    def of(self, table: TableName) -> list[tuple[str, int | None]]:
+        del table
+        return []
+
+    def describe(self, column: Column) -> dict[str, Any]:
+        return {"name": column.name, "type": column.type_name, "nullable": column.nullable}
+
+    def fix(
+        self, table: TableName, at: str, columns: Sequence[Mapping[str, Any]], key: Sequence[str]
+    ) -> TableSchema:
+        raise UsageError(
+            "PostgreSQL's log tells the columns of all rows: there is nothing to say by hand"
+        )
 
 
 class PostgresKind:
@@ -33,6 +54,9 @@ class PostgresKind:
         self._source = config.source
         self._dsn = config.source.url.reveal()
         self._statement_timeout_ms = config.dump.statement_timeout_ms
+
+    def prepare(self) -> None:
+        PgoutputScanner()
 
     def log_reader(
         self, registry: SchemaRegistry, state: StateStore, expected: SourceId | None
@@ -109,6 +133,10 @@ class PostgresKind:
 
     def estimates(self) -> PostgresEstimates:
         return PostgresEstimates(self._dsn, SchemaFinder(self._source.keys))
+
+    def schema_notes(self, registry: SchemaRegistry, state: StateStore) -> NoSchemaNotes:
+        del registry, state
+        return NoSchemaNotes()
 
     def check(self) -> list[Finding]:
         source = self._source

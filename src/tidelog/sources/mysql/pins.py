@@ -38,6 +38,10 @@ class SchemaPins:
             found = schema_id
         return found or None
 
+    def of(self, table: TableName) -> list[tuple[int, int]]:
+        """(position, version) in order; version 0: from there on it is not known."""
+        return list(self._of(table))
+
     def last_before(self, table: TableName, schema_id: int) -> int | None:
         """The version before the table's newest one, which is ``schema_id``."""
         older = [number for _, number in self._of(table) if number not in (0, schema_id)]

@@ -8,7 +8,7 @@
     batch = rows.batch()                   # DUMP_ROW records in the order of the rows
     rest = rows.rest                       # bytes behind the result set, none as a rule
 
-The SELECT names the schema's columns in its order, plain but for FLOAT and DOUBLE (``col + 0e0``),
+The SELECT names the schema's columns in its order, plain but for FLOAT and DOUBLE (``col * 1e0``),
 under ``SET NAMES utf8mb4``, ``time_zone = '+00:00'`` and an ``sql_mode`` without
 PAD_CHAR_TO_FULL_LENGTH. What the server's texts and the log's differ in (BIT, geometries, ZEROFILL)
 is made equal here. Any number of bytes may be fed at once; a row of 16 MiB and more, which comes in

@@ -62,6 +62,13 @@ def test_row_of_the_log_equals_the_selected_row_for_every_type(
     assert_equal_ways(table, piece=chance.choice([1, 100, 1 << 16]))
 
 
+def test_zero_keeps_its_sign(table: ValueTable) -> None:
+    """MySQL stores -0, which equals 0, and shows it: a key is spelled alike on both ways."""
+    table.create("id int PRIMARY KEY, a double, b float, c double(10,2)")
+    table.run("INSERT INTO t VALUES (1, 0e0 * -1e0, 0e0 * -1e0, 0e0 * -1e0), (2, 0, 0, 0)")
+    assert_equal_ways(table)
+
+
 def test_text_of_the_log_equals_the_selected_text_in_every_character_set(
     table: ValueTable,
 ) -> None:

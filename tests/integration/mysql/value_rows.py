@@ -13,6 +13,7 @@ import pymysql
 from tidelog.eventlog.layout import RECORD_SCHEMA
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import TableName, TableSchema
+from tidelog.sources.mysql.chunk_sql import selected
 from tidelog.testing.binlog_rows import FileRow, file_rows
 from tidelog.testing.mysql import MySqlFamilyServer
 from tidelog.wire.binlog_types import WIRE_FORMAT, binlog_column
@@ -78,10 +79,7 @@ class ValueTable:
 
     def selected(self, schema: TableSchema, piece: int = 1 << 16) -> LogBatch:
         """The rows of a SELECT by key, received in pieces of so many bytes."""
-        names = ", ".join(
-            f"`{column.name}` + 0e0" if column.logical.startswith("float") else f"`{column.name}`"
-            for column in schema.columns
-        )
+        names = ", ".join(map(selected, schema.columns))
         with self.server.connect(self.database) as connection:
             with connection.cursor() as cursor:
                 cursor.execute("SET NAMES utf8mb4")

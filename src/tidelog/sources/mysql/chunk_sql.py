@@ -167,7 +167,7 @@ def key_schema(schema: TableSchema, key: Sequence[str]) -> TableSchema:
 
 def selected(column: Column) -> str:
     """The column in a SELECT's list, so that it is written as `tidelog.wire.mysql_rows` wants it:
-    a FLOAT would lose digits.
+    a FLOAT would lose digits. Adding 0 would make 0 of a -0, which the log has as it is.
     """
     name = quote_name(column.name)
-    return f"{name} + 0e0" if column.type_id in (types.FLOAT, types.DOUBLE) else name
+    return f"{name} * 1e0" if column.type_id in (types.FLOAT, types.DOUBLE) else name

@@ -38,7 +38,8 @@ class Part:
     """Whole events back to back, valid until the next one is taken.
 
     ``data``, ``offsets``: as `BinlogScanner.feed` takes them. ``ends``: int64[n], the position
-    behind each event; 0 for those that the server made up. ``checksum``: whether events end in one.
+    behind each event; 0 for those that the server made up. ``checksum``: whether the server now
+    ends events in one; those of an older file it may not.
     """
 
     data: UInt8s
@@ -52,9 +53,11 @@ class Part:
         return found
 
     def body(self, index: int) -> bytes:
-        """An event behind its header, without its checksum."""
+        """An event behind its header, without its checksum if it has one: ``binlog_checksum`` may
+        have been another when its file was written.
+        """
         event = self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
-        return event[HEADER_BYTES : -CHECKSUM_BYTES if self.checksum else None]
+        return without_checksum(event)[HEADER_BYTES:]
 
 
 def read_part(

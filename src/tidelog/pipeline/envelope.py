@@ -111,10 +111,10 @@ def json_rows(
         if missing is not None and missing[:, number].any():
             text = pc.if_else(pa.array(missing[:, number]), f'"{UNAVAILABLE}"', text)
         pieces.append(text)
-    joined = joined(*pieces, "}") if names else pa.repeat(pa.scalar("{}"), n)
+    text = joined(*pieces, "}") if names else pa.repeat(pa.scalar("{}"), n)
     if rows.null_count:
-        joined = pc.if_else(rows.is_valid(), joined, pa.scalar(None, pa.string()))
-    return joined
+        text = pc.if_else(rows.is_valid(), text, pa.scalar(None, pa.string()))
+    return text
 
 
 def json_values(values: pa.Array) -> pa.StringArray:

@@ -73,3 +73,32 @@ class KeptRows(Writer):
 
     def close(self) -> None:
         self.database.close()
+
+
+class Messages(Writer):
+    """Messages appended to a SQLite table; one that comes again is there once."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def open(self, task: WriteTask) -> None:
+        self.database = sqlite3.connect(self.path, timeout=60, isolation_level=None)
+        self.database.execute(
+            "CREATE TABLE IF NOT EXISTS messages (topic TEXT, key TEXT, version INTEGER, "
+            "value TEXT, UNIQUE (topic, key, version))"
+        )
+        self.database.execute("BEGIN IMMEDIATE")
+
+    def write(self, table: TargetTable, rows: pa.RecordBatch) -> None:
+        values = zip(
+            *(rows.column(n).to_pylist() for n in ("topic", "key", "version", "value")), strict=True
+        )
+        self.database.executemany(
+            "INSERT OR IGNORE INTO messages VALUES (?, CAST(? AS TEXT), ?, CAST(? AS TEXT))", values
+        )
+
+    def commit(self) -> None:
+        self.database.execute("COMMIT")
+
+    def close(self) -> None:
+        self.database.close()

@@ -1,63 +1,19 @@
-"""What every `tidelog.ports.Output` does. A new output is done when it is listed and passes."""
+"""Replays: a batch again, older, cut differently, after a failure; and another log."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
 import pytest
-from tests.integration.spark.conftest import Lake, spark  # noqa: F401
+from tests.behaviours.outputs.destinations import Destination, write
 
+from tidelog import failpoints
 from tidelog.errors import OutputError
 from tidelog.model.schema import TableName
-from tidelog.ports import Output, OutputBatch, TableRange
+from tidelog.outputs.ranges import batch_of
 from tidelog.testing.build_log import BuiltLog
 
 pytestmark = pytest.mark.spark
 
 TABLE = TableName("public", "t")
-
-
-@dataclass
-class Destination:
-    """Opens the output again and again over one destination, and reads what is there."""
-
-    open: Callable[[], Output]
-    rows: Callable[[], list[tuple[Any, ...]]]
-
-
-def delta(session: Any, built: BuiltLog, path: Path) -> Destination:
-    lake = Lake(session, built, path)
-    return Destination(lake.output, lambda: lake.rows("public.t"))
-
-
-DESTINATIONS = {"delta": delta}
-
-
-@pytest.fixture
-def built(tmp_path: Path) -> BuiltLog:
-    return BuiltLog(tmp_path / "log")
-
-
-@pytest.fixture(params=sorted(DESTINATIONS))
-def destination(
-    request: pytest.FixtureRequest,
-    spark: Any,  # noqa: F811
-    built: BuiltLog,
-    tmp_path: Path,
-) -> Destination:
-    return DESTINATIONS[request.param](spark, built, tmp_path)
-
-
-def batch(built: BuiltLog, start: int, end: int) -> OutputBatch:
-    """Offsets ``[start, end)``, as the pipeline would cut them."""
-    ids: set[int] = set()
-    for segment in built.log.chain().between(start, end):
-        ids |= {number for number in segment.rows_by_schema if number}
-    ranges = (TableRange(TABLE, frozenset(ids), 1, 100),) if ids else ()
-    return OutputBatch(built.log.generation, start, end, ranges)
 
 
 def history(built: BuiltLog) -> list[int]:
@@ -75,17 +31,7 @@ def history(built: BuiltLog) -> list[int]:
     return ends
 
 
-FINAL = [(1, "third"), (2, "again"), (3, "first")]
-
-
-def write(destination: Destination, built: BuiltLog, *ranges: tuple[int, int]) -> None:
-    output = destination.open()
-    try:
-        output.prepare(built.log.generation)
-        for start, end in ranges:
-            output.write(batch(built, start, end))
-    finally:
-        output.close()
+FINAL = [{"id": 1, "v": "third"}, {"id": 2, "v": "again"}, {"id": 3, "v": "first"}]
 
 
 def test_batches_in_order_give_the_source_s_table(
@@ -94,14 +40,14 @@ def test_batches_in_order_give_the_source_s_table(
     """Invariant 3, complete."""
     head, ends = built.log.head_offset, history(built)
     write(destination, built, (head, ends[0]), (ends[0], ends[1]), (ends[1], ends[2]))
-    assert destination.rows() == FINAL
+    assert destination.rows("public.t") == FINAL
 
 
 def test_the_same_batch_again_changes_nothing(destination: Destination, built: BuiltLog) -> None:
     head, ends = built.log.head_offset, history(built)
     write(destination, built, (head, ends[2]))
     write(destination, built, (head, ends[2]))
-    assert destination.rows() == FINAL
+    assert destination.rows("public.t") == FINAL
 
 
 def test_an_older_batch_never_brings_older_state_back(
@@ -111,7 +57,7 @@ def test_an_older_batch_never_brings_older_state_back(
     head, ends = built.log.head_offset, history(built)
     write(destination, built, (head, ends[2]))
     write(destination, built, (head, ends[0]), (ends[0], ends[1]))
-    assert destination.rows() == FINAL
+    assert destination.rows("public.t") == FINAL
 
 
 def test_a_batch_that_overlaps_brings_only_the_rest(
@@ -120,10 +66,10 @@ def test_a_batch_that_overlaps_brings_only_the_rest(
     head, ends = built.log.head_offset, history(built)
     write(destination, built, (head, ends[1]))
     write(destination, built, (ends[0], ends[2]))
-    assert destination.rows() == FINAL
+    assert destination.rows("public.t") == FINAL
 
 
-def test_what_is_committed_is_read_from_the_destination(
+def test_what_is_committed_is_known_to_a_new_process(
     destination: Destination, built: BuiltLog
 ) -> None:
     head, ends = built.log.head_offset, history(built)
@@ -141,4 +87,26 @@ def test_another_generation_is_refused(destination: Destination, built: BuiltLog
     output = destination.open()
     with pytest.raises(OutputError, match="generation"):
         output.prepare("another")
+    output.close()
+
+
+@pytest.mark.parametrize("place", ["written", "commit", "committed"])
+def test_executors_killed_in_the_middle_lose_and_double_nothing(
+    destination: Destination, built: BuiltLog, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Invariant 8, crash anywhere (the pipeline's part). The batch comes again, cut shorter."""
+    if "no-delivery" in destination.traits:
+        pytest.skip("its tasks have no failpoints")
+    head, ends = built.log.head_offset, history(built)
+    output = destination.open()
+    output.prepare(built.log.generation)
+    monkeypatch.setenv(failpoints.ENVIRONMENT_VARIABLE, f"output.task.{place}:kill")
+    with pytest.raises(OutputError):
+        output.write(batch_of(built.log, head, ends[2]))
+    assert output.committed(TABLE) is None
+    monkeypatch.delenv(failpoints.ENVIRONMENT_VARIABLE)
+    # Shorter than what was begun: the older states in it must not follow the newer ones.
+    output.write(batch_of(built.log, head, ends[0]))
+    assert destination.rows("public.t") == FINAL
+    assert output.committed(TABLE) == ends[2]
     output.close()

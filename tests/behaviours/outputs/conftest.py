@@ -1,0 +1,34 @@
+"""Fixtures of the suite. Executors import this repository's tests: before Spark starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.behaviours.outputs.destinations import Context, Destination, kinds, make
+from tests.integration.spark.conftest import spark  # noqa: F401
+
+from tidelog.testing.build_log import BuiltLog
+
+_ROOT = str(Path(__file__).parents[3])
+if _ROOT not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        part for part in (_ROOT, os.environ.get("PYTHONPATH")) if part
+    )
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> BuiltLog:
+    return BuiltLog(tmp_path / "log")
+
+
+@pytest.fixture(params=kinds())
+def destination(
+    request: pytest.FixtureRequest,
+    spark: Any,  # noqa: F811
+    built: BuiltLog,
+    tmp_path: Path,
+) -> Destination:
+    return make(request.param, Context(spark, built, tmp_path))

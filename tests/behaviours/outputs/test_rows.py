@@ -1,0 +1,137 @@
+"""What becomes of rows: changes of every kind, dumps, truncates, several tables, new columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.behaviours.outputs.destinations import Destination, write
+
+from tidelog.errors import OutputRefusedError
+from tidelog.pipeline.run import DUMP_COMPLETED
+from tidelog.testing.build_log import BuiltLog
+from tidelog.testing.pgoutput_messages import UNCHANGED
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = {"id": "int64", "v": "text", "n": "int32"}
+
+
+def row(key: int, v: str | None, n: int | None) -> dict[str, Any]:
+    return {"id": key, "v": v, "n": n}
+
+
+def bring(destination: Destination, built: BuiltLog, **how: Any) -> None:
+    """Everything that is in the log, as one batch."""
+    write(destination, built, (built.log.head_offset, built.log.latest_offset()), **how)
+
+
+@pytest.mark.parametrize("parts", ["one task", "several tasks"])
+def test_every_kind_of_change(destination: Destination, built: BuiltLog, parts: str) -> None:
+    table = built.table("public.t", COLUMNS)
+    for number in range(1, 6):
+        built.insert(table, str(number), f"v{number}", "0")
+    built.flush()
+    built.update(table, "1", "changed", "1")
+    built.delete(table, "2")
+    built.update(table, "30", "moved", "3", key=["3"])
+    built.flush()
+    built.update(table, "4", UNCHANGED, "4")  # in the same batch as what it does not tell
+    built.flush()
+    bring(destination, built, **({} if parts == "one task" else {"part_bytes": 1}))
+    built.update(table, "5", UNCHANGED, "5")  # in a later one
+    built.delete(table, "77")  # that there never was
+    built.flush()
+    bring(destination, built)
+    assert sorted(destination.rows("public.t"), key=lambda each: int(each["id"])) == [
+        row(1, "changed", 1),
+        row(4, "v4", 4),
+        row(5, "v5", 5),
+        row(30, "moved", 3),
+    ]
+
+
+def test_a_truncate_empties_the_table(destination: Destination, built: BuiltLog) -> None:
+    table = built.table("public.t", COLUMNS)
+    built.insert(table, "1", "a", "1")
+    built.insert(table, "2", "b", "2")
+    built.flush()
+    bring(destination, built)
+    built.update(table, "2", "c", "2")
+    built.truncate(table)
+    built.insert(table, "3", "d", "3")
+    built.flush()
+    bring(destination, built)
+    assert destination.rows("public.t") == [row(3, "d", 3)]
+    built.truncate(table)
+    built.flush()
+    bring(destination, built)
+    assert destination.rows("public.t") == []
+
+
+def test_a_complete_dump_removes_what_it_lacks(destination: Destination, built: BuiltLog) -> None:
+    if "stream" in destination.traits:
+        pytest.skip("a stream has no rows to remove; dumps send deletes of keys they look for")
+    table = built.table("public.t", COLUMNS)
+    for key in "123":
+        built.insert(table, key, "old", "0")
+    built.flush()
+    bring(destination, built)
+    first = built.chunk(table, [("1", "dumped", "1")], absent=[("2",)]).first
+    built.control(
+        {
+            "type": DUMP_COMPLETED,
+            "dump_id": "d1",
+            "table": "public.t",
+            "first_offset": first,
+            "delete_absent": True,
+        }
+    )
+    bring(destination, built)
+    assert destination.rows("public.t") == [row(1, "dumped", 1)]
+
+
+def test_tables_go_their_own_ways(destination: Destination, built: BuiltLog) -> None:
+    one = built.table("public.t", COLUMNS)
+    two = built.table("public.u", {"id": "int64", "w": "text"}, relation_id=2)
+    built.insert(one, "1", "a", "1")
+    built.insert(two, "1", "b")
+    built.update(one, "1", "c", "1")
+    built.delete(two, "1")
+    built.insert(two, "2", "d")
+    built.flush()
+    bring(destination, built)
+    assert destination.rows("public.t") == [row(1, "c", 1)]
+    assert destination.rows("public.u") == [{"id": 2, "w": "d"}]
+
+
+def test_columns_follow_the_source(destination: Destination, built: BuiltLog) -> None:
+    table = built.table("public.t", {"id": "int64", "n": "int32"})
+    built.insert(table, "1", "1")
+    built.insert(table, "2", "2")
+    built.flush()
+    bring(destination, built)
+    wider = built.table("public.t", {"id": "int64", "n": "int64", "v": "text"})
+    built.insert(wider, "2", str(2**40), "new")
+    built.flush()
+    bring(destination, built)
+    found = destination.rows("public.t")
+    assert [each["n"] for each in found] == [1, 2**40]
+    assert [each.get("v") for each in found] == [None, "new"]
+
+
+def test_a_changed_schema_is_refused_where_that_is_asked_for(
+    destination: Destination, built: BuiltLog
+) -> None:
+    if "no-delivery" in destination.traits:
+        pytest.skip("it always evolves")
+    table = built.table("public.t", {"id": "int64"})
+    built.insert(table, "1")
+    built.flush()
+    bring(destination, built)
+    built.insert(built.table("public.t", {"id": "int64", "v": "text"}), "2", "new")
+    built.flush()
+    with pytest.raises(OutputRefusedError, match="columns v"):
+        bring(destination, built, on_schema_change="fail")
+    bring(destination, built, on_schema_change="ignore")
+    assert destination.rows("public.t") == [{"id": 1}, {"id": 2}]

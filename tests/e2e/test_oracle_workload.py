@@ -8,7 +8,8 @@ import time
 import psycopg
 import pytest
 
-from tidelog.testing.oracle_workload import Mix, Undo, Workload, Writer
+from tidelog.testing import oracle_workload_mysql, oracle_workload_postgres
+from tidelog.testing.oracle_workload import Mix, Table, Undo, Workload, Writer
 from tidelog.testing.oracle_workload_postgres import PostgresWriter, PostgresWriters
 
 pytestmark = pytest.mark.integration
@@ -29,6 +30,13 @@ class Cut(Workload):
             pid = writer.connection.info.backend_pid
             other.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
         raise Undo
+
+
+@pytest.mark.parametrize("tables", [oracle_workload_postgres.TABLES, oracle_workload_mysql.TABLES])
+def test_spellings_of_one_key_have_one_lock(tables: dict[str, Table]) -> None:
+    numbers = tables["app.nums"]
+    assert numbers.place(["7.5"]) == numbers.place(["7.50"])
+    assert numbers.lock(["7.5"]) == numbers.lock(["7.50"])
 
 
 def test_writer_whose_connection_is_cut_while_it_rolls_back_goes_on(database: str) -> None:

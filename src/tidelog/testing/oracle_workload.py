@@ -30,8 +30,8 @@ class Table:
 
     Attributes:
         draw: a random key, of one of the numbers below ``keys``.
-        order: of a key's texts: sorts as the server does; equal where the server takes keys for
-            equal.
+        order: of a key's texts: sorts as the server does; equal, and of equal repr, where the
+            server takes keys for equal.
         wide: holds values that the source does not log again when they don't change.
         exact: keys are spelled one way only.
         ddl: its shape is changed.

@@ -138,7 +138,7 @@ TABLES = {
             "app.nums",
             ("n",),
             lambda rng, n: (rng.choice((f"{n - 100}.5", f"{n - 100}.50")),),
-            lambda key: (Decimal(key[0]),),
+            lambda key: (Decimal(key[0]).normalize(),),
             exact=False,
         ),
         Table("app.uuids", ("u",), _uuid, _bytes, keys=120),

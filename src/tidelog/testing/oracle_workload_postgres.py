@@ -75,7 +75,7 @@ TABLES = {
             "app.nums",
             ("n",),
             lambda rng, n: (rng.choice((f"{n}.5", f"{n}.50")),),
-            lambda key: (Decimal(key[0]),),
+            lambda key: (Decimal(key[0]).normalize(),),
             exact=False,
         ),
         Table("app.wide", ("id",), _number, _int, wide=True, keys=100, ddl=True),

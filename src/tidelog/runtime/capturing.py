@@ -90,6 +90,7 @@ class Capture:
             TidelogError: what needs a person; see docs/failure-modes.md.
         """
         config = self.config
+        source_kind(config).prepare()
         state = SqliteState(config.state.url)
         lease_s = config.capture.lease_ms / 1000
         path = str(config.log.path)

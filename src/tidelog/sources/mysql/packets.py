@@ -44,6 +44,12 @@ def new_state(sequence: int) -> Int64s:
     return state
 
 
+def prepare() -> None:
+    """Compile the kernel, or load it, so that nobody waits for it later."""
+    nothing = np.empty(0, dtype=np.uint8)
+    deframe(nothing, 0, nothing, np.zeros(2, dtype=np.int64), new_state(1))
+
+
 @numba.njit(cache=True, nogil=True)
 def deframe(received: UInt8s, length: int, data: UInt8s, offsets: Int64s, state: Int64s) -> int:
     """Move events out of ``received[CONSUMED:length]`` to ``data``, back to back.

@@ -138,8 +138,7 @@ class BinlogStream:
         self._view = self._received.data
         self._length = 0
         self._state = packets.new_state(1)
-        # Compiles the kernel (or loads it) now.
-        packets.deframe(self._received, 0, self._buffer, self._offsets, self._state)
+        packets.prepare()
         self._heard_at = 0.0
         self._broken: TidelogError | None = None
         self._doing = "reading the binlog"

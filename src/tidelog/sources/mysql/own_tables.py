@@ -41,6 +41,12 @@ class OwnTables:
         self._marks: set[int] = set()
         self._places: dict[int, list[int]] = {}
 
+    def fold(self) -> None:
+        """The server logs names in lower case."""
+        self.namespace = self.namespace.lower()
+        self.watermark = _folded(self.watermark)
+        self.signals = None if self.signals is None else _folded(self.signals)
+
     def clear(self) -> None:
         """Table ids begin anew."""
         self._maps.clear()
@@ -98,6 +104,10 @@ class OwnTables:
         return [
             found[place] if place < len(found) else None for place in self._places[row.table_id]
         ]
+
+
+def _folded(table: TableName) -> TableName:
+    return TableName(table.namespace.lower(), table.name.lower())
 
 
 def _new_image(payload: bytes, seen: TableMapSeen) -> list[str | None]:

@@ -81,7 +81,7 @@ def test_every_command_of_the_public_surface_exists() -> None:
     names = {command.name or command.callback.__name__ for command in commands}  # type: ignore[union-attr]
     runs = {"demo", "run", "capture", "pipeline"}
     dumps = {"dump", "wait", "pause", "resume", "cancel", "set", "signal"}
-    assert names == runs | dumps | {"check", "plan", "status", "watch", "log", "verify"}
+    assert names == runs | dumps | {"check", "plan", "status", "watch", "log", "verify", "schema"}
 
 
 def test_help_is_quick_and_imports_nothing_heavy() -> None:

@@ -26,6 +26,7 @@ from tidelog.wire.binlog import (
     RolledBackSeen,
     RotateSeen,
     RowOf,
+    RowsNoticed,
     TableMapSeen,
     XaSeen,
     XaState,
@@ -544,6 +545,74 @@ def test_rolled_back_rows_name_the_tables_to_dump(end):
     items, scanned = scan(log, dropped=0)
     assert of(items, RolledBackSeen) == [RolledBackSeen(begin, 2, (("shop", "orders"),), False)]
     assert not scanned.in_transaction
+
+
+def noticing(log: BinlogBytes, columns=(), *, resume=None, schema=0, step=0):
+    """What is noticed of table ``orders``: (deleted, rekeyed), each with the rows that follow."""
+    scan = scanner(checksum=log.checksum, resume=resume)
+    found = []
+    step = step or len(log.events)
+    for first in range(0, len(log.events), step):
+        for item in scan.feed(*log.arrays(first, first + step)):
+            if isinstance(item, TableMapSeen):
+                scan.bind(item.table_id, schema)
+                if item.table == "orders":
+                    scan.notice(item.table_id, deletes=True, columns=columns)
+            elif isinstance(item, RowsNoticed):
+                assert (item.database, item.table) == ("shop", "orders")
+                found.append((item.deleted, item.rekeyed))
+            elif isinstance(item, LogBatch):
+                found.append([row[0] for row in rows_of([item])])
+    return found
+
+
+def changes(kind: int, rows: bytes, **more) -> BinlogBytes:
+    """A transaction of one rows event."""
+    log = BinlogBytes()
+    log.format_description("8.0.40")
+    log.gtid(1)
+    log.query("BEGIN")
+    log.table_map(5, TYPES, METAS)
+    log.table_map(6, TYPES, METAS, table="others")
+    log.rows(32, 6, 2, row(1, b"x"))
+    log.rows(kind, 5, 2, rows, **more)
+    log.xid()
+    return log
+
+
+@pytest.mark.parametrize("schema", [0, 7])
+def test_deletes_and_updates_of_some_columns_are_noticed_before_their_rows(schema):
+    def found(kind, rows, columns=(0,), **more):
+        items = noticing(changes(kind, rows, **more), columns, schema=schema)
+        batches = [item for item in items if isinstance(item, list)]
+        assert bool(batches) == bool(schema)
+        assert not batches or items[-1] is batches[-1]
+        return [item for item in items if not isinstance(item, list)]
+
+    assert found(30, row(1, b"x")) == []
+    assert found(32, row(1, b"x") + row(2, b"x")) == [(True, False)]
+    assert found(31, row(1, b"x") + row(1, b"y")) == []
+    assert found(31, row(1, b"x") + row(1, b"x"), (1,)) == []
+    assert found(31, row(1, b"x") + row(2, b"x")) == [(False, True)]
+    assert found(31, row(1, b"x") + row(1, b"y") + row(3, b"") + row(4, b"")) == [(False, True)]
+    assert found(31, row(1, b"x") + row(1, None), (1,)) == [(False, True)]
+    assert found(31, row(1, None) + row(1, b"x"), (1,)) == [(False, True)]
+    assert found(31, row(1, None) + row(1, b""), (1,)) == [(False, True)]
+    assert found(31, row(1, None) + row(1, None), (0, 1)) == []
+    assert found(31, row(1, b"x") + row(2, b"x"), ()) == []
+    # Images of some columns (binlog_row_image = MINIMAL): key before, what changed after.
+    key, text = b"\xfe" + struct.pack("<i", 1), b"\xfe\x01y"
+    assert found(31, key + text, (0,), before=b"\x01", after=b"\x02") == []
+    assert found(31, key + text, (1,), before=b"\x01", after=b"\x02") == [(False, True)]
+
+
+def test_what_is_durable_and_what_is_not_asked_for_is_not_noticed():
+    log = changes(32, row(1, b"x") + row(2, b"x"))
+    assert noticing(log) == [(True, False)]
+    assert noticing(log, step=1) == [(True, False)]
+    (begin,) = {r[2] for r in rows_of(scan(log)[0])}
+    assert noticing(log, resume=Resume(0, begin, 1)) == [(True, False)]
+    assert noticing(log, resume=Resume(0, begin, 2)) == []
 
 
 def test_unknown_events_pass_only_if_ignorable():

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from tidelog import cli
 from tidelog.config import SECTIONS, Config, Rest
+from tidelog.configoutputs import OUTPUTS, DeadLetter, Step
 from tidelog.configsource import MySqlSource
 from tidelog.pipeline import options
 from tidelog.quantities import format_bytes, format_milliseconds
@@ -53,8 +54,10 @@ def configuration() -> Iterator[str]:
     yield NOTE + CONFIGURATION_HEAD
     sections: list[tuple[str, type[BaseModel]]] = [*SECTIONS.items(), ("control.rest", Rest)]
     sections.insert(1, ("source", MySqlSource))
+    sections += [("outputs", model) for kind, model in OUTPUTS.items() if kind != "delta"]
+    sections += [("outputs.steps", Step), ("outputs.dead_letter", DeadLetter)]
     for name, model in sections:
-        several = " (a list)" if name == "outputs" else ""
+        several = " (a list)" if name in ("outputs", "outputs.steps") else ""
         kind = f", kind {kind_of(model)}" if "kind" in model.model_fields else ""
         yield f"\n## `{name}`{several}{kind}\n\n{(model.__doc__ or '').strip()}\n"
         yield "\n| option | type | default | meaning |\n|---|---|---|---|\n"
@@ -66,8 +69,8 @@ def configuration() -> Iterator[str]:
                 text = shown if isinstance(shown, str) else json.dumps(shown)
                 example = f" Example: `{text}`."
             cells = (
-                f"`{option}`",
-                type_of(option, schema[option]),
+                f"`{field.alias or option}`",
+                type_of(option, schema[field.alias or option]),
                 default_of(option, field),
                 f"{field.description}{example}",
             )
@@ -94,6 +97,8 @@ def type_of(option: str, schema: dict[str, Any]) -> str:
         return "duration"
     if schema.get("format") == "path":
         return "path"
+    if schema["type"] == "array" and "$ref" in schema["items"]:
+        return "list of sections, below"
     if schema["type"] == "array":
         return "list of texts"
     if schema["type"] == "integer":

@@ -14,15 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 from pyspark.sql.functions import expr
 
 from tidelog.errors import OutputError, TidelogError
 from tidelog.eventlog.reader import EventLog
-from tidelog.model.records import Kind
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.delta_table import DeltaTable, quoted
 from tidelog.outputs.folding import fold_parts
+from tidelog.outputs.ranges import gone_below, refs_of, schema_in
 from tidelog.pipeline.failures import find_error
 from tidelog.pipeline.options import PlannedRefs
 from tidelog.pipeline.planning import matches, runs
@@ -131,10 +130,7 @@ class DeltaOutput:
         return f"tidelog/{self._log.generation}/{self.name}"
 
     def _tasks(self, batch: OutputBatch) -> list[_Task]:
-        gone = _truncated(self._log, batch.start, batch.end)
-        for done in batch.completed:
-            if done.delete_absent:
-                gone[done.table] = max(done.first_offset, gone.get(done.table, 0))
+        gone = gone_below(self._log, batch)
         ranges = {str(each.table): each for each in batch.tables}
         names = {name: each.table for name, each in ranges.items()}
         names |= {name: TableName.parse(name) for name in gone if name not in names}
@@ -169,7 +165,7 @@ class DeltaOutput:
         if start >= task.end:
             return
         parts = self._parts(task, start) if task.has_rows else []
-        schema = self._schema(task.table, start, task.end)
+        schema = schema_in(self._log, task.table, start, task.end)
         if schema is None or not schema.match_key:
             if schema is not None:
                 raise OutputError(
@@ -199,23 +195,9 @@ class DeltaOutput:
             session.conf.unset(_TXN_APP)
             session.conf.unset(_TXN_VERSION)
 
-    def _schema(self, table: TableName, start: int, end: int) -> TableSchema | None:
-        """The newest version of the table among the records in the range."""
-        ids: set[int] = set()
-        for segment in self._log.chain().between(start, end):
-            ids |= segment.rows_by_schema.keys()
-        return self._log.schemas.newest_at(table, ids)
-
     def _parts(self, task: _Task, start: int) -> list[PlannedRefs]:
         """Nothing, or the range as what single tasks fold."""
-        name = str(task.table)
-        metas = {
-            segment.name
-            for segment in self._log.chain().between(start, task.end)
-            if name in segment.rows_by_table
-        }
-        refs = self._log.segments(start, task.end, tables=(name,))
-        refs = [ref for ref in refs if ref.name in metas]
+        refs = refs_of(self._log, task.table, start, task.end)
         if not refs:
             return []
         split = runs(refs, partition_bytes=_PART_BYTES, partitions=None)
@@ -299,18 +281,6 @@ class DeltaOutput:
             found = DeltaTable(session, self._root, table, self._version_column)
             self._tables[table] = found
         return found
-
-
-def _truncated(log: EventLog, start: int, end: int) -> dict[str, int]:
-    """The newest truncate of each table in the range, by table; reads the records' kinds only."""
-    result: dict[str, int] = {}
-    for ref in log.segments(start, end):
-        for batch in log.batches(ref, ("offset", "kind", "schema_id")):
-            kinds = batch.column("kind").to_numpy()
-            for at in np.flatnonzero(kinds == Kind.TRUNCATE).tolist():
-                table = str(log.schemas.get(batch.column("schema_id")[at].as_py()).table)
-                result[table] = batch.column("offset")[at].as_py()
-    return result
 
 
 def _size(found: TableRange | None) -> int:

@@ -218,7 +218,8 @@ class ExecutorOutput:
             if refs or name in left:
                 parts.append(_Part(target, refs))
         if parts:
-            task = WriteTask(self.name, batch.generation, batch.start, batch.end, 0, gone)
+            ours = {name: version for name, version in gone.items() if name in chosen}
+            task = WriteTask(self.name, batch.generation, batch.start, batch.end, 0, ours)
             self._run(self._work(task), parts, batch)
 
     def _work(self, task: WriteTask) -> Work:

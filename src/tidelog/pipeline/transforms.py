@@ -1,9 +1,9 @@
 """Declarative steps between decoding and an output, as DataFrame operations on executors.
 
 They apply to the shapes `changes` (rows by key) and `events` (every change): to the table's
-columns, while those named ``_tidelog_…`` go along. Columns that the log does not tell (unchanged TOAST) are
-listed by name in ``_tidelog_missing``; a renamed column is listed by its new name, and a computed
-one as soon as it refers to one that is.
+columns, while those named ``_tidelog_…`` go along. Columns that the log does not tell (unchanged
+TOAST) are listed by name in ``_tidelog_missing``; a renamed column is listed by its new name, and a
+computed one as soon as it refers to one that is.
 """
 
 from __future__ import annotations

@@ -1,0 +1,147 @@
+"""The documented example runs as it stands; transforms and dead letters of executor outputs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidelog.config import load_config
+from tidelog.errors import ConfigError, OutputRefusedError
+from tidelog.outputs.dead_letters import JsonDeadLetters
+from tidelog.outputs.executing import Delivery
+from tidelog.outputs.python import PythonOutput
+from tidelog.outputs.ranges import batch_of
+from tidelog.pipeline.transforms import Step
+from tidelog.runtime.piping import pipeline
+from tidelog.state.sqlite import SqliteState
+from tidelog.testing.build_log import BuiltLog
+from tidelog.testing.pgoutput_messages import UNCHANGED
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[3]
+KEPT = "tests.behaviours.outputs.kept_rows:KeptRows"
+if str(ROOT) not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+
+
+def test_documented_example_runs(
+    spark: Any, built: BuiltLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / "docs/how-to/your-own-output.md").read_text()
+    code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
+    outputs = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0]
+    (tmp_path / "search.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spark.sparkContext.addPyFile(str(tmp_path / "search.py"))
+    table = built.table("public.t", {"id": "int64", "v": "text"})
+    built.insert(table, "1", "one")
+    built.insert(table, "2", "two")
+    built.delete(table, "2")
+    built.flush()
+    (tmp_path / "tidelog.yaml").write_text(
+        "source: {kind: postgres, url: 'postgresql://u@h/d'}\nlog: {path: ./log}\n"
+        f"state: {{url: 'sqlite:///state.db'}}\n{outputs}".replace(
+            "./notes.db", str(tmp_path / "notes.db")
+        )
+    )
+    config = load_config(tmp_path / "tidelog.yaml", {})
+    try:
+        pipeline(config, once=True, stop_event=threading.Event())
+    finally:
+        sys.modules.pop("search", None)
+    with sqlite3.connect(tmp_path / "notes.db") as database:
+        found = dict(database.execute("SELECT key, row FROM notes").fetchall())
+    assert json.loads(found["[1]"]) == {"id": 1, "title": "one", "size": 3}
+    assert found["[2]"] is None
+
+
+def kept(
+    spark: Any, built: BuiltLog, path: Path, poison: str | None = None, **how: Any
+) -> list[tuple[Any, ...]]:
+    """Write the whole log; (destination's deleted, row) by key."""
+    state = SqliteState(f"sqlite:///{path / 'state.db'}")
+    file = str(path / "kept.db")
+    delivery = Delivery("kept", **how)
+    output = PythonOutput(
+        spark, built.path, state, delivery, KEPT, {"path": file, "poison": poison}
+    )
+    try:
+        output.prepare(built.log.generation)
+        output.write(batch_of(built.log, built.log.head_offset, built.log.latest_offset()))
+    finally:
+        output.close()
+    with sqlite3.connect(file) as database:
+        rows = database.execute("SELECT deleted, row FROM kept ORDER BY key").fetchall()
+    return [(deleted, json.loads(row) if row else None) for deleted, row in rows]
+
+
+def test_steps_shape_rows_and_a_row_that_leaves_the_filter_is_deleted(
+    spark: Any, built: BuiltLog, tmp_path: Path
+) -> None:
+    table = built.table("public.t", {"id": "int64", "v": "text", "n": "int32", "card": "text"})
+    built.insert(table, "1", "a", "1", "4711")
+    built.insert(table, "2", "b", "2", "4712")
+    built.flush()
+    steps = (
+        Step("compute", {"twice": "n * 2", "loud": "upper(v)"}),
+        Step("filter", "n < 5"),
+        Step("mask", {"card": "***"}),
+        Step("rename", {"id": "key", "v": "title"}),
+        Step("cast", {"n": "string"}),
+        Step("drop", ["card"], ("other.*",)),
+        Step("hash", ["title"], salt="s"),
+    )
+    first = kept(spark, built, tmp_path, steps=steps)
+    assert [row["twice"] for _, row in first] == [2, 4]
+    assert first[0][1]["key"] == 1
+    assert first[0][1]["n"] == "1"
+    assert first[0][1]["card"] == "***"
+    built.update(table, "1", UNCHANGED, "3", "4711")
+    built.update(table, "2", "b", "9", "4712")
+    built.flush()
+    second = kept(spark, built, tmp_path, steps=steps)
+    assert [deleted for deleted, _ in second] == [0, 1]
+    # What the log did not tell, and what is computed from it, stays as it was.
+    assert second[0][1] == {**first[0][1], "n": "3", "twice": 6}
+
+
+def test_a_step_that_takes_the_key_away_is_refused_at_the_start(
+    spark: Any, built: BuiltLog, tmp_path: Path
+) -> None:
+    table = built.table("public.t", {"id": "int64", "v": "text"})
+    built.insert(table, "1", "a")
+    built.flush()
+    with pytest.raises(ConfigError, match="take id away from public.t"):
+        kept(spark, built, tmp_path, steps=(Step("select", ["v"]),))
+    with pytest.raises(ConfigError, match="do not fit public.t"):
+        kept(spark, built, tmp_path, steps=(Step("compute", {"x": "nowhere + 1"}),))
+
+
+def test_a_poison_record_stops_or_goes_to_the_dead_letters(
+    spark: Any, built: BuiltLog, tmp_path: Path
+) -> None:
+    table = built.table("public.t", {"id": "int64", "v": "text"})
+    built.insert(table, "1", "bad secret")
+    built.insert(table, "2", "good")
+    built.flush()
+    with pytest.raises(OutputRefusedError, match=r"rejects the record of public.t at version 0"):
+        kept(spark, built, tmp_path, "bad secret")
+    letters = JsonDeadLetters(str(tmp_path / "letters"))
+    rows = kept(spark, built, tmp_path, "bad secret", dead_letters=letters)
+    assert rows == [(0, {"id": 2, "v": "good"})]
+    (file,) = (tmp_path / "letters" / "kept").iterdir()
+    assert json.loads(file.read_text()) == {
+        "output": "kept",
+        "table": "public.t",
+        "version": 0,
+        "reason": "it is poison",
+    }

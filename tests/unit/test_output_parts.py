@@ -1,0 +1,77 @@
+"""Progress, schema policies and sections of outputs; no Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tidelog.config import load_config
+from tidelog.errors import ConfigError, OutputRefusedError
+from tidelog.outputs.evolving import change, described
+from tidelog.outputs.progress import OutputProgress
+from tidelog.state.sqlite import SqliteState
+
+OLD = pa.schema([("id", pa.int64()), ("n", pa.int32()), ("gone", pa.string())])
+NEW = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("added", pa.string())])
+BASE = "source: {kind: postgres, url: 'postgresql://u@h/d'}\nlog: {path: ./log}\noutputs:\n"
+
+
+def test_progress_is_kept_and_a_second_pipeline_stops(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'state.db'}"
+    one = OutputProgress(SqliteState(url), "g", "o")
+    assert one.done is None
+    one.begin(10)
+    two = OutputProgress(SqliteState(url), "g", "o")
+    assert (two.done, two.begun) == (None, 10)
+    one.finish(10)
+    with pytest.raises(OutputRefusedError, match="another pipeline"):
+        two.finish(10)
+    assert OutputProgress(SqliteState(url), "g", "o").done == 10
+    assert OutputProgress(SqliteState(url), "other", "o").done is None
+
+
+def test_evolving_adds_and_widens() -> None:
+    found = change("evolve", "t", described(OLD), NEW, ["id"])
+    assert [field.name for field in found.added] == ["added"]
+    assert [field.name for field in found.widened] == ["n"]
+    assert found.dropped == ("gone",)
+    assert dict(found.remembered(described(OLD))) == {
+        "id": "int64", "n": "int64", "gone": "string", "added": "string",
+    }  # fmt: skip
+
+
+def test_policies_differ_in_what_can_t_be_followed() -> None:
+    other = pa.schema([("id", pa.int64()), ("n", pa.string())])
+    with pytest.raises(OutputRefusedError, match="columns n changed their type"):
+        change("evolve", "t", described(OLD), other, ["id"])
+    assert change("lenient", "t", described(OLD), other, ["id"]).delivered.names == ["id"]
+    assert change("ignore", "t", described(OLD), NEW, ["id"]).delivered.names == ["id"]
+    with pytest.raises(OutputRefusedError):
+        change("fail", "t", described(OLD), NEW, ["id"])
+    assert not change("fail", "t", described(OLD), OLD, ["id"]).alters
+
+
+def test_a_key_that_changed_its_type_stops_every_policy() -> None:
+    key = pa.schema([("id", pa.string())])
+    for policy in ("evolve", "lenient", "ignore", "fail"):
+        with pytest.raises(OutputRefusedError):
+            change(policy, "t", described(OLD), key, ["id"])
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ("{kind: python}", "4: outputs[0].class: is missing"),
+        ("{kind: python, class: nonsense}", "outputs[0].class"),
+        ("{kind: python, class: 'a:B', path: x}", "'path' is an option of kind 'delta'"),
+        ("{kind: python, class: 'a:B', steps: [{}]}", "a step has one action of select"),
+        ("{kind: python, class: 'a:B', steps: [{selct: [a]}]}", "did you mean 'select'"),
+    ],
+)
+def test_a_mistake_in_an_output_is_named(tmp_path: Path, output: str, expected: str) -> None:
+    (tmp_path / "tidelog.yaml").write_text(f"{BASE}  - {output}\n")
+    with pytest.raises(ConfigError) as raised:
+        load_config(tmp_path / "tidelog.yaml", {})
+    assert expected in str(raised.value)

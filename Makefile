@@ -19,7 +19,7 @@ STAMPS := .make
 DEPENDENCIES := $(STAMPS)/dependencies
 INSTALLED := $(STAMPS)/installed
 
-.PHONY: help venv demo demo-mysql demo-mariadb test test-fast test-spark bench bench-quick soak lint format docs lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-fast test-spark bench bench-quick soak lint format docs lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ demo-mysql: venv ## The same from MySQL
 
 demo-mariadb: venv ## The same from MariaDB
 	$(VENV)/bin/tidelog demo --source mariadb $(ARGS)
+
+demo-quick: venv ## The demo from each kind of source with little data: that it ends with equal tables
+	for kind in postgres mysql mariadb; do \
+		$(VENV)/bin/tidelog demo --source $$kind --rows 20000 --seconds 5 --dir tidelog-demo/$$kind; done
 
 test: test-fast test-spark ## All tests but the soak
 

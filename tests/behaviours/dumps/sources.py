@@ -47,6 +47,7 @@ class Source(Protocol):
         upsert: follows ``INSERT … VALUES …``; assignments follow it.
         large_text: a type for texts of 100 kB.
         mends: rows that are `broken`.
+        reads: a condition that fails for them, where a plain read does not.
         sleeps: a function that takes so many seconds.
         begins: a transaction that may be prepared.
         prepares: it.
@@ -59,6 +60,7 @@ class Source(Protocol):
     upsert: str
     large_text: str
     mends: str
+    reads: str | None
     sleeps: str
     begins: str
     prepares: tuple[str, ...]
@@ -154,6 +156,7 @@ class PostgresSource:
     upsert: str = "ON CONFLICT (id) DO UPDATE SET"
     large_text: str = "text"
     mends: str = "INSERT INTO pg_enum SELECT 999999, 'aside.mood'::regtype, 2, 'bad'"
+    reads: str | None = None
     sleeps: str = "pg_sleep"
     begins: str = "BEGIN"
 

@@ -39,8 +39,11 @@ class MemorySchemas:
     def get(self, schema_id: int) -> TableSchema:
         return self._schemas[schema_id - 1]
 
+    def versions(self, table: TableName) -> list[TableSchema]:
+        return [schema for schema in self._schemas if schema.table == table]
+
     def latest(self, table: TableName) -> TableSchema | None:
-        found = [schema for schema in self._schemas if schema.table == table]
+        found = self.versions(table)
         return found[-1] if found else None
 
 
@@ -73,7 +76,7 @@ def tuple_values(payload: bytes, at: int) -> tuple[list[str | None], int]:
             values.append(UNCHANGED)
         else:
             size = int.from_bytes(payload[at : at + 4], "big")
-            values.append(payload[at + 4 : at + 4 + size].decode())
+            values.append(payload[at + 4 : at + 4 + size].decode("utf-8", "surrogateescape"))
             at += 4 + size
     return values, at
 

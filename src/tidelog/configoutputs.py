@@ -150,7 +150,7 @@ class PythonOutput(ExecutorSection):
         examples=["shop.search:SearchIndex"],
     )
     options: dict[str, Any] = Field(
-        default={}, description="Keyword arguments of the class.", examples=[{"url": "http://…"}]
+        default={}, description="Keyword arguments of the class.", examples=[{"url": "http://search:9200"}]
     )
     delivery: Literal["keyed", "ordered"] = Field(
         default="keyed",

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import pairwise
 
 from tidelog.model.schema import TableName
 
@@ -49,12 +50,15 @@ RESHAPES = frozenset(
 class TableEffect:
     """One table and what a statement does to it.
 
-    ``unlogged``: why its rows may have changed without row events; None if they did not.
+    ``unlogged``: why its rows may have changed without row events; None if they did not. ``added``:
+    the columns that are new, which may be NULL in all rows: a copy may hold values under such a
+    name, of a column that was there before.
     """
 
     table: TableName
     effect: Effect
     unlogged: str | None = None
+    added: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,7 @@ class _Parser:
         self._tokens = found
         self._database = database
         self._at = 0
+        self._added: list[str] = []
 
     # ------------------------------------------------------------------ statements
 
@@ -243,8 +248,9 @@ class _Parser:
         return Statement(tuple(found), renames=True)
 
     def _alter(self) -> Statement:
-        while self._take("ONLINE", "OFFLINE", "IGNORE"):
-            pass
+        ignores = False
+        while self._take("ONLINE", "OFFLINE") or self._word() == "IGNORE":
+            ignores |= self._take("IGNORE")
         if not self._take("TABLE"):
             return Statement()
         self._if_exists()
@@ -255,6 +261,8 @@ class _Parser:
             self._at += 1
         self._take("NOWAIT")
         effect, reasons, others = Effect.KEPT, list[str](), list[TableEffect]()
+        if ignores:  # MariaDB
+            reasons.append("ALTER IGNORE drops rows that share a key, and changes values")
         for action in self._actions():
             self._at = action
             kind, reason, more = self._action(table)
@@ -264,7 +272,8 @@ class _Parser:
                 reasons.append(reason)
             if self._last_action(action):
                 break
-        return Statement((TableEffect(table, effect, reasons[0] if reasons else None), *others))
+        reason = reasons[0] if reasons else None
+        return Statement((TableEffect(table, effect, reason, tuple(self._added)), *others))
 
     def _last_action(self, at: int) -> bool:
         """Does all that follows belong to the action at ``at``, commas and all?"""
@@ -296,7 +305,7 @@ class _Parser:
             if following in ("INDEX", "KEY"):
                 return Effect.KEPT, None, []
             if following == "COLUMN":
-                return Effect.ALTERED, None, []
+                return Effect.ALTERED, "a column was renamed", []
             self._take("TO", "AS", "=")
             new = self._table()
             if new is None:
@@ -325,15 +334,36 @@ class _Parser:
             return Effect.ALTERED, None, []
         if word in _INDEX_WORDS and not self._is_column():
             return (Effect.ALTERED if word in ("SYSTEM", "PERIOD") else Effect.KEPT), None, []
+        self._added += self._added_columns()
         words = [token.upper for token in self._action_tokens()]
         for i, one in enumerate(words):
             following = words[i + 1] if i + 1 < len(words) else ""
             filled = one == "DEFAULT" and following != "NULL"
             filled |= one == "NOT" and following == "NULL"
             filled |= one in ("AS", "GENERATED", "AUTO_INCREMENT", "SERIAL")
+            # Without explicit_defaults_for_timestamp it has a default that the statement omits.
+            filled |= one == "TIMESTAMP" and "NULL" not in words[i:]
             if filled:
                 return Effect.ALTERED, "a column with values in it was added", []
         return Effect.ALTERED, None, []
+
+    def _added_columns(self) -> list[str]:
+        """Of ``ADD [COLUMN] [IF NOT EXISTS] name …``, or of a list in brackets."""
+        found = list(self._action_tokens())
+        at = int(bool(found) and found[0].upper == "COLUMN")
+        if [token.upper for token in found[at : at + 3]] == ["IF", "NOT", "EXISTS"]:
+            at += 3
+        if at >= len(found):
+            return []
+        if (found[at].kind, found[at].text) != ("mark", "("):
+            return [found[at].text]
+        names, depth = [], 0
+        for before, token in pairwise(found[at:]):
+            text = before.text if before.kind == "mark" else ""
+            depth += (text == "(") - (text == ")")
+            if depth == 1 and text in ("(", ","):
+                names.append(token.text)
+        return names
 
     def _is_column(self) -> bool:
         """ADD COLUMN, or a column whose name is quoted."""

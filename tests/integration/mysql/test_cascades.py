@@ -15,11 +15,14 @@ from tests.integration.mysql.test_log_reader import run
 from tidelog import runtime
 from tidelog.config import load_config
 from tidelog.eventlog.reader import EventLog
+from tidelog.sources.findings import Finding
 from tidelog.sources.mysql.cascades import all_cascades
 from tidelog.sources.mysql.connect import connect
+from tidelog.sources.mysql.preflight import MySqlPreflight
 from tidelog.testing.history import History
 from tidelog.testing.mysql import MySqlFamilyServer
 from tidelog.testing.oracle_log import read_event_log
+from tidelog.wire.flavor import Flavor
 
 pytestmark = pytest.mark.integration
 
@@ -155,6 +158,32 @@ def test_keys_are_seen_by_an_account_that_may_only_select(
     }
 
 
+def test_a_table_in_between_that_the_account_cannot_see_is_named(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str, sql: Sql
+) -> None:
+    server, database = mysql_family, mysql_family_database
+    run(sql, *TABLES)
+    user = f"blind_{database}"
+    url = server.create_user(user, "", privileges=["REPLICATION SLAVE", "REPLICATION CLIENT"])
+    server.execute(f"GRANT SELECT ON `{database}`.grandchild TO `{user}`")
+
+    def found() -> dict[str, Finding]:
+        checked = MySqlPreflight(
+            url,
+            server_id=77,
+            kind=Flavor(server.flavour),
+            tables=[f"{database}.*"],
+            cascades="dump",
+        ).check()
+        return {f.name: f for f in checked if f.level == "warn" and f.name.startswith("table ")}
+
+    (finding,) = found().values()
+    assert finding.name == f"table {database}.child"
+    assert "may not see it" in finding.message
+    server.execute(finding.fix)
+    assert list(found()) == [f"table {database}.parent"]
+
+
 # ---------------------------------------------------------------- whole captures
 
 
@@ -256,7 +285,7 @@ def test_copies_below_stay_right(source: Source, tables: str, marks: str) -> Non
     assert capture.stop() == 0
 
 
-@pytest.mark.parametrize("point", ["log-appended", "down"])
+@pytest.mark.parametrize("point", ["noticed", "down"])
 def test_copies_below_are_right_after_a_crash(source: Source, point: str) -> None:
     source.configure("dump", "*child")
     capture = source.start()

@@ -150,6 +150,25 @@ def _foreign_keys(examined: Examined) -> Iterator[Finding]:
             "set source.cascades: dump, or leave the table out of source.tables"
         )
         yield Finding(name, "fail", text, fix)
+    if examined.cascades == "dump":
+        yield from _unseen_parents(examined, captured)
+
+
+def _unseen_parents(examined: Examined, captured: set[TableName]) -> Iterator[Finding]:
+    """Tables between whose own foreign keys the account can't see: a cascade ends at them."""
+    rows = examined.connection.rows(
+        "SELECT table_schema, table_name FROM information_schema.tables"
+    )
+    seen = {TableName(str(schema), str(table)) for schema, table in rows}
+    parents = {found.parent for found in cascades(examined.connection, captured)}
+    for parent in sorted(parents - seen):
+        text = (
+            "captured tables refer to it, and the account may not see it: what foreign keys of "
+            "its own do to it, and so to them, is not noticed"
+        )
+        grants = Grants.of(examined.connection)
+        fix = grants.statement(["SELECT"], parent.namespace, parent.name)
+        yield Finding(f"table {parent}", "warn", text, fix)
 
 
 def described(cascade: Cascade) -> str:

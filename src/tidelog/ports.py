@@ -35,8 +35,8 @@ class SchemaSeen:
 class IdleAt:
     """The source has nothing more up to this position, and no transaction is open in the stream.
 
-    ``reached``: that position, where it is behind ``resume.acknowledge``: a prepared transaction may
-    be needed again from where it began, and all the same the log goes on.
+    ``reached``: that position, where it is behind ``resume.acknowledge``: a prepared transaction
+    may be needed again from where it began, and all the same the log goes on.
     """
 
     resume: Resume

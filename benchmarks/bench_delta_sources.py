@@ -1,6 +1,9 @@
 """Event log → Delta MERGE of the same changes, captured from each kind of source, ``local[2]``.
 
-    python -m benchmarks.bench_delta_sources [--source NAME] [--changes 600000] [--keys 200000]
+``fold``   what executors do alone: read the event log, decode, fold to the newest state of a key
+``merge``  the whole way, all processes
+
+    python -m benchmarks.bench_delta_sources [fold merge] [--source NAME] [--changes N] [--keys N]
 
 Every server gets the same rows and the same updates, and the shipped capture makes its event log.
 PostgreSQL's CPU a row is the floor of the others; of several rounds each source's best counts.
@@ -12,6 +15,7 @@ import argparse
 import random
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +29,9 @@ from benchmarks.table import Row, show
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
 from tidelog.outputs.delta import DeltaOutput
-from tidelog.pipeline import spark_session
+from tidelog.pipeline import executor, shapes, spark_session
+from tidelog.pipeline.options import SourceOptions
+from tidelog.pipeline.reading import Reading as ReadPlan
 from tidelog.pipeline.run import run_pipeline
 from tidelog.ports import OutputBatch, TableRange
 
@@ -77,6 +83,65 @@ def captured(kind: str, directory: Path, changes: int, keys: int) -> Source:
     return Source(kind, table, path, keys, loaded)
 
 
+def fold(sources: list[Source], changes: int, rounds: int) -> list[Row]:
+    cpu = dict.fromkeys((source.kind for source in sources), float("inf"))
+    for _ in range(1 + 2 * rounds):
+        for source in sources:
+            cpu[source.kind] = min(cpu[source.kind], folded_s(source) / changes * 1e6)
+    return [
+        Row(
+            f"{kind}: event log read, decoded and folded, {changes:,} updates, CPU a row",
+            f"{cpu[kind]:.2f} µs",
+            f"{cpu[FLOOR]:.2f} µs (the same from PostgreSQL)",
+            f"{cpu[kind] / cpu[FLOOR]:.2f} ×",
+            "",
+        )
+        for kind in cpu
+        if kind != FLOOR
+    ]
+
+
+def folded_s(source: Source) -> float:
+    """CPU seconds of this process."""
+    log = EventLog.open(str(source.log))
+    schema = log.schemas.versions(source.table)[-1]
+    options = {"path": str(source.log), "table": str(source.table), "shape": "changes"}
+    plan = ReadPlan(SourceOptions.parse(options), schema, shapes.changes(schema))
+    began, rows = time.process_time(), 0
+    for batch in executor.batches(plan, log, log.segments(source.loaded)):
+        rows += batch.num_rows
+    if not 0 < rows <= source.keys:
+        raise RuntimeError(f"{source.kind}: {rows:,} keys changed of {source.keys:,}")
+    return time.process_time() - began
+
+
+def merge(sources: list[Source], changes: int, rounds: int, scratch: Path) -> list[Row]:
+    spark = spark_session("local[2]")
+    kinds = [source.kind for source in sources]
+    cpu = dict.fromkeys(kinds, float("inf"))
+    speed = dict.fromkeys(kinds, 0.0)
+    if rounds > 1:
+        merged(spark, sources[0], scratch)  # the JVM compiles what all of them run
+    for _ in range(rounds):
+        for source in sources:
+            reading = merged(spark, source, scratch)
+            report(f"event log of {source.kind} → Delta MERGE", changes, reading)
+            cpu[source.kind] = min(cpu[source.kind], reading.cpu_seconds / changes * 1e6)
+            speed[source.kind] = max(speed[source.kind], changes / reading.seconds)
+    spark.stop()
+    return [
+        Row(
+            f"{kind}: event log → Delta MERGE, {changes:,} updates over {sources[0].keys:,} keys, "
+            "CPU a row over all processes",
+            f"{cpu[kind]:.1f} µs ({speed[kind]:,.0f} rows/s)",
+            f"{cpu[FLOOR]:.1f} µs ({speed[FLOOR]:,.0f} rows/s; the same from PostgreSQL)",
+            f"{cpu[kind] / cpu[FLOOR]:.2f} ×",
+            "≤ 1.3 ×",
+        )
+        for kind in kinds[1:]
+    ]
+
+
 def merged(spark: Any, source: Source, scratch: Path) -> Reading:
     """The keys are there already; what the changes cost."""
     lake, checkpoint = scratch / "lake", scratch / "checkpoint"
@@ -101,6 +166,7 @@ def merged(spark: Any, source: Source, scratch: Path) -> Reading:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", default=["fold", "merge"])
     parser.add_argument("--source", action="append", choices=list(SERVERS), help="default: each")
     parser.add_argument("--changes", type=int, default=600_000)
     parser.add_argument("--keys", type=int, default=200_000)
@@ -114,31 +180,11 @@ def main() -> None:
         scratch = Path(name)
         kinds = [FLOOR, *(given.source or SERVERS)]
         sources = [captured(kind, scratch, changes, given.keys) for kind in kinds]
-        spark = spark_session("local[2]")
-        cpu = dict.fromkeys(kinds, float("inf"))
-        speed = dict.fromkeys(kinds, 0.0)
-        if not given.quick:
-            merged(spark, sources[0], scratch)  # the JVM compiles what all of them run
-        for _ in range(given.rounds):
-            for source in sources:
-                reading = merged(spark, source, scratch)
-                report(f"event log of {source.kind} → Delta MERGE", changes, reading)
-                cpu[source.kind] = min(cpu[source.kind], reading.cpu_seconds / changes * 1e6)
-                speed[source.kind] = max(speed[source.kind], changes / reading.seconds)
-        spark.stop()
-    show(
-        [
-            Row(
-                f"{kind}: event log → Delta MERGE, {changes:,} updates over {given.keys:,} keys, "
-                "CPU a row over all processes",
-                f"{cpu[kind]:.1f} µs ({speed[kind]:,.0f} rows/s)",
-                f"{cpu[FLOOR]:.1f} µs ({speed[FLOOR]:,.0f} rows/s; the same from PostgreSQL)",
-                f"{cpu[kind] / cpu[FLOOR]:.2f} ×",
-                "≤ 1.3 ×",
-            )
-            for kind in kinds[1:]
-        ]
-    )
+        for part in given.parts:
+            if part == "fold":
+                show(fold(sources, changes, given.rounds))
+            else:
+                show(merge(sources, changes, given.rounds, scratch))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ and a model in `tidelog.configoutputs`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tidelog.config import Config
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from tidelog.outputs.executing import Delivery
 
 # A missing module → the pip extra that holds it.
-_EXTRAS: Mapping[str, str] = {"pyspark": "spark"}
+_EXTRAS: Mapping[str, str] = {"confluent_kafka": "kafka", "pyspark": "spark"}
 
 
 def make_outputs(config: Config, spark: SparkSession) -> list[Output]:
@@ -101,6 +102,28 @@ def _delta(config: Config, section: Any, spark: SparkSession) -> Output:
     )
 
 
+def _kafka(config: Config, section: Any, spark: SparkSession) -> Output:
+    from tidelog.outputs.formatters import formatter
+    from tidelog.outputs.kafka import KafkaOutput
+
+    delivery = delivery_of(section, keyed=False, order=section.order)
+    made = formatter(section.format, topic=section.topic, tombstones=section.tombstones)
+    return KafkaOutput(
+        spark,
+        str(config.log.path),
+        state_of(config),
+        replace(delivery, formatter=made),
+        servers=section.servers,
+        topic=section.topic,
+        partitions=section.partitions,
+        replication=section.replication,
+        compact=section.compact,
+        create_topics=section.create_topics,
+        transactions=section.transactions,
+        settings={name: value.get_secret_value() for name, value in section.settings.items()},
+    )
+
+
 def _python(config: Config, section: Any, spark: SparkSession) -> Output:
     from tidelog.outputs.python import PythonOutput
 
@@ -112,5 +135,6 @@ def _python(config: Config, section: Any, spark: SparkSession) -> Output:
 
 _FACTORIES: Mapping[str, Callable[[Config, Any, SparkSession], Output]] = {
     "delta": _delta,
+    "kafka": _kafka,
     "python": _python,
 }

@@ -1,0 +1,102 @@
+"""What driver and executors share of Kafka: settings, names of topics, what errors mean."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from tidelog.errors import ConfigError, OutputError, OutputRefusedError
+
+# librdkafka writes its own log there: brokers and states, never messages or passwords.
+librdkafka_log = logging.getLogger("tidelog.librdkafka")
+
+VERSION_HEADER = "tidelog-version"
+
+_NAME_MAX = 249
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
+
+# What the guarantee rests on.
+_OURS = {
+    "acks",
+    "bootstrap.servers",
+    "delivery.report.only.error",
+    "enable.gapless.guarantee",
+    "enable.idempotence",
+    "max.in.flight",
+    "max.in.flight.requests.per.connection",
+    "message.send.max.retries",
+    "message.timeout.ms",
+    "delivery.timeout.ms",
+    "request.required.acks",
+    "retries",
+    "transactional.id",
+    "isolation.level",
+    "enable.auto.commit",
+    "group.id",
+}
+# Never right by trying again.
+_REFUSED = (
+    KafkaError._AUTHENTICATION,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.INVALID_PARTITIONS,
+    KafkaError.INVALID_CONFIG,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.TOPIC_EXCEPTION,
+)
+
+
+def settings_of(servers: str, given: Mapping[str, str]) -> dict[str, Any]:
+    """Librdkafka's settings for any client. Raises ConfigError for those that are ours to set."""
+    taken = sorted(_OURS & given.keys())
+    if taken:
+        raise ConfigError(
+            f"outputs: kafka: settings {', '.join(taken)} are set by Tidelog: its guarantee rests "
+            "on them. Take them out"
+        )
+    return {"bootstrap.servers": servers, "log_level": 4, **given}
+
+
+def common(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """``settings`` without those that only producers know: for consumers and administration."""
+    return {name: value for name, value in settings.items() if name not in _PRODUCER}
+
+
+_PRODUCER = {
+    "batch.num.messages",
+    "batch.size",
+    "compression.codec",
+    "compression.level",
+    "compression.type",
+    "linger.ms",
+    "partitioner",
+    "queue.buffering.max.kbytes",
+    "queue.buffering.max.messages",
+    "queue.buffering.max.ms",
+    "request.timeout.ms",
+    "sticky.partitioning.linger.ms",
+}
+
+
+def topic_name(wanted: str) -> str:
+    """``wanted`` as Kafka takes it: other characters than its own become ``_``."""
+    name = _NOT_IN_NAMES.sub("_", wanted)
+    if not name or len(name) > _NAME_MAX or name in (".", ".."):
+        raise OutputRefusedError(
+            f"kafka: {wanted[:80]!r} can't be a topic: 1 to {_NAME_MAX} characters; set `topic`"
+        )
+    return name
+
+
+def failed(what: str, error: KafkaError | KafkaException) -> OutputError:
+    """The error of ours for one of Kafka's, whose texts tell of brokers and codes."""
+    found = error.args[0] if isinstance(error, KafkaException) else error
+    kind = OutputRefusedError if found.code() in _REFUSED else OutputError
+    return kind(f"kafka: {what}: {found.name()}: {found.str()}")

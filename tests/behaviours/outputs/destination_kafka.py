@@ -1,0 +1,10 @@
+"""Messages in Kafka, read from the beginning of each topic."""
+
+from __future__ import annotations
+
+from tests.behaviours.outputs.destinations import Context, Destination
+from tests.behaviours.outputs.kafka_topics import kafka_destination
+
+
+def destination(context: Context) -> Destination:
+    return kafka_destination(context)

@@ -120,9 +120,9 @@ def test_a_step_that_takes_the_key_away_is_refused_at_the_start(
     table = built.table("public.t", {"id": "int64", "v": "text"})
     built.insert(table, "1", "a")
     built.flush()
-    with pytest.raises(ConfigError, match="take id away from public.t"):
+    with pytest.raises(ConfigError, match=r"take id away from public\.t"):
         kept(spark, built, tmp_path, steps=(Step("select", ["v"]),))
-    with pytest.raises(ConfigError, match="do not fit public.t"):
+    with pytest.raises(ConfigError, match=r"do not fit public\.t"):
         kept(spark, built, tmp_path, steps=(Step("compute", {"x": "nowhere + 1"}),))
 
 
@@ -133,7 +133,7 @@ def test_a_poison_record_stops_or_goes_to_the_dead_letters(
     built.insert(table, "1", "bad secret")
     built.insert(table, "2", "good")
     built.flush()
-    with pytest.raises(OutputRefusedError, match=r"rejects the record of public.t at version 0"):
+    with pytest.raises(OutputRefusedError, match=r"rejects the record of public.t at version 1"):
         kept(spark, built, tmp_path, "bad secret")
     letters = JsonDeadLetters(str(tmp_path / "letters"))
     rows = kept(spark, built, tmp_path, "bad secret", dead_letters=letters)
@@ -142,6 +142,6 @@ def test_a_poison_record_stops_or_goes_to_the_dead_letters(
     assert json.loads(file.read_text()) == {
         "output": "kept",
         "table": "public.t",
-        "version": 0,
+        "version": 1,
         "reason": "it is poison",
     }

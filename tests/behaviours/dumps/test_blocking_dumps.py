@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from typing import Any
 
 import pytest
 from tests.behaviours.dumps.dumped import Dumped, Make, gate
@@ -14,11 +15,23 @@ from tests.integration.windows.live import Event, Key, Row, at, crash, replay
 
 from tidelog.control.commands import StopSnapshot
 from tidelog.errors import ChunkError, ConnectionLostError
+from tidelog.ports import BlockingReader
+from tidelog.sources.mysql.blocking import MySqlBlockingReader
 from tidelog.sources.postgres.blocking import PostgresBlockingReader
 
 pytestmark = pytest.mark.integration
 
-ONE_OF_EACH = [Way("table", 1), Way("snapshot", 4)]
+ONE_OF_EACH = [
+    Way("table", 1),
+    Way("snapshot", 4),
+    Way("table", 4, "mysql"),
+    Way("gtid", 1, "mariadb"),
+]
+READERS: dict[str, Any] = {
+    "postgres": PostgresBlockingReader,
+    "mysql": MySqlBlockingReader,
+    "mariadb": MySqlBlockingReader,
+}
 
 
 def as_dumped(dumped: Dumped, table: str, dump_id: str) -> tuple[dict[Key, Row], dict[Key, Row]]:
@@ -122,12 +135,13 @@ def test_failed_dump_does_not_leave_the_log_held(
     dumped = make()
     dumped.table(rows=12)
     dumped.start()
-    read = PostgresBlockingReader.read
+    reader = READERS[dumped.on.kind]
+    read = reader.read
 
-    def failing(self: PostgresBlockingReader, request: object) -> object:
+    def failing(self: BlockingReader, request: object) -> object:
         raise error("it does not work")
 
-    monkeypatch.setattr(PostgresBlockingReader, "read", failing)
+    monkeypatch.setattr(reader, "read", failing)
     dump = dumped.dump(mode="blocking")
     dumped.dumped(dump, "aborted")
     assert "does not work" in dumped.progress(dump)["reason"]
@@ -137,8 +151,9 @@ def test_failed_dump_does_not_leave_the_log_held(
     ]
     dumped.do(f"UPDATE t SET n = {N} WHERE id = 3")
     dumped.check()
-    assert dumped.one("SELECT count(*) FROM pg_replication_slots WHERE temporary") == 0
-    monkeypatch.setattr(PostgresBlockingReader, "read", read)
+    if dumped.on.kind == "postgres":
+        assert dumped.one("SELECT count(*) FROM pg_replication_slots WHERE temporary") == 0
+    monkeypatch.setattr(reader, "read", read)
     dumped.restart()
     dumped.catch_up()
     assert not dumped.completions(), "nothing is dumped that nobody asked for"
@@ -153,16 +168,17 @@ def test_failure_in_between_is_made_up_for(make: Make, monkeypatch: pytest.Monke
     dumped = make()
     dumped.table(rows=20)
     dumped.start()
-    read, calls = PostgresBlockingReader.read, []
+    reader = READERS[dumped.on.kind]
+    read, calls = reader.read, []
 
-    def failing(self: PostgresBlockingReader, request: object) -> object:
+    def failing(self: BlockingReader, request: object) -> object:
         calls.append(1)
         if len(calls) == 3:
             dumped.do("DELETE FROM t WHERE id = 2", f"UPDATE t SET n = {N} WHERE id IN (4, 18)")
             raise ConnectionLostError("gone")
-        return read(self, request)  # type: ignore[arg-type]
+        return read(self, request)
 
-    monkeypatch.setattr(PostgresBlockingReader, "read", failing)
+    monkeypatch.setattr(reader, "read", failing)
     dump = dumped.dump(mode="blocking")
     dumped.dumped(dump)
     check_but_for_repeated_rows(dumped, dump)

@@ -297,8 +297,8 @@ class KeyExtractor(Protocol):
         """Records of ``batch`` whose key changed and whose new state may lack columns; few."""
         ...
 
-    def texts(self, key: bytes) -> tuple[str | None, ...]:
-        """An encoded key as the key columns' texts."""
+    def texts(self, key: bytes, schema: TableSchema) -> tuple[str | None, ...]:
+        """An encoded match key of ``schema`` as texts that chunks are asked for by."""
         ...
 
     def encode(self, texts: Sequence[str | None]) -> bytes: ...

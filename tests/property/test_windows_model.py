@@ -245,9 +245,9 @@ class Model:
             kept = self.extractor.keys(
                 outcome.rows, np.arange(len(outcome.rows), dtype=np.int32), SCHEMA
             )
-            texts = [self.extractor.texts(kept.key(i))[0] for i in range(len(kept))]
+            texts = [self.extractor.texts(kept.key(i), SCHEMA)[0] for i in range(len(kept))]
             self.events.append(Emitted(chunk=[(key, rows.get(key)) for key in texts]))
-            again = [self.extractor.texts(key)[0] for key in outcome.reread]
+            again = [self.extractor.texts(key, SCHEMA)[0] for key in outcome.reread]
             if is_reread:
                 for key in keys:
                     if key not in again:
@@ -266,7 +266,7 @@ class Model:
             self.windows.seed_keys(TABLE, set(voided.unseen_xids), batches)
 
     def reread(self, keys: tuple[bytes, ...]) -> None:
-        self.rereads.update((self.extractor.texts(key)[0], None) for key in keys)
+        self.rereads.update((self.extractor.texts(key, SCHEMA)[0], None) for key in keys)
 
     def restart(self) -> None:
         """Windows are lost; the log goes on where it was read to."""

@@ -119,7 +119,7 @@ def test_absent_keys_equal_those_of_their_rows(
 ) -> None:
     table = schema(key, identity_kind)
     wanted = [[row[NAMES.index(name)] for name in key] for row in rows]
-    texts = [KEYS.texts(encoded(each)) for each in wanted]
+    texts = [KEYS.texts(encoded(each), table) for each in wanted]
     found = KEYS.keys(absent_rows(texts, table), np.arange(len(rows), dtype=np.int32), table)
     assert [found.key(i) for i in range(len(found))] == [encoded(each) for each in wanted]
     assert set(found.effect.tolist()) <= {KeyEffect.GONE}

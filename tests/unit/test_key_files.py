@@ -16,7 +16,9 @@ import pytest
 
 from tidelog.control.key_files import parse_keys, read_key_file
 from tidelog.errors import UsageError
+from tidelog.sources.mysql.key_texts import key_texts as mysql_key_texts
 from tidelog.sources.postgres.key_texts import key_texts
+from tidelog.wire import bytes_keys
 
 
 @pytest.mark.parametrize(
@@ -176,6 +178,15 @@ def test_parquets_types_become_texts(
     pq.write_table(table, tmp_path / "k.parquet")
     expected = texts or ["1969-12-31 23:59:59.999000"]
     assert read(tmp_path / "k.parquet", "a") == (("a",), [(text,) for text in expected])
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(3)])
+def test_bytes_for_mysql_are_texts_or_hexadecimal_digits(kind: pa.DataType) -> None:
+    values = [b"\0\xff\x80", b"a\0b", b"0xf", "aé".encode()]
+    texts = mysql_key_texts(pa.array(values, kind)).to_pylist()
+    assert texts == ["0x00ff80", "0x610062", "0x307866", "aé"]
+    assert [bytes_keys.bytes_of(text) for text in texts] == values
+    assert mysql_key_texts(pa.array([None], kind)).to_pylist() == [None]
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ class ChunkReading:
     def _absent_keys(self, closed: Closed) -> list[Key]:
         at = np.flatnonzero(closed.rows.kind == Kind.ABSENT).astype(np.int32)
         entries = self._keys.keys(closed.rows, at, closed.schema)
-        return [self._keys.texts(entries.key(i)) for i in range(len(entries))]
+        return [self._keys.texts(entries.key(i), closed.schema) for i in range(len(entries))]
 
     # ------------------------------------------------------------ the coordinator's thread
 

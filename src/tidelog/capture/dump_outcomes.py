@@ -68,7 +68,7 @@ class Outcomes:
         )
         failpoints.hit("chunk.durable_before_progress")
         if task.dump is None or task.progress is None:
-            again = {self._keys.texts(key) for key in closed.reread}
+            again = {self._keys.texts(key, closed.schema) for key in closed.reread}
             if again:  # still unseen: give the transaction time to become visible
                 self._tasks.reread_not_before = time.monotonic() + 0.2
             self._reread_done(task, [k for k in task.request.keys or () if k not in again])

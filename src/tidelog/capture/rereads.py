@@ -53,7 +53,7 @@ class Rereads:
             wanted = self._wanted.setdefault(spot, {})
             before = len(wanted)
             self._number += 1
-            wanted.update((self._keys.texts(key), self._number) for key in keys)
+            wanted.update((self._keys.texts(key, schema), self._number) for key in keys)
             if len(wanted) != before:
                 self._store()
 

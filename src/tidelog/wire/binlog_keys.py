@@ -9,7 +9,7 @@ from tidelog.errors import DecodeError
 from tidelog.model.records import Bools, Int32s, KeyEntries, Kind, LogBatch, UInt8s
 from tidelog.model.schema import TableSchema
 from tidelog.wire import binlog_key_kernel as kernel
-from tidelog.wire import text_kernels
+from tidelog.wire import bytes_keys, text_kernels
 from tidelog.wire.binlog_cell_kernel import may_lack
 from tidelog.wire.binlog_cells import RowError, Rows, read_rows
 from tidelog.wire.binlog_texts import TooMuchTextError, float_texts
@@ -20,6 +20,10 @@ from tidelog.wire.pgoutput import readonly
 _ROW_KINDS = np.zeros(256, dtype=np.bool_)
 _ROW_KINDS[[Kind.INSERT, Kind.UPDATE, Kind.DELETE, Kind.DUMP_ROW, Kind.ABSENT]] = True
 _MAX_BYTES = int(np.iinfo(np.int32).max)
+
+
+def _is_bytes(schema: TableSchema, name: str) -> bool:
+    return schema.columns[schema.column_index(name)].logical == bytes_keys.LOGICAL
 
 
 class BinlogKeys(EncodedKeys):
@@ -59,6 +63,15 @@ class BinlogKeys(EncodedKeys):
         old = rows.old or _no_image(len(wanted), len(indices))
         self._normalise_floats(rows, old, schema)
         return self._entries(batch, indices, schema, kind, rows, old)
+
+    def texts(self, key: bytes, schema: TableSchema) -> tuple[str | None, ...]:
+        """As `EncodedKeys.texts`; of bytes as `tidelog.wire.bytes_keys` has them."""
+        return tuple(
+            bytes_keys.text_of(text.encode("utf-8", "surrogateescape"))
+            if text is not None and _is_bytes(schema, name)
+            else text
+            for name, text in zip(schema.match_key, self._texts(key), strict=True)
+        )
 
     def moved(self, batch: LogBatch) -> Int32s:
         """Records of ``batch`` whose key is new and whose new state may lack columns: inserts that

@@ -6,14 +6,23 @@ import struct
 from collections.abc import Sequence
 
 from tidelog.errors import DecodeError
+from tidelog.model.schema import TableSchema
 from tidelog.wire import key_kernel
 
 
 class EncodedKeys:
     """What `tidelog.ports.KeyExtractor`s of all wire formats share."""
 
-    def texts(self, key: bytes) -> tuple[str | None, ...]:
-        """An encoded key as the key columns' texts; inverse of `encode`.
+    def texts(self, key: bytes, schema: TableSchema) -> tuple[str | None, ...]:
+        """An encoded match key of ``schema`` as texts that chunks are asked for by.
+
+        Raises:
+            DecodeError: ``key`` is not an encoded key.
+        """
+        return self._texts(key)
+
+    def _texts(self, key: bytes) -> tuple[str | None, ...]:
+        """The inverse of `encode`.
 
         Raises:
             DecodeError: ``key`` is not an encoded key.

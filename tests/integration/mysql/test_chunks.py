@@ -29,6 +29,7 @@ from tidelog.sources.mysql.chunk_sql import ChunkSql, key_index
 from tidelog.sources.mysql.chunks import SQL_MODE, MySqlChunkReader
 from tidelog.sources.mysql.connect import connect
 from tidelog.testing.mysql import MySqlFamilyServer
+from tidelog.wire.binlog_keys import BinlogKeys
 
 pytestmark = pytest.mark.integration
 
@@ -136,6 +137,47 @@ def test_given_texts_are_compared_as_the_column_compares(source: Source) -> None
     assert [(row.kind, (row.new or row.old or {})["k"]) for row in rows] == [
         ("r", "Abc"), ("r", "ü"), ("a", "ж"), ("a", "it's -- \\"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "padding"), [("binary(6)", "00"), ("varbinary(6)", "")])
+def test_keys_of_bytes_are_hexadecimal_digits_or_texts(
+    source: Source, kind: str, padding: str
+) -> None:
+    """And Tidelog itself tells bytes that look like hexadecimal digits from such."""
+    source.run(
+        "DROP TABLE t",
+        f"CREATE TABLE t (k {kind} PRIMARY KEY)",
+        "INSERT INTO t VALUES (X'00FF80'), ('0xff'), (X'FF'), ('abc')",
+    )
+
+    def stored(value: bytes) -> bytes:
+        return value.ljust(6, b"\0") if padding else value
+
+    def read(*keys: str) -> list[tuple[str, bytes]]:
+        rows = source.read(keys=tuple((key,) for key in keys)).rows
+        found = [cells(rows, place)[0] or "" for place in range(len(rows))]
+        kinds = [Kind(kind).name for kind in rows.kind.tolist()]
+        values = [text.encode("utf-8", "surrogateescape") for text in found]
+        return list(zip(kinds, values, strict=True))
+
+    assert read("0x00fF80", "abc", "0x") == [
+        ("DUMP_ROW", stored(b"\x00\xff\x80")), ("DUMP_ROW", stored(b"abc")),
+        ("ABSENT", stored(b"")),
+    ]  # fmt: skip
+    assert read("0xff") == [("DUMP_ROW", stored(b"\xff"))]
+    assert read("0x30786666") == [("DUMP_ROW", stored(b"0xff"))]
+    walked: list[tuple[str | None, ...]] = []
+    while not (chunk := source.read(after=walked[-1] if walked else None, limit_rows=1)).exhausted:
+        assert chunk.last_key is not None
+        walked.append(chunk.last_key)
+        entries = BinlogKeys().keys(chunk.rows, np.zeros(1, np.int32), chunk.schema)
+        assert BinlogKeys().texts(entries.key(0), chunk.schema) == chunk.last_key
+    values = [stored(value) for value in (b"\x00\xff\x80", b"0xff", b"abc", b"\xff")]
+    assert walked == [(f"0x{value.hex()}",) for value in values]
+    assert [kind for kind, _ in read(*[str(key) for (key,) in walked])] == ["DUMP_ROW"] * 4
+    for wrong in ("0xf", "0xgg", "0x00 ff"):
+        with pytest.raises(ChunkRefusedError, match="pairs of hexadecimal digits"):
+            read(wrong)
 
 
 def test_ddl_waits_until_release_and_writers_do_not(source: Source) -> None:

@@ -147,7 +147,7 @@ def test_partial_images_leave_columns_missing_and_say_so(table: ValueTable, imag
     records_of = [int(r) for r in keys.moved(logged)]
     entries = keys.keys(logged, np.arange(5, dtype="int32"), schema)
     found = [
-        (int(r), KeyEffect(e), keys.texts(entries.key(i)))
+        (int(r), KeyEffect(e), keys.texts(entries.key(i), schema))
         for i, (r, e) in enumerate(zip(entries.record, entries.effect, strict=True))
     ]
     whole = image == "full"
@@ -164,7 +164,7 @@ def test_partial_images_leave_columns_missing_and_say_so(table: ValueTable, imag
     assert set(rows[3]) == known[image]
     selected = table.selected(schema)
     dumped = keys.keys(selected, np.arange(1, dtype="int32"), schema)
-    assert keys.texts(dumped.key(0)) == z
+    assert keys.texts(dumped.key(0), schema) == z
 
 
 def schema_key(schema: object, a: str, number: str) -> tuple[str, ...]:

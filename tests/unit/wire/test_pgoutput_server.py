@@ -120,7 +120,7 @@ def check_stream(connection: psycopg.Connection[tuple[object, ...]]) -> None:
                     seen.append((table.table.name, kind))
                 found = keys.keys(item, np.array([index], dtype=np.int32), table)
                 for i in range(len(found)):
-                    (text,) = keys.texts(found.key(i))
+                    (text,) = keys.texts(found.key(i), table)
                     text = "LONG" if text == long_key else text
                     seen.append((table.table.name, kind, text, KeyEffect(int(found.effect[i]))))
     assert seen == [

@@ -61,7 +61,7 @@ def extract(log: LogBatch, table: TableSchema, records: list[int] | None = None)
 def entries(*payloads: bytes, table: TableSchema | None = None) -> list[tuple[object, ...]]:
     found = extract(batch(*payloads), table or schema())
     return [
-        (int(found.record[i]), KEYS.texts(found.key(i)), KeyEffect(int(found.effect[i])))
+        (int(found.record[i]), KEYS.texts(found.key(i), schema()), KeyEffect(int(found.effect[i])))
         for i in range(len(found))
     ]
 
@@ -139,7 +139,7 @@ def test_only_the_chosen_records_are_read() -> None:
     log = batch(pg.insert(5, ["1", "x", None, None]), b"junk", pg.insert(5, ["2", "", None, None]))
     found = extract(log, schema(), [2, 0])
     assert found.record.tolist() == [2, 0]
-    assert [KEYS.texts(found.key(i)) for i in range(2)] == [("", "2"), ("x", "1")]
+    assert [KEYS.texts(found.key(i), schema()) for i in range(2)] == [("", "2"), ("x", "1")]
     assert len(extract(log, schema(), [])) == 0
 
 
@@ -148,13 +148,13 @@ def test_null_and_empty_key_values_differ() -> None:
     found = extract(
         batch(pg.insert(5, [None, "", "", ""]), pg.insert(5, ["", None, None, None])), table
     )
-    assert [KEYS.texts(found.key(i)) for i in range(2)] == [(None,), ("",)]
+    assert [KEYS.texts(found.key(i), schema()) for i in range(2)] == [(None,), ("",)]
     assert found.hash[0] != found.hash[1]
 
 
 def test_texts_and_encode_are_inverse_and_match_the_kernel() -> None:
     for texts in [(), (None,), ("",), ("ü€", None, "a\0b"), ("\udcff",)]:
-        assert KEYS.texts(KEYS.encode(texts)) == texts
+        assert KEYS.texts(KEYS.encode(texts), schema()) == texts
     found = extract(batch(pg.insert(5, ["1", "ü", None, None])), schema())
     assert found.key(0) == KEYS.encode(("ü", "1"))
 
@@ -291,7 +291,7 @@ def test_absent_keys_are_deletes_that_the_extractor_reads() -> None:
     assert rows_of(log)[0] == pg.delete(5, key=["1", "x", None, None])
     assert log.kind.tolist() == [Kind.ABSENT] * 2
     found = extract(log, table)
-    assert [KEYS.texts(found.key(i)) for i in range(2)] == [("x", "1"), ("ü", "2")]
+    assert [KEYS.texts(found.key(i), schema()) for i in range(2)] == [("x", "1"), ("ü", "2")]
     assert found.effect.tolist() == [GONE, GONE]
     assert len(absent_rows([], table)) == 0
 
@@ -299,7 +299,7 @@ def test_absent_keys_are_deletes_that_the_extractor_reads() -> None:
 def test_absent_keys_of_a_table_with_full_identity() -> None:
     table = schema(identity_kind="f")
     found = extract(absent_rows([("x", "1")], table), table)
-    assert KEYS.texts(found.key(0)) == ("x", "1")
+    assert KEYS.texts(found.key(0), table) == ("x", "1")
 
 
 def test_absent_keys_that_do_not_name_the_match_key_are_refused() -> None:
@@ -307,4 +307,4 @@ def test_absent_keys_that_do_not_name_the_match_key_are_refused() -> None:
     with pytest.raises(ChunkError, match=r"matched by \(c\)"):
         absent_rows([("1",)], table, columns=("a",))
     log = absent_rows([("1", "k")], table, columns=("a", "c"))
-    assert KEYS.texts(extract(log, table).key(0)) == ("k",)
+    assert KEYS.texts(extract(log, table).key(0), table) == ("k",)

@@ -10,13 +10,14 @@ import numpy as np
 
 from tidelog.errors import ChunkError, ChunkRefusedError, ChunkVoidError
 from tidelog.model.records import LogBatch, Snapshot
-from tidelog.model.schema import TableSchema
+from tidelog.model.schema import Column, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows
 from tidelog.sources.mysql.chunk_sql import ChunkSql, KeyIndex, key_index
 from tidelog.sources.mysql.connect import Connection
-from tidelog.sources.mysql.key_sql import Key
+from tidelog.sources.mysql.key_sql import Key, bytes_value
 from tidelog.sources.mysql.result_rows import RowReader
 from tidelog.wire import binlog_types as types
+from tidelog.wire import bytes_keys
 from tidelog.wire.charsets import BINARY_COLLATION, charset_of
 from tidelog.wire.tuples import absent_rows
 
@@ -74,7 +75,7 @@ class ChunkSelect:
         sql = self._sql(connection, schema, key)
         query = sql.boundary(request.after, request.upto, request.limit_rows, request.where)
         found = self._rows.read(connection, query, sql.key_schema)
-        return tuple(cells(found, 0)) if len(found) else None
+        return _key_of(found, 0, sql.key_schema, key) if len(found) else None
 
     def keys(
         self,
@@ -106,7 +107,8 @@ class ChunkSelect:
                 present = {int(row[0]) for row in connection.rows(sql.present_keys(some))}
                 absent |= {key for place, key in enumerate(some) if place not in present}
         missing = [key for key in dict.fromkeys(request.keys or ()) if key in absent]
-        found.append(absent_rows(missing, schema, columns if missing else None))
+        known = [_cells_of(key, schema, columns) for key in missing]
+        found.append(absent_rows(known, schema, columns if missing else None))
         rows = _joined(found)
         if len(found) > 2:  # a row may have two spellings of its key, in two batches
             rows = _distinct(rows)
@@ -193,6 +195,18 @@ class ChunkSelect:
         return ChunkSql(schema, key, self._indexes[known])
 
 
+def _cells_of(key: Key, schema: TableSchema, columns: Sequence[str]) -> Key:
+    """The texts of a row's cells: of bytes, the bytes, with their padding."""
+    return tuple(
+        text
+        if text is None or column.logical != bytes_keys.LOGICAL
+        else bytes_value(column, text).decode("utf-8", "surrogateescape")
+        for column, text in zip(
+            (schema.columns[schema.column_index(name)] for name in columns), key, strict=True
+        )
+    )
+
+
 def _survives(text: str, charset: str) -> str:
     value = f"_utf8mb4 X'{text.encode().hex()}'"
     converted = f"CONVERT(CONVERT({value} USING {charset}) USING utf8mb4)"
@@ -217,7 +231,13 @@ def _may_hold_null(schema: TableSchema, key: Sequence[str]) -> bool:
 
 def _key_of(rows: LogBatch, place: int, schema: TableSchema, key: Sequence[str]) -> Key:
     texts = cells(rows, place)
-    return tuple(texts[schema.column_index(name)] for name in key)
+    return tuple(_key_text(schema.columns[at], texts[at]) for at in map(schema.column_index, key))
+
+
+def _key_text(column: Column, text: str | None) -> str | None:
+    if text is None or column.logical != bytes_keys.LOGICAL:
+        return text
+    return bytes_keys.text_of(text.encode("utf-8", "surrogateescape"))
 
 
 def cells(rows: LogBatch, place: int) -> list[str | None]:

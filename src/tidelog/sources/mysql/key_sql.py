@@ -17,6 +17,7 @@ from tidelog.errors import ChunkRefusedError
 from tidelog.model.schema import Column, TableSchema
 from tidelog.sources.mysql.connect import quote_name
 from tidelog.wire import binlog_types as types
+from tidelog.wire import bytes_keys
 from tidelog.wire.charsets import BINARY_COLLATION
 
 Key = tuple[str | None, ...]
@@ -186,10 +187,23 @@ def literal(column: Column, text: str) -> str:
         raise ChunkRefusedError(f"a column of type {column.type_name} can't be part of a key")
     if types.collation(column) != BINARY_COLLATION:
         return f"_utf8mb4 X'{text.encode().hex()}'"
-    value = text.encode("utf-8", "surrogateescape")
-    if kind == types.STRING:  # BINARY(n) is padded to its length, and compared with its padding
+    return f"_binary X'{bytes_value(column, text).hex()}'"
+
+
+def bytes_value(column: Column, text: str) -> bytes:
+    """What a key's text says of a column of bytes. BINARY(n) is padded to its length, and compared
+    with its padding.
+    """
+    try:
+        value = bytes_keys.bytes_of(text)
+    except ValueError:
+        raise ChunkRefusedError(
+            f"a key's value for column {column.name}, of bytes, begins with 0x, but is not pairs "
+            "of hexadecimal digits"
+        ) from None
+    if column.type_id == types.STRING:
         value = value.ljust(types.string_bytes(types.metadata(column)), b"\0")
-    return f"_binary X'{value.hex()}'"
+    return value
 
 
 def _checked(pattern: re.Pattern[str], column: Column, text: str) -> str:

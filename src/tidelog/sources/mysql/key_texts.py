@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import UsageError
+from tidelog.wire import bytes_keys
 
 _TEXT = pa.string()
 
@@ -24,7 +25,7 @@ def key_texts(values: pa.Array) -> pa.StringArray:
     float                  the shortest that reads back as the same number
     date, time             ISO
     timestamp              ISO with a space, microseconds; one with a zone as UTC
-    binary                 the bytes, which must be UTF-8: Arrow's texts hold nothing else
+    binary                 ``0x`` and hexadecimal digits; UTF-8 without NUL as it is
     UUID (Arrow, Parquet)  as usual
     text                   as it is
     =====================  ==================================================================
@@ -52,7 +53,7 @@ def key_texts(values: pa.Array) -> pa.StringArray:
     if pa.types.is_date64(kind):
         return values.cast(pa.date32()).cast(_TEXT)
     if _is_binary(kind):
-        texts = [v if v is None else _bytes_text(v) for v in values.to_pylist()]
+        texts = [v if v is None else bytes_keys.shortest(v) for v in values.to_pylist()]
         return pa.array(texts, _TEXT)
     if pa.types.is_nested(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind):
         raise UsageError(f"values of type {kind} can't be part of a key")
@@ -60,16 +61,6 @@ def key_texts(values: pa.Array) -> pa.StringArray:
         return values.cast(_TEXT)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise UsageError(f"values of type {kind} can't be part of a key") from None
-
-
-def _bytes_text(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        raise UsageError(
-            "keys of bytes that are not UTF-8 can't be given: dump by a condition instead, such as "
-            "id IN (X'…')"
-        ) from None
 
 
 def _is_binary(kind: pa.DataType) -> bool:

@@ -16,7 +16,9 @@ HERE = Path(__file__).parent
 
 # Little data: shows that a benchmark runs. One that is not listed is run with --quick.
 QUICK = {
+    "binlog_scan": ["--rows", "20000"],
     "decode": ["--seconds", "0.2", "--batch-rows", "8192"],
+    "delta_sources": ["fold", "--quick"],  # Spark's part is the same as that of "delta"
     "scan": ["--transactions", "10"],
     "stream": ["--rows", "20000", "--runs", "1"],
 }

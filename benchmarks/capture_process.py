@@ -101,7 +101,7 @@ def main() -> None:
     arguments.add_argument("--records", type=int, default=0)
     arguments.add_argument("--clock")
     options = arguments.parse_args()
-    capturing.EventLogWriter = TimedWriter  # type: ignore[misc]
+    capturing.EventLogWriter = TimedWriter  # type: ignore[attr-defined]
     capture = MeasuredCapture(options.config)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())

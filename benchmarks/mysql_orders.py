@@ -55,7 +55,7 @@ class MySqlBench(Bench):
     server: MySqlFamilyServer  # type: ignore[assignment]
 
     def __init__(self, server: MySqlFamilyServer, directory: Path) -> None:
-        self.server = server  # type: ignore[assignment]
+        self.server = server
         self.directory = directory
         self.dsn = server.create_database(DATABASE)
         self.config_file = directory / "tidelog.yaml"

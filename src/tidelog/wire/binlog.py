@@ -509,8 +509,9 @@ class BinlogScanner:
             name, offset = parse_rotate(body)
             _, number = binlog_position.file_number(name)
             place = binlog_position.pack(number, offset)
-            if self.in_transaction:
+            if self.in_transaction and not header.artificial:
                 raise self._fault(f"ROTATE event {_FAULTS[kernel.NESTED]}")
+            # Else the file ended with the server: the format description that follows says so.
             if self._placed and place < self.position:
                 raise self._fault(f"ROTATE event {_FAULTS[kernel.OUT_OF_ORDER]}")
             self._placed = True

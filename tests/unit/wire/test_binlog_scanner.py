@@ -432,6 +432,21 @@ def test_rotation_real_and_made_up():
     assert scanned.resume.acknowledge == binlog_position.pack(2, log.offset)
 
 
+def test_group_that_a_crash_cut_off_ends_with_its_file():
+    """MariaDB leaves it in the file; it was never committed, though its rows were given."""
+    log = BinlogBytes()
+    log.format_description()
+    begin = one_transaction(log, 1)
+    log.events.pop()  # the XID
+    log.rotate("binlog.000002", made_up=True)
+    log.format_description()
+    after = one_transaction(log, 2) - PACKED + binlog_position.pack(2, 0)
+    items, scanned = scan(log)
+    assert [r[2] for r in rows_of(items)] == [begin, after]
+    assert of(items, RolledBackSeen) == [RolledBackSeen(begin, 1, (("shop", "orders"),), False)]
+    assert scanned.resume.acknowledge == binlog_position.pack(2, log.offset)
+
+
 def test_heartbeats_move_the_position_between_transactions():
     log = BinlogBytes()
     log.format_description()

@@ -7,7 +7,7 @@ import json
 import pytest
 from tests.behaviours.dumps.dumped import Dumped, Make
 from tests.behaviours.dumps.sources import N, series
-from tests.behaviours.dumps.ways import READERS, Way, ways
+from tests.behaviours.dumps.ways import READERS, Way, only, ways
 
 from tidelog.capture.dump_book import DUMP_PREFIX
 from tidelog.capture.dump_state import DumpState
@@ -77,12 +77,12 @@ def test_mended_rows_are_dumped_by_the_next_dump(make: Make) -> None:
     dumped.check()
 
 
-@ways(READERS)
+@ways(only("postgres", READERS))  # elsewhere only a condition fails, and keys take none
 def test_given_keys_that_cannot_be_read(make: Make) -> None:
     dumped = make(chunk_rows=10)
     with_broken_rows(dumped, 20, (7, 11))
     dumped.start()
-    dump = dumped.dump(keys=[(str(i),) for i in range(5, 15)], where=dumped.on.reads)
+    dump = dumped.dump(keys=[(str(i),) for i in range(5, 15)])
     dumped.dumped(dump, "aborted")
     dumped.catch_up()
     assert set(dumped.rows_of(dump)) == {(str(i),) for i in range(5, 15) if i not in (7, 11)}

@@ -338,6 +338,8 @@ def test_mariadb_sequences_are_no_tables(mariadb_server: MySqlFamilyServer) -> N
         capture.start()
         run(connection, "SELECT NEXTVAL(s)", "INSERT INTO t VALUES (NEXTVAL(s))")
         capture.catch_up()
+        run(connection, "CREATE SEQUENCE u", "SELECT NEXTVAL(u)", "DROP SEQUENCE u")
+        capture.catch_up()
     capture.reader.close()
     mariadb_server.drop_database("sequences")
     assert news(capture) == [{"a": 2}]

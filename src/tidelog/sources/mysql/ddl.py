@@ -30,6 +30,7 @@ class Effect(Enum):
     ALTERED = "altered"  # its columns may be others now
     KEPT = "kept"  # DDL that leaves columns and rows as they are: an index, OPTIMIZE
     WRITTEN = "written"  # rows were changed by the statement itself
+    SEQUENCE_DROPPED = "sequence dropped"  # MariaDB's, which the log shows as a table
 
 
 # From here on the table's columns may be others.
@@ -219,12 +220,13 @@ class _Parser:
             return Statement() if name is None else Statement(database=name)
         if self._word() == "INDEX":
             return self._of_index()
-        if not self._take("TABLE", "TABLES"):
+        effect = Effect.SEQUENCE_DROPPED if self._word() == "SEQUENCE" else Effect.DROPPED
+        if not self._take("TABLE", "TABLES", "SEQUENCE"):
             return Statement()
         self._if_exists()
         found = []
         while (table := self._table()) is not None:
-            found.append(TableEffect(table, Effect.DROPPED))
+            found.append(TableEffect(table, effect))
             if not self._take(","):
                 break
         return Statement(tuple(found))

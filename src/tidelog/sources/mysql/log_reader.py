@@ -338,7 +338,9 @@ class MySqlLogReader:
             scanner.bind(seen.table_id, 0, watch=True)
             return
         assert self._schemas is not None
-        if not self._captures(table) or self._schemas.is_sequence(seen):
+        if not self._captures(table) or self._schemas.is_sequence(
+            seen, min(seen.position, scanner.resume.acknowledge)
+        ):
             scanner.bind(seen.table_id, 0)
             if self._cascades is not None:
                 self._cascades.bind(scanner, seen, None)

@@ -84,6 +84,20 @@ class DdlAhead:
                 table = new if table == old else table
         return table
 
+    def drops_sequence(
+        self, table: TableName, files: LogFiles, begin: int, end: int, place: int
+    ) -> bool:
+        """Is what happens next to a name behind ``place`` that it is dropped as a sequence?"""
+        self._read(files, begin, end)
+        effects = (
+            effect.effect
+            for at, statement in self._found
+            if place < at <= end
+            for effect in statement.effects
+            if effect.table == table
+        )
+        return next(effects, None) is ddl.Effect.SEQUENCE_DROPPED
+
     def _read(self, files: LogFiles, begin: int, end: int) -> None:
         if not self._begin <= begin <= self._end:
             self._begin = self._end = begin
@@ -136,17 +150,26 @@ class LogSchemas:
         self._connected = connected
         self._ahead = ahead
 
-    def is_sequence(self, seen: TableMapSeen) -> bool:
-        """Is it one of MariaDB's sequences, which are logged as tables of one row?"""
+    def is_sequence(self, seen: TableMapSeen, group: int) -> bool:
+        """Is it one of MariaDB's sequences, which are logged as tables of one row?
+
+        ``group``: see `at`.
+        """
         if seen.types != _SEQUENCE:
             return False
-        with translated(f"looking up {seen.database}.{seen.table}"):
-            kind = self._connected().value(
+        table = TableName(seen.database, seen.table)
+        with translated(f"looking up {table}"):
+            connection = self._connected()
+            kind = connection.value(
                 "SELECT TABLE_TYPE FROM information_schema.TABLES "
                 "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
                 (seen.database, seen.table),
             )
-        return bool(kind == "SEQUENCE")
+            if kind is not None:
+                return bool(kind == "SEQUENCE")
+            end = log_end(connection).position
+            files = log_files(connection)
+        return self._ahead.drops_sequence(table, files, group, end, seen.position)
 
     def at(self, seen: TableMapSeen, group: int) -> TableSchema:
         """The stored version that the rows behind a table map have.

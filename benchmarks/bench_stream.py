@@ -49,6 +49,9 @@ class _Schemas:
     def get(self, schema_id: int) -> TableSchema:
         return self._known[schema_id - 1]
 
+    def versions(self, table: TableName) -> list[TableSchema]:
+        return []
+
     def latest(self, table: TableName) -> TableSchema | None:
         return None
 

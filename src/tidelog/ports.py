@@ -121,6 +121,10 @@ class SchemaRegistry(Protocol):
 
     def get(self, schema_id: int) -> TableSchema: ...
 
+    def versions(self, table: TableName) -> list[TableSchema]:
+        """All versions of the table, oldest first."""
+        ...
+
     def latest(self, table: TableName) -> TableSchema | None: ...
 
 

@@ -43,6 +43,9 @@ class _Unnumbered:
     def get(self, schema_id: int) -> TableSchema:
         raise KeyError(schema_id)
 
+    def versions(self, table: TableName) -> list[TableSchema]:
+        return []
+
     def latest(self, table: TableName) -> TableSchema | None:
         return None
 

@@ -31,7 +31,8 @@ class CatalogueWatch:
         publish: brings the publication in step with the patterns and tells what it added; called
             before tables are judged.
         snapshot: takes a snapshot of now.
-        request_dump: called with a table and why; must be safe to call twice.
+        request_dump: called with a table and why; must be safe to call twice. False: not now; the
+            difference is looked at again.
         dump_new: whether tables that are new get a dump.
     """
 
@@ -43,7 +44,7 @@ class CatalogueWatch:
         *,
         publish: Callable[[], Sequence[TableName]],
         snapshot: Callable[[], Snapshot],
-        request_dump: Callable[[TableName, str], None],
+        request_dump: Callable[[TableName, str], bool],
         dump_new: bool,
     ) -> None:
         self._catalogue = catalogue
@@ -69,8 +70,8 @@ class CatalogueWatch:
     def look(self) -> list[TableName]:
         """Compare once; the tables whose dump was asked for."""
         self.begin()
-        stored = self._state.get(SHAPES_KEY)
-        known: dict[str, str] = dict(stored.value) if stored is not None else {}
+        stored = self._known()
+        known = dict(stored)
         tables = self._catalogue.tables(self._patterns)
         for table in self._publish():  # also those that were published before and then were not
             known.pop(str(table), None)
@@ -90,15 +91,39 @@ class CatalogueWatch:
                 reason = (
                     "the table is new" if new else "its rows may have changed without row events"
                 )
-                current[name] = found
-                if shape.schema.key:
-                    asked.append(table)
-                    self._request_dump(table, reason)
+                if not shape.schema.key or self._request_dump(table, reason):
+                    if shape.schema.key:
+                        asked.append(table)
+                    current[name] = found
+                    self._waiting.pop(name, None)
+                elif not new:
+                    current[name] = known[name]
             elif not new:
                 current[name] = known[name]
-        if stored is None or current != stored.value:
+        if current != stored:
             self._state.put(SHAPES_KEY, current, None)
         return asked
+
+    def settled(self, table: TableName, shape: TableShape) -> bool:
+        """Would a dump that begins now make good whatever the catalogue shows of the table?
+
+        False: transactions run that may have begun before; then it is to be asked again.
+        """
+        known, name, found = self._known(), str(table), _fingerprint(shape)
+        if name in known and not self._differ(known[name], found):
+            return True
+        return self._settled(name, found)
+
+    def dumped(self, table: TableName, shape: TableShape) -> None:
+        """A dump of the table was asked for after ``shape`` was read, and was `settled`."""
+        known, name = self._known(), str(table)
+        self._waiting.pop(name, None)
+        if known.get(name) != _fingerprint(shape):
+            self._state.put(SHAPES_KEY, {**known, name: _fingerprint(shape)}, None)
+
+    def _known(self) -> dict[str, str]:
+        stored = self._state.get(SHAPES_KEY)
+        return {} if stored is None else dict(stored.value)
 
     def _differ(self, known: str, found: str) -> bool:
         storage, _, key = known.partition(" ")
@@ -111,10 +136,7 @@ class CatalogueWatch:
         if waiting is None or waiting[0] != found:
             self._waiting[name] = (found, self._snapshot())
             return False
-        if not self._snapshot().follows(waiting[1]):
-            return False
-        del self._waiting[name]
-        return True
+        return self._snapshot().follows(waiting[1])
 
 
 def _fingerprint(shape: TableShape) -> str:

@@ -23,6 +23,8 @@ from tidelog.model.records import ChunkMeta
 from tidelog.ports import StateStore
 
 DUMP_PREFIX = "dump/"
+AUTOMATIC = "auto-"
+"""How ids of dumps begin that capture asks for itself, because rows changed without row events."""
 OPTIONS_KEY = "dump-options"
 KEEP_FINISHED = 500  # dumps; one whose id is asked for again is not repeated while it is kept
 
@@ -197,9 +199,17 @@ class DumpBook:
         return finishes
 
     def summary(self, finished: int) -> dict[str, Any]:
-        """What status shows: options, counters, unfinished dumps and the last ``finished``."""
+        """What status shows: options, counters, unfinished dumps and the last ``finished``.
+
+        Apart from these, so that they push no other out of sight: the last ``finished`` automatic
+        ones, of each table the newest.
+        """
         dumps = self.all()
-        recent = {dump.dump_id for dump in dumps[-finished:]}
+        done = [dump for dump in dumps if dump.finished]
+        automatic = {d.tables[0].table: d for d in done if d.dump_id.startswith(AUTOMATIC)}
+        newest = sorted(automatic.values(), key=lambda dump: dump.number)
+        others = [dump for dump in done if not dump.dump_id.startswith(AUTOMATIC)]
+        recent = {dump.dump_id for dump in [*newest[-finished:], *others[-finished:]]}
         return {
             "dump_options": asdict(self.options),
             "dump_counters": asdict(self.counters),

@@ -5,21 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
-from tidelog.capture.catalogue_watch import SHAPES_KEY, CatalogueWatch, changes_rows
-from tidelog.capture.dump_state import Mode, whole_table
+from tidelog.capture.automatic_dumps import DUMPED_KEY, JUDGED_KEY, UNLOGGED_KEY, AutomaticDumps
+from tidelog.capture.catalogue_watch import SHAPES_KEY, CatalogueWatch
+from tidelog.capture.dump_state import Mode
 from tidelog.capture.dumps import DUMP_PREFIX, REREAD_KEY, DumpCoordinator
 from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.key_sets import PREFIX as KEY_SETS
 from tidelog.errors import SourceError, TidelogError
-from tidelog.model.records import ChunkMeta, Snapshot
-from tidelog.model.schema import TableName, TableSchema
+from tidelog.model.records import ChunkMeta
+from tidelog.model.schema import TableName
 from tidelog.ports import Catalogue, ChunkReader, LogReader, RowsUnlogged, SchemaSeen, StateStore
 
 logger = logging.getLogger(__name__)
@@ -30,15 +28,12 @@ STATUS_KEY = "status"
 GENERATION_KEY = "log-generation"
 GAP_KEY = "log-gap"
 """Set while a gap in the log, that the user consented to, waits for its dump."""
-JUDGED_KEY = "judged-schemas"
-UNLOGGED_KEY = "unlogged-rows"
-"""Tables whose rows changed without the log saying how, and why, until their dumps are stored."""
 STATUS_EVERY_S = 1.0
 FINISHED_SHOWN = 20
 LOOK_EVERY_S = 5.0
 MAINTAIN_EVERY_S = 30.0
 _OF_ONE_LOG = (
-    DUMP_PREFIX, REREAD_KEY, KEY_SETS, SHAPES_KEY, JUDGED_KEY, GAP_KEY, UNLOGGED_KEY
+    DUMP_PREFIX, REREAD_KEY, KEY_SETS, SHAPES_KEY, JUDGED_KEY, DUMPED_KEY, GAP_KEY, UNLOGGED_KEY
 )  # fmt: skip
 PASSING: tuple[type[TidelogError], ...] = (SourceError,)
 """What housekeeping tries again later, e.g. a lock that another session holds: the log goes on."""
@@ -76,10 +71,6 @@ class AtStart:
     mode: Mode = "incremental"
 
 
-def _sees(snapshot: Snapshot, xid: int) -> bool:
-    return bool(snapshot.visible(np.array([xid], dtype=np.int64))[0])
-
-
 class CaptureSession:
     """Runs engine, coordinator and housekeeping until one of them ends."""
 
@@ -93,7 +84,7 @@ class CaptureSession:
         snapshot_reader: ChunkReader,
         state: StateStore,
         housekeeping: Housekeeping,
-        watch: Callable[[Callable[[TableName, str], None]], CatalogueWatch],
+        watch: Callable[[Callable[[TableName, str], bool]], CatalogueWatch],
         patterns: Sequence[str],
         chunks: Iterable[tuple[int, ChunkMeta]],
         at_start: AtStart,
@@ -119,9 +110,14 @@ class CaptureSession:
         self._close_log = close_log
         self._ended = threading.Event()
         self._failure: BaseException | None = None
-        self._watch = watch(self._dump_again)
-        self._schemas_seen: list[SchemaSeen] = []
-        self._unlogged_lock = threading.Lock()
+        self._automatic = AutomaticDumps(
+            coordinator=coordinator,
+            catalogue=catalogue,
+            state=state,
+            watch=watch,
+            snapshot=snapshot_reader.current_snapshot,
+            reached=lambda: engine.reached,
+        )
         self._lag_bytes = 0
 
     def run(self, stop: threading.Event) -> bool:
@@ -130,7 +126,7 @@ class CaptureSession:
         """
         self._bind_state()
         self.coordinator.recover(self.engine, self._chunks)
-        self._watch.begin()
+        self._automatic.watch.begin()
         self._request_at_start()
         threads = [
             threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
@@ -172,69 +168,12 @@ class CaptureSession:
         self._close_log()
 
     def on_schema(self, seen: SchemaSeen) -> None:
-        """Told by the engine; the dump, if one is due, is asked for by the housekeeping."""
-        self._schemas_seen.append(seen)
+        """Told by the engine, on its thread."""
+        self._automatic.on_schema(seen)
 
     def on_unlogged(self, seen: RowsUnlogged) -> None:
-        """Told by the engine, on its thread. Stored before the log goes on, or a crash could leave
-        the change durable and its dump forgotten.
-        """
-        with self._unlogged_lock:
-            stored = self._state.get(UNLOGGED_KEY)
-            waiting = {} if stored is None else dict(stored.value)
-            reason, xid = waiting.get(str(seen.table), (seen.reason, None))
-            told = [reason, max((x for x in (xid, seen.xid) if x is not None), default=None)]
-            if waiting.get(str(seen.table)) != told:
-                waiting[str(seen.table)] = told
-                self._state.put(UNLOGGED_KEY, waiting, None)
-
-    def _dump_unlogged(self) -> None:
-        """Ask for the dumps that wait, once what changed the tables can be seen: a transaction is
-        in the log before it is visible, and nothing in the log would supersede what a chunk read
-        too early.
-        """
-        stored = self._state.get(UNLOGGED_KEY)
-        if stored is None or not stored.value:
-            return
-        xids = [xid for _, xid in stored.value.values() if xid is not None]
-        snapshot: Snapshot | None = None
-        if xids:
-            try:
-                snapshot = self._snapshot_reader.current_snapshot()
-            except PASSING as error:
-                logger.info("dumps of tables with rows unlogged wait: %s", error)
-                return
-        seen = stored.value
-        for name, (reason, xid) in seen.items():
-            if xid is None or (snapshot is not None and _sees(snapshot, xid)):
-                self._dump_again(TableName.parse(name), reason)
-                self._forget_unlogged(name, seen[name])
-
-    def _forget_unlogged(self, name: str, dumped: list[Any]) -> None:
-        """The dump is asked for; what changed the table since then waits for one more."""
-        with self._unlogged_lock:
-            stored = self._state.get(UNLOGGED_KEY)
-            assert stored is not None
-            if stored.value[name] == dumped:
-                waiting = {n: told for n, told in stored.value.items() if n != name}
-                self._state.put(UNLOGGED_KEY, waiting, None)
-
-    def _judge(self, seen: SchemaSeen) -> None:
-        """Ask for a dump if the change calls for one.
-
-        It is held against the version judged last, which is stored after the dump was asked for: so
-        neither a crash in between hides the change, nor a chunk that met the version before.
-        """
-        stored = self._state.get(JUDGED_KEY)
-        judged: dict[str, Any] = dict(stored.value) if stored is not None else {}
-        name = str(seen.schema.table)
-        previous = TableSchema.from_json(judged[name]) if name in judged else seen.previous
-        if name in judged and previous == seen.schema:
-            return
-        reason = changes_rows(SchemaSeen(seen.schema, previous))
-        if reason is not None and seen.schema.key:
-            self._dump_again(seen.schema.table, reason)
-        self._state.put(JUDGED_KEY, {**judged, name: seen.schema.to_json()}, None)
+        """Told by the engine, on its thread."""
+        self._automatic.on_unlogged(seen)
 
     # ------------------------------------------------------------ threads
 
@@ -256,9 +195,10 @@ class CaptureSession:
         every = {"status": STATUS_EVERY_S, "look": LOOK_EVERY_S}
         while not self._ended.wait(0.1):
             self._housekeeping.commands()
-            while self._schemas_seen:
-                self._judge(self._schemas_seen.pop(0))
-            self._dump_unlogged()
+            try:
+                self._automatic.act()
+            except PASSING as error:
+                logger.info("dumps of tables that changed wait: %s", error)
             now = time.monotonic()
             for work in [name for name, at in due.items() if now >= at]:
                 due[work] = now + every[work]
@@ -276,7 +216,7 @@ class CaptureSession:
             self._publish_status()
             self._end_if_complete()
         else:
-            self._watch.look()
+            self._automatic.watch.look()
 
     def _maintain(self) -> None:
         """Apart from the rest: rolling up thousands of segments takes its time."""
@@ -337,27 +277,6 @@ class CaptureSession:
             self._failure = TidelogError(f"the initial dump lacks {', '.join(failed)}")
         self._complete = True
         self._ended.set()
-
-    def _dump_again(self, table: TableName, reason: str) -> None:
-        """Queue a dump of the table, unless one waits that has not begun to read it."""
-        for dump in self.coordinator.dumps():
-            if dump.finished or not all(whole_table(t) for t in dump.tables):
-                continue
-            for progress in dump.tables:
-                if (progress.table, progress.status) == (str(table), "pending"):
-                    return
-        now_ms = int(time.time() * 1000)
-        try:
-            self.coordinator.request(
-                f"auto-{uuid.uuid4().hex[:12]}",
-                [table],
-                reason=reason,
-                now_ms=now_ms,
-            )
-        except TidelogError as error:
-            logger.warning("%s could not be dumped again: %s", table, error)
-        else:
-            logger.info("%s is dumped again: %s", table, reason)
 
     # ------------------------------------------------------------ status
 

@@ -11,6 +11,7 @@ import pytest
 from tests.property.test_windows_model import PaperWindows
 
 from tidelog.capture import (
+    automatic_dumps,
     catalogue_watch,
     chunk_reading,
     dump_tables,
@@ -195,7 +196,7 @@ def storage_ignored(patch: Patch) -> None:
         return None if found is None else dataclasses.replace(found, storage="")
 
     patch.setattr(PostgresCatalogue, "shape", shapeless)
-    patch.setattr(session, "changes_rows", lambda seen: None)
+    patch.setattr(automatic_dumps, "changes_rows", lambda seen: None)
 
 
 def absent_rows_stay(patch: Patch) -> None:

@@ -256,6 +256,11 @@ class BinlogScanner:
         """
         self._tables.notice(table_id, deletes=deletes, columns=columns)
 
+    @property
+    def tables(self) -> int:
+        """How many tables' maps are kept. The server numbers a table anew whenever it opens it."""
+        return len(self._tables)
+
     def forget_tables(self) -> None:
         """Ask anew (`TableMapSeen`) for every table, e.g. after DDL. Not while rows may follow a
         table map that was passed: between transactions, or at a `QuerySeen`.

@@ -67,6 +67,9 @@ from tidelog.wire.binlog_items import (
 from tidelog.wire.binlog_position import file_number, text, unpack
 from tidelog.wire.flavor import Flavor
 
+MOST_TABLES = 16_384
+"""So many table maps are kept; a table has one for each time that the server opened it."""
+
 SYSTEM_DATABASES = ("mysql", "sys", "information_schema", "performance_schema")
 
 
@@ -212,6 +215,9 @@ class MySqlLogReader:
             self._note_files(received)
             yield from self._events(scanner, scanner.feed(received.data, received.offsets))
             self._seen.reach(scanner.position)
+            if scanner.tables > MOST_TABLES and not scanner.in_transaction:
+                scanner.forget_tables()
+                self._own.clear()
         if not scanner.in_transaction and scanner.position > self._told:
             # Also after transactions that held nothing for us.
             self._told = scanner.position

@@ -640,17 +640,20 @@ class BinlogScanner:
             if not self._skipped:
                 state[kernel.LAST_POSITION], state[kernel.LAST_ORDINAL] = here
         alone = not state[kernel.BEGUN] and not state[kernel.HELD]
+        end = int(state[kernel.FILE] | state[kernel.EVENT_END])
+        begin = self._begin
         yield QuerySeen(
             database=query.database,
             sql=sql,
             position=here[0],
             ordinal=ordinal,
-            end=int(state[kernel.FILE] | state[kernel.EVENT_END]),
+            end=end,
             commit_ts=int(state[kernel.COMMIT_TS]),
             keyword=keyword,
             changes_rows=keyword in _CHANGING or header.type == EventType.EXECUTE_LOAD_QUERY,
             alone=alone,
-            durable=here <= (self._begin.position, self._begin.ordinal),
+            # The stream begins before what is acknowledged, to see the last row's GTID again.
+            durable=here <= (begin.position, begin.ordinal) or end <= begin.acknowledge,
             alter=query.alter,
             error_code=query.error_code,
             databases=query.databases,

@@ -524,6 +524,20 @@ def test_truncate_counts_one_and_is_skipped_once_durable():
     assert scanned.resume == Resume(log.offset | PACKED, begin, 0)
 
 
+def test_statements_that_are_acknowledged_are_durable():
+    """The stream begins with the last row's transaction, however long ago that was."""
+    log = BinlogBytes()
+    log.format_description()
+    begin = one_transaction(log, 1)
+    ends = []
+    for number in (2, 3):
+        log.gtid(number)
+        log.query("ALTER TABLE orders ADD c INT DEFAULT 1")
+        ends.append(log.offset | PACKED)
+    items, _ = scan(log, scanner(resume=Resume(ends[0], begin, 0)))
+    assert [item.durable for item in of(items, QuerySeen)] == [True, False]
+
+
 def test_create_table_select_of_newer_servers_is_one_transaction():
     for begins in (True, False):
         log = BinlogBytes()

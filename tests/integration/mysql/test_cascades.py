@@ -17,10 +17,10 @@ from tidelog.config import load_config
 from tidelog.eventlog.reader import EventLog
 from tidelog.sources.findings import Finding
 from tidelog.sources.mysql.cascades import all_cascades
-from tidelog.sources.mysql.connect import connect
+from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.preflight import MySqlPreflight
 from tidelog.testing.history import History
-from tidelog.testing.mysql import MySqlFamilyServer
+from tidelog.testing.mysql import MySqlFamilyServer, MySqlServer
 from tidelog.testing.oracle_log import read_event_log
 from tidelog.wire.flavor import Flavor
 
@@ -48,6 +48,51 @@ def told(capture: LogCapture) -> list[str]:
     found = [event.table.name for event in capture.unlogged]
     capture.events.clear()
     return found
+
+
+class Newer(Connection):
+    """A session of a server that says it is MySQL 9.6."""
+
+    native: str | None = "OFF"
+    replicates = False
+
+    def rows(self, sql: str, arguments: Any = None) -> list[tuple[Any, ...]]:
+        if sql == "SHOW REPLICA STATUS":
+            return [("Waiting",)] if self.replicates else []
+        return super().rows(sql, arguments)
+
+    def row(self, sql: str, arguments: Any = None) -> tuple[Any, ...] | None:
+        if "innodb_native_foreign_keys" in sql:
+            return None if self.native is None else ("innodb_native_foreign_keys", self.native)
+        return super().row(sql, arguments)
+
+
+@pytest.mark.parametrize(
+    ("version", "native", "replicates", "silent"),
+    [
+        ((9, 6, 0), "OFF", False, False),
+        ((9, 6, 0), "ON", False, True),
+        ((9, 6, 0), "OFF", True, True),  # it does as its source did
+        ((27, 1, 0), None, False, False),
+        ((9, 5, 0), None, False, True),
+    ],
+)
+def test_servers_that_log_what_foreign_keys_do_need_no_watch(
+    mysql_server: MySqlServer,
+    mysql_database: str,
+    version: tuple[int, ...],
+    native: str | None,
+    replicates: bool,
+    silent: bool,
+) -> None:
+    for statement in TABLES[:2]:
+        mysql_server.execute(statement, mysql_database)
+    with connect(mysql_server.url, purpose="test") as connection:
+        connection.__class__ = Newer
+        assert isinstance(connection, Newer)
+        connection.version, connection.native, connection.replicates = version, native, replicates
+        found = [c for c in all_cascades(connection) if c.child.namespace == mysql_database]
+    assert bool(found) == silent
 
 
 @pytest.mark.parametrize("image", ["FULL", "MINIMAL"])

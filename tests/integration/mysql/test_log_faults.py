@@ -146,6 +146,28 @@ def test_a_purged_binlog_is_a_gap(server: MySqlFamilyServer, capture: LogCapture
     assert keys(capture) == [2]
 
 
+def receive_all(stream: BinlogStream) -> None:
+    while (received := stream.receive(5.0)) is not None and not received.ended:
+        pass
+
+
+@pytest.mark.parametrize("place", ["behind its end", "another file"])
+def test_a_place_that_the_server_does_not_have_is_a_gap(
+    server: MySqlFamilyServer, place: str
+) -> None:
+    """As after a crash of a server that does not sync its binlog."""
+    name, size = server.execute("SHOW BINARY LOGS")[-1][:2]
+    stream = BinlogStream(parse_url(server.url), None, purpose="test")
+    if place == "another file":
+        name, size = f"{name[:-6]}999999", 4
+    stream.start(name, size + 1000, wait=False)
+    try:
+        with pytest.raises(GapError, match="no longer has this part"):
+            receive_all(stream)
+    finally:
+        stream.close()
+
+
 @pytest.mark.parametrize("grown", [False, True])
 def test_reset_master_is_noticed(
     grown: bool, server: MySqlFamilyServer, table: None, tmp_path: Path

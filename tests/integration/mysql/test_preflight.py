@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from tidelog.sources.findings import Finding
+from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.grants import Grants
-from tidelog.sources.mysql.preflight import MySqlPreflight
+from tidelog.sources.mysql.preflight import Examined, MySqlPreflight
+from tidelog.sources.mysql.preflight_binlog import _retention, _retention_size
 from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.wire.flavor import Flavor
 
@@ -94,6 +96,80 @@ def test_short_retention_is_named(
             found = faults(check(server, mysql_database))["retention"]
             assert f"purged after {value / 3600:.1f} h" in found.message
             assert "SET GLOBAL binlog_expire_logs_seconds = 604800;" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("hours", "level", "message"),
+    [
+        (None, "warn", "RDS purges binlogs as soon as it can"),
+        ("3", "warn", "RDS keeps binlogs for 3 h: a capture down for longer"),
+        ("168", "ok", "RDS keeps binlogs for 7.0 days"),
+    ],
+)
+@pytest.mark.parametrize("may_read", [True, False], ids=["table", "procedure"])
+def test_retention_of_rds_is_its_own(
+    mysql_server: MySqlServer,
+    mysql_database: str,
+    hours: str | None,
+    level: str,
+    message: str,
+    may_read: bool,
+) -> None:
+    """Its table and procedure, as its manual shows them."""
+    name = "rds_configuration" if may_read else "configuration_of_others"
+    execute = mysql_server.execute
+    try:
+        execute(
+            f"CREATE TABLE mysql.{name} (name varchar(40), value varchar(40), description text)"
+        )
+        execute(
+            f"INSERT INTO mysql.{name} VALUES ('binlog retention hours', %s, ''), ('x', '1', '')",
+            arguments=(hours,),
+        )
+        execute(
+            "CREATE PROCEDURE mysql.rds_show_configuration() "
+            f"SELECT name, value, description FROM mysql.{name}"
+        )
+        found = {f.name: f for f in check(mysql_server, mysql_database)}["retention"]
+        assert (found.level, found.message[: len(message)]) == (level, message)
+        assert ("rds_set_configuration" in found.fix) == (level == "warn")
+    finally:
+        execute("DROP PROCEDURE IF EXISTS mysql.rds_show_configuration")
+        execute(f"DROP TABLE IF EXISTS mysql.{name}")
+
+
+def examined(server: MySqlFamilyServer, connection: Connection, **changes: Any) -> Examined:
+    """What `check` knows of a server, with some of it as it would be elsewhere."""
+    variables = {name: str(value) for name, value in connection.rows("SHOW GLOBAL VARIABLES")}
+    return Examined(
+        url=changes.pop("url", server.url),
+        connection=connection,
+        variables=variables | changes,
+        server_id=OUR_ID,
+        kind=Flavor(server.flavour),
+        tables=("*.*",),
+        watermark_schema="tidelog",
+        strategy="table",
+        signal_table=None,
+        keys={},
+        cascades="refuse",
+        snapshot_mode="incremental",
+    )
+
+
+def test_retention_that_other_servers_have_is_named(mysql_server: MySqlServer) -> None:
+    """Azure's 0 is not the server's 0; Percona's server has a limit of its own."""
+    azure = "mysql://u@shop.mysql.database.azure.com/"
+    with connect(mysql_server.url, purpose="test") as connection:
+        here = examined(mysql_server, connection, binlog_expire_logs_seconds="0", url=azure)
+        (found,) = _retention(here)
+        assert (found.level, "Azure purges" in found.message) == ("warn", True)
+        here = examined(mysql_server, connection, binlog_expire_logs_seconds="604800", url=azure)
+        assert [f.level for f in _retention(here)] == ["ok"]
+        assert list(_retention_size(here)) == []
+        here = examined(mysql_server, connection, binlog_space_limit=str(5 << 30))
+        (found,) = _retention_size(here)
+        assert "beyond 5,120 MiB (binlog_space_limit)" in found.message
 
 
 def test_settings_of_mysql_alone_are_named(mysql_server: MySqlServer, mysql_database: str) -> None:

@@ -1,7 +1,9 @@
 """Foreign keys that change rows of captured tables without a trace in the binlog.
 
 InnoDB carries out ON DELETE and ON UPDATE actions below the binlog: the child's rows change, and no
-row event says so (manual, "FOREIGN KEY Constraints"; MySQL 9.6 and later log them).
+row event says so (manual, "FOREIGN KEY Constraints"). From MySQL 9.6 on the server does it above
+the storage engine, and logs it, unless ``innodb_native_foreign_keys`` is ON; a replica does as its
+source did (https://dev.mysql.com/doc/refman/9.7/en/replication-features-foreign-keys.html).
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ _NAMES = """
 SELECT COLUMN_NAME FROM information_schema.COLUMNS
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION
 """
+_LOGGED_SINCE = (9, 6)
 _SILENT = ("CASCADE", "SET NULL", "SET DEFAULT")
 _UNKNOWN = ("CASCADE", "CASCADE")
 _RULE = re.compile(r" ON (DELETE|UPDATE) (CASCADE|SET NULL|SET DEFAULT|RESTRICT|NO ACTION)")
@@ -59,7 +62,12 @@ def cascades(connection: Connection, captured: Collection[TableName]) -> list[Ca
 
 
 def all_cascades(connection: Connection) -> list[Cascade]:
-    """Those of all tables that the account may read. Raises PyMySQL's errors."""
+    """Those of all tables that the account may read; none where the server logs what they do.
+
+    Raises PyMySQL's errors.
+    """
+    if _are_logged(connection):
+        return []
     pairs: dict[tuple[TableName, str, TableName], list[tuple[str, str]]] = defaultdict(list)
     for schema, table, name, parent_schema, parent, column, referenced in connection.rows(_COLUMNS):
         child = TableName(str(schema), str(table))
@@ -86,6 +94,15 @@ def all_cascades(connection: Connection) -> list[Cascade]:
             own, referred = zip(*columns, strict=True)
             found.append(Cascade(child, above, name, rules, own, referred))
     return found
+
+
+def _are_logged(connection: Connection) -> bool:
+    if connection.flavor is not Flavor.MYSQL or connection.version < _LOGGED_SINCE:
+        return False
+    row = connection.row("SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'")
+    if row is not None and str(row[1]).upper() not in ("OFF", "0"):
+        return False
+    return not connection.rows("SHOW REPLICA STATUS")  # its source may be an older server
 
 
 def _rules_of(

@@ -29,8 +29,9 @@ from typing import Literal
 import pymysql
 from pymysql.constants import ER
 
-from tidelog.errors import ChunkRefusedError
+from tidelog.errors import ChunkRefusedError, PreflightError
 from tidelog.sources.mysql.connect import Connection, quote_name, quote_text
+from tidelog.sources.mysql.positions import NO_BINLOG, log_end
 from tidelog.wire.binlog_position import file_number, pack
 from tidelog.wire.flavor import Flavor
 
@@ -40,7 +41,6 @@ WATERMARK_TABLE = "watermark"
 WATERMARK_COLUMN = "mark"
 
 _MISSING = {ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE}
-_RENAMED_IN_MYSQL = (8, 2)  # SHOW MASTER STATUS → SHOW BINARY LOG STATUS; gone in 8.4
 
 
 def write_mark(connection: Connection, watermark_schema: str, mark: str) -> None:
@@ -76,26 +76,16 @@ def create_watermark_table(connection: Connection, watermark_schema: str) -> Non
     )
 
 
-def status_statement(connection: Connection) -> str:
-    """The statement that tells where the binlog ends."""
-    renamed = connection.flavor is Flavor.MYSQL and connection.version >= _RENAMED_IN_MYSQL
-    return "SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS"
-
-
 def binlog_end(connection: Connection) -> int:
     """The position behind the last transaction in the binlog. Raises PyMySQL's errors.
 
     Raises:
         ChunkRefusedError: the server writes no binlog.
     """
-    row = connection.row(status_statement(connection))
-    if row is None:
-        raise ChunkRefusedError(
-            "the server writes no binlog: set log_bin (on a replica log_replica_updates, or "
-            "log_slave_updates, too) and restart it"
-        )
-    _, number = file_number(str(row[0]))
-    return pack(number, int(row[1]))
+    try:
+        return log_end(connection).position
+    except PreflightError as error:
+        raise ChunkRefusedError(str(error)) from None
 
 
 def snapshot_position(connection: Connection) -> int:
@@ -104,7 +94,7 @@ def snapshot_position(connection: Connection) -> int:
     values = {str(name).lower(): value for name, value in found.items()}
     name = values.get("binlog_snapshot_file")
     if not name:
-        raise ChunkRefusedError("the server writes no binlog: set log_bin and restart it")
+        raise ChunkRefusedError(NO_BINLOG)
     return pack(file_number(str(name))[1], int(values["binlog_snapshot_position"]))
 
 

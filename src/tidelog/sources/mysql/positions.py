@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tidelog.errors import PreflightError
 from tidelog.sources.mysql.connect import Connection
@@ -10,6 +11,10 @@ from tidelog.wire.binlog_position import file_number, pack, unpack
 from tidelog.wire.flavor import Flavor
 
 FILE_START = 4  # behind the magic number
+NO_BINLOG = (
+    "the server writes no binlog: set log_bin (on a replica log_replica_updates, or "
+    "log_slave_updates, too) in its configuration and restart it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +77,27 @@ def log_end(connection: Connection) -> LogEnd:
 
     Raises PreflightError if the server writes no binlog; PyMySQL's errors otherwise.
     """
-    rows = connection.named(_status_statement(connection))
-    if not rows:
-        raise PreflightError(
-            "the server writes no binlog: set log_bin in its configuration and restart it"
-        )
-    return LogEnd(_text(rows[0]["File"]), int(rows[0]["Position"]))
+    status = log_status(connection)
+    if not status:
+        raise PreflightError(NO_BINLOG)
+    return LogEnd(_text(status["File"]), int(status["Position"]))
+
+
+def log_status(connection: Connection) -> dict[str, Any]:
+    """The row of SHOW MASTER STATUS; {} if the server writes no binlog. Raises PyMySQL's errors,
+    also where the account may not ask.
+    """
+    # 8.2 renamed it, and 8.4 took the old name away; MariaDB 10.5.2 added a name of its own.
+    renamed = connection.flavor is Flavor.MYSQL and connection.version >= (8, 2)
+    rows = connection.named("SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
+    return rows[0] if rows else {}
 
 
 def log_files(connection: Connection) -> LogFiles:
     """The binlog's files. Errors as `log_end`; the same privilege."""
     rows = connection.named("SHOW BINARY LOGS")
     if not rows:
-        raise PreflightError(
-            "the server writes no binlog: set log_bin in its configuration and restart it"
-        )
+        raise PreflightError(NO_BINLOG)
     names = [_text(row["Log_name"]) for row in rows]
     base, _ = file_number(names[0])
     digits = len(names[0]) - len(base) - 1
@@ -98,13 +109,6 @@ def log_files(connection: Connection) -> LogFiles:
             for name, row in zip(names, rows, strict=True)
         },
     )
-
-
-def _status_statement(connection: Connection) -> str:
-    """8.2 renamed it, and 8.4 took the old name away; MariaDB 10.5.2 added its own."""
-    if connection.flavor is Flavor.MYSQL and connection.version >= (8, 2):
-        return "SHOW BINARY LOG STATUS"
-    return "SHOW MASTER STATUS"
 
 
 def _text(value: object) -> str:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pymysql
 
 from tidelog.sources.findings import Finding
 from tidelog.sources.mysql.connect import Connection
+from tidelog.sources.mysql.positions import log_status
+from tidelog.sources.mysql.urls import parse_url
 
 if TYPE_CHECKING:
     from tidelog.sources.mysql.preflight import Examined
 
 RETENTION_LEAST_S = 86_400
+AZURE = ".mysql.database.azure.com"
+RDS_SETTING = "binlog retention hours"
+_RDS = (
+    "SELECT name, value FROM mysql.rds_configuration",
+    "CALL mysql.rds_show_configuration",
+)
 
 _TO_GTIDS = (
     "SET GLOBAL enforce_gtid_consistency = ON; SET GLOBAL gtid_mode = OFF_PERMISSIVE; "
@@ -24,17 +33,16 @@ _TO_GTIDS = (
 
 def binlog_checks() -> list[Callable[[Examined], Iterator[Finding]]]:
     """In the order in which they depend on each other."""
-    return [_log_bin, _rows, _row_metadata, _retention, _server_id, _gtids, _commit_order]
-
-
-def log_end(connection: Connection, *, mysql: bool) -> dict[str, object]:
-    """The row of SHOW MASTER STATUS, which has another name since MySQL 8.4; {} if there is none.
-
-    Raises PyMySQL's errors, also where the account may not ask.
-    """
-    modern = mysql and connection.version >= (8, 2)
-    rows = connection.named("SHOW BINARY LOG STATUS" if modern else "SHOW MASTER STATUS")
-    return rows[0] if rows else {}
+    return [
+        _log_bin,
+        _rows,
+        _row_metadata,
+        _retention,
+        _retention_size,
+        _server_id,
+        _gtids,
+        _commit_order,
+    ]
 
 
 def _log_bin(examined: Examined) -> Iterator[Finding]:
@@ -44,7 +52,7 @@ def _log_bin(examined: Examined) -> Iterator[Finding]:
         return
     yield Finding("log_bin", "ok", "the server writes a binlog")
     try:
-        status = log_end(examined.connection, mysql=examined.mysql)
+        status = log_status(examined.connection)
     except pymysql.MySQLError:
         return  # the missing privilege has a finding of its own
     for option in ("Binlog_Do_DB", "Binlog_Ignore_DB"):
@@ -106,8 +114,25 @@ def _retention(examined: Examined) -> Iterator[Finding]:
     variable = "binlog_expire_logs_seconds"
     if variable not in variables:
         variable = "expire_logs_days"
+    hours = _rds_hours(examined.connection)
+    if hours is not None:
+        if 0 < hours * 3600 < RETENTION_LEAST_S or not hours:
+            text = f"RDS keeps binlogs for {hours:g} h: a capture down for longer loses data"
+            if not hours:
+                text = "RDS purges binlogs as soon as it can: a capture that lags loses data"
+            fix = "CALL mysql.rds_set_configuration('binlog retention hours', 168);"
+            yield Finding("retention", "warn", text, fix)
+        else:
+            yield Finding("retention", "ok", f"RDS keeps binlogs for {hours / 24:.1f} days")
+    elif not kept and parse_url(examined.url).host.endswith(AZURE):
+        text = (
+            "binlog_expire_logs_seconds is 0, with which Azure purges a binlog once it has no use "
+            "for it itself: a capture that is down loses data"
+        )
+        fix = "the server parameter binlog_expire_logs_seconds = 604800"
+        yield Finding("retention", "warn", text, fix)
     # MySQL 8.0.29 and later can leave the seconds set and purge nothing.
-    if not kept or variables.get("binlog_expire_logs_auto_purge", "ON").upper() == "OFF":
+    elif not kept or variables.get("binlog_expire_logs_auto_purge", "ON").upper() == "OFF":
         yield Finding("retention", "ok", "binlogs are kept until they are purged by hand")
     elif kept < RETENTION_LEAST_S:
         fix = f"SET GLOBAL {variable} = {7 if variable.endswith('days') else 604_800};"
@@ -116,11 +141,29 @@ def _retention(examined: Examined) -> Iterator[Finding]:
     else:
         text = f"binlogs are kept for {kept / 86_400:.1f} days"
         yield Finding("retention", "ok", text)
-    total = int(variables.get("max_binlog_total_size", 0) or 0)
-    if total:
-        text = f"binlogs are purged beyond {total / 2**20:,.0f} MiB (max_binlog_total_size)"
-        fix = "let it hold the changes of at least the longest time that capture may be down"
-        yield Finding("retention size", "warn", text, fix)
+
+
+def _retention_size(examined: Examined) -> Iterator[Finding]:
+    """What MariaDB and Percona's server have beside times."""
+    for variable in ("max_binlog_total_size", "binlog_space_limit"):
+        total = int(examined.variables.get(variable, 0) or 0)
+        if total:
+            text = f"binlogs are purged beyond {total / 2**20:,.0f} MiB ({variable})"
+            fix = "let it hold the changes of at least the longest time that capture may be down"
+            yield Finding("retention size", "warn", text, fix)
+
+
+def _rds_hours(connection: Connection) -> float | None:
+    """Amazon RDS and Aurora keep binlogs by a setting of their own, which overrides the server's: 0
+    as long as it is NULL. None: it is no such server, or the account may not ask.
+    """
+    for statement in _RDS:
+        with suppress(pymysql.MySQLError):
+            rows = connection.rows(statement)
+            found = {str(row[0]): row[1] for row in rows if len(row) > 1}
+            if RDS_SETTING in found:
+                return float(found[RDS_SETTING] or 0)
+    return None
 
 
 def _server_id(examined: Examined) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ import pymysql
 from tidelog.sources.findings import Finding
 from tidelog.sources.mysql.failures import number_of, words
 from tidelog.sources.mysql.grants import Grants
-from tidelog.sources.mysql.preflight_binlog import log_end
+from tidelog.sources.mysql.positions import log_status
 
 if TYPE_CHECKING:
     from tidelog.sources.mysql.preflight import Examined
@@ -38,7 +38,7 @@ def _replication(examined: Examined) -> Iterator[Finding]:
     if reason:
         lacks.append("REPLICATION SLAVE")
         reasons.append(reason)
-    reason = _refused(lambda: log_end(examined.connection, mysql=examined.mysql))
+    reason = _refused(lambda: log_status(examined.connection))
     if reason:
         modern = not examined.mysql and examined.connection.version >= (10, 5, 2)
         lacks.append("BINLOG MONITOR" if modern else "REPLICATION CLIENT")

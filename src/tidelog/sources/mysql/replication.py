@@ -65,7 +65,7 @@ _LOST_SERVER = re.compile(r"same server_uuid|same server_id|server_uuid/server_i
 _PURGED = re.compile(
     r"could not find first log file|purged|not find .* binlog|Could not open log file"
     r"|Could not find GTID state|not in the master's binlog|has been purged|missing transactions"
-    r"|log purge|start from impossible position|impossible position",
+    r"|log purge|impossible position|position > file size",
     re.IGNORECASE,
 )
 

@@ -15,6 +15,7 @@ from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 librdkafka_log = logging.getLogger("tidelog.librdkafka")
 
 VERSION_HEADER = "tidelog-version"
+SCHEMA_HEADER = "tidelog-schema"
 
 _NAME_MAX = 249
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")

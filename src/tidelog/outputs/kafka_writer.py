@@ -13,7 +13,13 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tidelog.errors import OutputError
-from tidelog.outputs.kafka_client import VERSION_HEADER, failed, librdkafka_log, topic_name
+from tidelog.outputs.kafka_client import (
+    SCHEMA_HEADER,
+    VERSION_HEADER,
+    failed,
+    librdkafka_log,
+    topic_name,
+)
 from tidelog.outputs.kafka_tail import Present, Tail, ranks_of
 from tidelog.outputs.writer import Writer
 from tidelog.ports import Rejection, TargetTable, WriteTask
@@ -88,6 +94,7 @@ class KafkaWriter(Writer):
 
     def write(self, table: TargetTable, rows: pa.RecordBatch) -> Iterable[Rejection]:
         producer = self._connected(table)
+        self._schema = (SCHEMA_HEADER, str(table.schema.schema_id).encode())
         for wanted, messages in _by_topic(rows):
             topic = topic_name(wanted)
             self._tables[topic] = table.name
@@ -145,7 +152,7 @@ class KafkaWriter(Writer):
     ) -> None:
         keys = messages.column("key").to_pylist() if keys is None else keys
         values = messages.column("value").to_pylist() if values is None else values
-        headers = _headers(messages)
+        headers = _headers(messages, self._schema)
         produce, poll = producer.produce, producer.poll
         for key, value, header in zip(keys, values, headers, strict=True):
             while True:
@@ -267,9 +274,12 @@ def transactional_id(generation: str, output: str, table: str, number: int) -> s
     return f"tidelog/{generation}/{output}/{table}/{number}"
 
 
-def _headers(messages: pa.RecordBatch) -> list[list[tuple[str, str | bytes | None]]]:
+_Header = tuple[str, str | bytes | None]
+
+
+def _headers(messages: pa.RecordBatch, schema: _Header) -> list[list[_Header]]:
     versions = messages.column("version").cast(pa.string()).cast(pa.binary()).to_pylist()
-    headers: list[list[tuple[str, str | bytes | None]]] = [[(VERSION_HEADER, v)] for v in versions]
+    headers: list[list[_Header]] = [[(VERSION_HEADER, v), schema] for v in versions]
     given = messages.column("headers")
     if given.null_count < len(given):
         for own, more in zip(headers, given.to_pylist(), strict=True):

@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import select
 import signal
 import sys
 import time
 import traceback
+from typing import Any
 
 from tidelog import failpoints, runtime
 from tidelog.capture import session
@@ -24,10 +26,19 @@ session.STATUS_EVERY_S = 0.2
 session.LOOK_EVERY_S = 0.4
 session.MAINTAIN_EVERY_S = 0.7
 TURN_S = 0.02
+IN_WINDOWS = ("chunk.after_low", "chunk.after_read")
 
 
-def _capture(config: str, log_file: str, failpoint: str, mutation: str) -> int:
-    """In the fork; its exit code. ``mutation``: of `tests.e2e.oracle_mutations`, or nothing."""
+def _capture(config: str, log_file: str, failpoint: str, mutation: str, window_ms: str) -> int:
+    """In the fork; its exit code.
+
+    Args:
+        config: of capture.
+        log_file: takes what it says.
+        failpoint: as in the environment.
+        mutation: of `tests.e2e.oracle_mutations`, or nothing.
+        window_ms: see `tests.e2e.history_spec.Spec`.
+    """
     log = os.open(log_file, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
     null = os.open(os.devnull, os.O_RDWR)
     for target, source in ((0, null), (1, null), (2, log)):
@@ -37,6 +48,8 @@ def _capture(config: str, log_file: str, failpoint: str, mutation: str) -> int:
             from tests.e2e import oracle_mutations
 
             oracle_mutations.apply(mutation)
+        if int(window_ms):
+            _widen_windows(_wait(int(window_ms) / 1000))
         failpoints._armed.update(failpoints.parse(failpoint))
         sys.argv = ["tidelog", "--log-level", "info", "capture", config]
         main()
@@ -46,6 +59,32 @@ def _capture(config: str, log_file: str, failpoint: str, mutation: str) -> int:
         traceback.print_exc()
         return 70
     return 0
+
+
+def _wait(most_s: float) -> failpoints.Action:
+    return lambda: time.sleep(random.random() * most_s)
+
+
+def _widen_windows(wait: failpoints.Action) -> None:
+    """Also where no mark is written, and a window lasts from what a snapshot surely sees to the
+    log's end when it is taken.
+    """
+    from tidelog.sources.mysql import chunks
+
+    failpoints._armed.update(dict.fromkeys(IN_WINDOWS, wait))
+    visible_before, binlog_end = chunks.MySqlChunkReader._visible_before, chunks.binlog_end
+
+    def seen_late(self: chunks.MySqlChunkReader, connection: Any) -> int:
+        visible = visible_before(self, connection)
+        wait()
+        return visible
+
+    def ended_late(connection: Any) -> int:
+        wait()
+        return binlog_end(connection)
+
+    chunks.MySqlChunkReader._visible_before = seen_late  # type: ignore[method-assign]
+    chunks.binlog_end = ended_late
 
 
 def _serve() -> None:

@@ -13,6 +13,8 @@ from tidelog.testing.oracle_postgres import PostgresOracle
 from tidelog.testing.oracle_source import OracleSource
 from tidelog.testing.postgres import PostgresServer
 
+MINIMAL = {"binlog_row_metadata": "MINIMAL"}
+
 
 @pytest.fixture(scope="module")
 def oracle16() -> Iterator[PostgresOracle]:
@@ -42,6 +44,19 @@ def oracle_mariadb1011() -> Iterator[MySqlOracle]:
 def oracle_mariadb114() -> Iterator[MySqlOracle]:
     with MariaDbServer("11.4", oracle_mysql.SETTINGS) as server:
         yield MySqlOracle(server)
+
+
+@pytest.fixture(scope="module")
+def oracle_mysql80_minimal() -> Iterator[MySqlOracle]:
+    """Names of columns, labels and keys are not logged."""
+    with MySqlServer("8.0", oracle_mysql.SETTINGS | MINIMAL) as server:
+        yield MySqlOracle(server, "MINIMAL")
+
+
+@pytest.fixture(scope="module")
+def oracle_mariadb1011_minimal() -> Iterator[MySqlOracle]:
+    with MariaDbServer("10.11", oracle_mysql.SETTINGS | MINIMAL) as server:
+        yield MySqlOracle(server, "MINIMAL")
 
 
 @pytest.fixture(scope="module", params=["oracle16", "oracle_mysql80", "oracle_mariadb1011"])

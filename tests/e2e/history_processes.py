@@ -137,7 +137,12 @@ class CaptureProcess:
     """One `tidelog capture`, in a process of its own."""
 
     def __init__(
-        self, config: Path, log_file: Path, failpoint: str = "", mutation: str = ""
+        self,
+        config: Path,
+        log_file: Path,
+        failpoint: str = "",
+        mutation: str = "",
+        window_ms: int = 0,
     ) -> None:
         self.failpoint = failpoint
         self.log_file = log_file
@@ -145,7 +150,11 @@ class CaptureProcess:
             out.write(f"--- start {failpoint}\n")
         self._nursery = Nursery.shared()
         self.pid = self._nursery.start(
-            config=str(config), log_file=str(log_file), failpoint=failpoint, mutation=mutation
+            config=str(config),
+            log_file=str(log_file),
+            failpoint=failpoint,
+            mutation=mutation,
+            window_ms=str(window_ms),
         )
         self.frozen = False
 
@@ -164,7 +173,7 @@ class CaptureProcess:
         if self.frozen:
             self.send(signal.SIGCONT)
         self.send(signal.SIGTERM)
-        if self.wait(30) is None:
+        if self.wait(120) is None:
             self.kill()
         return self.code or 0
 

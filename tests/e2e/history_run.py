@@ -40,6 +40,8 @@ from tidelog.testing.oracle_source import OracleSource
 from tidelog.testing.oracle_workload import Workload
 
 LEASE_S = 1.0
+SETTLE_S = 240.0
+"""Generous: a loaded machine is no failure."""
 REACH_S = 5.0
 """How long a capture has to come to the failpoint that it is to die at."""
 
@@ -117,7 +119,9 @@ class Run:
 
     def _launch(self, failpoint: str = "") -> CaptureProcess:
         log_file = self.directory / f"capture-{len(self.captures)}.log"
-        capture = CaptureProcess(self.config_file, log_file, failpoint, self.spec.mutation)
+        capture = CaptureProcess(
+            self.config_file, log_file, failpoint, self.spec.mutation, self.spec.window_ms
+        )
         self.captures.append(capture)
         return capture
 
@@ -214,7 +218,7 @@ class Run:
         """
         mark = self.source.last_write(self.rng)
         self.commander.quicken()
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + SETTLE_S
         calm = 0
         state = SqliteState(config.state.url)
         catalogue = source_kind(config).catalogue()
@@ -390,6 +394,7 @@ def shrunk(
         *[lambda s, c=c: _without(s, c) for c in spec.commands],
         lambda s: replace(s, blocking=False, initial="incremental"),
         lambda s: replace(s, parallelism=1),
+        lambda s: replace(s, window_ms=0),
         lambda s: replace(s, watermarks="table"),
         *[
             lambda s, t=t: replace(s, mix=replace(s.mix, tables=(t,)))

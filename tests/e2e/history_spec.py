@@ -69,6 +69,8 @@ class Spec:
         seconds: of faults and commands.
         writers, mix: the workload.
         watermarks, parallelism, chunk_rows, delay_ms: as in the configuration.
+        window_ms: that chunks wait for at most, between low mark and rows, and rows and high mark,
+            so that much is written in between.
         commands: what is done beside dumps of tables, see `COMMANDS`; empty: no dump but the first.
         blocking: whether dumps may be blocking.
         initial: how the first dump reads.
@@ -86,6 +88,7 @@ class Spec:
     parallelism: int = 1
     chunk_rows: int = 23
     delay_ms: int = 0
+    window_ms: int = 0
     commands: tuple[str, ...] = COMMANDS
     blocking: bool = True
     initial: str = "incremental"
@@ -116,7 +119,7 @@ def random_spec(seed: int, source: OracleSource) -> Spec:
             tables,
             bulk=rng.random() < 0.7,
             truncate=rng.random() < 0.6,
-            ddl=rng.random() < 0.6,
+            ddl=rng.random() < 0.6 and source.alters,
             prepared=source.prepares and rng.random() < 0.6,
         ),
         watermarks=source.strategies[seed % len(source.strategies)],
@@ -134,4 +137,4 @@ def random_spec(seed: int, source: OracleSource) -> Spec:
     )
     if rng.random() < 0.3:
         spec = replace(spec, faults=("failpoint",))
-    return spec
+    return replace(spec, window_ms=rng.choice((0, 30, 150)))

@@ -43,6 +43,16 @@ def holds(
         pytest.fail(shrunk(spec, source, error, attempt, shrink_s), pytrace=False)
 
 
+UNNAMED = Spec(
+    6,
+    SECONDS,
+    mix=Mix(prepared=True, ddl=False),
+    watermarks="gtid",
+    parallelism=4,
+    window_ms=50,
+    faults=("kill", "rotate"),
+    fault_every_s=1.5,
+)
 TAKING_TURNS = Spec(4, SECONDS, parallelism=4, chunk_rows=5000, faults=("restart", "stop"))
 SHORT = {
     "oracle16": {
@@ -64,6 +74,8 @@ SHORT = {
         ),
         "server-crashes": replace(TAKING_TURNS, faults=("crash", "kill"), fault_every_s=1.5),
     },
+    "oracle_mysql80_minimal": {"names-not-logged": UNNAMED},
+    "oracle_mariadb1011_minimal": {"names-not-logged": replace(UNNAMED, watermarks="table")},
     "oracle_mariadb1011": {
         "one-reader": Spec(1, SECONDS, faults=("kill", "crash"), fault_every_s=1.5),
         "gtids-4-readers": Spec(
@@ -119,7 +131,15 @@ def test_every_failpoint_is_a_place_to_be_killed_at() -> None:
     assert set(FAILPOINTS) == failpoints_in_source()
 
 
-SOAKED = ("oracle16", "oracle_mysql80", "oracle18", "oracle_mariadb1011", "oracle_mariadb114")
+SOAKED = (
+    "oracle16",
+    "oracle_mysql80",
+    "oracle18",
+    "oracle_mariadb1011",
+    "oracle_mariadb114",
+    "oracle_mysql80_minimal",
+    "oracle_mariadb1011_minimal",
+)
 
 
 @pytest.mark.soak

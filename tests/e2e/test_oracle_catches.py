@@ -63,11 +63,12 @@ SPECS = {
     "absent_rows_stay": replace(PLAIN, mix=Mix(("app.parts",), ddl=False)),
 }
 
-GTID = replace(ONE, watermarks="gtid")
+LONG = replace(ONE, parallelism=4, window_ms=200)
+GTID = replace(LONG, watermarks="gtid")
 MYSQL_SPECS = {
-    "nothing_superseded": ONE,
+    "nothing_superseded": LONG,
     "old_keys_ignored": GTID,
-    "new_keys_ignored": ONE,
+    "new_keys_ignored": LONG,
     "planner_off_by_one": PLAIN,
     "due_one_early": replace(GTID, chunk_rows=7),
     "rest_skipped": replace(PLAIN, chunk_rows=7),
@@ -75,14 +76,14 @@ MYSQL_SPECS = {
     "pause_ignored": PAUSED,
     "finalized_too_early": PLAIN,
     "absent_rows_stay": replace(PLAIN, mix=Mix(("app.parts",), ddl=False)),
-    "bound_read_late": ONE,
+    "bound_read_late": LONG,
     "emitted_at_prepare": replace(PLAIN, mix=Mix(prepared=True)),
     "prepared_before_start_lost": replace(
         PLAIN, seconds=8.0, mix=Mix(prepared=True, bulk=False), faults=("kill",), fault_every_s=1.0
     ),
     "ordinals_after_filters": replace(UNWRITTEN, writers=6, mix=Mix(ddl=False)),
     "unlogged_rows_ignored": replace(
-        PLAIN, seconds=6.0, commands=(), mix=Mix(("app.parts",), ddl=False)
+        PLAIN, seconds=6.0, commands=(), mix=Mix(("app.parts",), ddl=False, truncates=0.05)
     ),
 }
 BROKEN = [

@@ -1,5 +1,5 @@
 """The truth of MySQL and MariaDB: the binlog as python-mysql-replication decodes it, over its own
-connection. The server must log full metadata.
+connection. Where the server does not log full metadata, names and labels are the tables' of today.
 
 Transactions stand where their GTID event begins; those of two phases where their decision's does.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 import pymysql
 
-from tidelog.testing.oracle_images import canonical, completed, plain, text_of_bytes
+from tidelog.testing.oracle_images import canonical, completed, labels, plain, text_of_bytes
 from tidelog.testing.oracle_values import UNCHANGED, Change, Row, Transaction, Value
 from tidelog.wire.binlog_position import file_number, pack
 
@@ -38,9 +38,11 @@ class BinlogTruth:
         keys: table → columns that its rows are matched by.
         audit: the table whose inserts say what the application did.
         padded: table and column → bytes of a ``BINARY(n)``.
+        binary: names of columns of bytes.
         json: names of columns that hold JSON in binary form.
         parts: the partitions of tables that may be truncated: name → what a row of it has, as
             the audit tells it.
+        columns: where the log lacks names: of each table, names and types (`COLUMN_TYPE`).
     """
 
     def __init__(
@@ -50,15 +52,19 @@ class BinlogTruth:
         audit: str,
         *,
         padded: Mapping[tuple[str, str], int],
+        binary: Collection[str],
         json: Collection[str],
         parts: Mapping[str, str],
+        columns: Mapping[str, Sequence[tuple[str, str]]] | None = None,
     ) -> None:
         self._connect = dict(connect)
         self._keys = keys
         self._audit = audit
         self._padded = padded
+        self._binary = binary
         self._json = json
         self._parts = parts
+        self._columns = columns
         self._open: Transaction | None = None
         self._xa = ""
         self._prepared: dict[str, Transaction] = {}
@@ -76,6 +82,12 @@ class BinlogTruth:
                 self.enum_and_set_collation_list = [_UTF8MB4] * 4096
 
         row_event.OptionalMetaData = Metadata
+        if self._columns and not hasattr(row_event.TableMapEvent, "_logged_column_info"):
+            row_event.TableMapEvent._logged_column_info = row_event.TableMapEvent._sync_column_info
+        if self._columns:
+            row_event.TableMapEvent._sync_column_info = _with_names(self._columns)
+        elif hasattr(row_event.TableMapEvent, "_logged_column_info"):
+            row_event.TableMapEvent._sync_column_info = row_event.TableMapEvent._logged_column_info
         stream = BinLogStreamReader(
             connection_settings=self._connect,
             pymysql_wrapper=_connect,
@@ -201,13 +213,27 @@ class BinlogTruth:
             return canonical(plain(value))
         if value is None:
             return None
-        if isinstance(value, bytes):
+        if name in self._binary or isinstance(value, bytes):
+            value = value or b""  # it has "" for no bytes
             return text_of_bytes(value.ljust(self._padded.get((table, name), 0), b"\0"))
         if isinstance(value, Decimal):
             return format(value, "f")
         if isinstance(value, datetime.datetime):
             return value.isoformat(" ", "microseconds")
         return str(value)
+
+
+def _with_names(columns: Mapping[str, Sequence[tuple[str, str]]]) -> Callable[[Any], None]:
+    def sync(event: Any) -> None:
+        known, metadata = columns.get(f"{event.schema}.{event.table}"), event.optional_metadata
+        if known is not None:
+            metadata.column_name_list = [name for name, _ in known]
+            metadata.set_enum_str_value_list = [
+                labels(kind) for _, kind in known if kind.startswith("enum")
+            ]
+        event._logged_column_info()
+
+    return sync
 
 
 def _connect(*, db: str | None = None, **options: Any) -> Any:

@@ -84,7 +84,7 @@ def _cell(payload: bytes, at: int, column: Column) -> tuple[Value, int]:
     if kind == _ENUM:
         end = at + (meta & 0xFF)
         number = int.from_bytes(payload[at:end], "little")
-        return ("", *_labels(column))[number], end
+        return ("", *labels(column.type_name))[number], end
     if kind == _VARCHAR:
         prefix, most = (2 if meta > 255 else 1), 0
     elif kind == _STRING:
@@ -107,16 +107,28 @@ def _cell(payload: bytes, at: int, column: Column) -> tuple[Value, int]:
 
 def text_of_bytes(value: bytes) -> str:
     """Bytes as the texts of keys have them."""
-    return value.decode("utf-8", "surrogateescape")
+    return f"0x{value.hex()}"
+
+
+def hexadecimal(row: Row | None, columns: Sequence[Column]) -> Row | None:
+    """A dump's row with `text_of_bytes` of its columns of bytes."""
+    if row is None:
+        return None
+    return row | {
+        column.name: text_of_bytes(value.encode("utf-8", "surrogateescape"))
+        for column in columns
+        if column.logical == "bytes" and isinstance(value := row[column.name], str)
+    }
 
 
 def bytes_of_text(value: str) -> bytes:
     """The bytes that `text_of_bytes` made a text of."""
-    return value.encode("utf-8", "surrogateescape")
+    return bytes.fromhex(value.removeprefix("0x"))
 
 
-def _labels(column: Column) -> list[str]:
-    return [label.replace("''", "'") for label in re.findall(r"'((?:[^']|'')*)'", column.type_name)]
+def labels(column_type: str) -> list[str]:
+    """Those of an ENUM or SET, from its SQL."""
+    return [label.replace("''", "'") for label in re.findall(r"'((?:[^']|'')*)'", column_type)]
 
 
 def _decimal(payload: bytes, at: int, precision: int, scale: int) -> tuple[str, int]:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Kind
-from tidelog.testing.oracle_images import canonical_documents, is_row_image, parse_row_images
+from tidelog.testing.oracle_images import (
+    canonical_documents,
+    hexadecimal,
+    is_row_image,
+    parse_row_images,
+)
 from tidelog.testing.oracle_values import Change
 from tidelog.testing.oracle_wire import parse_images
 
@@ -42,5 +47,6 @@ def _change(log: EventLog, record: dict[str, object]) -> Change:
         old, new = parse_row_images(payload, schema.columns)
     else:
         old, new = parse_images(payload, schema.column_names)
-        new = canonical_documents(new, schema.columns)
+        new = hexadecimal(canonical_documents(new, schema.columns), schema.columns)
+        old = hexadecimal(old, schema.columns)
     return Change(chr(kind), table, payload, new=new, old=old, key=key, **place)  # type: ignore[arg-type]

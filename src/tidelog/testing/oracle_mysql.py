@@ -55,8 +55,11 @@ class MySqlOracle:
     blocking = True
     prepares = True
 
-    def __init__(self, server: MySqlFamilyServer) -> None:
+    def __init__(self, server: MySqlFamilyServer, metadata: str = "FULL") -> None:
+        """``metadata``: the server's ``binlog_row_metadata``."""
         self.server = server
+        self.metadata = metadata
+        self.alters = metadata == "FULL"
         self.tables = workload.TABLES
 
     def create(self, name: str, seed: int) -> None:
@@ -135,10 +138,22 @@ class MySqlOracle:
             {table.name: table.key for table in self.tables.values()},
             AUDIT,
             padded=workload.PADDED,
+            binary=workload.BINARY,
             json=[workload.JSON_COLUMN] if server.flavour == "mysql" else [],
             parts=workload.PARTS,
+            columns=None if self.metadata == "FULL" else self._columns(),
         )
         return reader.read(*self._begin)
+
+    def _columns(self) -> dict[str, list[tuple[str, str]]]:
+        found: dict[str, list[tuple[str, str]]] = {}
+        for table, name, kind in self.server.execute(
+            "SELECT CONCAT(table_schema, '.', table_name), column_name, column_type FROM "
+            "information_schema.columns WHERE table_schema IN ('app', 'truth') "
+            "ORDER BY table_schema, table_name, ordinal_position"
+        ):
+            found.setdefault(table, []).append((name, _word(kind)))
+        return found
 
     def rows(self, table: Table) -> dict[Key, Row]:
         return workload.source_rows(self.server, table)
@@ -160,3 +175,7 @@ class MySqlOracle:
 
     def place(self, table: str, key: Sequence[str | None]) -> object:
         return self.tables[table].place(key)
+
+
+def _word(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -38,6 +38,7 @@ class PostgresOracle:
     faults: tuple[str, ...] = ("terminate", "restart")
     blocking = True
     prepares = False  # see `Mix`
+    alters = True
 
     def __init__(self, server: PostgresServer) -> None:
         self.server = server

@@ -22,6 +22,7 @@ class OracleSource(Protocol):
         faults: what can befall the source, see `strike`.
         blocking: whether dumps may be blocking.
         prepares: whether transactions of two phases may be part of a random run.
+        alters: whether changes of a table's shape may be: the log must tell them wholly.
         writers: of the workload; from `create` on.
     """
 
@@ -30,6 +31,7 @@ class OracleSource(Protocol):
     faults: tuple[str, ...]
     blocking: bool
     prepares: bool
+    alters: bool
     writers: Writers
 
     def create(self, name: str, seed: int) -> None:

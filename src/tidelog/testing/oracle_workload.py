@@ -60,7 +60,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What the writers do besides single writes; no ``tables``: all.
+    """What the writers do besides single writes; no ``tables``: all; ``truncates``: how often.
 
     With ``prepared`` transactions beside truncates PostgreSQL now and then failed to decode its log
     (``could not map filenumber … to relation OID``), also for a slot of the test's own. This was
@@ -70,6 +70,7 @@ class Mix:
     tables: tuple[str, ...] = ()
     bulk: bool = True
     truncate: bool = True
+    truncates: float = 0.005
     ddl: bool = True
     key_changes: bool = True
     prepared: bool = False
@@ -201,11 +202,11 @@ class Workload:
                         writer.ddl(rng.choice(self._shaped))
                 elif choice < 0.018 and mix.bulk and bulk is not None:
                     writer.bulk(bulk)
-                elif choice < 0.023 and mix.truncate:
+                elif choice < 0.018 + mix.truncates and mix.truncate:
                     writer.truncate(rng.choice(self._tables))
                 else:
                     self._writes(writer, rng)
-                    if choice < 0.03 and mix.long:
+                    if choice < 0.025 + mix.truncates and mix.long:
                         time.sleep(rng.random() * LONG_S)
                 if rng.random() < 0.05:
                     raise Undo

@@ -83,3 +83,15 @@ def test_keys_go_only_once_their_dump_is_stored_as_finished(
     with pytest.raises(KeyboardInterrupt):
         book.finish_if_done(dump)
     assert loaded(state).all()[0].finished
+
+
+def test_automatic_dumps_push_no_other_out_of_sight(state: SqliteState) -> None:
+    """Of each table the newest is shown."""
+    book = loaded(state)
+    for number in range(9):
+        name = "d" if number == 0 else f"auto-{number}"
+        table = TableProgress(f"public.t{number % 2}", status="done")
+        dump = book.request(name, [table], mode="incremental", reason="", now_ms=number)
+        assert book.finish_if_done(dump)
+    shown = [dump["dump_id"] for dump in book.summary(finished=2)["dumps"]]
+    assert shown == ["d", "auto-7", "auto-8"]

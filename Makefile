@@ -19,7 +19,7 @@ STAMPS := .make
 DEPENDENCIES := $(STAMPS)/dependencies
 INSTALLED := $(STAMPS)/installed
 
-.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-fast test-spark bench bench-quick soak lint format docs lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-fast test-spark test-thorough bench bench-quick soak lint format docs lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,10 +53,14 @@ demo-quick: venv ## The demo from each kind of source with little data: that it 
 test: test-fast test-spark ## All tests but the soak
 
 test-fast: venv ## Tests without Spark, in parallel
-	$(PY) -m pytest -n $(WORKERS) --dist worksteal -m "not spark and not soak" $(ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal -m "not spark and not soak and not thorough" $(ARGS)
 
 test-spark: venv ## Tests that start Spark, one after the other
-	$(PY) -m pytest -m "spark and not soak" $(ARGS)
+	$(PY) -m pytest -m "spark and not soak and not thorough" $(ARGS)
+
+test-thorough: venv ## The ways of reading and the sources that `make test` leaves to other tests
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal -m "thorough and not spark" $(ARGS)
+	$(PY) -m pytest -m "thorough and spark" $(ARGS)
 
 soak: venv ## The history oracle for TIDELOG_SOAK_SECONDS (600)
 	$(PY) -m pytest -m soak --timeout 0 $(ARGS)

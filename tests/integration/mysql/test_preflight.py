@@ -101,7 +101,7 @@ def test_short_retention_is_named(
 @pytest.mark.parametrize(
     ("hours", "level", "message"),
     [
-        (None, "warn", "RDS purges binlogs as soon as it can"),
+        (None, "warn", "binlog retention hours is not set"),
         ("3", "warn", "RDS keeps binlogs for 3 h: a capture down for longer"),
         ("168", "ok", "RDS keeps binlogs for 7.0 days"),
     ],

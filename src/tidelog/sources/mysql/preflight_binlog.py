@@ -119,7 +119,10 @@ def _retention(examined: Examined) -> Iterator[Finding]:
         if 0 < hours * 3600 < RETENTION_LEAST_S or not hours:
             text = f"RDS keeps binlogs for {hours:g} h: a capture down for longer loses data"
             if not hours:
-                text = "RDS purges binlogs as soon as it can: a capture that lags loses data"
+                text = (
+                    "binlog retention hours is not set: RDS purges binlogs as soon as it can, "
+                    "Aurora after 24 h, so a capture that lags loses data"
+                )
             fix = "CALL mysql.rds_set_configuration('binlog retention hours', 168);"
             yield Finding("retention", "warn", text, fix)
         else:

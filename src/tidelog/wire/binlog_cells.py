@@ -22,19 +22,12 @@ import pyarrow as pa
 from tidelog.errors import DecodeError
 from tidelog.model.records import Bools, Int32s, UInt8s
 from tidelog.model.schema import Column, TableSchema
+from tidelog.wire import binlog_layout
 from tidelog.wire import binlog_types as types
 from tidelog.wire.binlog_cell_kernel import any_old_or_partial, locate
 from tidelog.wire.binlog_texts import BadCellError, Texts, TooMuchTextError
 from tidelog.wire.images import MISSING, Cells, Image, integers, matrices, payloads
 from tidelog.wire.tuple_kernel import REASONS
-
-_FIXED_SIZES = {
-    types.TINY: 1, types.YEAR: 1, types.SHORT: 2, types.INT24: 3, types.LONG: 4,
-    types.LONGLONG: 8, types.FLOAT: 4, types.DOUBLE: 8, types.DATE: 3, types.NEWDATE: 3,
-    types.TIME: 3, types.TIMESTAMP: 4, types.DATETIME: 8,
-}  # fmt: skip
-_FRACTION_SIZES = {types.TIMESTAMP2: 4, types.DATETIME2: 5, types.TIME2: 3}
-_DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,37 +59,14 @@ def walk(schema: TableSchema) -> Walk:
     )
 
 
-def decimal_bytes(precision: int, scale: int) -> int:
-    """Bytes of a DECIMAL in MySQL's binary format: nine digits in four, the rest in fewer."""
-    whole = precision - scale
-    return whole // 9 * 4 + _DIGIT_BYTES[whole % 9] + scale // 9 * 4 + _DIGIT_BYTES[scale % 9]
-
-
 def _layout(schema: TableSchema, column: Column) -> tuple[int, int]:
     """(bytes of the length, bytes of the value if there is no length)."""
-    code, meta = column.type_id, types.metadata(column)
-    if code in _FIXED_SIZES:
-        return 0, _FIXED_SIZES[code]
-    if code in _FRACTION_SIZES:
-        return 0, _FRACTION_SIZES[code] + (meta + 1) // 2
-    if code == types.NEWDECIMAL:
-        return 0, decimal_bytes(meta >> 8, meta & 0xFF)
-    if code == types.BIT:
-        return 0, (meta >> 8) + (meta & 0xFF > 0)
-    if code in (types.ENUM, types.SET):
-        return 0, meta & 0xFF
-    if code == types.STRING:
-        return 1 if types.string_bytes(meta) < 256 else 2, 0
-    if code in (types.VARCHAR, types.VARCHAR_COMPRESSED):
-        return 1 if meta < 256 else 2, 0
-    if code in _PREFIXED and 1 <= meta <= 4:
-        return meta, 0
-    raise DecodeError(
-        f"{schema.table}: column {column.name}: {column.type_name} is no type of the binlog"
-    )
-
-
-_PREFIXED = (types.BLOB, types.BLOB_COMPRESSED, types.JSON, types.GEOMETRY, types.VECTOR)
+    try:
+        return binlog_layout.walk(column.type_id, types.metadata(column))
+    except ValueError:
+        raise DecodeError(
+            f"{schema.table}: column {column.name}: {column.type_name} is no type of the binlog"
+        ) from None
 
 
 def parse(

@@ -1,7 +1,6 @@
 """Table maps of a binlog: their parser, and the tables that a scan has seen, for its kernel.
 
-Formats: MySQL source documentation, ``Table_map_event``; lengths of values: ``calc_field_size``
-there; MariaDB's compressed columns: its ``field.h``.
+Format: MySQL source documentation, ``Table_map_event``.
 """
 
 from __future__ import annotations
@@ -14,59 +13,17 @@ from tidelog.model.records import Int32s, Int64s, UInt8s
 from tidelog.wire import binlog_scan_kernel as kernel
 from tidelog.wire.binlog_events import Fields
 from tidelog.wire.binlog_items import TableMapSeen, TableMetadata
+from tidelog.wire.binlog_layout import walk
 from tidelog.wire.flavor import Flavor
 
 MAX_COLUMNS = 4096
 
-_FIXED = {0: 0, 1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 6: 0, 7: 4, 8: 8, 9: 3, 10: 3, 11: 3, 12: 8, 13: 1}
-_FIXED |= {14: 3, 244: 1}
-_FRACTIONAL = {17: 4, 18: 5, 19: 3}  # TIMESTAMP2, DATETIME2, TIME2 and the bytes before fractions
 _VARCHARS = frozenset({15, 253, 141})  # VARCHAR, VAR_STRING, MariaDB's VARCHAR_COMPRESSED
-_BLOBS = frozenset({252, 245, 255, 242, 140})  # BLOB, JSON, GEOMETRY, VECTOR, BLOB_COMPRESSED
 _BIT, _NEWDECIMAL, _ENUM, _SET, _STRING, _JSON, _GEOMETRY = 16, 246, 247, 248, 254, 245, 255
-_DECIMAL_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)  # of so many digits
 _NUMERIC = frozenset({1, 2, 3, 4, 5, 8, 9, 13, 0, _NEWDECIMAL})
 _METAS = {4: 1, 5: 1, 17: 1, 18: 1, 19: 1, 252: 1, 245: 1, 255: 1, 242: 1, 140: 1}
 _METAS |= {15: 2, 253: 2, 141: 2, _BIT: 2, _NEWDECIMAL: 2, _STRING: 2, _ENUM: 2, _SET: 2}
 _BIG_ENDIAN = frozenset({_STRING, _NEWDECIMAL, _ENUM, _SET})
-
-
-def walk(type_code: int, meta: int) -> tuple[int, int]:
-    """(bytes of the length before a value, or 0; the length of values that have one) of a column.
-
-    Raises ValueError for a type that can't stand in a binlog, or is newer than this module.
-    """
-    if type_code == _STRING:
-        high = meta >> 8
-        if high in (_ENUM, _SET):
-            type_code = high
-        else:
-            # Bits 8 and 9 of the length stand inverted in the real type's bits 4 and 5.
-            length = meta & 0xFF | ((high & 0x30) ^ 0x30) << 4 if high else meta & 0xFF
-            return (2 if length > 255 else 1), 0
-    if type_code in (_ENUM, _SET):
-        return 0, meta & 0xFF
-    if type_code in _FIXED:
-        return 0, _FIXED[type_code]
-    if type_code in _FRACTIONAL:
-        return 0, _FRACTIONAL[type_code] + ((meta & 0xFF) + 1) // 2
-    if type_code in _VARCHARS:
-        return (2 if meta > 255 else 1), 0
-    if type_code in _BLOBS:
-        if not 1 <= meta <= 4:
-            raise ValueError("length of a blob's length")
-        return meta, 0
-    if type_code == _BIT:
-        return 0, (meta >> 8) + (1 if meta & 0xFF else 0)
-    if type_code == _NEWDECIMAL:
-        precision, scale = meta >> 8, meta & 0xFF
-        if scale > precision:
-            raise ValueError("scale")
-        whole, rest = divmod(precision - scale, 9)
-        fraction, fraction_rest = divmod(scale, 9)
-        full = 4 * (whole + fraction)
-        return 0, full + _DECIMAL_BYTES[rest] + _DECIMAL_BYTES[fraction_rest]
-    raise ValueError(f"column type {type_code}")
 
 
 def parse_table_map(body: bytes, position: int, flavor: Flavor) -> TableMapSeen:

@@ -230,6 +230,11 @@ class BinlogScanner:
         return bool(self._state[kernel.IN_GROUP])
 
     @property
+    def checksum(self) -> bool:
+        """Do events end in a CRC32 now?"""
+        return bool(self._state[kernel.CHECKSUM])
+
+    @property
     def position(self) -> int:
         """The packed end of what was scanned."""
         return int(self._state[kernel.FILE] | self._state[kernel.OFFSET])

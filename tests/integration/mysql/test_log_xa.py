@@ -9,6 +9,7 @@ import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
 
+from tidelog.sources.mysql import xa
 from tidelog.testing.mysql import MySqlFamilyServer
 
 pytestmark = pytest.mark.integration
@@ -132,3 +133,67 @@ def test_one_phase_commit(capture: LogCapture, sql: Sql, other: Sql) -> None:
     )
     capture.catch_up()
     assert keys(capture) == [1, 2, 3]
+
+
+def connections(server: MySqlFamilyServer) -> int:
+    return int(server.execute("SHOW GLOBAL STATUS LIKE 'Connections'")[0][1])
+
+
+def test_a_small_group_is_not_read_again(
+    capture: LogCapture, sql: Sql, mysql_family: MySqlFamilyServer
+) -> None:
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY)")
+    capture.start()
+    for number in range(20):
+        prepare(sql, f"s{number}", f"INSERT INTO t VALUES ({number}), ({100 + number})")
+        run(sql, f"XA COMMIT 's{number}'")
+    before = connections(mysql_family)
+    capture.catch_up()
+    assert keys(capture) == [key for n in range(20) for key in (n, 100 + n)]
+    assert capture.places == sorted(set(capture.places))
+    # The two that count, and what may have been cut in two by how the bytes came.
+    assert connections(mysql_family) - before <= 3
+    assert capture.reader._prepared._kept == 0
+
+
+def test_kept_groups_outlive_a_change_of_checksums_and_files(
+    capture: LogCapture, sql: Sql, other: Sql, mysql_family: MySqlFamilyServer
+) -> None:
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY)")
+    capture.start()
+    prepare(other, "c1", "INSERT INTO t VALUES (1)")
+    try:
+        run(sql, "SET GLOBAL binlog_checksum = NONE", "INSERT INTO t VALUES (2)")
+        capture.until(lambda: keys(capture) == [2])
+        finish(mysql_family, other, "XA COMMIT 'c1'")
+        prepare(sql, "c2", "INSERT INTO t VALUES (3)")
+        run(sql, "XA COMMIT 'c2'")
+        capture.until(lambda: keys(capture) == [2, 1, 3])
+    finally:
+        run(sql, "SET GLOBAL binlog_checksum = CRC32")
+    prepare(sql, "c3", "INSERT INTO t VALUES (4)")
+    run(sql, "XA COMMIT 'c3'")
+    capture.catch_up()
+    assert keys(capture) == [2, 1, 3, 4]
+
+
+def test_groups_beyond_what_is_kept_are_read_again(
+    capture: LogCapture,
+    sql: Sql,
+    other: Sql,
+    mysql_family: MySqlFamilyServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY, b LONGTEXT)")
+    capture.start()
+    prepare(sql, "l1", "INSERT INTO t VALUES (1, REPEAT('x', 1500000)), (2, '')")
+    run(sql, "XA COMMIT 'l1'")
+    capture.catch_up()
+    monkeypatch.setattr(xa, "MOST_OF_ALL", 100)
+    prepare(sql, "l2", "INSERT INTO t VALUES (3, REPEAT('y', 200))")
+    run(sql, "XA COMMIT 'l2'")
+    before = connections(mysql_family)
+    capture.catch_up()
+    assert keys(capture) == [1, 2, 3]
+    assert len(capture.rows[0].new["b"]) == 1_500_000  # type: ignore[index]
+    assert connections(mysql_family) - before >= 2

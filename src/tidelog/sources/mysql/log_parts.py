@@ -98,7 +98,7 @@ def queries(part: Part) -> Iterator[tuple[int, Query]]:
             yield int(part.ends[index]), parse_query(part.body(index), compressed=compressed)
 
 
-_GROUP_BEGINS = (
+GROUP_BEGINS = (
     EventType.GTID,
     EventType.ANONYMOUS_GTID,
     EventType.GTID_TAGGED,
@@ -112,7 +112,7 @@ def prepared(parts: Iterable[Part]) -> Iterator[tuple[int, int, bytes]]:
     """
     begin = 0
     for part in parts:
-        wanted = np.isin(part.types, (*_GROUP_BEGINS, EventType.XA_PREPARE))
+        wanted = np.isin(part.types, (*GROUP_BEGINS, EventType.XA_PREPARE))
         for index in np.flatnonzero(wanted).tolist():
             end = int(part.ends[index])
             if part.types[index] != EventType.XA_PREPARE:

@@ -29,7 +29,7 @@ from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.failures import translated
 from tidelog.sources.mysql.gtids import SeenGtids
 from tidelog.sources.mysql.identity import check_log, file_created, identify, source_log
-from tidelog.sources.mysql.log_parts import read_part
+from tidelog.sources.mysql.log_parts import Part, read_part
 from tidelog.sources.mysql.log_schemas import DdlAhead, LogSchemas
 from tidelog.sources.mysql.own_tables import OwnTables
 from tidelog.sources.mysql.pins import SchemaPins
@@ -43,7 +43,7 @@ from tidelog.sources.mysql.replication import (
 )
 from tidelog.sources.mysql.schemas import SchemaFinder
 from tidelog.sources.mysql.urls import parse_url
-from tidelog.sources.mysql.xa import Group, PreparedGroups, find_prepared
+from tidelog.sources.mysql.xa import Events, Group, PreparedGroups, find_prepared
 from tidelog.wire.binlog import BinlogScanner, Scanned
 from tidelog.wire.binlog_events import (
     HEADER_BYTES,
@@ -213,6 +213,7 @@ class MySqlLogReader:
         received = stream.receive(timeout_s)
         if received is not None:
             self._note_files(received)
+            self._prepared.receive(received)
             yield from self._events(scanner, scanner.feed(received.data, received.offsets))
             self._seen.reach(scanner.position)
             if scanner.tables > MOST_TABLES and not scanner.in_transaction:
@@ -470,17 +471,18 @@ class MySqlLogReader:
     # ------------------------------------------------------------------ XA
 
     def _xa(self, scanner: BinlogScanner, seen: XaSeen) -> Iterator[LogEvent]:
-        group = self._prepared.take(seen)
+        group = self._prepared.take(seen, checksum=scanner.checksum)
         if seen.state not in (XaState.COMMITTED, XaState.ONE_PHASE) or seen.durable:
             return
-        with translated("reading an XA transaction"):
-            files = self._files = log_files(self._connected())
         known = group is not None
-        group = group or find_prepared(self._url, files, seen)
-        yield from self._committed(scanner, seen, group, files, known=known)
+        if group is None:
+            with translated("reading an XA transaction"):
+                self._files = log_files(self._connected())
+            group = find_prepared(self._url, self._files, seen)
+        yield from self._committed(scanner, seen, group, known=known)
 
     def _committed(
-        self, scanner: BinlogScanner, seen: XaSeen, group: Group, files: LogFiles, *, known: bool
+        self, scanner: BinlogScanner, seen: XaSeen, group: Group, *, known: bool
     ) -> Iterator[LogEvent]:
         """The rows of a prepared group as records of the group that committed it."""
         resume = scanner.resume
@@ -492,21 +494,30 @@ class MySqlLogReader:
         held = Resume(acknowledge, resume.position, resume.ordinal)
         number, offset = unpack(group.begin)
         again: BinlogScanner | None = None
-        for stream, part in read_part(self._url, files, group.begin, group.end):
+        for events in self._events_of(group):
             if again is None:
                 again = BinlogScanner(
                     self._flavor,
                     held,
-                    checksum=stream.checksum,
+                    checksum=events.checksum,
                     file_number=number,
-                    offset=min(offset, MAX_OFFSET) if offset <= MAX_OFFSET else FILE_START,
+                    offset=offset if group.events or offset <= MAX_OFFSET else FILE_START,
                     as_of=AsOf(seen.begin, seen.commit_ts),
                 )
-            yield from self._xa_rows(again, again.feed(part.data, part.offsets))
+            yield from self._xa_rows(again, again.feed(events.data, events.offsets))
         if again is None or again.in_transaction:
             raise ConnectionLostError("the server sent a prepared XA transaction incompletely")
         after = again.resume
         scanner.skip_to(after.position, after.ordinal)
+
+    def _events_of(self, group: Group) -> Iterator[Events | Part]:
+        """Those that were kept, or else read again."""
+        if group.events is not None:
+            yield group.events
+            return
+        assert self._files is not None  # of which the names alone matter here
+        for _, part in read_part(self._url, self._files, group.begin, group.end):
+            yield part
 
     def _xa_rows(self, again: BinlogScanner, items: Iterator[Scanned]) -> Iterator[LogEvent]:
         for item in items:

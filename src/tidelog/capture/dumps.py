@@ -109,6 +109,7 @@ class DumpCoordinator:
             open_blocking, self._actions, self._book, self._tables, self._notices
         )
         self._turn = 0
+        self._rereads_turn = True
 
     # ------------------------------------------------------------ start, commands
 
@@ -326,10 +327,18 @@ class DumpCoordinator:
         return True
 
     def _next_task(self, now: float, readers: int) -> Task | None:
-        task = self._tasks.next_retry(now) or self._tasks.next_reread(self._rereads, now)
+        task = self._tasks.next_retry(now)
+        # Keys to be read again and dumps take turns: there may always be some of either.
+        if task is None and self._rereads_turn:
+            task = self._tasks.next_reread(self._rereads, now)
+        if task is None:
+            task = self._next_of_dumps(readers) or self._tasks.next_reread(self._rereads, now)
         if task is not None:
-            return task
-        # Each dump in turn, so that several share the readers.
+            self._rereads_turn = task.dump is not None
+        return task
+
+    def _next_of_dumps(self, readers: int) -> Task | None:
+        """Of each dump in turn, so that several share the readers."""
         dumps = [
             dump
             for dump in self._book.all()

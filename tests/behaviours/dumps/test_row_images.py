@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -82,6 +83,31 @@ def test_changes_after_the_dump(make: Make, image: str) -> None:
     dumped.do(f"UPDATE t SET n = {N} WHERE id = 9")
     complete(dumped)
     dumped.check()
+
+
+@ways([Way("table", 1, "mysql")])
+def test_dumps_go_on_while_there_are_always_keys_to_read_again(make: Make, image: str) -> None:
+    dumped = started(make)
+    stopping = threading.Event()
+
+    def insert() -> None:
+        with dumped.connect() as sql:
+            for number in range(-1, -100_000, -1):  # before what the dump has left to read
+                if stopping.is_set():
+                    return
+                sql.execute(f"INSERT INTO t (id, n) VALUES ({number}, {N})")
+
+    writing = threading.Thread(target=insert)
+    try:
+        with gate("chunk.after_read") as held:
+            dump = dumped.dump()
+            assert held.reached.wait(10)
+            writing.start()
+        dumped.dumped(dump)
+    finally:
+        stopping.set()
+        writing.join()
+    complete(dumped)
 
 
 @ways(only("mysql", BINLOG))

@@ -275,7 +275,8 @@ class Run:
         check_audit(truth)
         assert collector.begin is not None
         placed = sorted(collector.placed.values(), key=lambda chunk: chunk.first)
-        rules = ChunkRules(placed, self.commander.asked, source.place, source.sight)
+        blocking = {dump["dump_id"] for dump in self.dumps if dump["mode"] == "blocking"}
+        rules = ChunkRules(placed, self.commander.asked, source.place, source.sight, blocking)
         history = History(truth, collector.records, collector.begin, source.same, rules)
         history.reread = collector.reread
         history.check_order()
@@ -286,7 +287,7 @@ class Run:
             history.check_replay(dump, rows[dump.table])
             checked += 1
         metas = collector.chunks.values()
-        chunks = check_chunks(metas, self.commander.asked, source.place)
+        chunks = check_chunks(metas, self.commander.asked, source.place, blocking)
         still = check_standstills(metas, self.commander.standstills, source.begun)
         unknown = {c.dump_id for c in metas} - {d["dump_id"] for d in self.dumps} - {REREAD}
         if unknown:

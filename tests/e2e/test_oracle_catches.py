@@ -63,14 +63,17 @@ SPECS = {
     "absent_rows_stay": replace(PLAIN, mix=Mix(("app.parts",), ddl=False)),
 }
 
-LONG = replace(ONE, parallelism=4, window_ms=200)
+FEW = Mix(
+    ("app.big", "app.pairs", "app.times"), bulk=False, truncate=False, ddl=False, partial=False
+)
+LONG = replace(PLAIN, seconds=10.0, chunk_rows=50, window_ms=100, mix=FEW)
 GTID = replace(LONG, watermarks="gtid")
 MYSQL_SPECS = {
     "nothing_superseded": LONG,
     "old_keys_ignored": GTID,
     "new_keys_ignored": LONG,
     "planner_off_by_one": PLAIN,
-    "due_one_early": replace(GTID, chunk_rows=7),
+    "due_one_early": replace(GTID, chunk_rows=7, window_ms=0),
     "rest_skipped": replace(PLAIN, chunk_rows=7),
     "log_not_asked_at_start": KILLED,
     "pause_ignored": PAUSED,

@@ -7,7 +7,7 @@ each chunk's place (`History.check_order` tells it) come in as values.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
@@ -108,12 +108,14 @@ class ChunkRules:
         asked: by dump id; a dump that is not named reads whole tables.
         sort_key: see `SortKey`.
         sight: of a snapshot's text.
+        blocking: ids of dumps that read at one place; another attempt stands at another place.
     """
 
     chunks: Sequence[PlacedChunk]
     asked: Mapping[str, Asked]
     sort_key: SortKey
     sight: Callable[[str], Sight] = Seen.of
+    blocking: Collection[str] = ()
     superseded: int = 0
     checked: int = 0
     _at: int = 0
@@ -157,8 +159,7 @@ class ChunkRules:
             )
         asked = self.asked.get(meta.dump_id)
         if meta.dump_id != REREAD and not (asked and asked.lists):
-            # another attempt at a blocking dump stands at another place
-            attempt = meta.low_watermark if meta.low_watermark == meta.high_watermark else ""
+            attempt = meta.low_watermark if meta.dump_id in self.blocking else ""
             place = (meta.dump_id, meta.table, attempt, key)
             self._rows[place] += 1
             if self._rows[place] > 1:
@@ -241,7 +242,12 @@ class ChunkRules:
 # ---------------------------------------------------------------- chunks
 
 
-def check_chunks(chunks: Iterable[ChunkMeta], asked: Mapping[str, Asked], sort_key: SortKey) -> int:
+def check_chunks(
+    chunks: Iterable[ChunkMeta],
+    asked: Mapping[str, Asked],
+    sort_key: SortKey,
+    blocking: Collection[str] = (),
+) -> int:
     """No completed chunk was read twice: what the chunks of one dump and table read never overlaps,
     and sorts as their orders do. Returns how many chunks there are.
     """
@@ -252,8 +258,7 @@ def check_chunks(chunks: Iterable[ChunkMeta], asked: Mapping[str, Asked], sort_k
     ranges: dict[tuple[str, str, str], list[ChunkMeta]] = {}
     for chunk in chunks:
         if chunk.dump_id != REREAD:
-            blocking = chunk.low_watermark == chunk.high_watermark
-            attempt = chunk.low_watermark if blocking else ""
+            attempt = chunk.low_watermark if chunk.dump_id in blocking else ""
             ranges.setdefault((chunk.dump_id, chunk.table, attempt), []).append(chunk)
     for (dump_id, table, attempt), found in ranges.items():
         if found[0].keys_requested:

@@ -60,7 +60,8 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What the writers do besides single writes; no ``tables``: all; ``truncates``: how often.
+    """What the writers do besides single writes; no ``tables``: all; ``truncates``: how often;
+    ``partial``: leave columns out of the log, so that many keys are read again.
 
     With ``prepared`` transactions beside truncates PostgreSQL now and then failed to decode its log
     (``could not map filenumber … to relation OID``), also for a slot of the test's own. This was
@@ -75,6 +76,7 @@ class Mix:
     key_changes: bool = True
     prepared: bool = False
     long: bool = True
+    partial: bool = True
 
 
 class Undo(Exception):  # noqa: N818 - no error
@@ -85,6 +87,7 @@ class Writer(ABC):
     """Single writes over one connection, each with its audit entry, and what surrounds them."""
 
     rng: random.Random
+    partial: bool = True
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[None]:
@@ -180,6 +183,7 @@ class Workload:
         while not self._stop.is_set() and self._failure is None:
             try:
                 with self._source.open(rng, number) as writer:
+                    writer.partial = self._mix.partial
                     while not self._stop.is_set():
                         self._transaction(writer, rng, number)
                         time.sleep(rng.random() * 2 * self._pause_s)

@@ -298,8 +298,8 @@ class MySqlWriter(Writer):
         return True
 
     def _choose_image(self) -> None:
-        if self.rng.random() < 0.1:
-            image = self.rng.choice(("full", "minimal", "noblob"))
+        if self.partial and self.rng.random() < 0.1:
+            image = self.rng.choice(("full", "full", "minimal", "noblob"))
             self.run(f"SET SESSION binlog_row_image = {image}")
 
     # ------------------------------------------------------------ SQL

@@ -322,6 +322,10 @@ class ExecutorOutput:
                 alone.append(Item(part.target, together))
             elif not delivery.keyed and delivery.order == "none":
                 alone += [Item(part.target, refs) for refs in part.refs]
+            elif not delivery.keyed:
+                # Every task decodes all, and formats and writes the keys that fall to it.
+                count = min(self._cores, len(part.refs))
+                alone += [Item(part.target, together, (share, count)) for share in range(count)]
             else:
                 todo.append(lambda part=part: self._frame(work, part, ()))  # type: ignore[misc]
         if alone:

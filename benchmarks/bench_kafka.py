@@ -56,7 +56,8 @@ def _run(given: argparse.Namespace, server: KafkaServer, scratch: Path) -> None:
         made = formatter(given.format, topic=topic)
         output = KafkaOutput(
             spark, str(scratch / "log"), SqliteState(f"sqlite:///{scratch / 'state.db'}"),
-            Delivery(topic.partition("-")[0], keyed=False, formatter=made), servers=server.servers,
+            Delivery(topic.partition("-")[0], keyed=False, formatter=made, part_bytes=4 << 20),
+            servers=server.servers,
             topic=topic, partitions=_PARTITIONS, transactions=given.transactions,
         )  # fmt: skip
         started = time.perf_counter()

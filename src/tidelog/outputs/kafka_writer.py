@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -277,14 +277,22 @@ def transactional_id(generation: str, output: str, table: str, number: int) -> s
 _Header = tuple[str, str | bytes | None]
 
 
-def _headers(messages: pa.RecordBatch, schema: _Header) -> list[list[_Header]]:
+def _headers(messages: pa.RecordBatch, schema: _Header) -> Iterator[list[_Header]]:
+    """Each message's headers, made as they are needed: many lists at once are work for Python's
+    garbage collector.
+    """
     versions = messages.column("version").cast(pa.string()).cast(pa.binary()).to_pylist()
-    headers: list[list[_Header]] = [[(VERSION_HEADER, v), schema] for v in versions]
     given = messages.column("headers")
-    if given.null_count < len(given):
-        for own, more in zip(headers, given.to_pylist(), strict=True):
-            own += [(name, value.encode()) for name, value in more or () if value is not None]
-    return headers
+    if given.null_count == len(given):
+        return ([(VERSION_HEADER, version), schema] for version in versions)
+    return (
+        [
+            (VERSION_HEADER, version),
+            schema,
+            *((name, value.encode()) for name, value in more or () if value is not None),
+        ]
+        for version, more in zip(versions, given.to_pylist(), strict=True)
+    )
 
 
 def _by_topic(messages: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:

@@ -215,7 +215,7 @@ class KafkaServer:
         if (self.data_dir / "meta.properties").exists():
             return
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        command = self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c")
+        command = self._java("kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c")
         done = subprocess.run(  # noqa: S603
             [*command, str(self._properties)],
             cwd=self._base,

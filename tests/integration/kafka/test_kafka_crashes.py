@@ -77,7 +77,7 @@ def output_of(spark: Any, built: BuiltLog, path: Path, kafka: KafkaServer, **how
     delivery = Delivery("kafka", keyed=False, formatter=formatter("flat", topic=topic))
     return KafkaOutput(
         spark, built.path, SqliteState(f"sqlite:///{path / 'state.db'}"), delivery,
-        servers=kafka.servers, topic=topic, **{"partitions": 2} | how,
+        topic=topic, **{"servers": kafka.servers, "partitions": 2} | how,
     )  # fmt: skip
 
 

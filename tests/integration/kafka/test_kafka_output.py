@@ -1,0 +1,123 @@
+"""Topics, tombstones, security and what brokers reject."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.behaviours.outputs.kafka_topics import read
+from tests.integration.kafka.test_kafka_crashes import output_of
+
+from tidelog.errors import OutputRefusedError
+from tidelog.outputs.ranges import batch_of
+from tidelog.testing.build_log import BuiltLog
+from tidelog.testing.kafka import KafkaServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
+
+COLUMNS = {"id": "int64", "v": "text"}
+
+
+def bring(output: Any, built: BuiltLog) -> None:
+    try:
+        output.prepare(built.log.generation)
+        output.write(batch_of(built.log, built.log.head_offset, built.log.latest_offset()))
+    finally:
+        output.close()
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> BuiltLog:
+    return BuiltLog(tmp_path / "log")
+
+
+def test_a_delete_is_an_event_and_a_tombstone_with_version_and_schema(
+    spark: Any, kafka: KafkaServer, built: BuiltLog, tmp_path: Path
+) -> None:
+    table = built.table("public.t", COLUMNS)
+    built.insert(table, "1", "a")
+    built.delete(table, "1")
+    built.flush()
+    bring(output_of(spark, built, tmp_path, kafka), built)
+    found = read(f"{tmp_path.name}-t", servers=kafka.servers)
+    assert [each.value and each.value["__op"] for each in found] == ["c", "d", None]
+    assert {each.key for each in found} == {'{"id":1}'}
+    assert found[0].version < found[1].version == found[2].version
+    assert found[0].version == found[0].value["__version"]
+    assert {each.headers["tidelog-schema"] for each in found} == {str(table.schema_id)}
+
+
+def test_a_truncate_becomes_tombstones_in_a_compacted_topic(
+    spark: Any, kafka: KafkaServer, built: BuiltLog, tmp_path: Path
+) -> None:
+    table = built.table("public.t", COLUMNS)
+    for key in "123":
+        built.insert(table, key, "a")
+    built.truncate(table)
+    built.insert(table, "3", "b")
+    built.flush()
+    bring(output_of(spark, built, tmp_path, kafka, compact=True), built)
+    newest = {each.key: each.value for each in read(f"{tmp_path.name}-t", servers=kafka.servers)}
+    assert newest['{"id":1}'] is None
+    assert newest['{"id":2}'] is None
+    assert newest['{"id":3}']["v"] == "b"
+
+
+def test_a_table_without_a_key_does_not_go_to_a_compacted_topic(
+    spark: Any, kafka: KafkaServer, built: BuiltLog, tmp_path: Path
+) -> None:
+    table = built.table("public.t", COLUMNS, key=(), identity_kind="f", identity=())
+    built.insert(table, "1", "a")
+    built.flush()
+    with pytest.raises(OutputRefusedError, match="compacted"):
+        bring(output_of(spark, built, tmp_path, kafka, compact=True), built)
+
+
+def test_topics_are_not_created_if_they_must_not_be(
+    spark: Any, kafka: KafkaServer, built: BuiltLog, tmp_path: Path
+) -> None:
+    built.insert(built.table("public.t", COLUMNS), "1", "a")
+    built.flush()
+    with pytest.raises(OutputRefusedError, match="create_topics"):
+        bring(output_of(spark, built, tmp_path, kafka, create_topics=False), built)
+
+
+def test_two_tables_with_one_topic_are_refused(
+    spark: Any, kafka: KafkaServer, built: BuiltLog, tmp_path: Path
+) -> None:
+    for number, name in enumerate(("a.t", "b.t")):
+        built.insert(built.table(name, COLUMNS, relation_id=number + 1), "1", "a")
+    built.flush()
+    with pytest.raises(OutputRefusedError, match="both go to topic"):
+        bring(output_of(spark, built, tmp_path, kafka), built)
+
+
+def test_a_message_that_is_too_long_is_rejected_with_its_version(
+    spark: Any, kafka: KafkaServer, built: BuiltLog, tmp_path: Path
+) -> None:
+    built.insert(built.table("public.t", COLUMNS), "1", "x" * 1_200_000)
+    built.flush()
+    with pytest.raises(OutputRefusedError, match="MSG_SIZE_TOO_LARGE") as caught:
+        bring(output_of(spark, built, tmp_path, kafka), built)
+    assert "xxx" not in str(caught.value)
+
+
+@pytest.mark.parametrize("password", ["kafka-secret", "wrong-pa55"])
+def test_a_password_is_used_and_never_shown(
+    spark: Any, kafka: KafkaServer, built: BuiltLog, tmp_path: Path, password: str
+) -> None:
+    built.insert(built.table("public.t", COLUMNS), "1", "a")
+    built.flush()
+    settings = {
+        "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN",
+        "sasl.username": "tidelog", "sasl.password": password,
+    }  # fmt: skip
+    output = output_of(spark, built, tmp_path, kafka, servers=kafka.sasl_servers, settings=settings)
+    if password == "kafka-secret":
+        bring(output, built)
+        assert len(read(f"{tmp_path.name}-t", servers=kafka.servers)) == 1
+    else:
+        with pytest.raises(OutputRefusedError, match=r"(?i)authentication") as caught:
+            bring(output, built)
+        assert password not in str(caught.value)

@@ -231,6 +231,7 @@ def _with_names(columns: Mapping[str, Sequence[tuple[str, str]]]) -> Callable[[A
             metadata.set_enum_str_value_list = [
                 labels(kind) for _, kind in known if kind.startswith("enum")
             ]
+            event._TableMapEvent__optional_meta_data = True  # it would pass over what is logged
         event._logged_column_info()
 
     return sync

@@ -98,6 +98,8 @@ class KafkaOutput(ExecutorOutput):
         try:
             self._administration().list_topics(timeout=_TIMEOUT_S)
         except KafkaException as error:
+            for _ in range(3):
+                self._administration().poll(0.2)  # calls `_heard`
             raise failed(f"no broker of {self._servers} answers", self._said or error) from None
 
     def create(self, table: TargetTable) -> None:

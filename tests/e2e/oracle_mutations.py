@@ -346,7 +346,7 @@ def unlogged_rows_ignored(patch: Patch) -> None:
     """A table is not dumped again where its rows changed without row events."""
     from tidelog.sources.mysql.log_reader import MySqlLogReader
 
-    patch.setattr(MySqlLogReader, "_unlogged", lambda self, effect: None)
+    patch.setattr(MySqlLogReader, "_unlogged", lambda self, effect, position: None)
 
 
 MUTATIONS: dict[str, Callable[[Patch], None]] = {

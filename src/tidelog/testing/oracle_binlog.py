@@ -74,6 +74,8 @@ class BinlogTruth:
         """Transactions that touch the tables or the audit, from a place between two."""
         from pymysqlreplication import BinLogStreamReader, row_event
 
+        _pass_over_unknown_variables()
+
         class Metadata(row_event.OptionalMetaData):  # type: ignore[misc]
             """MySQL 8.0.12 leaves the character sets of enums out: they are the tables'."""
 
@@ -221,6 +223,26 @@ class BinlogTruth:
         if isinstance(value, datetime.datetime):
             return value.isoformat(" ", "microseconds")
         return str(value)
+
+
+def _pass_over_unknown_variables() -> None:
+    """MariaDB 11 has status variables of statements that python-mysql-replication does not know."""
+    from pymysqlreplication.event import QueryEvent
+    from pymysqlreplication.exceptions import StatusVariableMismatch
+
+    if hasattr(QueryEvent, "_read_known_variable"):
+        return
+    QueryEvent._read_known_variable = QueryEvent._read_status_vars_value_for_key
+
+    def read(event: Any, key: int) -> None:
+        if not hasattr(event, "_variables_end"):
+            event._variables_end = event.packet.read_bytes - 1 + event.status_vars_length
+        try:
+            event._read_known_variable(key)
+        except StatusVariableMismatch:  # no length is told: the rest of them
+            event.packet.advance(event._variables_end - event.packet.read_bytes)
+
+    QueryEvent._read_status_vars_value_for_key = read
 
 
 def _with_names(columns: Mapping[str, Sequence[tuple[str, str]]]) -> Callable[[Any], None]:

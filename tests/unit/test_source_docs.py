@@ -95,13 +95,17 @@ COMMANDS = sorted(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_command_is_understood(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_is_understood(
+    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Up to where capture, or the source, would be asked."""
 
     class Runtime(types.ModuleType):
         def __getattr__(self, name: str) -> Any:
             return [] if name == "check" else (lambda *_a, **_k: {"status": "completed"})
 
+    monkeypatch.chdir(tmp_path)
+    Path("columns.json").write_text('{"columns": [{"name": "id", "type": "int"}], "key": ["id"]}')
     monkeypatch.setattr(asking, "load", lambda _path: types.SimpleNamespace(outputs=["one"]))
     monkeypatch.setattr(asking, "send", lambda *_a, **_k: None)
     runtime = Runtime("tidelog.runtime")

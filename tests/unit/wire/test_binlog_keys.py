@@ -57,7 +57,7 @@ def entries(of: LogBatch, records: list[int] | None = None) -> list[tuple[int, K
     chosen = range(len(of)) if records is None else records
     found = KEYS.keys(of, np.array(chosen, dtype=np.int32), SCHEMA)
     return [
-        (int(found.record[i]), KeyEffect(found.effect[i]), KEYS.texts(found.key(i)))
+        (int(found.record[i]), KeyEffect(found.effect[i]), KEYS.texts(found.key(i), SCHEMA))
         for i in range(len(found))
     ]
 
@@ -81,7 +81,7 @@ def test_rows_of_all_origins_have_one_key() -> None:
     hashes = KEYS.keys(mixed, np.array([0, 1, 3], dtype=np.int32), SCHEMA).hash
     assert len(set(hashes.tolist())) == 1
     assert entries(absent_rows([(FLOAT, "café")], SCHEMA)) == [(0, KeyEffect.GONE, key)]
-    assert KEYS.texts(KEYS.encode(key)) == key
+    assert KEYS.texts(KEYS.encode(key), SCHEMA) == key
 
 
 def test_effects_follow_what_the_images_hold() -> None:

@@ -392,6 +392,13 @@ class BinlogStream:
                 "binlogs for longer (binlog_expire_logs_seconds), then begin a new event log and "
                 "dump the tables again, or set source.snapshot: when_needed"
             )
+        if re.search(r"truncated in the middle of event", message, re.IGNORECASE):
+            return GapError(
+                f"{self._doing}: the binlog file ends in the midst of an event ({said}): the "
+                "server, or its disk, failed while it wrote it, and it sends nothing of what "
+                "follows in the next file. Begin a new event log, which dumps the tables again, or "
+                "set source.snapshot: when_needed, which does so by itself"
+            )
         if re.search(r"slave is not configured|checksum|log_bin|not open", message, re.IGNORECASE):
             return PreflightError(f"{self._doing}: {said}")
         if re.search(r"GTID_MODE", message):

@@ -17,13 +17,14 @@ from tidelog.sources.mysql.cascades import Cascade, cascades
 from tidelog.sources.mysql.connect import quote_name
 from tidelog.sources.mysql.failures import number_of, words
 from tidelog.sources.mysql.grants import Grants
-from tidelog.sources.mysql.schemas import SchemaFinder
+from tidelog.sources.mysql.schemas import SchemaFinder, expression_indexes, hidden_columns
 
 if TYPE_CHECKING:
     from tidelog.sources.mysql.preflight import Examined
 
 SYSTEM_DATABASES = ("mysql", "information_schema", "performance_schema", "sys")
 SIGNAL_COLUMNS = {"id", "type", "data"}
+LAST_THAT_LOGS_HIDDEN = (8, 0, 15)  # that is known to; MySQL
 TRANSACTIONAL = ("InnoDB", "ROCKSDB", "TokuDB")
 
 _TABLES = (
@@ -82,10 +83,19 @@ def _tables(examined: Examined) -> Iterator[Finding]:
     finder = SchemaFinder(examined.keys)
     for table in captured:
         yield from _table(examined, table)
+        yield from _hidden_columns(examined, table.name)
         try:
             finder.find(examined.connection, table.name)
         except (SourceError, ConfigError) as error:  # a type, or source.keys
             yield Finding(f"table {table.name}", "fail", str(error))
+
+
+def _hidden_columns(examined: Examined, table: TableName) -> Iterator[Finding]:
+    connection = examined.connection
+    if connection.version <= LAST_THAT_LOGS_HIDDEN and (
+        indexes := expression_indexes(connection, table)
+    ):
+        yield Finding(f"table {table}", "fail", hidden_columns(table, indexes))
 
 
 def _table(examined: Examined, table: _Table) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from tidelog.errors import ConfigError, SourceError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.sources.mysql.connect import Connection
+from tidelog.sources.mysql.connect import Connection, quote_name
 from tidelog.wire import binlog_types as types
 from tidelog.wire.binlog_items import TableMapSeen, TableMetadata
 from tidelog.wire.binlog_types import WIRE_FORMAT, binlog_column, column_of_map
@@ -31,13 +31,19 @@ FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
 ORDER BY ORDINAL_POSITION
 """
 _TABLE = """
-SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES
+SELECT TABLE_TYPE FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
 """
 _KEY = """
 SELECT COLUMN_NAME FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND INDEX_NAME = 'PRIMARY' ORDER BY SEQ_IN_INDEX
 """
+# NULL is the column of a part that is an expression; MySQL 8.0.13 and later have such.
+_EXPRESSIONS = """
+SELECT INDEX_NAME FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND COLUMN_NAME IS NULL ORDER BY 1
+"""
+_HIDDEN = "!hidden!"  # so begin their hidden columns' names in later versions
 # MariaDB's contextual collations (uca1400) have an id in this table only.
 _COLLATIONS = {
     Flavor.MYSQL: ("SELECT COLLATION_NAME, ID FROM information_schema.COLLATIONS",),
@@ -71,11 +77,20 @@ class SchemaFinder:
 
     def find(self, connection: Connection, table: TableName) -> FoundTable | None:
         """The table as ``information_schema`` has it now; None if there is none that the user may
-        read. Raises PyMySQL's errors; SourceError for a type that is not known.
+        read. Raises PyMySQL's errors; SourceError for a type that is not known, and for a table
+        that MariaDB keeps old versions of.
         """
         name = (table.namespace, table.name)
-        if connection.row(_TABLE, name) is None:
+        kind = connection.row(_TABLE, name)
+        if kind is None:
             return None
+        if _text(kind[0]) == "SYSTEM VERSIONED":
+            raise SourceError(
+                f"{table} is system-versioned: the log holds its old rows beside those of now, "
+                "with columns that information_schema does not show. Leave the table out of "
+                f"source.tables, or ALTER TABLE {quote_name(*name)} DROP SYSTEM VERSIONING (which "
+                "drops the old rows)"
+            )
         rows = connection.rows(_COLUMNS, name)
         if not rows:
             return None
@@ -175,6 +190,35 @@ class SchemaFinder:
                     )
                 return columns
         return ()
+
+
+def expression_indexes(connection: Connection, table: TableName) -> list[str]:
+    """The indexes of expressions (functional indexes), each as often as it has such parts."""
+    if connection.flavor is not Flavor.MYSQL:
+        return []
+    rows = connection.rows(_EXPRESSIONS, (table.namespace, table.name))
+    return [_text(row[0]) for row in rows]
+
+
+def logs_hidden_columns(connection: Connection, table: TableName, seen: TableMapSeen) -> bool:
+    """Does the log show the hidden columns that indexes of expressions have? MySQL 8.0.15 does."""
+    if any(name.startswith(_HIDDEN) for name in seen.metadata.names or ()):
+        return True
+    hidden = len(expression_indexes(connection, table))
+    columns = len(connection.rows(_COLUMNS, (table.namespace, table.name)))
+    return bool(hidden and columns and len(seen.types) == columns + hidden)
+
+
+def hidden_columns(table: TableName, indexes: Sequence[str]) -> str:
+    """What is wrong with indexes of expressions, and what to do."""
+    name = quote_name(table.namespace, table.name)
+    drops = ", ".join(f"DROP INDEX {quote_name(index)}" for index in dict.fromkeys(indexes))
+    return (
+        f"{table} has an index of an expression (a functional index), whose hidden column this "
+        "version of MySQL logs and does not describe. Upgrade MySQL; or "
+        f"ALTER TABLE {name} {drops or 'DROP INDEX ...'} and index a generated column instead; or "
+        "leave the table out of source.tables"
+    )
 
 
 def misfit(schema: TableSchema, seen: TableMapSeen) -> str | None:

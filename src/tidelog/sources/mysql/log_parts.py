@@ -27,6 +27,7 @@ from tidelog.wire.binlog_events import (
     parse_xa_prepare,
     without_checksum,
 )
+from tidelog.wire.binlog_items import Alter
 from tidelog.wire.binlog_position import file_number, pack, unpack
 
 WAIT_S = 60.0
@@ -85,7 +86,9 @@ def read_part(
 
 
 def queries(part: Part) -> Iterator[tuple[int, Query]]:
-    """The statements of a part but BEGIN, each with the position behind it."""
+    """The statements of a part but BEGIN, and but those that only announce or give up an ALTER,
+    each with the position behind it.
+    """
     text_ends = part.offsets[1:] - (CHECKSUM_BYTES if part.checksum else 0)
     for event_type in (EventType.QUERY, EventType.QUERY_COMPRESSED):
         found = np.flatnonzero(part.types == event_type)
@@ -95,7 +98,9 @@ def queries(part: Part) -> Iterator[tuple[int, Query]]:
             found = found[~(last == np.frombuffer(_BEGIN, np.uint8)).all(axis=1)]
         for index in found.tolist():
             compressed = event_type == EventType.QUERY_COMPRESSED
-            yield int(part.ends[index]), parse_query(part.body(index), compressed=compressed)
+            query = parse_query(part.body(index), compressed=compressed)
+            if query.alter not in (Alter.START, Alter.ROLLBACK):
+                yield int(part.ends[index]), query
 
 
 GROUP_BEGINS = (

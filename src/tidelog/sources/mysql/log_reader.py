@@ -53,6 +53,7 @@ from tidelog.wire.binlog_events import (
     without_checksum,
 )
 from tidelog.wire.binlog_items import (
+    Alter,
     AsOf,
     FormatSeen,
     GtidsSeen,
@@ -134,8 +135,6 @@ class MySqlLogReader:
         self._files: LogFiles | None = None
         self._prepared = PreparedGroups()
         self._current: dict[TableName, TableSchema] = {}
-        self._dropped: set[TableName] = set()
-        self._dropped_databases: set[str] = set()
         self._fold = False
         self._idle_at = 0  # the furthest that may be acknowledged
         self._told = 0
@@ -375,6 +374,8 @@ class MySqlLogReader:
         return self._registry.latest(schema.table)
 
     def _statement(self, scanner: BinlogScanner, seen: QuerySeen) -> Iterator[LogEvent]:
+        if seen.alter in (Alter.START, Alter.ROLLBACK):
+            return  # nothing has come of it yet, or nothing will
         statement = ddl.read(seen.sql, seen.database, fold=self._fold)
         assert self._schemas is not None
         self._schemas.changed(statement, seen.end)
@@ -383,7 +384,7 @@ class MySqlLogReader:
         if self._cascades is not None:
             yield from self._cascades.statement(scanner, statement, seen)
         if statement.database is not None:
-            self._dropped_databases.add(statement.database)
+            self._pins.dropped(statement.database, seen.position)
         for effect in statement.effects:
             table = effect.table
             if not self._captures(table):
@@ -396,22 +397,21 @@ class MySqlLogReader:
                         yield SchemaSeen(schema, schema)
                     yield batch
                 continue
-            reason = self._unlogged(effect)
+            reason = self._unlogged(effect, seen.position)
             if reason is not None and not seen.durable:
                 yield RowsUnlogged(table, reason, seen.position)
 
-    def _unlogged(self, effect: ddl.TableEffect) -> str | None:
+    def _unlogged(self, effect: ddl.TableEffect, position: int) -> str | None:
         """Why the table's rows may have changed without row events."""
         table, kind = effect.table, effect.effect
         if kind in (ddl.Effect.DROPPED, ddl.Effect.RENAMED_AWAY):
-            self._dropped.add(table)
+            self._pins.dropped(table, position)
             return None
         created = kind in (ddl.Effect.CREATED, ddl.Effect.CREATED_IF_MISSING)
-        again = table in self._dropped
+        again = False
         if created or kind in (ddl.Effect.REPLACED, ddl.Effect.RENAMED_HERE):
-            self._dropped.discard(table)
+            again = self._pins.made(table, position)
         if created:
-            again |= table.namespace in self._dropped_databases
             known = kind is ddl.Effect.CREATED and self._registry.latest(table) is not None
             return "the table was dropped and made anew" if again or known else None
         if effect.unlogged is None and self._had(table, effect.added):

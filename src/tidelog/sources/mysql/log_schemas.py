@@ -26,7 +26,13 @@ from tidelog.sources.mysql.failures import translated
 from tidelog.sources.mysql.log_parts import queries, read_part
 from tidelog.sources.mysql.pins import SchemaPins
 from tidelog.sources.mysql.positions import LogFiles, log_end, log_files
-from tidelog.sources.mysql.schemas import SchemaFinder, misfit
+from tidelog.sources.mysql.schemas import (
+    SchemaFinder,
+    expression_indexes,
+    hidden_columns,
+    logs_hidden_columns,
+    misfit,
+)
 from tidelog.sources.mysql.urls import ServerUrl
 from tidelog.wire import binlog_types as types
 from tidelog.wire.binlog_items import TableMapSeen
@@ -226,7 +232,10 @@ class LogSchemas:
             self._renamed(statement, position)
             return
         for effect in statement.effects:
-            if effect.effect in ddl.RESHAPES:
+            made = effect.effect is not ddl.Effect.CREATED_IF_MISSING or self._pins.made(
+                effect.table, position
+            )
+            if effect.effect in ddl.RESHAPES and made:
                 self._pins.note(effect.table, position, 0)
         # A dropped database's tables: each is made anew by a CREATE TABLE before it has rows.
 
@@ -267,6 +276,8 @@ class LogSchemas:
                 name = self._ahead.name_at_end(table, files, group, end, seen.position)
             if name in (known, None):
                 break
+        if found is None or misfit(found.schema, seen) is not None:
+            self._refuse_hidden(seen, table)
         if seen.metadata.names is not None:
             if found is not None and misfit(found.schema, seen) is None:
                 return found.schema
@@ -297,6 +308,16 @@ class LogSchemas:
                 f"though no DDL stands between ({reason}): {fix(table, where)}"
             )
         return replace(found.schema, table=table)
+
+    def _refuse_hidden(self, seen: TableMapSeen, table: TableName) -> None:
+        with translated(f"looking up {table}"):
+            connection = self._connected()
+            if not logs_hidden_columns(connection, table, seen):
+                return
+            indexes = expression_indexes(connection, table)
+        raise SourceError(
+            f"at {text(seen.position)} of the binlog: {hidden_columns(table, indexes)}"
+        )
 
 
 def _names(statement: ddl.Statement) -> list[tuple[TableName, TableName]]:

@@ -15,6 +15,9 @@ PREFIX = "log-schemas/"
 FILE_KEY = "log-files"
 KEPT = 32  # per table; a restart needs those behind the last durable position alone
 KEPT_FILES = 64
+DROPPED_KEY = "log-dropped"
+KEPT_DROPPED = 1000
+FORGOTTEN = ""  # stands for those beyond
 
 
 class SchemaPins:
@@ -28,6 +31,7 @@ class SchemaPins:
         self._state = state
         self._known: dict[TableName, list[tuple[int, int]]] = {}
         self._files: dict[str, int] | None = None
+        self._gone: dict[str, list[int]] | None = None
 
     def find(self, table: TableName, position: int) -> int | None:
         """The number of the table's version at a position; None if it is not known."""
@@ -73,11 +77,35 @@ class SchemaPins:
         if self._state is not None:
             self._state.put(FILE_KEY, files, None)
 
+    def dropped(self, what: TableName | str, position: int) -> None:
+        """A table was dropped there, or given another name; or a database, by its name."""
+        gone = self._all_gone()
+        name = str(what) if isinstance(what, TableName) else _database(what)
+        if name not in gone or gone[name][0] < position:
+            gone[name] = [position, 0]
+            self._put_gone()
+
+    def made(self, table: TableName, position: int) -> bool:
+        """A table is there from this place on; was it, or its database, dropped before, and not
+        made since? The answer is the same when the place is met again after a restart.
+        """
+        gone = self._all_gone()
+        places = gone.get(str(table), [0, 0])
+        dropped = max(
+            places[0], gone.get(_database(table.namespace), [0])[0], gone.get(FORGOTTEN, [0])[0]
+        )
+        if not 0 < dropped < position or dropped < places[1] < position:
+            return False
+        if not dropped < places[1]:
+            gone[str(table)] = [dropped, position]
+            self._put_gone()
+        return True
+
     def clear(self) -> None:
         """Another event log begins: its schemas have other numbers, its positions are new."""
-        self._known, self._files = {}, {}
+        self._known, self._files, self._gone = {}, {}, {}
         if self._state is not None:
-            for key in [*self._state.keys(PREFIX), FILE_KEY]:
+            for key in [*self._state.keys(PREFIX), FILE_KEY, DROPPED_KEY]:
                 self._state.delete(key)
 
     def _of(self, table: TableName) -> list[tuple[int, int]]:
@@ -97,3 +125,23 @@ class SchemaPins:
             found = None if self._state is None else self._state.get(FILE_KEY)
             self._files = {} if found is None else dict(found.value)
         return self._files
+
+    def _all_gone(self) -> dict[str, list[int]]:
+        """Where each was dropped, and first made since (0: not yet)."""
+        if self._gone is None:
+            found = None if self._state is None else self._state.get(DROPPED_KEY)
+            self._gone = {} if found is None else {k: list(v) for k, v in found.value.items()}
+        return self._gone
+
+    def _put_gone(self) -> None:
+        gone = self._all_gone()
+        for old in sorted(gone, key=lambda name: max(gone[name]))[:-KEPT_DROPPED]:
+            # Any may be one of them from now on: a dump too many rather than one too few.
+            gone[FORGOTTEN] = [max(*gone.pop(old), gone.get(FORGOTTEN, [0])[0]), 0]
+        if self._state is not None:
+            self._state.put(DROPPED_KEY, gone, None)
+
+
+def _database(name: str) -> str:
+    """A database's key, which no table has."""
+    return f"{name}."

@@ -1,0 +1,187 @@
+"""Tables that the log can't be read of are named, by `check` and by capture, with the way on."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.mysql.log_capture import LogCapture
+from tests.integration.mysql.test_log_reader import run
+from tests.integration.mysql.test_preflight import check, faults
+
+from tidelog.errors import GapError, SourceError
+from tidelog.model.schema import TableName
+from tidelog.sources.mysql import pins
+from tidelog.sources.mysql.connect import connect
+from tidelog.sources.mysql.pins import SchemaPins
+from tidelog.state.sqlite import SqliteState
+from tidelog.testing.mysql import MariaDbServer, MySqlServer
+
+pytestmark = pytest.mark.integration
+
+Make = Callable[..., LogCapture]
+
+
+@pytest.fixture(params=["MINIMAL", "FULL"])
+def metadata(request: pytest.FixtureRequest, mariadb_server: MariaDbServer) -> Iterator[str]:
+    mariadb_server.execute(f"SET GLOBAL binlog_row_metadata = {request.param}")
+    yield request.param
+    mariadb_server.execute("SET GLOBAL binlog_row_metadata = MINIMAL")
+
+
+def news(capture: LogCapture) -> list[Any]:
+    return [row.new for row in capture.rows]
+
+
+def test_system_versioned_table_is_refused_by_name(
+    mariadb_server: MariaDbServer, mariadb_database: str, metadata: str
+) -> None:
+    mariadb_server.execute(
+        "CREATE TABLE v (a INT PRIMARY KEY, b INT) WITH SYSTEM VERSIONING", mariadb_database
+    )
+    found = faults(check(mariadb_server, mariadb_database))[f"table {mariadb_database}.v"]
+    assert found.level == "fail"
+    assert "DROP SYSTEM VERSIONING" in found.message
+    capture = LogCapture(mariadb_server, tables=(f"{mariadb_database}.*",))
+    capture.start()
+    mariadb_server.execute("INSERT INTO v VALUES (1, 1)", mariadb_database)
+    with pytest.raises(SourceError, match=r"\.v is system-versioned: .*source\.tables"):
+        capture.catch_up()
+    capture.reader.close()
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_index_of_an_expression_is_named_where_the_log_shows_its_column(full: bool) -> None:
+    settings = {"binlog_row_metadata": "FULL" if full else "MINIMAL"}
+    with MySqlServer("8.0.15", settings) as server:
+        server.create_database("d")
+        server.execute("CREATE TABLE d.f (a INT PRIMARY KEY, b INT, KEY ab ((a + b)))")
+        found = faults(check(server, "d"))["table d.f"]
+        assert found.level == "fail"
+        assert "DROP INDEX `ab`" in found.message
+        capture = LogCapture(server, tables=("d.*",))
+        capture.start()
+        server.execute("INSERT INTO d.f VALUES (1, 1)")
+        with pytest.raises(SourceError, match=r"d\.f has an index of an expression .*`ab`"):
+            capture.catch_up()
+        capture.reader.close()
+
+
+def test_alter_in_two_phases_acts_when_it_commits(
+    mariadb_server: MariaDbServer, mariadb_database: str, metadata: str
+) -> None:
+    sql = mariadb_server.connect(mariadb_database)
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY, b INT)", "INSERT INTO t VALUES (1, 1), (2, 1)")
+    capture = LogCapture(mariadb_server, tables=(f"{mariadb_database}.*",))
+    capture.start()
+    run(sql, "SET SESSION binlog_alter_two_phase = 1", "INSERT INTO t VALUES (3, 3)")
+    with pytest.raises(Exception, match="Duplicate"):
+        run(sql, "ALTER TABLE t ADD COLUMN c INT DEFAULT 7, ADD UNIQUE (b)")
+    run(sql, "INSERT INTO t VALUES (4, 4)")
+    capture.catch_up()
+    assert capture.unlogged == []
+    run(sql, "ALTER TABLE t ADD COLUMN z INT DEFAULT 3", "INSERT INTO t VALUES (5, 5, 5)")
+    capture.catch_up()
+    assert news(capture)[-1] == {"a": 5, "b": 5, "z": 5}
+    assert [news(capture)[0], news(capture)[1]] == [{"a": 3, "b": 3}, {"a": 4, "b": 4}]
+    assert [event.table.name for event in capture.unlogged] == ["t"]
+    capture.reader.close()
+    sql.close()
+
+
+def test_binlog_that_ends_within_an_event_is_a_gap() -> None:
+    with MariaDbServer() as server:
+        server.create_database("d")
+        server.execute("CREATE TABLE d.t (a INT PRIMARY KEY)")
+        capture = LogCapture(server, tables=("d.*",))
+        begin = capture.start()
+        server.execute("INSERT INTO d.t VALUES (1)")
+        capture.catch_up()
+        capture.reader.close()
+        server.execute("INSERT INTO d.t VALUES (2)")
+        ((name, *_),) = server.execute("SHOW MASTER STATUS")
+        server.kill()
+        path = server.data_dir / name
+        with path.open("r+b") as file:
+            file.truncate(path.stat().st_size - 45)
+        server.start()
+        server.execute("INSERT INTO d.t VALUES (3)")
+        capture.start(begin)
+        with pytest.raises(GapError, match=r"ends in the midst of an event .*when_needed"):
+            capture.catch_up()
+        capture.reader.close()
+
+
+def test_preferred_tls_loads_no_authorities(
+    mariadb_server: MariaDbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("authorities were loaded")
+
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", refuse)
+    connection = connect(mariadb_server.url, purpose="test", database="")
+    assert connection.rows("SHOW STATUS LIKE 'Ssl_cipher'")[0][1]
+    connection.close()
+
+
+def test_table_made_again_if_missing_is_dumped_after_a_restart(
+    make_capture: Make, sql: Any, mysql_family_database: str, tmp_path: Path
+) -> None:
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY)", "CREATE TABLE o (a INT PRIMARY KEY)")
+    state = SqliteState(f"sqlite:///{tmp_path}/state.db")
+    first = make_capture(state=state)
+    first.start()
+    run(sql, "INSERT INTO t VALUES (1)", "DROP TABLE t", "INSERT INTO o VALUES (1)")
+    first.catch_up()
+    first.reader.close()
+    second = make_capture(schemas=first.schemas, state=state)
+    begin = second.start(first.resumes[-1])
+    again = "CREATE TABLE IF NOT EXISTS t (a INT PRIMARY KEY)"
+    run(sql, again, "INSERT INTO t VALUES (2)")
+    second.catch_up()
+    run(sql, again)
+    second.catch_up()
+    t = TableName(mysql_family_database, "t")
+    assert [event.table for event in second.unlogged] == [t]
+    second.reader.close()
+    # What was told and not made durable is told again; the second time nothing was made.
+    third = make_capture(schemas=first.schemas, state=state)
+    third.start(begin)
+    third.catch_up()
+    assert [event.table for event in third.unlogged] == [t]
+    run(sql, again, "INSERT INTO t VALUES (3)")
+    third.catch_up()
+    assert len(third.unlogged) == 1
+    third.reader.close()
+    run(sql, f"DROP DATABASE {mysql_family_database}")
+    third = make_capture(schemas=first.schemas, state=state)
+    third.start(second.resumes[-1])
+    third.catch_up()
+    third.reader.close()
+    fourth = make_capture(schemas=first.schemas, state=state)
+    fourth.start(third.resumes[-1])
+    run(sql, f"CREATE DATABASE {mysql_family_database}", f"USE {mysql_family_database}")
+    run(sql, again, "INSERT INTO t VALUES (4)")
+    fourth.catch_up()
+    assert [event.table for event in fourth.unlogged] == [t]
+
+
+def test_dropped_tables_are_forgotten_on_the_safe_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pins, "KEPT_DROPPED", 5)
+    state = SqliteState(f"sqlite:///{tmp_path}/state.db")
+    noted = SchemaPins(state)
+    tables = [TableName("d", f"t{n}") for n in range(20)]
+    assert not noted.made(tables[0], 5)
+    for at, table in enumerate(tables):
+        noted.dropped(table, 10 + at)
+    assert len(noted._all_gone()) <= 6
+    again = SchemaPins(state)
+    assert again.made(tables[0], 100)
+    assert again.made(tables[19], 101)
+    assert again.made(tables[0], 100)
+    assert not again.made(tables[0], 102)

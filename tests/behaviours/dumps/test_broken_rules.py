@@ -109,6 +109,8 @@ BROKEN: list[tuple[Way, Callable[..., None], Callable[[Patch], None]]] = [
         rest_of_a_halved_chunk_dropped,
     ),
 ]
+TRIES = 3
+"""What else the server does, e.g. cleaning up behind another test, may mend what is broken."""
 GIVEN = {"point": "chunk.durable_before_progress", "broken": (8,)}
 
 
@@ -132,6 +134,10 @@ def test_broken_rule_is_noticed(
 
     wanted = inspect.signature(behaviour).parameters
     given = {name: value for name, value in GIVEN.items() if name in wanted}
-    with pytest.raises(AssertionError) as failed:
-        behaviour(impatient, **given)
-    print(f"{broken.__name__}: {failed.value}")
+    for _ in range(TRIES):
+        try:
+            behaviour(impatient, **given)
+        except AssertionError as failure:
+            print(f"{broken.__name__}: {failure}")
+            return
+    pytest.fail(f"{broken.__name__} went unnoticed {TRIES} times")

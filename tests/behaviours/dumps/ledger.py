@@ -91,13 +91,16 @@ def hex_key(row: str, key: tuple[str, ...], binary: Collection[str]) -> str:
 
 
 def hex_cell(cell: str, binary: bool) -> str:
-    """SQL of a cell's text, or its bytes, in hexadecimal."""
-    return f"hex({cell})" if binary else f"hex(convert(concat({cell}) USING utf8mb4))"
+    """SQL of a cell's text, in hexadecimal; bytes have the text that keys of bytes have."""
+    text = (
+        f"concat('0x', lower(hex({cell})))" if binary else f"convert(concat({cell}) USING utf8mb4)"
+    )
+    return f"hex({text})"
 
 
 def from_hex(text: str | None) -> str | None:
-    """The text; bytes are in it as in the event log's keys."""
-    return None if text is None else bytes.fromhex(text).decode("utf-8", "surrogateescape")
+    """The text."""
+    return None if text is None else bytes.fromhex(text).decode()
 
 
 def key_from_hex(text: str) -> Key:

@@ -46,7 +46,7 @@ class Source(Protocol):
         refused: errors of a statement that meets another session's lock or row.
         upsert: follows ``INSERT … VALUES …``; assignments follow it.
         large_text: a type for texts of 100 kB.
-        mends: rows that are `broken`.
+        mends: rows that are `broken`, together with an UPDATE that sets ``mended`` as well.
         reads: a condition that fails for them, where a plain read does not.
         sleeps: a function that takes so many seconds.
         begins: a transaction that may be prepared.
@@ -60,6 +60,7 @@ class Source(Protocol):
     upsert: str
     large_text: str
     mends: str
+    mended: str
     reads: str | None
     sleeps: str
     begins: str
@@ -156,6 +157,7 @@ class PostgresSource:
     upsert: str = "ON CONFLICT (id) DO UPDATE SET"
     large_text: str = "text"
     mends: str = "INSERT INTO pg_enum SELECT 999999, 'aside.mood'::regtype, 2, 'bad'"
+    mended: str = ", mood = 'good'"
     reads: str | None = None
     sleeps: str = "pg_sleep"
     begins: str = "BEGIN"

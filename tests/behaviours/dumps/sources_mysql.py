@@ -65,6 +65,7 @@ class MySqlSource:
     upsert = "ON DUPLICATE KEY UPDATE"
     large_text = "mediumtext"
     mends = "SELECT 1"
+    mended = ""
     reads: str | None = "w - 1 >= 0"
     sleeps = "sleep"
     begins = "XA START 'of two phases'"

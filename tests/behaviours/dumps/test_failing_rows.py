@@ -72,7 +72,7 @@ def test_mended_rows_are_dumped_by_the_next_dump(make: Make) -> None:
     dumped.start()
     dumped.dumped(dumped.dump(where=dumped.on.reads), "aborted")
     dumped.sql.execute(dumped.on.mends)
-    dumped.do(f"UPDATE t SET n = {N} WHERE id = 7")
+    dumped.do(f"UPDATE t SET n = {N}{dumped.on.mended} WHERE id = 7")
     dumped.dumped(dumped.dump())
     dumped.check()
 

@@ -29,7 +29,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableSchema
 from tidelog.sources.postgres.publication import Publications
-from tidelog.testing.oracle_images import is_row_image, parse_row_images
+from tidelog.testing.oracle_images import hexadecimal, is_row_image, parse_row_images
 from tidelog.testing.oracle_values import UNCHANGED as ABSENT
 
 Key = tuple[str | None, ...]
@@ -421,7 +421,8 @@ def _images(payload: bytes, schema: TableSchema) -> dict[str, Row]:
     while at_byte < len(payload):
         tag = payload[at_byte : at_byte + 1].decode()
         values, at_byte = tuple_values(payload, at_byte + 1)
-        images[tag] = dict(zip(schema.column_names, values, strict=True))
+        found = dict(zip(schema.column_names, values, strict=True))
+        images[tag] = hexadecimal(found, schema.columns) or found
     return images
 
 

@@ -18,6 +18,8 @@ from tidelog.model.schema import TableName
 from tidelog.ports import Catalogue
 
 RECONNECT_S = 0.5
+REREADS_END_S = 5.0
+"""So long a table that was read to its end waits for a moment without keys to be read again."""
 
 
 class DumpTables:
@@ -43,6 +45,8 @@ class DumpTables:
         self._started: set[Spot] = set()
         self._starting: set[Spot] = set()
         self._completing: set[Spot] = set()
+        self._read_at: dict[Spot, tuple[float, int]] = {}
+        """When a table was read to its end, and the newest request for keys by then."""
 
     def next_of(self, dump: DumpState, readers: int) -> Task | None:
         """The dump's next chunk, of its first tables that have one; as many tables as there are
@@ -132,8 +136,7 @@ class DumpTables:
     def _complete_if_read(self, dump: DumpState, progress: TableProgress) -> None:
         """Append the dump's last record, once all is read, also what is to be read again."""
         spot = (dump.dump_id, progress.table)
-        reread_first = self._rereads.any_of(progress.table)
-        if not self._tasks.drained(progress) or not progress.complete or reread_first:
+        if not self._tasks.drained(progress) or not progress.complete or self._rereads_wait(spot):
             return
         if progress.failed:
             count = len(progress.failed)
@@ -156,6 +159,15 @@ class DumpTables:
 
         record = completed_record(dump, progress)
         self._actions.call_later(lambda: self._actions.engine.append_control(record, completed))
+
+    def _rereads_wait(self, spot: Spot) -> bool:
+        """Must keys be read again before the table counts as complete? All that wait, as long as
+        they come to an end; where there are always new ones, those that its reading left behind.
+        """
+        now = time.monotonic()
+        since, number = self._read_at.setdefault(spot, (now, self._rereads.number))
+        upto = None if now - since < REREADS_END_S else number
+        return self._rereads.any_of(spot[1], upto)
 
     def done(self, dump: DumpState, progress: TableProgress, offset: int) -> None:
         """The table's last record stands at ``offset``."""
@@ -220,6 +232,7 @@ class DumpTables:
 
     def _forget(self, dump: DumpState, progress: TableProgress) -> None:
         self._started.discard((dump.dump_id, progress.table))
+        self._read_at.pop((dump.dump_id, progress.table), None)
         self._tasks.forget(dump, progress)
         self.release(TableName.parse(progress.table))
 

@@ -21,7 +21,7 @@ class Reread:
 
 
 class Rereads:
-    """The keys to be read again, with the number of each one's newest request.
+    """The keys to be read again, with the numbers of each one's requests.
 
     Thread-safe by a lock of its own, under which no other is taken: the engine's thread adds keys
     without waiting for the coordinator.
@@ -31,7 +31,8 @@ class Rereads:
         self._keys = keys
         self._state = state
         self._lock = threading.Lock()
-        self._wanted: dict[Reread, dict[Key, int]] = {}  # key → number of its newest request
+        # key → numbers of the oldest request that no read has answered, and of the newest
+        self._wanted: dict[Reread, dict[Key, tuple[int, int]]] = {}
         self._number = 0
 
     def load(self) -> None:
@@ -41,7 +42,7 @@ class Rereads:
         with self._lock:
             self._wanted = {
                 Reread(entry["table"], tuple(entry["columns"])): {
-                    tuple(key): 0 for key in entry["keys"]
+                    tuple(key): (0, 0) for key in entry["keys"]
                 }
                 for entry in stored.value
             }
@@ -53,7 +54,10 @@ class Rereads:
             wanted = self._wanted.setdefault(spot, {})
             before = len(wanted)
             self._number += 1
-            wanted.update((self._keys.texts(key, schema), self._number) for key in keys)
+            for encoded in keys:
+                key = self._keys.texts(encoded, schema)
+                oldest, _ = wanted.get(key, (self._number, 0))
+                wanted[key] = (oldest, self._number)
             if len(wanted) != before:
                 self._store()
 
@@ -63,9 +67,21 @@ class Rereads:
             waiting = {spot: list(keys)[:limit] for spot, keys in self._wanted.items()}
             return self._number, waiting
 
-    def any_of(self, table: str) -> bool:
+    @property
+    def number(self) -> int:
+        """Of the newest request."""
         with self._lock:
-            return any(spot.table == table for spot in self._wanted)
+            return self._number
+
+    def any_of(self, table: str, upto: int | None = None) -> bool:
+        """Is a request of the table, of those up to the number ``upto``, not answered yet?"""
+        with self._lock:
+            return any(
+                upto is None or oldest <= upto
+                for spot, keys in self._wanted.items()
+                if spot.table == table
+                for oldest, _ in keys.values()
+            )
 
     def done(self, spot: Reread, keys: list[Key], number: int) -> None:
         """These keys were read after the request ``number``, and before any later one."""
@@ -73,8 +89,11 @@ class Rereads:
             wanted = self._wanted.get(spot, {})
             for key in keys:
                 # One that was asked for again since may have changed behind what was read.
-                if wanted.get(key, 0) <= number:
+                _, newest = wanted.get(key, (0, 0))
+                if newest <= number:
                     wanted.pop(key, None)
+                else:
+                    wanted[key] = (number + 1, newest)
             if not wanted:
                 self._wanted.pop(spot, None)
             self._store()

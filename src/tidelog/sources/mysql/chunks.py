@@ -10,8 +10,15 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pymysql
+from pymysql.constants import ER
 
-from tidelog.errors import ChunkBusyError, ChunkError, ChunkLostError, TidelogError
+from tidelog.errors import (
+    ChunkBusyError,
+    ChunkError,
+    ChunkLostError,
+    ChunkVoidError,
+    TidelogError,
+)
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.mysql.chunk_failures import chunk_errors, time_limit
@@ -99,13 +106,16 @@ class MySqlChunkReader:
     def read(self, request: ChunkRequest) -> ChunkRows:
         with chunk_errors(f"reading a chunk of {request.table}"):
             connection = self._busy = self._reading()
+            schema: TableSchema | None = None
             try:
                 snapshot, emit_at = self._begin(connection)
                 schema = self._registry.register(self._found(connection, request.table))
                 select = self._select.range if request.keys is None else self._select.keys
                 chunk = select(connection, request, schema, snapshot)
-            except pymysql.MySQLError:
+            except pymysql.MySQLError as error:
                 self._select.forget()
+                if schema is not None and error.args[:1] == (ER.BAD_FIELD_ERROR,):
+                    self._check_columns(request.table, schema)
                 raise
             finally:
                 self._busy = None
@@ -225,6 +235,16 @@ class MySqlChunkReader:
         if found is None:
             raise ChunkError(f"reading a chunk of {table}: the table does not exist (any more)")
         return found.schema
+
+    def _check_columns(self, table: TableName, schema: TableSchema) -> None:
+        """Raise ChunkVoidError if the table has other columns by now. What information_schema says
+        is as old as the transaction's snapshot; the table itself is opened as it is.
+        """
+        connection = self._planning()
+        connection.rows("COMMIT")
+        found = self._finder.find(connection, table)
+        if found is None or found.schema.columns != schema.columns:
+            raise ChunkVoidError(f"reading a chunk of {table}: it was altered meanwhile")
 
     # ------------------------------------------------------------------ connections
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -119,10 +120,8 @@ def test_column_dropped_between_snapshot_and_read_voids_the_chunk(
 
     with monkeypatch.context() as patch:
         patch.setattr(source.chunks, "_begin", begin_then_alter)
-        try:
+        with suppress(ChunkVoidError):  # not on MariaDB, which shows columns as they are
             source.read()
-        except ChunkError as error:  # not on MariaDB, which shows columns as they are
-            assert not isinstance(error, ChunkRefusedError), "it is read again"
     assert len(source.rows()) == 100
     with pytest.raises(ChunkRefusedError, match="condition"):
         source.read(where="w = 1")

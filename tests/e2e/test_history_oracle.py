@@ -106,7 +106,9 @@ def test_event_log_is_a_true_history(
 
 @pytest.mark.integration
 @pytest.mark.slow
-@pytest.mark.parametrize("server", ["oracle16", "oracle_mysql80"])
+@pytest.mark.parametrize(
+    "server", ["oracle16", pytest.param("oracle_mysql80", marks=pytest.mark.thorough)]
+)
 def test_killed_wherever_a_dump_may_be(
     server: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

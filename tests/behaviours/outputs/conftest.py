@@ -24,7 +24,16 @@ def built(tmp_path: Path) -> BuiltLog:
     return BuiltLog(tmp_path / "log")
 
 
-@pytest.fixture(params=kinds())
+# The same destination in another mode.
+FURTHER = ("kafka_transactions",)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(kind, marks=pytest.mark.thorough) if kind in FURTHER else kind
+        for kind in kinds()
+    ]
+)
 def destination(
     request: pytest.FixtureRequest,
     spark: Any,  # noqa: F811

@@ -82,6 +82,7 @@ def output_of(spark: Any, built: BuiltLog, path: Path, kafka: KafkaServer, **how
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("transactions", [False, True])
 def test_a_driver_killed_again_and_again_loses_and_doubles_nothing(
     kafka: KafkaServer, tmp_path: Path, transactions: bool
@@ -128,7 +129,7 @@ def test_a_driver_killed_again_and_again_loses_and_doubles_nothing(
     assert versions(messages) == expected
 
 
-@pytest.mark.parametrize("transactions", [False, True])
+@pytest.mark.parametrize("transactions", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_a_broker_killed_in_the_middle_of_a_batch(
     spark: Any, tmp_path: Path, transactions: bool
 ) -> None:

@@ -85,9 +85,11 @@ def test_changes_after_the_dump(make: Make, image: str) -> None:
     dumped.check()
 
 
+@pytest.mark.thorough
 @ways([Way("table", 1, "mysql")])
 def test_dumps_go_on_while_there_are_always_keys_to_read_again(make: Make, image: str) -> None:
     dumped = started(make)
+    dumped.patience_s = 200.0  # first what waits already is read, however much it is
     stopping = threading.Event()
 
     def insert() -> None:

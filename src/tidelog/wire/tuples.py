@@ -202,3 +202,34 @@ def dump_batch(kind: Kind, schema_id: int, offsets: Int32s, payload: UInt8s) -> 
         payload=payload,
         resume=START,
     )
+
+
+def joined(batches: Sequence[LogBatch]) -> LogBatch:
+    """All batches' records in one.
+
+    Raises:
+        ChunkError: they are too large for one batch.
+    """
+    some = [batch for batch in batches if len(batch)] or [batches[0]]
+    if len(some) == 1:
+        return some[0]
+    ends = np.cumsum([batch.payload_bytes for batch in some])
+    if ends[-1] > _MAX_PAYLOAD_BYTES:
+        raise ChunkError(
+            f"a chunk's rows take {int(ends[-1]) >> 20} MiB, more than a segment can hold: "
+            "lower dump.chunk_rows"
+        )
+    offsets = [some[0].payload_offsets]
+    for before, batch in zip(ends, some[1:], strict=False):
+        offsets.append(batch.payload_offsets[1:] + np.int32(before))
+    return LogBatch(
+        kind=np.concatenate([batch.kind for batch in some]),
+        schema_id=np.concatenate([batch.schema_id for batch in some]),
+        position=np.concatenate([batch.position for batch in some]),
+        ordinal=np.concatenate([batch.ordinal for batch in some]),
+        xid=np.concatenate([batch.xid for batch in some]),
+        commit_ts=np.concatenate([batch.commit_ts for batch in some]),
+        payload_offsets=np.concatenate(offsets),
+        payload=np.concatenate([batch.payload for batch in some]),
+        resume=some[0].resume,
+    )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Sequence
 
 import numpy as np
 
-from tidelog.errors import ChunkError, ChunkRefusedError, ChunkVoidError
+from tidelog.errors import ChunkError, ChunkRefusedError
 from tidelog.model.records import LogBatch, Snapshot
 from tidelog.model.schema import Column, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows
@@ -16,15 +15,11 @@ from tidelog.sources.mysql.chunk_sql import ChunkSql, KeyIndex, key_index
 from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.key_sql import Key, bytes_value
 from tidelog.sources.mysql.result_rows import RowReader
+from tidelog.sources.ranges import Slices, bounded_key, given_keys, may_hold_null
 from tidelog.wire import binlog_types as types
 from tidelog.wire import bytes_keys
 from tidelog.wire.charsets import BINARY_COLLATION, charset_of
-from tidelog.wire.tuples import absent_rows
-
-# A chunk that is spread is read in slices of about a millisecond of the server's work.
-SLICE_ROWS = 1_000
-SLICE_BYTES = 256 << 10
-LEAST_SLICE_ROWS = 50
+from tidelog.wire.tuples import absent_rows, joined
 
 KEYS_AT_ONCE = (
     500  # MariaDB makes a join of 1000 values and more (in_predicate_conversion_threshold)
@@ -49,7 +44,7 @@ class ChunkSelect:
         schema: TableSchema,
         snapshot: Snapshot,
     ) -> ChunkRows:
-        key = _bounded_key(request, schema)
+        key = bounded_key(request, schema)
         sql = self._sql(connection, schema, key)
         rows, rested_s = self._range(connection, request, schema, sql)
         count = len(rows)
@@ -61,7 +56,7 @@ class ChunkSelect:
             exhausted=count < request.limit_rows,
             rested_s=rested_s,
         )
-        if chunk.last_key is not None and _may_hold_null(schema, key):
+        if chunk.last_key is not None and may_hold_null(schema, key):
             self._check_ambiguity(connection, request, sql, chunk.last_key)
         return chunk
 
@@ -71,7 +66,7 @@ class ChunkSelect:
         """The key of the range's ``limit_rows``-th row; None if it has fewer. ``schema`` may be
         without a number.
         """
-        key = _bounded_key(request, schema)
+        key = bounded_key(request, schema)
         sql = self._sql(connection, schema, key)
         query = sql.boundary(request.after, request.upto, request.limit_rows, request.where)
         found = self._rows.read(connection, query, sql.key_schema)
@@ -84,20 +79,10 @@ class ChunkSelect:
         schema: TableSchema,
         snapshot: Snapshot,
     ) -> ChunkRows:
-        columns = request.key_columns or schema.key
-        if not set(columns) <= set(schema.column_names):
-            raise ChunkError(
-                f"reading keys of {schema.table}: it has no columns {', '.join(columns)} (any more)"
-            )
+        columns, given = given_keys(request, schema)
         sql = self._sql(connection, schema, columns)
-        keys = list(dict.fromkeys(request.keys or ()))
-        if any(len(key) != len(columns) for key in keys):
-            raise ChunkError(
-                f"reading keys of {schema.table}: a key has another number of values than the "
-                f"columns it stands for: {', '.join(columns)}"
-            )
-        absent = self._unspeakable(connection, schema, columns, keys)
-        keys = [key for key in keys if key not in absent]
+        absent = self._unspeakable(connection, schema, columns, given)
+        keys = [key for key in given if key not in absent]
         found: list[LogBatch] = []
         for at in range(0, len(keys), KEYS_AT_ONCE):
             some = keys[at : at + KEYS_AT_ONCE]
@@ -106,10 +91,10 @@ class ChunkSelect:
             if not unique or len(found[-1]) < len(some):
                 present = {int(row[0]) for row in connection.rows(sql.present_keys(some))}
                 absent |= {key for place, key in enumerate(some) if place not in present}
-        missing = [key for key in dict.fromkeys(request.keys or ()) if key in absent]
+        missing = [key for key in given if key in absent]
         known = [_cells_of(key, schema, columns) for key in missing]
         found.append(absent_rows(known, schema, columns if missing else None))
-        rows = _joined(found)
+        rows = joined(found)
         if len(found) > 2:  # a row may have two spellings of its key, in two batches
             rows = _distinct(rows)
         return ChunkRows(schema, rows, snapshot, None, True)
@@ -117,33 +102,18 @@ class ChunkSelect:
     def _range(
         self, connection: Connection, request: ChunkRequest, schema: TableSchema, sql: ChunkSql
     ) -> tuple[LogBatch, float]:
-        """The rows, and how long it rested between slices.
-
-        Slices are statements of one transaction, under its snapshot: together they are the rows of
-        one statement. Where two rows may share a key, they would not be: there is but one slice.
-        """
-        spread = request.spread_s > 0 and not _may_hold_null(schema, sql.key)
-        limit = min(SLICE_ROWS, request.limit_rows) if spread else request.limit_rows
-        slices: list[LogBatch] = []
-        count, size, rested_s, after = 0, 0, 0.0, request.after
-        begun = time.monotonic()
+        """The rows, and how long it rested between slices."""
+        slices = Slices(request, schema, sql.key)
+        found: list[LogBatch] = []
+        size, after = 0, request.after
         while True:
-            query = sql.range(after, request.upto, limit, request.where)
+            query = sql.range(after, request.upto, slices.limit, request.where)
             rows = self._rows.read(connection, query, schema)
-            slices.append(rows)
-            count += len(rows)
+            found.append(rows)
             size += rows.payload_bytes
-            if len(rows) < limit or count == request.limit_rows:
-                return _joined(slices), rested_s
+            if not slices.more(len(rows), size):
+                return joined(found), slices.rested_s
             after = _key_of(rows, len(rows) - 1, schema, sql.key)
-            due = request.spread_s * count / request.limit_rows - (time.monotonic() - begun)
-            if due > 0:
-                time.sleep(due)
-                rested_s += due
-            by_bytes = SLICE_BYTES * count // max(size, 1)
-            limit = min(
-                max(LEAST_SLICE_ROWS, min(SLICE_ROWS, by_bytes)), request.limit_rows - count
-            )
 
     def _check_ambiguity(
         self, connection: Connection, request: ChunkRequest, sql: ChunkSql, last: Key
@@ -213,22 +183,6 @@ def _survives(text: str, charset: str) -> str:
     return f"{converted} = {value} COLLATE utf8mb4_bin"
 
 
-def _bounded_key(request: ChunkRequest, schema: TableSchema) -> tuple[str, ...]:
-    """The columns that the request's bounds are of; raises ChunkVoidError if they no longer are."""
-    key = schema.match_key
-    lengths = {len(bound) for bound in (request.after, request.upto) if bound is not None}
-    if request.key_columns not in (None, key) or not lengths <= {len(key)}:
-        raise ChunkVoidError(
-            f"reading a chunk of {schema.table}: the key that its rows are matched by "
-            "has changed since the dump began; start the dump of this table again"
-        )
-    return key
-
-
-def _may_hold_null(schema: TableSchema, key: Sequence[str]) -> bool:
-    return any(schema.columns[schema.column_index(name)].nullable for name in key)
-
-
 def _key_of(rows: LogBatch, place: int, schema: TableSchema, key: Sequence[str]) -> Key:
     texts = cells(rows, place)
     return tuple(_key_text(schema.columns[at], texts[at]) for at in map(schema.column_index, key))
@@ -270,30 +224,3 @@ def _distinct(rows: LogBatch) -> LogBatch:
         keep[place] = payload not in seen
         seen.add(payload)
     return rows if keep.all() else rows.filter(keep)
-
-
-def _joined(batches: Sequence[LogBatch]) -> LogBatch:
-    """All batches' records in one."""
-    some = [batch for batch in batches if len(batch)] or [batches[0]]
-    if len(some) == 1:
-        return some[0]
-    ends = np.cumsum([batch.payload_bytes for batch in some])
-    if ends[-1] > np.iinfo(np.int32).max:
-        raise ChunkError(
-            f"a chunk's rows take {int(ends[-1]) >> 20} MiB, more than a segment can hold: "
-            "lower dump.chunk_rows"
-        )
-    offsets = [some[0].payload_offsets]
-    for before, batch in zip(ends, some[1:], strict=False):
-        offsets.append(batch.payload_offsets[1:] + np.int32(before))
-    return LogBatch(
-        kind=np.concatenate([batch.kind for batch in some]),
-        schema_id=np.concatenate([batch.schema_id for batch in some]),
-        position=np.concatenate([batch.position for batch in some]),
-        ordinal=np.concatenate([batch.ordinal for batch in some]),
-        xid=np.concatenate([batch.xid for batch in some]),
-        commit_ts=np.concatenate([batch.commit_ts for batch in some]),
-        payload_offsets=np.concatenate(offsets),
-        payload=np.concatenate([batch.payload for batch in some]),
-        resume=some[0].resume,
-    )

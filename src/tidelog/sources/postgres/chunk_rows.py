@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import psycopg
 
-from tidelog.errors import ChunkError, ChunkRefusedError, ChunkVoidError
+from tidelog.errors import ChunkError, ChunkRefusedError
 from tidelog.model.records import LogBatch, Snapshot, UInt8s
 from tidelog.model.schema import TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows
 from tidelog.sources.postgres.chunk_sql import ChunkSql, operator_schemas
 from tidelog.sources.postgres.copy_out import CopyReader
 from tidelog.sources.postgres.key_sql import Key
-from tidelog.wire.tuples import absent_rows, copy_text_rows
+from tidelog.sources.ranges import Slices, bounded_key, given_keys, may_hold_null
+from tidelog.wire.tuples import absent_rows, copy_text_rows, joined
 
 # A few thousand keys of a large table are looked up, whatever the planner thinks of its cache.
 _BY_INDEX = (
     b"SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; "
     b"SET LOCAL enable_mergejoin = off"
 )
-
-# A chunk that is spread is read in slices of about a millisecond of the server's work.
-SLICE_ROWS = 1_000
-SLICE_BYTES = 256 << 10
-LEAST_SLICE_ROWS = 50
 
 _NOTHING: UInt8s = np.empty(0, dtype=np.uint8)
 
@@ -59,7 +54,7 @@ class ChunkSelect:
     ) -> ChunkRows:
         # Not by the primary key where another key matches rows: an update that moves a row from an
         # unread range to a read one, and lacks columns, would not show that its key moved.
-        key = _bounded_key(request, schema)
+        key = bounded_key(request, schema)
         sql = self._sql(connection, schema, key, partitioned)
         data, count, rested_s = self._range(connection, request, schema, key, sql)
         chunk = ChunkRows(
@@ -70,7 +65,7 @@ class ChunkSelect:
             exhausted=count < request.limit_rows,
             rested_s=rested_s,
         )
-        ambiguous = _share_a_key(data, [schema.column_index(name) for name in key], schema)
+        ambiguous = _share_a_key(data, key, schema)
         if not ambiguous and chunk.last_key is not None and None in chunk.last_key:
             _, alike = self._copy.read(connection.pgconn, sql.same_key(chunk.last_key, 2))
             ambiguous = alike > 1
@@ -90,32 +85,15 @@ class ChunkSelect:
         key: tuple[str, ...],
         sql: ChunkSql,
     ) -> tuple[UInt8s, int, float]:
-        """COPY's text, the number of rows, and how long it rested between slices.
-
-        Slices are statements of one transaction, under its snapshot: together they are the rows of
-        one statement. Where two rows may share a key, they would not be: there is but one slice.
-        """
-        spread = request.spread_s > 0 and not _may_hold_null(
-            schema, [schema.column_index(name) for name in key]
-        )
-        data, count, rested_s, after = _NOTHING, 0, 0.0, request.after
-        limit = min(SLICE_ROWS, request.limit_rows) if spread else request.limit_rows
-        begun = time.monotonic()
+        """COPY's text, the number of rows, and how long it rested between slices."""
+        slices = Slices(request, schema, key)
+        data, after = _NOTHING, request.after
         while True:
-            query = sql.range(after, request.upto, limit, request.where)
+            query = sql.range(after, request.upto, slices.limit, request.where)
             data, rows = self._copy.read(connection.pgconn, query, len(data))
-            count += rows
-            if rows < limit or count == request.limit_rows:
-                return data, count, rested_s
+            if not slices.more(rows, len(data)):
+                return data, slices.count, slices.rested_s
             after = _last_key(data, schema, key)
-            due = request.spread_s * count / request.limit_rows - (time.monotonic() - begun)
-            if due > 0:
-                time.sleep(due)
-                rested_s += due
-            by_bytes = SLICE_BYTES * count // len(data)
-            limit = min(
-                max(LEAST_SLICE_ROWS, min(SLICE_ROWS, by_bytes)), request.limit_rows - count
-            )
 
     def boundary(
         self,
@@ -127,7 +105,7 @@ class ChunkSelect:
         """The key of the range's ``limit_rows``-th row; None if it has fewer. ``schema`` may be
         without a number.
         """
-        key = _bounded_key(request, schema)
+        key = bounded_key(request, schema)
         sql = self._sql(connection, schema, key, partitioned)
         query = sql.boundary(request.after, request.upto, request.limit_rows, request.where)
         data, count = self._copy.read(connection.pgconn, query)
@@ -141,18 +119,8 @@ class ChunkSelect:
         partitioned: bool,
         snapshot: Snapshot,
     ) -> ChunkRows:
-        columns = request.key_columns or schema.key
-        if not set(columns) <= set(schema.column_names):
-            raise ChunkError(
-                f"reading keys of {schema.table}: it has no columns {', '.join(columns)} (any more)"
-            )
+        columns, keys = given_keys(request, schema)
         sql = self._sql(connection, schema, columns, partitioned)
-        keys = list(dict.fromkeys(request.keys or ()))
-        if any(len(key) != len(sql.key) for key in keys):
-            raise ChunkError(
-                f"reading keys of {schema.table}: a key has another number of values than the "
-                f"columns it stands for: {', '.join(sql.key)}"
-            )
         if not keys:
             return ChunkRows(schema, absent_rows([], schema), snapshot, None, True)
         connection.execute(_BY_INDEX)
@@ -164,7 +132,7 @@ class ChunkSelect:
         data, _ = self._copy.read(connection.pgconn, sql.absent_keys(keys))
         lines = data.tobytes().split(b"\n")[:-1]
         absent = absent_rows([_fields(line) for line in lines], schema, columns if lines else None)
-        return ChunkRows(schema, _joined(rows, absent), snapshot, None, True)
+        return ChunkRows(schema, joined([rows, absent]), snapshot, None, True)
 
     def _sql(
         self,
@@ -184,22 +152,11 @@ class ChunkSelect:
         return ChunkSql(schema, key, self._operators[known], partitioned)
 
 
-def _bounded_key(request: ChunkRequest, schema: TableSchema) -> tuple[str, ...]:
-    """The columns that the request's bounds are of; raises ChunkVoidError if they no longer are."""
-    key = schema.match_key
-    lengths = {len(bound) for bound in (request.after, request.upto) if bound is not None}
-    if request.key_columns not in (None, key) or not lengths <= {len(key)}:
-        raise ChunkVoidError(
-            f"reading a chunk of {schema.table}: the key that its rows are matched by "
-            "has changed since the dump began; start the dump of this table again"
-        )
-    return key
-
-
-def _share_a_key(data: UInt8s, places: Sequence[int], schema: TableSchema) -> bool:
+def _share_a_key(data: UInt8s, names: Sequence[str], schema: TableSchema) -> bool:
     """Do two rows in key order have one key, in a key that may hold NULL? No other key can."""
-    if not _may_hold_null(schema, places):
+    if not may_hold_null(schema, names):
         return False
+    places = [schema.column_index(name) for name in names]
     text = data.tobytes()
     before: list[bytes] = []
     for line in text.split(b"\n")[:-1] if rb"\N" in text else ():
@@ -210,10 +167,6 @@ def _share_a_key(data: UInt8s, places: Sequence[int], schema: TableSchema) -> bo
                 return True
             before = key
     return False
-
-
-def _may_hold_null(schema: TableSchema, places: Sequence[int]) -> bool:
-    return any(schema.columns[place].nullable for place in places)
 
 
 def _rows(data: UInt8s, schema: TableSchema) -> LogBatch:
@@ -244,21 +197,3 @@ def _unescape(field: bytes) -> str:
             rb"\\(.)", lambda match: _UNESCAPED.get(match[1], match[1]), field, flags=re.DOTALL
         )
     return field.decode("utf-8", "surrogateescape")
-
-
-def _joined(first: LogBatch, second: LogBatch) -> LogBatch:
-    """Both batches' records in one."""
-    if not len(second):
-        return first
-    shifted = second.payload_offsets[1:] + first.payload_offsets[-1]
-    return LogBatch(
-        kind=np.concatenate([first.kind, second.kind]),
-        schema_id=np.concatenate([first.schema_id, second.schema_id]),
-        position=np.concatenate([first.position, second.position]),
-        ordinal=np.concatenate([first.ordinal, second.ordinal]),
-        xid=np.concatenate([first.xid, second.xid]),
-        commit_ts=np.concatenate([first.commit_ts, second.commit_ts]),
-        payload_offsets=np.concatenate([first.payload_offsets, shifted]),
-        payload=np.concatenate([first.payload, second.payload]),
-        resume=first.resume,
-    )

@@ -1,0 +1,88 @@
+"""What reading a chunk asks of every source: its key's columns, and slices to spread it over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from tidelog.errors import ChunkError, ChunkVoidError
+from tidelog.model.schema import TableSchema
+from tidelog.ports import ChunkRequest
+
+Key = tuple[str | None, ...]
+
+# A chunk that is spread is read in slices of about a millisecond of the server's work.
+SLICE_ROWS = 1_000
+SLICE_BYTES = 256 << 10
+LEAST_SLICE_ROWS = 50
+
+
+def bounded_key(request: ChunkRequest, schema: TableSchema) -> tuple[str, ...]:
+    """The columns that the request's bounds are of; raises ChunkVoidError if they no longer are."""
+    key = schema.match_key
+    lengths = {len(bound) for bound in (request.after, request.upto) if bound is not None}
+    if request.key_columns not in (None, key) or not lengths <= {len(key)}:
+        raise ChunkVoidError(
+            f"reading a chunk of {schema.table}: the key that its rows are matched by "
+            "has changed since the dump began; start the dump of this table again"
+        )
+    return key
+
+
+def given_keys(request: ChunkRequest, schema: TableSchema) -> tuple[tuple[str, ...], list[Key]]:
+    """The columns of the requested keys, and each key once; raises ChunkError if they don't fit."""
+    columns = request.key_columns or schema.key
+    if not set(columns) <= set(schema.column_names):
+        raise ChunkError(
+            f"reading keys of {schema.table}: it has no columns {', '.join(columns)} (any more)"
+        )
+    keys = list(dict.fromkeys(request.keys or ()))
+    if any(len(key) != len(columns) for key in keys):
+        raise ChunkError(
+            f"reading keys of {schema.table}: a key has another number of values than the "
+            f"columns it stands for: {', '.join(columns)}"
+        )
+    return columns, keys
+
+
+def may_hold_null(schema: TableSchema, key: Sequence[str]) -> bool:
+    """May a value of the key be NULL? Then rows may share it."""
+    return any(schema.columns[schema.column_index(name)].nullable for name in key)
+
+
+class Slices:
+    """Spreads a range over ``request.spread_s``: how many rows to read next, and rests between.
+
+    Slices are statements of one transaction, under its snapshot: together they are the rows of one
+    statement. Where two rows may share a key, they would not be: there is but one slice.
+
+    Attributes:
+        limit: rows of the next slice.
+        count: rows read.
+        rested_s: how long it rested.
+    """
+
+    def __init__(self, request: ChunkRequest, schema: TableSchema, key: Sequence[str]) -> None:
+        self._wanted = request.limit_rows
+        self._spread_s = request.spread_s
+        spread = request.spread_s > 0 and not may_hold_null(schema, key)
+        self.limit = min(SLICE_ROWS, self._wanted) if spread else self._wanted
+        self.count = 0
+        self.rested_s = 0.0
+        self._begun = time.monotonic()
+
+    def more(self, rows: int, size: int) -> bool:
+        """``rows`` were read; all together have ``size`` bytes. False: that is the range. Else it
+        rests, and the next slice is due.
+        """
+        self.count += rows
+        if rows < self.limit or self.count == self._wanted:
+            return False
+        due = self._spread_s * self.count / self._wanted - (time.monotonic() - self._begun)
+        if due > 0:
+            time.sleep(due)
+            self.rested_s += due
+        by_bytes = SLICE_BYTES * self.count // max(size, 1)
+        least = max(LEAST_SLICE_ROWS, min(SLICE_ROWS, by_bytes))
+        self.limit = min(least, self._wanted - self.count)
+        return True

@@ -354,7 +354,7 @@ class History:
             )
 
     def _reread_after(self, table: str, offset: int) -> set[Key]:
-        """Keys about to be completed: rows moved to them by records that lack columns."""
+        """Keys about to be completed: rows came or moved to them by records that lack columns."""
         moved: set[Key] = set()
         coming: set[Key] = set()
         for record in self.records:
@@ -365,7 +365,7 @@ class History:
                     coming.add(record.new_key)
             elif UNCHANGED not in record.new.values():  # type: ignore[union-attr]
                 moved.discard(record.new_key)
-            elif record.old_key != record.new_key:
+            elif record.op == "I" or record.old_key != record.new_key:
                 moved.add(record.new_key)
         return moved & coming
 

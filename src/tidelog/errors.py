@@ -114,11 +114,15 @@ class ChunkError(SourceError):
 
 
 class ChunkVoidError(ChunkError):
-    """A chunk was read but may not be used, because it can't be placed in the log."""
+    """The table is another than its dump began with: rows are matched by another key, or, in a
+    blocking dump, it was altered behind the snapshot. Reading again can't help.
+    """
 
 
 class ChunkBusyError(ChunkError):
-    """Another session holds a lock that the chunk's read waits for, e.g. while DDL is running."""
+    """Another session holds a lock that the chunk's read waits for, e.g. while DDL is running; or
+    it has just altered the table behind the read's snapshot.
+    """
 
 
 class ChunkTooSlowError(ChunkError):

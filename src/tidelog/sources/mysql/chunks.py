@@ -12,13 +12,7 @@ from dataclasses import replace
 import pymysql
 from pymysql.constants import ER
 
-from tidelog.errors import (
-    ChunkBusyError,
-    ChunkError,
-    ChunkLostError,
-    ChunkVoidError,
-    TidelogError,
-)
+from tidelog.errors import ChunkBusyError, ChunkError, ChunkLostError, TidelogError
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.mysql.chunk_failures import chunk_errors, time_limit
@@ -237,14 +231,15 @@ class MySqlChunkReader:
         return found.schema
 
     def _check_columns(self, table: TableName, schema: TableSchema) -> None:
-        """Raise ChunkVoidError if the table has other columns by now. What information_schema says
-        is as old as the transaction's snapshot; the table itself is opened as it is.
+        """Raise ChunkBusyError if the table has other columns by now: the next snapshot fits them.
+        What information_schema says is as old as the transaction's snapshot, while the table itself
+        is opened as it is; a read that waited for DDL to end always meets both.
         """
         connection = self._planning()
         connection.rows("COMMIT")
         found = self._finder.find(connection, table)
         if found is None or found.schema.columns != schema.columns:
-            raise ChunkVoidError(f"reading a chunk of {table}: it was altered meanwhile")
+            raise ChunkBusyError(f"reading a chunk of {table}: it was altered meanwhile")
 
     # ------------------------------------------------------------------ connections
 

@@ -17,7 +17,7 @@ from tidelog.configtypes import (
     TablePattern,
 )
 from tidelog.errors import ConfigError
-from tidelog.sources.mysql.urls import SCHEMES, parse_url
+from tidelog.mysql_urls import SCHEMES, parse_url
 
 _TABLES: Any = Field(
     default=["*.*"],

@@ -11,7 +11,7 @@ import pytest
 from tidelog.config import Config, load_config
 from tidelog.configsource import MySqlSource
 from tidelog.errors import ConfigError
-from tidelog.sources.mysql.urls import parse_url
+from tidelog.mysql_urls import parse_url
 
 MINIMAL = """\
 source: {kind: postgres, url: "postgresql://user:${PGPASSWORD}@host:5432/shop"}

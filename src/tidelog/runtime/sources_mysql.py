@@ -10,6 +10,7 @@ from tidelog.config import Config
 from tidelog.configsource import MySqlSource
 from tidelog.errors import PreflightError
 from tidelog.model.schema import TableName
+from tidelog.mysql_urls import parse_url
 from tidelog.ports import BlockingReader, ChunkReader, SchemaRegistry, SourceId, StateStore
 from tidelog.runtime.sources import SourceParts
 from tidelog.sources.findings import Finding
@@ -28,7 +29,6 @@ from tidelog.sources.mysql.positions import FILE_START
 from tidelog.sources.mysql.preflight import MySqlPreflight
 from tidelog.sources.mysql.replication import ReplicaId
 from tidelog.sources.mysql.schema_notes import MySqlSchemaNotes
-from tidelog.sources.mysql.urls import parse_url
 from tidelog.wire.binlog import BinlogScanner
 from tidelog.wire.binlog_keys import BinlogKeys
 from tidelog.wire.flavor import Flavor

@@ -11,8 +11,8 @@ from typing import Any, Self
 import pymysql
 from pymysql.constants import ER
 
+from tidelog.mysql_urls import parse_url
 from tidelog.sources.mysql.connect import connect
-from tidelog.sources.mysql.urls import parse_url
 from tidelog.testing.workload import Conflict, Sizes
 
 SHOP = (

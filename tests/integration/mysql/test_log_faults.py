@@ -21,13 +21,13 @@ from tidelog.errors import (
     SourceError,
 )
 from tidelog.model.records import Resume
+from tidelog.mysql_urls import parse_url
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.gtids import GtidPosition, GtidSet
 from tidelog.sources.mysql.identity import gtids_before
 from tidelog.sources.mysql.positions import log_files
 from tidelog.sources.mysql.replication import BinlogStream
-from tidelog.sources.mysql.urls import parse_url
 from tidelog.state.sqlite import SqliteState
 from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.wire.flavor import Flavor

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 
+from tidelog.mysql_urls import ServerUrl, parse_url, ssl_context
 from tidelog.sources.mysql.failures import connection_error, reached
-from tidelog.sources.mysql.urls import ServerUrl, parse_url, ssl_context
 from tidelog.wire.flavor import Flavor
 
 if TYPE_CHECKING:

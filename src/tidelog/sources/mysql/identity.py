@@ -16,13 +16,13 @@ from tidelog.errors import (
     SourceChangedError,
 )
 from tidelog.model.records import Resume
+from tidelog.mysql_urls import ServerUrl
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.gtids import GtidPosition, GtidSet, gtid_set, last_gtids
 from tidelog.sources.mysql.log_parts import read_part
 from tidelog.sources.mysql.positions import FILE_START, LogFiles
 from tidelog.sources.mysql.replication import BinlogStream
-from tidelog.sources.mysql.urls import ServerUrl
 from tidelog.wire.binlog import BinlogScanner
 from tidelog.wire.binlog_events import HEADER_BYTES, EventType
 from tidelog.wire.binlog_items import GtidsSeen, GtidStateSeen, TableMapSeen

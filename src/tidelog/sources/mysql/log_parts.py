@@ -14,9 +14,9 @@ import numpy as np
 
 from tidelog.errors import ConnectionLostError
 from tidelog.model.records import Int64s, UInt8s
+from tidelog.mysql_urls import ServerUrl
 from tidelog.sources.mysql.positions import FILE_START, LogFiles
 from tidelog.sources.mysql.replication import MAX_OFFSET, BinlogStream
-from tidelog.sources.mysql.urls import ServerUrl
 from tidelog.wire.binlog_events import (
     CHECKSUM_BYTES,
     HEADER_BYTES,

@@ -14,6 +14,7 @@ from tidelog.errors import (
 from tidelog.model.patterns import matches
 from tidelog.model.records import LogBatch, Resume
 from tidelog.model.schema import TableName, TableSchema
+from tidelog.mysql_urls import parse_url
 from tidelog.ports import (
     IdleAt,
     LogEvent,
@@ -42,7 +43,6 @@ from tidelog.sources.mysql.replication import (
     ReplicaId,
 )
 from tidelog.sources.mysql.schemas import SchemaFinder
-from tidelog.sources.mysql.urls import parse_url
 from tidelog.sources.mysql.xa import Events, Group, PreparedGroups, find_prepared
 from tidelog.wire.binlog import BinlogScanner, Scanned
 from tidelog.wire.binlog_events import (

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from tidelog.errors import ConfigError, SourceError
 from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.mysql_urls import ServerUrl
 from tidelog.ports import SchemaRegistry
 from tidelog.sources.mysql import ddl
 from tidelog.sources.mysql.connect import Connection
@@ -33,7 +34,6 @@ from tidelog.sources.mysql.schemas import (
     logs_hidden_columns,
     misfit,
 )
-from tidelog.sources.mysql.urls import ServerUrl
 from tidelog.wire import binlog_types as types
 from tidelog.wire.binlog_items import TableMapSeen
 from tidelog.wire.binlog_position import text

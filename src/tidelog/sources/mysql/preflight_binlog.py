@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pymysql
 
+from tidelog.mysql_urls import parse_url
 from tidelog.sources.findings import Finding
 from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.positions import log_status
-from tidelog.sources.mysql.urls import parse_url
 
 if TYPE_CHECKING:
     from tidelog.sources.mysql.preflight import Examined

@@ -31,11 +31,11 @@ from tidelog.errors import (
     TidelogError,
 )
 from tidelog.model.records import Int64s, UInt8s
+from tidelog.mysql_urls import ServerUrl
 from tidelog.sources.mysql import packets
 from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.failures import BINLOG_FATAL, server_error, translated
 from tidelog.sources.mysql.gtids import GtidSet
-from tidelog.sources.mysql.urls import ServerUrl
 from tidelog.wire.flavor import Flavor
 
 # One receive of the socket, and how much of events one `receive` returns at most.

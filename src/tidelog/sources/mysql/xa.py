@@ -15,10 +15,10 @@ import numpy as np
 
 from tidelog.errors import GapError
 from tidelog.model.records import Int64s, UInt8s
+from tidelog.mysql_urls import ServerUrl
 from tidelog.sources.mysql.log_parts import GROUP_BEGINS, prepared, read_part
 from tidelog.sources.mysql.positions import FILE_START, LogFiles
 from tidelog.sources.mysql.replication import Received
-from tidelog.sources.mysql.urls import ServerUrl
 from tidelog.wire.binlog_events import EventType
 from tidelog.wire.binlog_items import XaSeen, XaState
 from tidelog.wire.binlog_position import pack, unpack

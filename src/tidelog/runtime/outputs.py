@@ -102,6 +102,22 @@ def _delta(config: Config, section: Any, spark: SparkSession) -> Output:
     )
 
 
+def _files(config: Config, section: Any, spark: SparkSession) -> Output:
+    from tidelog.outputs.files import FilesOutput
+    from tidelog.outputs.files_writer import FileFormat
+
+    compression = section.compression or ("zstd" if section.format == "parquet" else "none")
+    return FilesOutput(
+        spark,
+        str(config.log.path),
+        state_of(config),
+        delivery_of(section, keyed=False, order="none"),
+        path=section.path,
+        layout=section.layout,
+        file_format=FileFormat(section.format, section.values, compression, section.file_bytes),
+    )
+
+
 def _kafka(config: Config, section: Any, spark: SparkSession) -> Output:
     from tidelog.outputs.formatters import formatter
     from tidelog.outputs.kafka import KafkaOutput
@@ -136,6 +152,7 @@ def _python(config: Config, section: Any, spark: SparkSession) -> Output:
 
 _FACTORIES: Mapping[str, Callable[[Config, Any, SparkSession], Output]] = {
     "delta": _delta,
+    "files": _files,
     "kafka": _kafka,
     "python": _python,
 }

@@ -25,7 +25,7 @@ def built(tmp_path: Path) -> BuiltLog:
 
 
 # The same destination in another mode.
-FURTHER = ("kafka_transactions",)
+FURTHER = ("kafka_transactions", "files_json")
 
 
 @pytest.fixture(

@@ -6,25 +6,17 @@ import atexit
 import base64
 import os
 import shutil
-import signal
 import subprocess
-import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tidelog.errors import TidelogError, UsageError
 from tidelog.maven import fetch
+from tidelog.testing.embedded import EmbeddedServer
 from tidelog.testing.kafka_jars import KAFKA_JARS, KAFKA_VERSION
-from tidelog.testing.unprivileged import (
-    free_port,
-    identity,
-    reachable_directory,
-    server_cache,
-    unprivileged_account,
-)
+from tidelog.testing.unprivileged import free_port, identity, server_cache
 
 _DEFAULT_SETTINGS: dict[str, Any] = {
     "process.roles": "broker,controller",
@@ -52,11 +44,10 @@ _DEFAULT_SETTINGS: dict[str, Any] = {
     "controlled.shutdown.enable": False,
 }
 _JVM = ["-Xmx256m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
-_START_TIMEOUT_S = 120
 _SASL_USER = "tidelog"
 
 
-class KafkaServer:
+class KafkaServer(EmbeddedServer):
     """One broker that is its own controller. Use it as a context manager.
 
     Args:
@@ -66,6 +57,8 @@ class KafkaServer:
         jvm: the JVM's options in place of ours (benchmarks).
     """
 
+    title = "Kafka"
+
     def __init__(
         self,
         settings: Mapping[str, Any] | None = None,
@@ -73,33 +66,13 @@ class KafkaServer:
         sasl_password: str | None = None,
         jvm: list[str] | None = None,
     ) -> None:
-        self._account = unprivileged_account()
+        super().__init__("tidelog-kafka-")
         self._jvm = jvm or _JVM
         self.settings = _DEFAULT_SETTINGS | dict(settings or {})
         self._sasl_password = sasl_password
-        self._base = reachable_directory(self._account, "tidelog-kafka-")
         self.data_dir = self._base / "data"
-        self.log_file = self._base / "server.log"
         self._properties = self._base / "server.properties"
         self.port, self._controller_port, self._sasl_port = 0, 0, 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def servers(self) -> str:
@@ -110,16 +83,6 @@ class KafkaServer:
     def sasl_servers(self) -> str:
         """The listener that asks for a user and password."""
         return f"127.0.0.1:{self._sasl_port}"
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        if self._process is None:
-            raise UsageError("the embedded Kafka server is not started")
-        return self._process.pid
 
     def start(self) -> None:
         """Format the data directory if need be, start, return once the broker answers."""
@@ -139,51 +102,10 @@ class KafkaServer:
             shutil.rmtree(self.data_dir, ignore_errors=True)
         atexit.register(self.close)
 
-    def stop(self) -> None:
-        """Shut down in order."""
-        process = self._process
-        if process is not None and process.poll() is None:
-            process.send_signal(signal.SIGCONT)
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(timeout=60)
-            except subprocess.TimeoutExpired:
-                self.kill()
-        self._ended()
-
-    def kill(self) -> None:
-        """SIGKILL, as a crash of the broker would; `start` recovers."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(timeout=30)
-        self._ended()
-
-    def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing is answered, until `resume`."""
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """SIGCONT after `pause`."""
-        os.kill(self.pid, signal.SIGCONT)
-
     def restart(self) -> None:
         """Stop and start again on the same ports."""
         self.stop()
         self.start()
-
-    def close(self) -> None:
-        """Stop, and remove everything."""
-        atexit.unregister(self.close)
-        self.kill()
-        shutil.rmtree(self._base, ignore_errors=True)
-
-    def log_tail(self, lines: int = 20) -> str:
-        """The last lines of the broker's log."""
-        try:
-            text = self.log_file.read_text(errors="replace")
-        except FileNotFoundError:
-            return "(no server log)"
-        return "\n".join(text.splitlines()[-lines:])
 
     def _write_properties(self) -> None:
         listeners = [
@@ -208,8 +130,7 @@ class KafkaServer:
         self._properties.write_text(text)
         self._base.chmod(0o755)
         for path in (self._base, self._properties):
-            if self._account is not None:
-                os.chown(path, self._account.pw_uid, self._account.pw_gid)
+            self._own(path)
 
     def _format(self) -> None:
         if (self.data_dir / "meta.properties").exists():
@@ -229,44 +150,10 @@ class KafkaServer:
 
     def _start_once(self) -> bool:
         with self.log_file.open("wb") as log:
-            self._process = subprocess.Popen(  # noqa: S603
-                self._java("kafka.Kafka", str(self._properties)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=self._base,
-                # Ctrl-C at a terminal must reach us alone: we stop the server in order.
-                start_new_session=True,
-                **identity(self._account),
-            )
-        # If this process is killed, the pipe to a shell closes, and the shell stops the broker.
-        self._watcher = subprocess.Popen(  # noqa: S603
-            ["/bin/sh", "-c", f"read _; kill -KILL {self.pid} 2>/dev/null"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while time.monotonic() < deadline:
-            if not self.running:
-                self._ended()
-                return False
-            # The broker opens its port before it is part of its own cluster.
-            if "Kafka Server started" in self.log_tail(200):
-                return True
-            time.sleep(0.05)
-        self.kill()
-        raise TidelogError(f"Kafka was not ready in {_START_TIMEOUT_S} s:\n{self.log_tail()}")
-
-    def _ended(self) -> None:
-        self._process = None
-        watcher, self._watcher = self._watcher, None
-        if watcher is not None:
-            watcher.kill()
-            watcher.wait()
-            if watcher.stdin is not None:
-                watcher.stdin.close()
+            command = self._java("kafka.Kafka", str(self._properties))
+            self._spawn(command, log, identity(self._account))
+        # The broker opens its port before it is part of its own cluster.
+        return self._is_ready(lambda: "Kafka Server started" in self.log_tail(200))
 
     def _java(self, *arguments: str) -> list[str]:
         home = os.environ.get("JAVA_HOME")

@@ -17,6 +17,7 @@ import pymysql
 from tidelog.errors import TidelogError, UsageError
 from tidelog.testing import mysql_binaries
 from tidelog.testing.mysql_process import MySqlProcess
+from tidelog.testing.unprivileged import unprivileged_account
 
 
 class MySqlFamilyServer(MySqlProcess):
@@ -173,7 +174,7 @@ class MySqlServer(MySqlFamilyServer):
     }
 
     def _find(self, version: str) -> mysql_binaries.Installation:
-        return mysql_binaries.mysql(version, self._account)
+        return mysql_binaries.mysql(version, unprivileged_account())
 
     @classmethod
     def _wanted_version(cls, primary: MySqlFamilyServer, version: str | None) -> str:
@@ -217,7 +218,7 @@ class MariaDbServer(MySqlFamilyServer):
     }
 
     def _find(self, version: str) -> mysql_binaries.Installation:
-        return mysql_binaries.mariadb(version, self._account)
+        return mysql_binaries.mariadb(version, unprivileged_account())
 
     @classmethod
     def _wanted_version(cls, primary: MySqlFamilyServer, version: str | None) -> str:

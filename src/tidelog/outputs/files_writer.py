@@ -163,7 +163,7 @@ class _File:
         self._waiting.append(rows)
         self.waiting_bytes += rows.nbytes
         self.rows += rows.num_rows
-        if self.waiting_bytes >= _GROUP_BYTES:
+        if self.waiting_bytes >= min(_GROUP_BYTES, 4 * self._format.file_bytes):
             self.flush()
 
     def flush(self) -> None:

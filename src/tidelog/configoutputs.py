@@ -6,11 +6,12 @@ factory in `tidelog.runtime.outputs`.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from tidelog.configtypes import Bytes, Location, Section, TablePattern
+from tidelog.configtypes import Bytes, Duration, Location, Section, TablePattern
 
 
 class DeadLetter(Section):
@@ -271,13 +272,75 @@ class FilesOutput(ExecutorSection):
         return self
 
 
+class OpenSearchOutput(ExecutorSection):
+    """Rows as documents, an index for each table (docs/outputs/opensearch.md)."""
+
+    kind: Literal["opensearch"] = Field(description="The kind of output.")
+    name: str = Field(
+        default="opensearch",
+        pattern=_NAME,
+        description="Names the output's progress in the state store: keep it.",
+    )
+    urls: list[Annotated[str, Field(pattern=r"^https?://[^@\s]+$")]] = Field(
+        min_length=1,
+        description="The cluster's nodes to send to, without user and password.",
+        examples=[["https://search1:9200", "https://search2:9200"]],
+    )
+    user: str | None = Field(default=None, description="For basic authentication.")
+    password: SecretStr | None = Field(
+        default=None, description="For basic authentication.", examples=["${SEARCH_PASSWORD}"]
+    )
+    headers: dict[str, SecretStr] = Field(
+        default={},
+        description="Sent with every request. All are treated as secrets.",
+        examples=[{"Authorization": "ApiKey ${SEARCH_KEY}"}],
+    )
+    ca_file: str | None = Field(
+        default=None, description="Certificates of authorities, PEM, on driver and executors."
+    )
+    index: str = Field(
+        default="{namespace}_{name}",
+        min_length=1,
+        description="Name of each table's alias, which is what to search; `{namespace}` and "
+        "`{name}` stand for the source's, `{table}` for the name that a step `route` gives. In "
+        "lower case; characters that indices can't have become `_`.",
+    )
+    create_indices: bool = Field(
+        default=True, description="Create indices that are not there. `false`: stop."
+    )
+    settings: dict[str, Any] = Field(
+        default={},
+        description="Settings of indices that are created.",
+        examples=[{"number_of_shards": 3, "number_of_replicas": 1, "refresh_interval": "5s"}],
+    )
+    mappings: dict[TablePattern, dict[str, dict[str, Any]]] = Field(
+        default={},
+        description="By table or pattern, by column: OpenSearch mappings in place of the default.",
+        examples=[{"public.products": {"name": {"type": "text", "analyzer": "german"}}}],
+    )
+    tombstone_retention: Duration = Field(
+        default=timedelta(days=7),
+        description="How long the version of a deleted row is kept, as a hidden document. Longer "
+        "than any task may hang.",
+        examples=["7d"],
+    )
+    bulk_bytes: Bytes = Field(
+        default=4 << 20,
+        ge=1,
+        le=64 << 20,
+        description="About the size of a bulk request, two of which a task has under way.",
+    )
+
+
 OUTPUTS: dict[str, type[OutputSection]] = {
     "delta": DeltaOutput,
     "files": FilesOutput,
     "kafka": KafkaOutput,
+    "opensearch": OpenSearchOutput,
     "python": PythonOutput,
 }
 
 AnyOutput = Annotated[
-    DeltaOutput | FilesOutput | PythonOutput | KafkaOutput, Field(discriminator="kind")
+    DeltaOutput | FilesOutput | PythonOutput | KafkaOutput | OpenSearchOutput,
+    Field(discriminator="kind"),
 ]

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from tidelog.outputs.executing import Delivery
 
 # A missing module → the pip extra that holds it.
-_EXTRAS: Mapping[str, str] = {"confluent_kafka": "kafka", "pyspark": "spark"}
+_EXTRAS: Mapping[str, str] = {
+    "confluent_kafka": "kafka",
+    "opensearchpy": "opensearch",
+    "pyspark": "spark",
+}
 
 
 def make_outputs(config: Config, spark: SparkSession) -> list[Output]:
@@ -141,6 +145,33 @@ def _kafka(config: Config, section: Any, spark: SparkSession) -> Output:
     )
 
 
+def _opensearch(config: Config, section: Any, spark: SparkSession) -> Output:
+    from tidelog.outputs.opensearch import OpenSearchOutput
+    from tidelog.outputs.opensearch_client import ClusterOptions
+
+    delivery = delivery_of(section, keyed=True)
+    password = section.password
+    return OpenSearchOutput(
+        spark,
+        str(config.log.path),
+        state_of(config),
+        delivery,
+        cluster=ClusterOptions(
+            tuple(section.urls),
+            section.user,
+            None if password is None else password.get_secret_value(),
+            {name: value.get_secret_value() for name, value in section.headers.items()},
+            section.ca_file,
+        ),
+        index=section.index,
+        create_indices=section.create_indices,
+        settings=section.settings,
+        mappings=section.mappings,
+        tombstone_retention_s=section.tombstone_retention.total_seconds(),
+        bulk_bytes=section.bulk_bytes,
+    )
+
+
 def _python(config: Config, section: Any, spark: SparkSession) -> Output:
     from tidelog.outputs.python import PythonOutput
 
@@ -154,5 +185,6 @@ _FACTORIES: Mapping[str, Callable[[Config, Any, SparkSession], Output]] = {
     "delta": _delta,
     "files": _files,
     "kafka": _kafka,
+    "opensearch": _opensearch,
     "python": _python,
 }

@@ -1,0 +1,150 @@
+"""Requests to an OpenSearch cluster, and what its errors mean. For driver and executors.
+
+Reasons in the cluster's answers may hold cell values: only types of errors, and names of fields,
+go into ours.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from opensearchpy import OpenSearch
+from opensearchpy.exceptions import (
+    AuthenticationException,
+    AuthorizationException,
+    ConnectionError,  # noqa: A004
+    ConnectionTimeout,
+    ImproperlyConfigured,
+    TransportError,
+)
+
+from tidelog.errors import ConfigError, OutputError, OutputRefusedError
+
+# Of whole requests and of items: the cluster has no room now, and will have.
+BUSY = (429, 503)
+_FIELD = re.compile(r"failed to parse field \[([^\]]{1,200})\] of type \[(\w+)\]")
+_LOGGERS = ("opensearch", "opensearchpy.trace")
+
+
+class TooLargeError(OutputError):
+    """The cluster does not take a request of this size."""
+
+
+class BusyError(OutputError):
+    """The cluster has no room for the request now."""
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """How a cluster is reached. Picklable; ``password`` and ``headers`` are secrets."""
+
+    urls: tuple[str, ...]
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    ca_file: str | None = None
+    timeout_s: float = 60.0
+
+
+class Cluster:
+    """A client; `request` may be called by several threads at once."""
+
+    def __init__(self, options: ClusterOptions) -> None:
+        # At lower levels the client logs whole requests, and with them cell values.
+        for name in _LOGGERS:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        secrets: dict[str, Any] = {}
+        if options.user is not None:
+            secrets["http_auth"] = (options.user, options.password or "")
+        if options.ca_file is not None:
+            secrets["ca_certs"] = options.ca_file
+        self._where = ", ".join(url.rpartition("@")[2] for url in options.urls)
+        try:
+            self._client = OpenSearch(
+                list(options.urls),
+                headers=dict(options.headers),
+                timeout=options.timeout_s,
+                max_retries=len(options.urls) - 1,  # of connections refused: on the next node
+                pool_maxsize=4,
+                **secrets,
+            )
+        except (ImproperlyConfigured, ValueError, OSError) as error:
+            raise ConfigError(f"OpenSearch can't be reached as configured: {error}") from None
+
+    def close(self) -> None:
+        self._client.close()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        params: Mapping[str, Any] | None = None,
+        absent: bool = False,
+    ) -> Any:
+        """The answer's JSON. With ``absent``, None where there is no such thing (404).
+
+        Raises TooLargeError, BusyError, OutputError (try again) or OutputRefusedError.
+        """
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the server's deprecation headers
+                return self._client.transport.perform_request(
+                    method, path, params=dict(params or {}), body=body
+                )
+        except ConnectionTimeout:
+            raise OutputError(f"OpenSearch at {self._where} does not answer in time") from None
+        except ConnectionError as error:
+            cause = type(error.info).__name__ if error.info else type(error).__name__
+            raise OutputError(f"OpenSearch at {self._where} can't be reached ({cause})") from None
+        except (AuthenticationException, AuthorizationException) as error:
+            what = _kind(error)
+            raise OutputRefusedError(
+                f"OpenSearch at {self._where} refuses the user: HTTP {error.status_code} {what} "
+                f"for {method} {_first(path)}. Check user and password, or give the role the "
+                "rights that the output's page lists"
+            ) from None
+        except TransportError as error:
+            status = error.status_code
+            if status == 404 and absent:
+                return None
+            text = f"OpenSearch answers HTTP {status} {_kind(error)} to {method} {_first(path)}"
+            if status == 413:
+                raise TooLargeError(text) from None
+            if status in BUSY:
+                raise BusyError(text) from None
+            if isinstance(status, int) and 400 <= status < 500 and status != 404:
+                raise OutputRefusedError(text) from None
+            raise OutputError(text) from None
+
+
+def path(*parts: str) -> str:
+    """Of a URL, from names."""
+    return "/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def reason(error: Mapping[str, Any]) -> str:
+    """Why an item was refused, without values."""
+    kind = str(error.get("type", "unknown error"))
+    found = _FIELD.search(str(error.get("reason", "")))
+    return kind if found is None else f"{kind}: field {found[1]} of type {found[2]}"
+
+
+def _kind(error: TransportError) -> str:
+    info = error.info
+    told = info.get("error") if isinstance(info, dict) else None
+    if isinstance(told, dict):
+        return str(told.get("type", ""))
+    return ""
+
+
+def _first(path: str) -> str:
+    """A path without parameters: indices' names, no ids."""
+    return path.partition("?")[0]

@@ -5,7 +5,7 @@ The only place, with `tidelog.outputs`, that imports pyspark.
 
 from tidelog.pipeline.session import spark_session
 
-__all__ = ["register", "spark_session"]
+__all__ = ["as_of", "register", "spark_session"]
 
 
 def __getattr__(name: str) -> object:
@@ -14,4 +14,8 @@ def __getattr__(name: str) -> object:
         from tidelog.pipeline.source import register
 
         return register
+    if name == "as_of":
+        from tidelog.pipeline.replaying import as_of
+
+        return as_of
     raise AttributeError(name)

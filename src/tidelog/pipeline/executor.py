@@ -58,9 +58,16 @@ def events_in_order(
 def _decoded(
     reading: Reading, log: EventLog, blocks: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
+    key = reading.options.key
     for block in blocks:
         try:
-            yield from _shaped(reading, log, block)
+            if key is None:
+                yield from _shaped(reading, log, block)
+                continue
+            for run in _schema_runs(block):
+                chosen = key.of(run, log.schemas.get(run.column("schema_id")[0].as_py()))
+                if chosen.num_rows:
+                    yield from _shaped(reading, log, chosen)
         except TidelogError:
             raise
         except Exception as error:

@@ -10,26 +10,36 @@ from typing import Any
 from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.schema import TableName
+from tidelog.pipeline.key_filter import KeyFilter
+from tidelog.pipeline.places import Place, place
 
 SHAPES = ("typed", "envelope", "raw", "segments")
 # Internal: what outputs merge and format, see tidelog.pipeline.shapes.
 _CHANGES, _EVENTS = "changes", "events"
 
-# Spark hands options over with lower-case keys; these are the spellings we document.
+# The spellings that we document; Spark compares them in lower case.
 _NAMES = {
     "path": "path of the event log (required)",
     "shape": "typed, envelope, raw or segments; default: typed if `table` is given, else envelope",
     "table": "namespace.name of the one table to read",
     "tables": "comma-separated names or patterns, e.g. public.*; default: all tables",
     "columns": "comma-separated columns to decode (typed and envelope); default: all",
-    "startingoffset": "earliest (default), latest or an offset",
-    "endingoffset": "latest (default) or an offset; batch reads only",
-    "maxbytespertrigger": "payload bytes a micro-batch takes at most, e.g. 256m; default 256m",
-    "maxrecordspertrigger": "records a micro-batch takes at most; default: no limit",
-    "schemaversion": "the table's schema version (number) to read by; default: the newest",
+    "startingVersion": "earliest (default), latest or the first version to read",
+    "startingTimestamp": "start at the first change committed at that time or later, in ISO 8601, "
+    "UTC unless it says otherwise, e.g. 2026-01-31T12:00:00Z",
+    "startingDump": "start where this dump (its id) of the chosen tables begins; latest: their "
+    "newest complete one",
+    "startingOffset": "as startingVersion: versions are offsets",
+    "endingVersion": "latest (default) or the last version to read; batch reads only",
+    "endingTimestamp": "end before the first change committed later; batch reads only",
+    "endingOffset": "latest (default) or the offset before which to end; batch reads only",
+    "key": "JSON object of key columns: only changes of that row, also those that gave it this key "
+    "or took it away, and truncates; typed, envelope and variant of one table",
+    "maxBytesPerTrigger": "payload bytes a micro-batch takes at most, e.g. 256m; default 256m",
+    "maxRecordsPerTrigger": "records a micro-batch takes at most; default: no limit",
+    "schemaVersion": "the table's schema version (number) to read by; default: the newest",
     "partitions": "partitions a read is split into at most; default: by partitionBytes only",
-    "partitionbytes": "payload bytes below which a partition is not split further; default 16m",
-    "filterpushdown": "take filters on op, table and version from Spark (batch); default false",
+    "partitionBytes": "payload bytes below which a partition is not split further; default 16m",
     "before": "decode rows' old images (typed and envelope); default true",
 }
 _REFS = "refs"  # internal: the segments to read, planned by the caller
@@ -61,22 +71,28 @@ class SourceOptions:
     table: TableName | None
     tables: tuple[str, ...]
     columns: tuple[str, ...] | None
-    starting: str | int
-    ending: str | int
+    starting: Place
+    ending: Place
     max_bytes: int
     max_records: int | None
     schema_version: int | None
     partitions: int | None
     partition_bytes: int
-    filter_pushdown: bool
     before: bool
     refs: PlannedRefs | None
+    key: KeyFilter | None
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
         """Raises ConfigError that names the option."""
         options = {name.lower(): value for name, value in given.items()}
-        unknown = sorted(set(options) - set(_NAMES) - {_REFS})
+        if options.pop("filterpushdown", "false").strip().lower() != "false":
+            raise ConfigError(
+                "tidelog source: option 'filterpushdown' is gone: Spark keeps the filters of one "
+                "query for all later ones of the same DataFrame, which then lack rows. Narrow what "
+                "is read by the options key, tables, startingVersion and endingVersion."
+            )
+        unknown = sorted(set(options) - {name.lower() for name in _NAMES} - {_REFS})
         if unknown:
             known = "\n".join(f"  {name}: {meaning}" for name, meaning in _NAMES.items())
             raise ConfigError(f"tidelog source: unknown option {unknown[0]!r}. Options:\n{known}")
@@ -93,22 +109,26 @@ class SourceOptions:
         columns = _names(options["columns"]) if options.get("columns") else None
         if columns and shape not in ("typed", "envelope"):
             raise ConfigError(f"tidelog source: option 'columns' does not fit shape {shape!r}")
+        if options.get("key") and (table is None or shape not in ("typed", "envelope")):
+            raise ConfigError(
+                "tidelog source: option 'key' needs the option 'table' and shape typed or envelope"
+            )
         return cls(
             path=options["path"],
             shape=shape,
             table=table,
             tables=_names(options.get("tables", "")) if table is None else (str(table),),
             columns=columns,
-            starting=_place(options, "startingoffset", "earliest", ("earliest", "latest")),
-            ending=_place(options, "endingoffset", "latest", ("latest",)),
+            starting=place(options, "starting"),
+            ending=place(options, "ending"),
             max_bytes=_size(options, "maxbytespertrigger", 256 << 20),
             max_records=_size(options, "maxrecordspertrigger", 0) or None,
             schema_version=_size(options, "schemaversion", 0) or None,
             partitions=_size(options, "partitions", 0) or None,
             partition_bytes=_size(options, "partitionbytes", 16 << 20),
-            filter_pushdown=_flag(options, "filterpushdown", False),
             before=_flag(options, "before", True),
             refs=PlannedRefs.from_option(options[_REFS]) if options.get(_REFS) else None,
+            key=KeyFilter.parse(options["key"]) if options.get("key") else None,
         )
 
 
@@ -121,19 +141,6 @@ def _table(text: str) -> TableName:
         return TableName.parse(text)
     except ValueError as error:
         raise ConfigError(f"tidelog source: {error}") from None
-
-
-def _place(
-    options: Mapping[str, Any], name: str, default: str, words: tuple[str, ...]
-) -> str | int:
-    text = str(options.get(name, default)).strip().lower()
-    if text in words:
-        return text
-    if text.isdigit():
-        return int(text)
-    raise ConfigError(
-        f"tidelog source: option {name!r} must be {', '.join(words)} or an offset, not {text!r}"
-    )
 
 
 def _size(options: Mapping[str, Any], name: str, default: int) -> int:

@@ -11,7 +11,7 @@ from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.schema import TableName, TableSchema
 
 
-def matches(table: TableName, patterns: Sequence[str]) -> bool:
+def matches(table: TableName | str, patterns: Sequence[str]) -> bool:
     """No patterns match every table."""
     return not patterns or any(fnmatchcase(str(table), pattern) for pattern in patterns)
 

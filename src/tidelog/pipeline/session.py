@@ -35,7 +35,6 @@ _DEFAULT_CONF = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.python.filterPushdown.enabled": "true",
     # A stopped query is stopped on purpose.
     "spark.sql.streaming.stopTimeout": "30s",
 }

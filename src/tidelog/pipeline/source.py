@@ -1,14 +1,15 @@
 """``format("tidelog")``: the event log as a batch and streaming source of Spark.
 
-Facts of Spark 4.2's Python sources that shape this: there is no column pruning (so options do it),
-filters are pushed to batch readers only and only if a conf allows it, a stream has one schema, and
-every planning step runs in a Python process of its own, so that nothing can be kept between them
-but what is in options, offsets and the schema's metadata.
+Facts of Spark 4.2's Python sources that shape this: there is no column pruning, and filters that
+one query pushes are kept for all later queries of the same DataFrame, which then lack rows; so
+options do both. A stream has one schema, and every planning step of a batch runs in a Python
+process of its own, so that nothing can be kept between them but what is in options, offsets and the
+schema's metadata.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
     InputPartition,
-    LessThan,
-    LessThanOrEqual,
 )
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -34,9 +29,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.schema import TableSchema
-from tidelog.pipeline import planning, segment_rows, shapes
+from tidelog.pipeline import places, planning, segment_rows, shapes
 from tidelog.pipeline.options import SourceOptions
 from tidelog.pipeline.reading import Reading
 
@@ -67,6 +63,8 @@ class TidelogSource(DataSource):
         assert options.table is not None  # checked by SourceOptions
         log = EventLog.open(options.path)
         target = planning.table_schema(log, options.table, options.schema_version)
+        if options.key is not None:
+            options.key.check(target)
         if options.shape == "changes":
             return shapes.changes(target)
         if options.shape == "events":
@@ -74,13 +72,16 @@ class TidelogSource(DataSource):
         return shapes.typed(target, options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = SourceOptions.parse(self.options)
-        if options.filter_pushdown:
-            return _FilteringReader(options, schema)
-        return _BatchReader(options, schema)
+        return _BatchReader(SourceOptions.parse(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        return _StreamReader(SourceOptions.parse(self.options), schema)
+        options = SourceOptions.parse(self.options)
+        if options.ending.by != "latest":
+            raise ConfigError(
+                f"tidelog source: option ending{options.ending.by} is for batch reads only: a "
+                "stream goes on until it is stopped"
+            )
+        return _StreamReader(options, schema)
 
 
 class Run(InputPartition):
@@ -120,9 +121,6 @@ class _BatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
-        self.tables = options.tables
-        self.floor = 0
-        self.ceiling: int | None = None
         log = EventLog.open(options.path)
         self.reading = Reading(options, _target(log, options, schema), schema)
 
@@ -132,38 +130,12 @@ class _BatchReader(DataSourceReader):
         if options.refs is not None:
             planning.check_generation(log, options.refs.generation)
             return _spread(log, options.refs.refs, options)
-        if options.starting == "earliest":
-            start = log.head_offset
-        elif options.starting == "latest":
-            start = log.latest_offset()
-        else:
-            start = int(options.starting)
-            planning.check_start(log, start)
-        end = log.latest_offset() if options.ending == "latest" else int(options.ending)
-        start = max(start, self.floor)
-        end = end if self.ceiling is None else min(end, self.ceiling)
-        return _partitions(log, options, start, end, self.tables)
+        end = places.end_of(log, options.ending)
+        start = places.start_of(log, options.starting, options.tables)
+        return _partitions(log, options, start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self.reading, partition)
-
-
-class _FilteringReader(_BatchReader):
-    """Narrows what is read by filters on ``version`` and ``table``; Spark applies them again."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        for each in filters:
-            attribute = getattr(each, "attribute", ())
-            value = getattr(each, "value", None)
-            if attribute == ("table",) and isinstance(each, EqualTo) and isinstance(value, str):
-                self.tables = (value,)
-            elif attribute in (("version",), ("offset",)) and isinstance(value, int):
-                if isinstance(each, (EqualTo, GreaterThan, GreaterThanOrEqual)):
-                    self.floor = max(self.floor, value)
-                if isinstance(each, (EqualTo, LessThan, LessThanOrEqual)):
-                    ceiling = value + 1
-                    self.ceiling = min(ceiling, self.ceiling or ceiling)
-            yield each
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -179,13 +151,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"reading": self.reading}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        starting = self.options.starting
-        if starting == "earliest":
-            return self._offset(self.log.head_offset)
-        if starting == "latest":
-            return self._offset(self.log.latest_offset())
-        planning.check_start(self.log, int(starting))
-        return self._offset(int(starting))
+        options = self.options
+        return self._offset(places.start_of(self.log, options.starting, options.tables))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self.options.max_records is not None:
@@ -223,7 +190,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         if self.options.shape == "typed" and self.target is not None:
             planning.stop_at_new_schema(self.log, self.target, begin, until)
-        return _partitions(self.log, self.options, begin, until, self.options.tables)
+        return _partitions(self.log, self.options, begin, until)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self.reading, partition)
@@ -239,13 +206,13 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _partitions(
-    log: EventLog, options: SourceOptions, start: int, end: int, tables: Sequence[str]
+    log: EventLog, options: SourceOptions, start: int, end: int
 ) -> list[InputPartition]:
     if start >= end:
         return []
     if options.shape == "segments":
-        return [SegmentRows(segment_rows.rows(log, start, end, tables))]
-    wanted = planning.schemas_of(log, tables)
+        return [SegmentRows(segment_rows.rows(log, start, end, options.tables))]
+    wanted = planning.schemas_of(log, options.tables)
     names = None if wanted is None else {str(schema.table) for schema in wanted.values()}
     return _spread(log, log.segments(start, end, tables=names), options)
 

@@ -30,6 +30,7 @@ class BuiltLog:
         self.path = str(path)
         self.writer = EventLogWriter.create(path, SOURCE, 1, start_offset=start_offset)
         self._position = 1000
+        self._ordinal = 0
         self._kinds: list[int] = []
         self._ids: list[int] = []
         self._payloads: list[bytes] = []
@@ -86,9 +87,26 @@ class BuiltLog:
         self._ids.append(schema.schema_id)
         self._payloads.append(payload)
 
-    def flush(self) -> SegmentMeta:
-        """Append what was gathered as one segment."""
+    def transaction(self) -> int:
+        """A transaction to `flush` records of, in one segment or in several after one another."""
+        self._position += 1
+        return self._position
+
+    def flush(self, transaction: int | None = None, *, whole: bool = True) -> SegmentMeta:
+        """Append what was gathered as one segment: of ``transaction``, which is complete with it if
+        ``whole``.
+        """
         batch = self._batch()
+        if transaction is not None:
+            n = len(batch)
+            batch.position = np.full(n, transaction, np.int64)
+            batch.xid = batch.position + 700
+            batch.ordinal = np.arange(self._ordinal, self._ordinal + n, dtype=np.int64)
+            batch.commit_ts = batch.position + 1_700_000_000_000_000
+            self._ordinal += n
+            self._position = max(transaction, self._position - n)
+            end = transaction + whole
+            batch.resume = Resume(end, transaction, self._ordinal - 1)
         return self.writer.append_log([batch])
 
     def chunk(
@@ -144,7 +162,7 @@ class BuiltLog:
             commit_ts=positions + 1_700_000_000_000_000,
             payload_offsets=offsets,
             payload=np.frombuffer(b"".join(self._payloads), np.uint8),
-            resume=Resume(self._position, self._position, 0),
+            resume=Resume(self._position + 1, self._position, 0),
         )
         self._kinds, self._ids, self._payloads = [], [], []
         return batch

@@ -319,6 +319,7 @@ def test_decode_errors_name_table_and_version_not_values(
         ({"tabel": "x"}, "unknown option 'tabel'"),
         ({"table": "public.nothing"}, "no records of table public.nothing"),
         ({"startingOffset": "yesterday"}, "must be earliest, latest or an offset"),
+        ({"filterPushdown": "true"}, "which then lack rows"),
     ],
 )
 def test_wrong_options_are_named(
@@ -329,12 +330,15 @@ def test_wrong_options_are_named(
         read(**options)
 
 
-def test_filters_narrow_what_is_read(built: BuiltLog, read: Callable[..., Any]) -> None:
+def test_a_frame_gives_the_same_rows_whatever_was_filtered_before(
+    built: BuiltLog, read: Callable[..., Any]
+) -> None:
+    """Spark would keep pushed filters for later queries of the frame."""
     fill(built)
-    versions = [row.version for row in read().collect()]
-    frame = read(filterPushdown="true")
-    found = frame.where(f"version > {versions[2]} and table = 'public.users'").collect()
-    assert [row.op for row in found] == ["d", "t", "r", "d"]
+    frame = read(table="public.orders")
+    assert [row.op for row in frame.where("key.id = 2").collect()] == ["u"]
+    assert frame.where("version < 0").count() == 0
+    assert frame.count() == 3
 
 
 def test_a_plain_session_finds_the_source_by_its_module(built: BuiltLog) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
+import signal
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,19 @@ class Source:
         self.captures.append(CaptureProcess(self.config_file, log_file, failpoint))
         return self.captures[-1]
 
+    def freeze(self, capture: CaptureProcess) -> None:
+        """SIGSTOP it, but not in the midst of a write to the state: it would keep the lock."""
+        while True:
+            capture.send(signal.SIGSTOP)
+            with closing(sqlite3.connect(self.directory / "state.db", timeout=0.3)) as state:
+                try:
+                    state.execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError:
+                    capture.send(signal.SIGCONT)
+                else:
+                    return
+            time.sleep(0.01)
+
     def write(self, first: int, last: int, bytes_each: int = 8) -> None:
         self.sql.execute(
             "INSERT INTO app.t SELECT i, left(string_agg(md5(i::text || n), ''), %s::int) "
@@ -66,7 +81,7 @@ class Source:
         """The ids of inserts in the event log, in its order."""
         return [int(r.new["id"] or 0) for r in self.records() if r.op == "I" and r.new]
 
-    def wait_for(self, what: Callable[[], Any], timeout_s: float = 60) -> None:
+    def wait_for(self, what: Callable[[], Any], timeout_s: float = 120) -> None:
         deadline = time.monotonic() + timeout_s
         while not what():
             assert time.monotonic() < deadline, [c.log_file.read_text() for c in self.captures]
@@ -86,5 +101,5 @@ class Source:
         for capture in self.captures:
             if not capture.died:
                 capture.stop()
-        with contextlib.suppress(psycopg.Error):
+        with suppress(psycopg.Error):
             self.sql.close()

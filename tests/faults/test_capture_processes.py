@@ -58,7 +58,7 @@ def test_frozen_leader_adds_no_record_when_it_wakes_up(source: Source) -> None:
     source.wait_led()
     source.start()
     time.sleep(2.5)
-    leader.send(signal.SIGSTOP)
+    source.freeze(leader)
     source.write(11, 20)
     source.wait_for(lambda: source.inserted() == list(range(11, 21)))
     leader.send(signal.SIGCONT)
@@ -78,10 +78,10 @@ def test_frozen_leader_acts_on_no_command_when_it_wakes_up(source: Source) -> No
     source.wait_led()
     second = source.start()
     time.sleep(2.5)
-    first.send(signal.SIGSTOP)
+    source.freeze(first)
     source.write(11, 20)
     source.wait_for(lambda: source.inserted() == list(range(11, 21)))
-    second.send(signal.SIGSTOP)  # its lease lasts for another 1.1 s
+    source.freeze(second)  # its lease lasts for another 1.1 s
     state = SqliteState(source.config.state.url)
     mailbox = Mailbox(state)
     command = mailbox.send(PauseSnapshot())
@@ -102,11 +102,13 @@ def test_frozen_leader_that_keeps_the_http_port_is_succeeded(source: Source) -> 
     leader = source.start()
     source.wait_led()
     standby = source.start()
-    time.sleep(2.5)
-    leader.send(signal.SIGSTOP)
+    # It knows the leader then, and that the port is the leader's.
+    source.wait_for(lambda: "by the capture that leads" in standby.log_file.read_text())
+    source.freeze(leader)
     source.write(11, 20)
     source.wait_for(lambda: source.inserted() == list(range(11, 21)))
-    time.sleep(11)  # longer than it is waited for a port that another program has
+    # After longer than it waits for a port that another program has.
+    source.wait_for(lambda: "by a capture that hangs" in standby.log_file.read_text())
     assert not standby.died
     leader.kill()
     source.wait_for(lambda: _answers(port))

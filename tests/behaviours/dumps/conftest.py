@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,7 @@ def way(request: pytest.FixtureRequest) -> Way:
 @pytest.fixture
 def place(request: pytest.FixtureRequest, way: Way) -> Iterator[Source]:
     """The source, empty."""
-    if way.source == "postgres":
-        server = request.getfixturevalue("dump_server")
-        source: Source = PostgresSource(server, f"dumps_{next(_numbers)}")
-    else:
-        source = MySqlSource(request.getfixturevalue(f"{way.source}_server"))
+    source = _source(request, way)
     yield source
     source.drop()
 
@@ -49,11 +46,48 @@ def make(
     place: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Way
 ) -> Iterator[Make]:
     """Makes the test's `Dumped`."""
+    with _making(place, tmp_path, monkeypatch, way) as make:
+        yield make
+
+
+@pytest.fixture
+def tries(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Way
+) -> Iterator[Iterator[Make]]:
+    """As many ``make`` as are asked for, each with a source and directory of its own. What the one
+    before has made is closed then; what it patched stays.
+    """
+
+    def fresh() -> Iterator[Make]:
+        for number in itertools.count(1):
+            directory = tmp_path / f"try-{number}"
+            directory.mkdir()
+            source = _source(request, way)
+            try:
+                with _making(source, directory, monkeypatch, way) as make:
+                    yield make
+            finally:
+                source.drop()
+
+    with closing(fresh()) as tries:
+        yield tries
+
+
+def _source(request: pytest.FixtureRequest, way: Way) -> Source:
+    if way.source == "postgres":
+        return PostgresSource(request.getfixturevalue("dump_server"), f"dumps_{next(_numbers)}")
+    return MySqlSource(request.getfixturevalue(f"{way.source}_server"))
+
+
+@contextmanager
+def _making(
+    place: Source, directory: Path, monkeypatch: pytest.MonkeyPatch, way: Way
+) -> Iterator[Make]:
     made: list[Dumped] = []
 
     def making(**options: Any) -> Dumped:
         chosen: dict[str, Any] = {"watermarks": way.watermarks, "parallelism": way.parallelism}
-        made.append(Dumped("", tmp_path, monkeypatch, on=place, **(chosen | options)))
+        made.append(Dumped("", directory, monkeypatch, on=place, **(chosen | options)))
         return made[-1]
 
     yield making

@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.behaviours.dumps.ledger import Change
 from tests.behaviours.dumps.sources import Source, series
-from tests.integration.windows.live import Event, Key, Live, Row, _event
+from tests.integration.windows.live import PATIENCE_S, Event, Key, Live, Row, _event
 
 from tidelog import failpoints, runtime
 from tidelog.capture import session
@@ -157,14 +157,14 @@ control:
     def ended(self) -> BaseException | None:
         """Wait until capture has ended by itself; its failure."""
         assert self._thread is not None
-        self._thread.join(self.patience_s)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "capture does not end"
         self._thread = None
         return self.failure
 
     def send(self, command: Command) -> dict[str, Any]:
         """What came of a command."""
-        outcome = runtime.send_command(self.config, command, timeout_s=10)
+        outcome = runtime.send_command(self.config, command, timeout_s=PATIENCE_S)
         assert outcome["error"] is None, outcome
         result: dict[str, Any] = outcome["details"]
         return result
@@ -174,6 +174,10 @@ control:
         dump_id = f"dump-{next(self._dumps)}"
         self.send(ExecuteSnapshot(dump_id=dump_id, tables=tables or ("public.t",), **scope))
         return dump_id
+
+    def reach(self, held: Gate) -> None:
+        """Wait until someone is held up there."""
+        self.wait_for(held.reached.is_set, "the failpoint is reached")
 
     def state(self, dump_id: str) -> dict[str, Any]:
         """The dump as the newest status shows it."""
@@ -324,7 +328,7 @@ class Gate:
             mine = self._hits == self._hit
         if mine:
             self.reached.set()
-            self._open.wait(30)
+            self._open.wait()
 
     def open(self) -> None:
         self._open.set()

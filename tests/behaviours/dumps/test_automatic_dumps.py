@@ -142,7 +142,7 @@ def test_change_during_its_dump_is_dumped_once_more(make: Make) -> None:
     with gate("chunk.after_low", hit=3) as held:
         dumped.sql.execute(ADDED)
         dumped.do(f"UPDATE t SET n = {N} WHERE id = 7")
-        assert held.reached.wait(20)
+        dumped.reach(held)
         dumped.sql.execute("ALTER TABLE t ADD y int NOT NULL DEFAULT 8")
         dumped.do(f"UPDATE t SET n = {N} WHERE id = 8")
         time.sleep(1)  # log and catalogue show it meanwhile
@@ -161,7 +161,7 @@ def test_change_that_the_catalogue_does_not_show_is_dumped_once_more(make: Make)
     dumped.dumped("initial")
     with gate("chunk.after_low", hit=3) as held:
         dumped.sql.execute("ALTER TABLE t TRUNCATE PARTITION p20")
-        assert held.reached.wait(20)
+        dumped.reach(held)
         dumped.sql.execute("ALTER TABLE t TRUNCATE PARTITION p0")
         time.sleep(1)
         held.open()
@@ -189,7 +189,7 @@ def test_dump_that_was_cancelled_makes_nothing_good(
     with monkeypatch.context() as patch, gate("chunk.after_low", hit=3) as held:
         patch.setattr(AutomaticDumps, "on_unlogged", lambda self, seen: told.append((self, seen)))
         dumped.sql.execute(ADDED)
-        assert held.reached.wait(20)
+        dumped.reach(held)
         dumped.wait_for(lambda: automatic(dumped), "it is shown")
         dumped.send(StopSnapshot(dump_id=automatic(dumped)[0]["dump_id"]))
     ((automatic_dumps, seen),) = told

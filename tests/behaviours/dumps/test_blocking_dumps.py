@@ -223,7 +223,7 @@ def test_cancelled_dump_lets_the_log_go(make: Make) -> None:
     dumped.start()
     with gate("blocking.read", hit=2) as held:
         dump = dumped.dump(mode="blocking")
-        assert held.reached.wait(10)
+        dumped.reach(held)
         dumped.do(f"UPDATE t SET n = {N} WHERE id = 1")
         dumped.send(StopSnapshot(dump_id=dump))
         held.open()
@@ -258,7 +258,7 @@ def test_bad_table_does_not_hold_up_the_rest(make: Make) -> None:
     dumped.start()
     with gate("blocking.held") as held:
         dump = dumped.dump("public.t", "public.u", mode="blocking")
-        assert held.reached.wait(10)
+        dumped.reach(held)
         dumped.sql.execute("DROP TABLE t")
         held.open()
         dumped.wait_for(

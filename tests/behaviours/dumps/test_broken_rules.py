@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,10 +16,10 @@ from tests.behaviours.dumps import (
     test_restarts,
     test_scope,
 )
-from tests.behaviours.dumps.dumped import Dumped, Make
+from tests.behaviours.dumps.dumped import Make
 from tests.behaviours.dumps.ways import Way
 from tests.integration.windows import mutations
-from tests.integration.windows.rules import MUTATED_PATIENCE_S
+from tests.integration.windows.rules import impatient
 
 from tidelog.capture import dump_book, history
 from tidelog.capture.dump_state import DumpState
@@ -120,23 +121,17 @@ GIVEN = {"point": "chunk.durable_before_progress", "broken": (8,)}
     ids=lambda value: str(getattr(value, "__name__", value)).removeprefix("test_"),
 )
 def test_broken_rule_is_noticed(
-    make: Make,
+    tries: Iterator[Make],
     monkeypatch: pytest.MonkeyPatch,
     behaviour: Callable[..., None],
     broken: Callable[[Patch], None],
 ) -> None:
     broken(monkeypatch)
-
-    def impatient(**options: Any) -> Dumped:
-        made = make(**options)
-        made.patience_s = MUTATED_PATIENCE_S
-        return made
-
     wanted = inspect.signature(behaviour).parameters
     given = {name: value for name, value in GIVEN.items() if name in wanted}
-    for _ in range(TRIES):
+    for make in itertools.islice(tries, TRIES):
         try:
-            behaviour(impatient, **given)
+            behaviour(impatient(make), **given)
         except AssertionError as failure:
             print(f"{broken.__name__}: {failure}")
             return

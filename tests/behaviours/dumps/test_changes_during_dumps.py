@@ -13,7 +13,7 @@ import pytest
 from tests.behaviours.dumps.dumped import Dumped, Make, gate, quietly
 from tests.behaviours.dumps.sources import N, series
 from tests.behaviours.dumps.ways import EVERY, STRATEGIES, only, ways
-from tests.integration.windows.live import at
+from tests.integration.windows.live import PATIENCE_S, at
 
 from tidelog import failpoints
 
@@ -35,7 +35,7 @@ def writers(dumped: Dumped, count: int, rows: int) -> Iterator[None]:
     finally:
         stop.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(PATIENCE_S)
 
 
 def _statement(chance: random.Random, rows: int, upsert: str) -> str:
@@ -161,7 +161,7 @@ def test_key_that_moves_between_read_and_unread_ranges(make: Make) -> None:
     dumped.start()
     with gate("chunk.after_read", hit=2) as held:
         dump = dumped.dump()
-        assert held.reached.wait(10)
+        dumped.reach(held)
         dumped.do(f"UPDATE t SET id = 100, n = {N} WHERE id = 2")  # read → unread
         dumped.do(f"UPDATE t SET id = 2, n = {N} WHERE id = 19")  # unread → read
         dumped.do(f"UPDATE t SET id = 102, n = {N} WHERE id = 8")
@@ -180,7 +180,7 @@ def test_events_that_share_a_position(make: Make) -> None:
     dumped.start()
     with gate("chunk.after_read", hit=1) as held:
         dump = dumped.dump()
-        assert held.reached.wait(10)
+        dumped.reach(held)
         dumped.do(
             f"UPDATE t SET n = {N} WHERE id <= 10",
             "DELETE FROM t WHERE id IN (3, 8)",
@@ -208,7 +208,7 @@ def test_unchanged_large_values_are_not_lost(make: Make) -> None:
     dumped.start()
     with gate("chunk.after_read", hit=2) as held:
         dump = dumped.dump()
-        assert held.reached.wait(10)
+        dumped.reach(held)
         dumped.do(f"UPDATE t SET n = {N} WHERE id IN (2, 7, 11)")
         dumped.do(f"UPDATE t SET n = {N}, id = 50 WHERE id = 8")
         dumped.do(f"UPDATE t SET n = {N}, large = 'short' WHERE id = 9")
@@ -274,7 +274,7 @@ def test_truncate_while_the_table_is_dumped(make: Make) -> None:
     dumped.start()
     with gate("chunk.after_low", hit=3) as held:
         dump = dumped.dump()
-        assert held.reached.wait(10)
+        dumped.reach(held)
         dumped.do("TRUNCATE TABLE t", f"INSERT INTO t VALUES (3, {N}), (60, {N})")
         held.open()
         dumped.dumped(dump)

@@ -128,7 +128,7 @@ def test_rows_per_second(make: Make) -> None:
     dumped.start()
     begun = time.monotonic()
     dumped.dumped(dumped.dump())
-    assert 1.0 <= time.monotonic() - begun <= 6.0
+    assert 1.0 <= time.monotonic() - begun <= 10.0
     dumped.check()
 
 
@@ -142,7 +142,7 @@ def test_rows_that_wait_are_bounded(make: Make) -> None:
     dumped.start()
     with gate("window.closed", hit=3) as held:
         dump = dumped.dump()
-        assert held.reached.wait(10)
+        dumped.reach(held)
         time.sleep(0.5)
         dumped.wait_for(lambda: dumped.seen["windows"], "windows are open")
         waiting = sum(window["bytes"] for window in dumped.seen["windows"])

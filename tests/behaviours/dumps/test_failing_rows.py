@@ -93,7 +93,6 @@ def test_given_keys_that_cannot_be_read(make: Make) -> None:
 def test_read_that_takes_too_long_is_halved(make: Make) -> None:
     """Each row takes its time: a chunk of ten is too slow, one of some rows is not."""
     dumped = make(chunk_rows=10, dump_lines="statement_timeout_ms: 400")
-    dumped.patience_s = 40
     dumped.table(rows=12)
     dumped.start()
     dump = dumped.dump(where=f"{dumped.on.sleeps}(0.07) IS NOT NULL")

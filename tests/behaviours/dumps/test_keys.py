@@ -183,7 +183,7 @@ def test_every_kind_of_key(make: Make, keyed: Keyed) -> None:
     dumped.start()
     with gate("chunk.after_read", hit=1) as held:
         dump = dumped.dump()
-        assert held.reached.wait(10)
+        dumped.reach(held)
         dumped.do(keyed.change)
         held.open()
         dumped.dumped(dump)
@@ -215,7 +215,7 @@ def test_surrogate_key_with_nulls(make: Make) -> None:
     dumped.start()
     with gate("chunk.after_read", hit=2) as held:
         dump = dumped.dump()
-        assert held.reached.wait(10)
+        dumped.reach(held)
         dumped.do(f"UPDATE t SET n = {N} WHERE a IS NULL")
         dumped.do(f"UPDATE t SET n = {N} WHERE a IN (2, 10)", "DELETE FROM t WHERE a = 5")
         held.open()
@@ -246,7 +246,7 @@ def test_partitioned_table_is_dumped_as_one(make: Make) -> None:
     dumped.start()
     with gate("chunk.after_read", hit=2) as held:
         dump = dumped.dump()
-        assert held.reached.wait(10)
+        dumped.reach(held)
         dumped.do(f"UPDATE t SET id = 35, n = {N} WHERE id = 3")  # to another partition
         dumped.do(f"UPDATE t SET n = {N} WHERE id IN (8, 25)", f"INSERT INTO t VALUES (30, {N})")
         held.open()
@@ -270,7 +270,7 @@ def test_generated_columns(make: Make) -> None:
     dumped.start()
     with gate("chunk.after_read", hit=2) as held:
         dump = dumped.dump()
-        assert held.reached.wait(10)
+        dumped.reach(held)
         dumped.do(f"UPDATE t SET n = {N} WHERE id IN (2, 7)")
         held.open()
         dumped.dumped(dump)
@@ -291,7 +291,7 @@ def test_keys_that_change_their_case_alone(make: Make) -> None:
     dumped.start()
     with gate("chunk.after_read", hit=2) as held:
         dump = dumped.dump()
-        assert held.reached.wait(10)
+        dumped.reach(held)
         dumped.do(f"UPDATE t SET id = upper(id), n = {N} WHERE id IN ('k11', 'k14', 'k19')")
         dumped.do("DELETE FROM t WHERE id = 'K15'", f"INSERT INTO t VALUES ('K15', {N})")
         dumped.do(f"UPDATE t SET id = 'k14', n = {N} WHERE id = 'k14'")

@@ -56,7 +56,7 @@ def test_changes_during_dumps(make: Make, image: str) -> None:
     dumped = started(make)
     with gate("chunk.after_read", hit=2) as held:
         dump = dumped.dump()
-        assert held.reached.wait(10)
+        dumped.reach(held)
         dumped.do(f"UPDATE t SET n = {N} WHERE id IN (2, 7, 11)")
         dumped.do(f"UPDATE t SET n = {N}, id = 50 WHERE id = 8")
         dumped.do(f"UPDATE t SET n = {N}, large = 'short' WHERE id = 9")
@@ -103,7 +103,7 @@ def test_dumps_go_on_while_there_are_always_keys_to_read_again(make: Make, image
     try:
         with gate("chunk.after_read") as held:
             dump = dumped.dump()
-            assert held.reached.wait(10)
+            dumped.reach(held)
             writing.start()
         dumped.dumped(dump)
     finally:

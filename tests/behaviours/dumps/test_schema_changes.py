@@ -111,7 +111,7 @@ def in_the_middle(dumped: Dumped, *statements: str) -> str:
     """Act between the chunks of a dump, of which the third waits to be read; the dump's id."""
     with gate("chunk.after_low", hit=3) as held:
         dump = dumped.dump()
-        assert held.reached.wait(10)
+        dumped.reach(held)
         for statement in statements:
             dumped.do(statement)
         held.open()
@@ -227,7 +227,7 @@ def test_table_that_goes_away_fails_alone(make: Make, gone: str) -> None:
     dumped.start()
     with gate("chunk.after_low", hit=3) as held:
         dump = dumped.dump("public.t", "public.u")
-        assert held.reached.wait(10)
+        dumped.reach(held)
         dumped.on.unnote(dumped.sql, "t")
         dumped.do("DROP TABLE t" if gone == "dropped" else dumped.on.moves_away("t"))
         held.open()

@@ -9,6 +9,7 @@ import pytest
 from tests.behaviours.dumps.dumped import Dumped, Make, gate
 from tests.behaviours.dumps.sources import N, series
 from tests.behaviours.dumps.ways import READERS, TWO, ways
+from tests.integration.windows.live import PATIENCE_S
 
 from tidelog import runtime
 from tidelog.capture.dump_book import missing_set
@@ -78,7 +79,7 @@ def test_list_that_matches_nothing_is_refused_and_the_next_dump_goes_on(make: Ma
     dumped = three(make)
     dumped.start()
     command = ExecuteSnapshot(dump_id="none", tables=("public.zz.*",), matching="regex")
-    outcome = runtime.send_command(dumped.config, command, timeout_s=10)
+    outcome = runtime.send_command(dumped.config, command, timeout_s=PATIENCE_S)
     assert "public.a1" in outcome["error"], "it says what there is"
     dumped.dumped(dumped.dump("public.a1"))
     dumped.check("public.a1")
@@ -158,7 +159,7 @@ def test_given_keys_and_those_the_table_lacks(make: Make, missing: str) -> None:
     keys = [(str(i),) for i in (3, 5, 77, 9, 3, 12, 88, 20)]
     with gate("chunk.after_read", hit=1) as held:
         dump = dumped.dump(keys=keys, missing=missing)
-        assert held.reached.wait(10)
+        dumped.reach(held)
         dumped.do(f"INSERT INTO t VALUES (77, {N})", f"UPDATE t SET n = {N} WHERE id = 5")
         dumped.do("DELETE FROM t WHERE id = 12")
         held.open()

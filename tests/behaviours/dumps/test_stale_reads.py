@@ -14,8 +14,8 @@ import pytest
 from tests.behaviours.dumps.dumped import Dumped, Make
 from tests.behaviours.dumps.sources import N, Source
 from tests.behaviours.dumps.ways import Way, only, ways
-from tests.integration.windows.live import check_no_time_travel
-from tests.integration.windows.rules import MUTATED_PATIENCE_S
+from tests.integration.windows.live import PATIENCE_S, check_no_time_travel
+from tests.integration.windows.rules import impatient
 
 from tidelog.model.records import ranges_of
 from tidelog.sources.mysql.snapshot import BinlogSnapshot
@@ -50,7 +50,7 @@ class Waiting:
     def end(self) -> None:
         self._server.execute("SET GLOBAL rpl_semi_sync_master_enabled = OFF")
         for thread in self._threads:
-            thread.join(20)
+            thread.join(PATIENCE_S)
 
 
 @pytest.fixture
@@ -86,10 +86,5 @@ def test_what_is_logged_taken_for_seen_is_noticed(
     monkeypatch.setattr(BinlogSnapshot, "visible", lambda self, xid: np.ones(len(xid), np.bool_))
     monkeypatch.setattr(BinlogSnapshot, "invisible_ranges", lambda self, upto: ranges_of([]))
 
-    def impatient(**options: object) -> Dumped:
-        made = make(**options)
-        made.patience_s = MUTATED_PATIENCE_S
-        return made
-
     with pytest.raises(AssertionError):
-        dumped_while_it_waits(impatient, waiting)
+        dumped_while_it_waits(impatient(make), waiting)

@@ -20,6 +20,9 @@ from tidelog.ports import IdleAt, LogEvent, SchemaSeen, WatermarkSeen
 from tidelog.sources.postgres.connect import lsn_value
 from tidelog.sources.postgres.log_reader import PostgresLogReader
 
+PATIENCE_S = 60.0
+"""For what must come: however busy the machine is. A wait ends as soon as it has."""
+
 
 class MemorySchemas:
     """A registry as the schema store is one, without its files."""
@@ -148,7 +151,7 @@ class Capture:
             elif isinstance(event, IdleAt):
                 self.resumes.append(event.resume)
 
-    def until(self, condition: Callable[[], bool], timeout_s: float = 30) -> None:
+    def until(self, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, f"timed out; last events {self.events[-3:]}"

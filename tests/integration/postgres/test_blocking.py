@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
-from tests.integration.postgres.conftest import Capture, MemorySchemas, Row, rows_of
+from tests.integration.postgres.conftest import (
+    PATIENCE_S,
+    Capture,
+    MemorySchemas,
+    Row,
+    rows_of,
+)
 
 from tidelog.errors import ChunkError, ChunkRefusedError, ChunkVoidError
 from tidelog.model.schema import TableName
@@ -128,7 +134,7 @@ def writers(dsn: str, count: int) -> Iterator[None]:
     finally:
         stop.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(PATIENCE_S)
 
 
 def test_snapshot_holds_what_committed_before_its_position_and_nothing_else(
@@ -142,7 +148,7 @@ def test_snapshot_holds_what_committed_before_its_position_and_nothing_else(
         for _ in range(12):
             reader = PostgresBlockingReader(database, schemas, tables=[T])
             try:
-                position = reader.begin(20)
+                position = reader.begin(PATIENCE_S)
                 read = reader.read(ChunkRequest(T, limit_rows=1000))
                 assert read.emit_at == position
                 taken.append((position, read.snapshot, content(reader, schemas)))
@@ -166,7 +172,7 @@ def test_log_goes_on_from_the_position(
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
     sql.execute("INSERT INTO t VALUES (1, 1)")
-    blocking.begin(10)
+    blocking.begin(PATIENCE_S)
     sql.execute("INSERT INTO t VALUES (2, 2)")
     sql.execute("UPDATE t SET v = 3 WHERE id = 1")
     assert content(blocking, schemas) == {"1": "1"}
@@ -182,7 +188,7 @@ def test_rows_are_as_an_incremental_chunk_reads_them(
     usual = chunks.read(request)
     chunks.release()
     chunks.close()
-    blocking.begin(10)
+    blocking.begin(PATIENCE_S)
     ours = blocking.read(request)
     assert rows_of(ours.rows, schemas) == rows_of(usual.rows, schemas)
     assert (ours.last_key, ours.exhausted, ours.schema) == (
@@ -208,7 +214,7 @@ def test_table_changed_between_snapshot_and_lock_is_never_read(
     for table in "tu":
         sql.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, v int)".encode())
         sql.execute(f"INSERT INTO {table} VALUES (1, 1)".encode())
-    blocking.begin(10)
+    blocking.begin(PATIENCE_S)
     sql.execute(change.encode())
     with pytest.raises(ChunkError, match=r"after the snapshot|does not exist") as error:
         blocking.read(ChunkRequest(T))
@@ -222,7 +228,7 @@ def test_partition_truncated_between_snapshot_and_lock_is_noticed(
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int) PARTITION BY RANGE (id)")
     sql.execute("CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (10)")
     sql.execute("INSERT INTO t VALUES (1, 1)")
-    blocking.begin(10)
+    blocking.begin(PATIENCE_S)
     sql.execute("TRUNCATE t1")
     with pytest.raises(ChunkVoidError, match="dump it again"):
         blocking.read(ChunkRequest(T))
@@ -253,7 +259,7 @@ def test_another_snapshot_is_taken_if_a_table_changed_before_it_was_locked(
         tables=[T, TableName("public", "missing")],
         ddl=lambda: sql.execute("ALTER TABLE t ALTER v TYPE bigint"),
     )
-    reader.begin(20)
+    reader.begin(PATIENCE_S)
     assert reader.imports == 2
     assert content(reader, schemas) == {"1": "1"}
     with pytest.raises(ChunkError, match="does not exist"):
@@ -266,7 +272,7 @@ def test_ddl_waits_for_a_locked_table_and_writes_do_not(
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
     reader = PostgresBlockingReader(database, schemas, tables=[T])
-    reader.begin(10)
+    reader.begin(PATIENCE_S)
     sql.execute("INSERT INTO t VALUES (1, 1)")
     sql.execute("SET lock_timeout = '100ms'")
     with pytest.raises(psycopg.errors.LockNotAvailable):
@@ -280,7 +286,7 @@ def test_refused_read_leaves_the_snapshot(
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
     sql.execute("INSERT INTO t VALUES (1, 1)")
-    blocking.begin(10)
+    blocking.begin(PATIENCE_S)
     sql.execute("UPDATE t SET v = 2")
     with pytest.raises(ChunkRefusedError):
         blocking.read(ChunkRequest(T, where="nonsense = 1"))
@@ -295,7 +301,7 @@ def test_locked_table_is_reported_and_the_rest_goes_on(
     for table in "tu":
         sql.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, v int)".encode())
     reader = PostgresBlockingReader(database, schemas, lock_timeout_ms=200)
-    reader.begin(10)
+    reader.begin(PATIENCE_S)
     with psycopg.connect(database) as other:
         other.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(ChunkError, match="conflicting lock"):
@@ -339,7 +345,7 @@ def test_transaction_that_stays_open_is_named_and_nothing_is_left(
         assert "INSERT" not in text
         vanishes(sql)
         other.execute("COMMIT PREPARED 'left'" if prepared else "COMMIT")
-    blocking.begin(10)
+    blocking.begin(PATIENCE_S)
 
 
 def test_close_gives_up_everything_at_any_time(
@@ -347,7 +353,7 @@ def test_close_gives_up_everything_at_any_time(
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
     blocking.close()
-    blocking.begin(10)
+    blocking.begin(PATIENCE_S)
     vanishes(sql, of="slot")  # it is needed no more
     blocking.read(ChunkRequest(T))
     blocking.close()
@@ -361,7 +367,7 @@ def test_lost_connection_is_an_error_and_another_snapshot_can_be_taken(
     blocking: PostgresBlockingReader, schemas: MemorySchemas, sql: Connection
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
-    blocking.begin(10)
+    blocking.begin(PATIENCE_S)
     sql.execute(
         "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = "
         "'tidelog-blocking' AND datname = current_database()"
@@ -370,7 +376,7 @@ def test_lost_connection_is_an_error_and_another_snapshot_can_be_taken(
         blocking.read(ChunkRequest(T))
     with pytest.raises(ChunkError):
         blocking.read(ChunkRequest(T))
-    blocking.begin(10)
+    blocking.begin(PATIENCE_S)
     assert content(blocking, schemas) == {}
 
 

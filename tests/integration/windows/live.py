@@ -36,6 +36,9 @@ Key = tuple[str | None, ...]
 Row = dict[str, str | None]
 Connection = psycopg.Connection[Any]
 
+PATIENCE_S = 120.0
+"""For what must come: however busy the machine is. A wait ends as soon as it has."""
+
 # The test's own sessions must not wait for the standby that never answers.
 LOCALLY = "-c synchronous_commit=local"
 
@@ -76,7 +79,7 @@ class Hung:
         """Let it become visible: the wait is given up, the commit stands."""
         if self.thread.is_alive():
             self.connection.cancel()
-            self.thread.join(10)
+            self.thread.join(PATIENCE_S)
         self.connection.close()
 
 
@@ -102,7 +105,7 @@ class Live:
     parallelism: int = 1
     url: str | None = None
     look_every_s: float = 0.2
-    patience_s: float = 20.0
+    patience_s: float = PATIENCE_S
     sql: Connection = field(init=False)
     failure: BaseException | None = None
     hung: list[Hung] = field(default_factory=list)
@@ -228,7 +231,7 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
     def stop(self) -> None:
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(30)
+            self._thread.join(PATIENCE_S)
             assert not self._thread.is_alive(), "capture does not stop"
             self._thread = None
 
@@ -239,7 +242,7 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
     def crashes(self) -> None:
         """Wait for the failure that a failpoint was armed with."""
         assert self._thread is not None
-        self._thread.join(20)
+        self._thread.join(PATIENCE_S)
         assert isinstance(self.failure, Crash), self.failure
         self._thread = None
 
@@ -267,7 +270,7 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
             key_columns=columns,
             mode=mode,  # type: ignore[arg-type]
         )
-        outcome = runtime.send_command(self.config, command, timeout_s=10)
+        outcome = runtime.send_command(self.config, command, timeout_s=PATIENCE_S)
         assert outcome["error"] is None, outcome
         return dump_id
 

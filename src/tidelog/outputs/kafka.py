@@ -9,7 +9,9 @@ that what it reads back is final.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -25,7 +27,9 @@ from tidelog.model.schema import TableName
 from tidelog.outputs.executing import Delivery, ExecutorOutput
 from tidelog.outputs.formatters.messages import topic_of
 from tidelog.outputs.kafka_client import common, failed, librdkafka_log, settings_of, topic_name
+from tidelog.outputs.kafka_tail import Tail
 from tidelog.outputs.kafka_writer import KafkaTopics, KafkaWriter, transactional_id
+from tidelog.outputs.tasks import Work, Written
 from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter
 
 if TYPE_CHECKING:
@@ -132,15 +136,20 @@ class KafkaOutput(ExecutorOutput):
         self._clean = True
 
     def writer(self) -> TaskWriter:
+        return self._writer(self._reread, None)
+
+    def _writer(self, reread: bool, ends: Mapping[str, Mapping[int, int]] | None) -> KafkaWriter:
         known = KafkaTopics(
-            frozenset(self._compacted), min(self._max_bytes.values(), default=_DEFAULT_MAX_BYTES)
+            frozenset(self._compacted),
+            min(self._max_bytes.values(), default=_DEFAULT_MAX_BYTES),
+            ends,
         )
         return KafkaWriter(
             self._settings,
             known,
             transactions=self._transactions,
             exact=self.delivery.order == "none",
-            reread=self._reread or self._stages_retry,
+            reread=reread,
             timeout_s=self._timeout_s,
         )
 
@@ -183,19 +192,26 @@ class KafkaOutput(ExecutorOutput):
     def _describe(self, topic: str) -> None:
         """Is it compacted, how long may messages be? Not allowed to ask: as we create it."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        try:
-            found: Any = (
-                self._administration().describe_configs([resource])[resource].result(_TIMEOUT_S)
-            )
-        except KafkaException as error:
-            if error.args[0].code() not in (
-                KafkaError.TOPIC_AUTHORIZATION_FAILED,
-                KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-            ):
-                raise
-            if self._compact:
-                self._compacted.add(topic)
-            return
+        known_by = time.monotonic() + _TIMEOUT_S
+        while True:
+            try:
+                found: Any = (
+                    self._administration().describe_configs([resource])[resource].result(_TIMEOUT_S)
+                )
+                break
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == KafkaError.UNKNOWN_TOPIC_OR_PART and time.monotonic() < known_by:
+                    time.sleep(0.1)  # brokers learn of a new topic one after the other
+                    continue
+                if code not in (
+                    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+                    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+                ):
+                    raise
+                if self._compact:
+                    self._compacted.add(topic)
+                return
         if "compact" in found["cleanup.policy"].value:
             self._compacted.add(topic)
         else:
@@ -208,11 +224,26 @@ class KafkaOutput(ExecutorOutput):
     def _slots_key(self) -> str:
         return f"kafka/{self.log.generation}/{self.name}"
 
-    def _run(self, work: Any, parts: Any, batch: OutputBatch) -> None:
+    def _run(self, work: Work, parts: Any, batch: OutputBatch) -> None:
         if self._transactions:
             self._fence([part.target.source for part in parts])
             self._note_slots(max(self._cores, *(len(part.refs) for part in parts)))
+        if self._reread:
+            work = replace(work, writer=self._writer(True, self._ends()))
         super()._run(work, parts, batch)
+
+    def _frame(self, work: Work, part: Any, steps: Any) -> list[Written]:
+        if self._stages_retry:
+            work = replace(work, writer=self._writer(True, None))
+        return super()._frame(work, part, steps)
+
+    def _ends(self) -> dict[str, dict[int, int]]:
+        """Where topics end now; what an earlier try's tasks left stands before."""
+        tail = Tail(self._settings, committed=self._transactions)
+        try:
+            return {topic: tail.ends(topic) for topic in self._topics}
+        finally:
+            tail.close()
 
     def _note_slots(self, count: int) -> None:
         """Durably, before producers with such numbers exist."""

@@ -87,12 +87,23 @@ class Tail:
         if self._ends is not self._consumer:
             self._ends.close()
 
-    def present(self, topic: str, start: int, *, exact: bool) -> Present:
-        """What ``topic`` holds with versions of ``start`` and above."""
+    def ends(self, topic: str) -> dict[int, int]:
+        """By partition, the offset after its last message."""
+        try:
+            return {partition: high for partition, _, high in self._bounds(topic)}
+        except KafkaException as error:
+            raise failed(f"topic {topic} can't be read", error) from None
+
+    def present(
+        self, topic: str, start: int, *, exact: bool, ends: Mapping[int, int] | None = None
+    ) -> Present:
+        """What ``topic`` holds with versions of ``start`` and above, before ``ends`` if given."""
         hashes: list[_Longs] = [np.empty(0, np.int64)]
         ranks: list[_Longs] = [np.empty(0, np.int64)]
         try:
             for partition, low, high in self._bounds(topic):
+                if ends is not None:
+                    high = min(high, ends.get(partition, high))
                 end, step = high, _FIRST_STEP
                 while end > low:
                     begin = max(low, end - step)

@@ -42,10 +42,16 @@ _TRANSACTION_TIMEOUT_MS = 600_000
 
 @dataclass(frozen=True)
 class KafkaTopics:
-    """What the driver found out about topics, by name."""
+    """What the driver found out about topics, by name.
+
+    Attributes:
+        ends: by topic and partition, where it ended before the batch's tasks began: what an earlier
+            try left stands before. None: unknown, or tasks may have been tried without a trace.
+    """
 
     compacted: frozenset[str] = frozenset()
     max_message_bytes: int = 1_000_000
+    ends: Mapping[str, Mapping[int, int]] | None = None
 
 
 @dataclass
@@ -228,7 +234,9 @@ class KafkaWriter(Writer):
     def _held(self, topic: str) -> Present:
         found = self._present.get(topic)
         if found is None:
-            found = self._reader().present(topic, self._task.start, exact=self._exact)
+            # Not what other tasks of this very try are writing there.
+            ends = None if _tried_before() else (self._topics.ends or {}).get(topic)
+            found = self._reader().present(topic, self._task.start, exact=self._exact, ends=ends)
             self._present[topic] = found
         return found
 

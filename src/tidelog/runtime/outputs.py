@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tidelog.configoutputs import ExecutorSection
+    from tidelog.outputs.database.dialect import Dialect
     from tidelog.outputs.executing import Delivery
 
 # A missing module → the pip extra that holds it.
 _EXTRAS: Mapping[str, str] = {
     "confluent_kafka": "kafka",
     "opensearchpy": "opensearch",
+    "pymysql": "mysql",
     "pyspark": "spark",
 }
 
@@ -181,10 +183,43 @@ def _python(config: Config, section: Any, spark: SparkSession) -> Output:
     return PythonOutput(spark, path, state_of(config), delivery, section.class_, section.options)
 
 
+def _postgres(config: Config, section: Any, spark: SparkSession) -> Output:
+    from tidelog.outputs.database.postgres import Postgres
+
+    places = {"namespace": section.schema_, "own": section.own_schema}
+    return _database(config, section, spark, Postgres(section.url.reveal()), **places)
+
+
+def _mysql(config: Config, section: Any, spark: SparkSession) -> Output:
+    from tidelog.outputs.database.mysql import MySql
+
+    places = {"namespace": section.database, "own": section.own_database}
+    return _database(config, section, spark, MySql(section.url.reveal()), **places)
+
+
+def _database(
+    config: Config, section: Any, spark: SparkSession, dialect: Dialect, **places: Any
+) -> Output:
+    from tidelog.outputs.database.output import DatabaseOutput
+
+    return DatabaseOutput(
+        spark,
+        str(config.log.path),
+        state_of(config),
+        delivery_of(section, keyed=True),
+        dialect,
+        deletes=section.deletes,
+        batch_rows=section.batch_rows,
+        **places,
+    )
+
+
 _FACTORIES: Mapping[str, Callable[[Config, Any, SparkSession], Output]] = {
     "delta": _delta,
     "files": _files,
     "kafka": _kafka,
     "opensearch": _opensearch,
     "python": _python,
+    "postgres": _postgres,
+    "mysql": _mysql,
 }

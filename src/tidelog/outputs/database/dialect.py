@@ -1,0 +1,152 @@
+"""What the databases differ in. Everything else is written once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from tidelog.errors import OutputError
+from tidelog.model.schema import Column
+from tidelog.outputs.database.layout import FoundTable, Layout
+
+
+class RowsRefusedError(OutputError):
+    """Some row of those that were sent is refused for its values; ``reason`` holds none of them."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the destination refuses a row: {reason}")
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[RowsRefusedError], tuple[str]]:
+        return type(self), (self.reason,)
+
+
+class Session(Protocol):
+    """A connection in autocommit, transactions by statements.
+
+    ``usable``: connected, and no transaction was left open by an error.
+
+    All methods raise RowsRefusedError for values that don't fit, OutputRefusedError for what must
+    be changed by somebody (rights, missing objects), OutputError for what may pass.
+    """
+
+    @property
+    def usable(self) -> bool: ...
+
+    def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run a statement, with ``%s`` for each argument; its rows, if it has any."""
+        ...
+
+    def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch) -> None:
+        """Append rows (of Arrow types) to a table, in bulk. Those that it refuses end it; a
+        transaction must be rolled back to a savepoint then.
+
+        Args:
+            table: the quoted name.
+            columns: unquoted names, in the order of ``rows``' columns.
+            rows: the values.
+        """
+        ...
+
+    def stage(self, layout: Layout, columns: Sequence[str]) -> str:
+        """An empty temporary table with ``columns`` of the layout's, version and shape, all
+        nullable; its quoted name. Outside of a transaction.
+        """
+        ...
+
+    def alone(self, name: str) -> None:
+        """Wait until no other session holds this name; it is let go when the transaction ends."""
+        ...
+
+    def begin(self) -> None: ...
+
+    def commit(self) -> None: ...
+
+    def close(self) -> None:
+        """Never raises; what was not committed is rolled back."""
+        ...
+
+
+class Dialect(Protocol):
+    """Picklable: the options of connections, and how SQL is spelled."""
+
+    @property
+    def kind(self) -> str:
+        """For messages: ``PostgreSQL``, ``MySQL``."""
+        ...
+
+    @property
+    def share_lock(self) -> str:
+        """What makes a SELECT lock its rows against changes: ``FOR SHARE``."""
+        ...
+
+    @property
+    def version_type(self) -> str:
+        """Of our columns in tables: type and options of the version's."""
+        ...
+
+    @property
+    def ignores_case(self) -> bool:
+        """Are columns ``a`` and ``A`` one?"""
+        ...
+
+    def connect(self, purpose: str) -> Session: ...
+
+    def quoted(self, *names: str) -> str:
+        """A qualified name."""
+        ...
+
+    def type_of(
+        self, session: Any, field: pa.Field, source: Column | None, kind: str, *, key: bool
+    ) -> str | None:
+        """The SQL type of a new column. None if there is none.
+
+        Args:
+            session: any of this dialect's.
+            field: of the rows.
+            source: the column as the source has it; None if a step may have changed its values.
+            kind: of the source.
+            key: the column is of the key.
+        """
+        ...
+
+    def holds(self, base: str, sql_type: str, field: pa.Field) -> bool:
+        """Does a column of this type take what the field holds?"""
+        ...
+
+    def default_namespace(self, session: Any) -> str: ...
+
+    def create_namespace(self, session: Any, name: str) -> None:
+        """If it is not there."""
+        ...
+
+    def found(self, session: Any, namespace: str, name: str) -> FoundTable | None: ...
+
+    def widen(self, column: str, sql_type: str) -> str:
+        """What ALTER TABLE says to give a (quoted) column a wider type."""
+        ...
+
+    def upsert(self, layout: Layout, told: Sequence[str], stage: str) -> list[str]:
+        """Statements: whole rows of the stage, unless the table or the deleted keys have a version
+        that is as new.
+        """
+        ...
+
+    def update(
+        self, layout: Layout, changes: Sequence[tuple[str, str]], stage: str, where: str
+    ) -> str:
+        """UPDATE of the table (alias t) joined to the stage (alias s) by key.
+
+        ``changes``: (quoted column, expression).
+        """
+        ...
+
+    def delete(self, layout: Layout, stage: str, where: str) -> str:
+        """DELETE from the table (alias t) of rows joined to the stage (alias s) by key."""
+        ...
+
+    def bury(self, layout: Layout, stage: str) -> str:
+        """Keep the keys that the stage deletes, with the greatest version."""
+        ...

@@ -1,0 +1,80 @@
+"""What is known of a destination's table: values that travel to executors."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+# Columns that we add to tables. Names that begin so are ours: see `tidelog.pipeline.shapes`.
+VERSION, DELETED = "_tidelog_version", "_tidelog_deleted"
+# Of the staging table: 0 a whole row, -1 a delete, n a row of which columns are untold.
+SHAPE = "_tidelog_shape"
+
+_NAME_BYTES = 63  # PostgreSQL's limit; MySQL's is 64 characters
+
+
+@dataclass(frozen=True)
+class FoundColumn:
+    """A column of a table that is there.
+
+    ``sql_type`` as in CREATE TABLE; ``base`` the type's name alone. ``needed``: rows can't be
+    inserted without it. ``computed``: nothing can be written to it.
+    """
+
+    name: str
+    sql_type: str
+    base: str
+    needed: bool = False
+    computed: bool = False
+
+
+@dataclass(frozen=True)
+class FoundTable:
+    """A table as the server describes it; ``obstacle``: why rows can't be kept in it."""
+
+    columns: tuple[FoundColumn, ...]
+    unique: tuple[tuple[str, ...], ...]
+    obstacle: str | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a source table's rows go.
+
+    Attributes:
+        namespace: schema (PostgreSQL) or database (MySQL). ``name``: of the table.
+        types: column → SQL type in the destination.
+        key: those of them that rows are known by.
+        own: namespace of our tables. ``gone``: the one that holds this table's deleted keys.
+        floor: rows of lower versions are gone from the source.
+        soft: rows of deleted keys stay, marked.
+    """
+
+    namespace: str
+    name: str
+    types: Mapping[str, str]
+    key: tuple[str, ...]
+    own: str
+    floor: int = 0
+    soft: bool = False
+
+    def of(self, columns: Sequence[str]) -> Layout:
+        """With these columns alone: those that a batch of rows holds."""
+        return replace(self, types={name: self.types[name] for name in columns})
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.namespace}.{self.name}"
+
+    @property
+    def gone(self) -> str:
+        return gone_name(self.full_name)
+
+
+def gone_name(full_name: str) -> str:
+    """The name of the table that holds the deleted keys of another."""
+    name = f"deleted.{full_name}"
+    if len(name.encode()) <= _NAME_BYTES:
+        return name
+    return f"deleted.{hashlib.sha256(full_name.encode()).hexdigest()[:40]}"

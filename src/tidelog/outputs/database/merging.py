@@ -1,0 +1,120 @@
+"""The statements that bring staged rows into a table, alike in both databases.
+
+A row is replaced only by a newer version of it. The key of a deleted row stays in a table of ours
+with the delete's version, so that an older state, come again, is not taken for a new row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.outputs.database.dialect import Dialect
+from tidelog.outputs.database.layout import DELETED, SHAPE, VERSION, Layout
+from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
+
+NEWER = f"(t.{VERSION} IS NULL OR t.{VERSION} < s.{VERSION})"
+WHOLE, DELETE = 0, -1
+_PROBED = ("integer", "decimal")
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Rows as they are loaded: the layout's columns, version and shape.
+
+    ``untold``: by shape number from 1 on, the columns that its rows do not tell.
+    """
+
+    rows: pa.RecordBatch
+    untold: tuple[frozenset[str], ...]
+    deletes: bool
+    wholes: bool
+
+    @property
+    def plain(self) -> bool:
+        """Nothing but whole rows?"""
+        return not self.deletes and not self.untold
+
+
+def staged(rows: pa.RecordBatch, layout: Layout) -> Staged:
+    """Rows of the shape `changes` without those below the table's floor."""
+    if layout.floor:
+        rows = rows.filter(pc.greater_equal(rows.column(CHANGE_VERSION), layout.floor))
+    deleted = pc.equal(rows.column(CHANGE_OP), "d")
+    missing = rows.column(CHANGE_MISSING)
+    shape = pa.repeat(pa.scalar(WHOLE, pa.int16()), rows.num_rows)
+    untold: tuple[frozenset[str], ...] = ()
+    if missing.null_count < rows.num_rows:
+        # A deleted row tells its key alone, and that is enough.
+        joined = pc.if_else(deleted, pa.scalar(None, pa.string()), pc.binary_join(missing, "\0"))
+        sets = joined.dictionary_encode()
+        untold = tuple(frozenset(names.split("\0")) for names in sets.dictionary.to_pylist())
+        numbered = pc.add(sets.indices.cast(pa.int16()), pa.scalar(1, pa.int16()))
+        shape = pc.coalesce(numbered, shape)
+    shape = pc.if_else(deleted, pa.scalar(DELETE, pa.int16()), shape)
+    names = [*layout.types, VERSION, SHAPE]
+    columns = [rows.column(name) for name in layout.types]
+    loaded = pa.RecordBatch.from_arrays([*columns, rows.column(CHANGE_VERSION), shape], names=names)
+    return Staged(
+        loaded,
+        untold,
+        deletes=bool(pc.any(deleted).as_py()),
+        wholes=bool(pc.any(pc.equal(shape, WHOLE)).as_py()),
+    )
+
+
+def span(rows: pa.RecordBatch, layout: Layout) -> tuple[object, object] | None:
+    """The least and greatest value of the key's first column, where all servers order it alike."""
+    column = rows.column(layout.key[0])
+    if not any(getattr(pa.types, f"is_{kind}")(column.type) for kind in _PROBED):
+        return None
+    found = pc.min_max(column)
+    return found["min"].as_py(), found["max"].as_py()
+
+
+def occupied(dialect: Dialect, layout: Layout) -> str:
+    """SELECT that tells whether the table or its deleted keys hold any of a `span` (twice)."""
+    first = dialect.quoted(layout.key[0]).replace("%", "%%")
+    probes = (
+        f"EXISTS (SELECT 1 FROM {table} WHERE {first} BETWEEN %s AND %s)"
+        for table in (
+            dialect.quoted(layout.namespace, layout.name).replace("%", "%%"),
+            dialect.quoted(layout.own, layout.gone).replace("%", "%%"),
+        )
+    )
+    return f"SELECT {' OR '.join(probes)}"
+
+
+def merge(dialect: Dialect, layout: Layout, brought: Staged, stage: str) -> Iterator[str]:
+    """Statements, in order: whole rows, partial ones, deletes."""
+    told = list(layout.types)
+    if brought.wholes:
+        yield from dialect.upsert(layout, told, stage)
+    for number, untold in enumerate(brought.untold, 1):
+        changes = changed(dialect, [n for n in told if n not in untold and n not in layout.key])
+        alive = f" AND NOT t.{DELETED}" if layout.soft else ""
+        where = f"s.{SHAPE} = {number} AND {NEWER}{alive}"
+        yield dialect.update(layout, changes, stage, where)
+    if brought.deletes:
+        yield dialect.bury(layout, stage)
+        where = f"s.{SHAPE} = {DELETE} AND {NEWER}"
+        if layout.soft:
+            marks = [(DELETED, "true"), (VERSION, f"s.{VERSION}")]
+            yield dialect.update(layout, marks, stage, where)
+        else:
+            yield dialect.delete(layout, stage, where)
+
+
+def changed(dialect: Dialect, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Of these columns, and of the version, which MySQL must assign last: it goes left to right."""
+    quoted = [dialect.quoted(name) for name in names]
+    return [*((name, f"s.{name}") for name in quoted), (VERSION, f"s.{VERSION}")]
+
+
+def by_key(dialect: Dialect, layout: Layout, one: str, other: str) -> str:
+    """``one.k = other.k AND …``"""
+    names = [dialect.quoted(name) for name in layout.key]
+    return " AND ".join(f"{one}.{name} = {other}.{name}" for name in names)

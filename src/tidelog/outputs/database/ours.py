@@ -1,0 +1,126 @@
+"""Our own tables in the destination: tries of outputs, tables we keep, keys that were deleted.
+
+They are in a schema (MySQL: a database) of their own, so that readers see their tables alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelog.errors import OutputRefusedError
+from tidelog.outputs.database.dialect import Dialect, Session
+from tidelog.outputs.database.layout import VERSION, Layout
+
+# Which try of an output may write. A try that begins waits for transactions of those before.
+_OUTPUTS = "name varchar(150) NOT NULL PRIMARY KEY, attempt bigint NOT NULL"
+# By destination's table: whose it is; below which version its rows are gone from the source.
+_TABLES = (
+    "name varchar(150) NOT NULL PRIMARY KEY, output varchar(64) NOT NULL, "
+    "source varchar(150) NOT NULL, generation varchar(64) NOT NULL, floor bigint NOT NULL"
+)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who fills a table."""
+
+    output: str
+    source: str
+    generation: str
+
+
+def run_name(output: str, generation: str) -> str:
+    """What an output is known by here; several pipelines may fill one database."""
+    return f"{output}/{generation}"
+
+
+def create(session: Session, dialect: Dialect, own: str) -> None:
+    """Our tables that every destination has."""
+    dialect.create_namespace(session, own)
+    for name, columns in (("outputs", _OUTPUTS), ("output_tables", _TABLES)):
+        session.rows(f"CREATE TABLE IF NOT EXISTS {dialect.quoted(own, name)} ({columns})")
+
+
+def create_gone(session: Session, dialect: Dialect, layout: Layout) -> None:
+    """The table of a table's deleted keys."""
+    names = [dialect.quoted(name) for name in layout.key]
+    typed = [f"{dialect.quoted(name)} {layout.types[name]} NOT NULL" for name in layout.key]
+    session.rows(
+        f"CREATE TABLE IF NOT EXISTS {dialect.quoted(layout.own, layout.gone)} "
+        f"({', '.join(typed)}, {VERSION} bigint NOT NULL, PRIMARY KEY ({', '.join(names)}))"
+    )
+
+
+def next_attempt(session: Session, dialect: Dialect, own: str, run: str) -> int:
+    """Begin a try: once this returns, no transaction of an earlier one can commit any more."""
+    table = dialect.quoted(own, "outputs")
+    session.begin()
+    found = session.rows(
+        f"SELECT attempt FROM {table} WHERE name = %s FOR UPDATE",
+        (run,),
+    )
+    if found:
+        session.rows(
+            f"UPDATE {table} SET attempt = attempt + 1 WHERE name = %s",
+            (run,),
+        )
+    else:
+        session.rows(f"INSERT INTO {table} VALUES (%s, 1)", (run,))
+    session.commit()
+    return int(found[0][0]) + 1 if found else 1
+
+
+def attempt(session: Session, dialect: Dialect, own: str, run: str) -> int:
+    """The try that may write now; it can't change until the transaction ends."""
+    found = session.rows(
+        f"SELECT attempt FROM {dialect.quoted(own, 'outputs')} "
+        f"WHERE name = %s {dialect.share_lock}",
+        (run,),
+    )
+    return int(found[0][0]) if found else 0
+
+
+def claim(
+    session: Session, dialect: Dialect, own: str, name: str, owner: Owner, *, empty: bool
+) -> int:
+    """Note whose the table ``name`` is; its floor. Raises OutputRefusedError if it is another's
+    and not ``empty``.
+    """
+    table = dialect.quoted(own, "output_tables")
+    found = session.rows(
+        f"SELECT output, source, generation, floor FROM {table} WHERE name = %s",
+        (name,),
+    )
+    if found and Owner(*found[0][:3]) == owner:
+        return int(found[0][3])
+    if found and not empty:
+        raise OutputRefusedError(
+            f"output {owner.output}: the table {name} is filled by output {found[0][0]} from "
+            f"{found[0][1]} (generation {found[0][2]} of its event log), this is {owner.source}, "
+            f"generation {owner.generation}: versions of two logs can't be compared. Empty the "
+            "table, or route one of the two elsewhere."
+        )
+    session.begin()
+    session.rows(f"DELETE FROM {table} WHERE name = %s", (name,))
+    values = (name, owner.output, owner.source, owner.generation)
+    session.rows(f"INSERT INTO {table} VALUES (%s, %s, %s, %s, 0)", values)
+    session.commit()
+    return 0
+
+
+def raise_floor(session: Session, dialect: Dialect, layout: Layout, version: int) -> None:
+    """Rows of lower versions are gone: no replay may bring them back. In a transaction."""
+    session.rows(
+        f"UPDATE {dialect.quoted(layout.own, 'output_tables')} SET floor = %s "
+        "WHERE name = %s AND floor < %s",
+        (version, layout.full_name, version),
+    )
+    forget(session, dialect, layout, version)
+
+
+def forget(session: Session, dialect: Dialect, layout: Layout, version: int) -> None:
+    """Forget keys that were deleted below ``version``, as nothing older can come any more."""
+    session.rows(
+        f"DELETE FROM {dialect.quoted(layout.own, layout.gone)} WHERE {VERSION} < %s",
+        (version,),
+    )

@@ -1,0 +1,164 @@
+"""The output over a relational database: the driver's part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tidelog.errors import ConfigError, OutputRefusedError
+from tidelog.model.schema import TableName
+from tidelog.outputs.database import ours
+from tidelog.outputs.database.dialect import Dialect, Session
+from tidelog.outputs.database.layout import DELETED, VERSION, Layout
+from tidelog.outputs.database.ours import Owner
+from tidelog.outputs.database.tables import Tables
+from tidelog.outputs.database.writer import TableWriter
+from tidelog.outputs.evolving import ColumnChange
+from tidelog.outputs.executing import Delivery, ExecutorOutput
+from tidelog.ports import StateStore, TargetTable, TaskWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class DatabaseOutput(ExecutorOutput):
+    """`tidelog.ports.Output` over tables, one for each source table.
+
+    Args:
+        spark: any session.
+        log_path: the event log that batches refer to.
+        state: keeps the output's progress.
+        delivery: keyed.
+        dialect: where the database is, and which.
+        namespace: schema or database of the tables; None: named as in the source.
+        own: schema or database of our own tables.
+        deletes: ``hard`` or ``soft``.
+        batch_rows: as many rows are brought over in one transaction.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log_path: str,
+        state: StateStore,
+        delivery: Delivery,
+        dialect: Dialect,
+        *,
+        namespace: str | None = None,
+        own: str = "tidelog",
+        deletes: str = "hard",
+        batch_rows: int = 50_000,
+    ) -> None:
+        if not delivery.keyed:
+            raise ConfigError("an output into tables is of keyed delivery")
+        self._dialect = dialect
+        self._own = own
+        self._soft = deletes == "soft"
+        self._batch_rows = batch_rows
+        self._tables = Tables(dialect, delivery.name, delivery.steps, namespace, own, self._soft)
+        self._session: Session | None = None
+        self._known: dict[TableName, tuple[TargetTable, TableName]] = {}
+        self._floors: dict[TableName, int] = {}
+        self._layouts: dict[TableName, Layout] = {}
+        super().__init__(spark, log_path, state, delivery)
+
+    def check(self, generation: str) -> None:
+        try:
+            ours.create(self._connected(), self._dialect, self._own)
+        except BaseException:
+            self._disconnect()
+            raise
+
+    def create(self, table: TargetTable) -> None:
+        session = self._connected()
+        place = self._tables.place(session, table)
+        self._check_names(table, place)
+        self._tables.create(session, table, place)
+        name = self._dialect.quoted(place.namespace, place.name)
+        empty = not session.rows(f"SELECT 1 FROM {name} LIMIT 1")
+        owner = Owner(self.name, str(table.source), self.log.generation)
+        floor = ours.claim(session, self._dialect, self._own, str(place), owner, empty=empty)
+        self._known[table.source] = (table, place)
+        self._floors[table.source] = floor
+
+    def alter(self, table: TargetTable, change: ColumnChange) -> None:
+        _, place = self._known[table.source]
+        self._check_names(table, place)
+        self._tables.extend(self._connected(), table, place, change.added, change.widened)
+        self._known[table.source] = (table, place)
+        self._layouts.pop(table.source, None)
+
+    def remove_below(self, table: TargetTable, version: int) -> bool:
+        """Also forbids older rows to come again; none can come meanwhile."""
+        session = self._connected()
+        self._next_attempt()
+        layout = self._layout(table.source)
+        name = self._dialect.quoted(layout.namespace, layout.name)
+        where = f"WHERE {VERSION} < {version}"
+        statement = f"DELETE FROM {name} {where}"
+        if layout.soft:
+            statement = f"UPDATE {name} SET {DELETED} = true {where} AND NOT {DELETED}"
+        session.begin()
+        ours.raise_floor(session, self._dialect, layout, version)
+        session.rows(statement)
+        session.commit()
+        floor = max(version, layout.floor)
+        self._floors[table.source] = floor
+        self._layouts[table.source] = replace(layout, floor=floor)
+        return True
+
+    def writer(self) -> TaskWriter:
+        layouts = {str(source): self._layout(source) for source in self._known}
+        attempt = self._next_attempt()
+        return TableWriter(self._dialect, layouts, attempt, self._own, self._batch_rows)
+
+    def close(self) -> None:
+        self._disconnect()
+        super().close()
+
+    # ------------------------------------------------------------------
+
+    def _connected(self) -> Session:
+        if self._session is not None and not self._session.usable:
+            self._disconnect()
+        if self._session is None:
+            self._session = self._dialect.connect(self.name)
+        return self._session
+
+    def _disconnect(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _next_attempt(self) -> int:
+        run = ours.run_name(self.name, self.log.generation)
+        return ours.next_attempt(self._connected(), self._dialect, self._own, run)
+
+    def _layout(self, source: TableName) -> Layout:
+        layout = self._layouts.get(source)
+        table, place = self._known[source]
+        if layout is None or list(layout.types) != table.columns.names:
+            session = self._connected()
+            layout = self._tables.layout(session, table, place, self._floors[source])
+            ours.create_gone(session, self._dialect, layout)
+            # What the log does not hold any more can't come again.
+            ours.forget(session, self._dialect, layout, self.log.head_offset)
+            self._layouts[source] = layout
+        return layout
+
+    def _check_names(self, table: TargetTable, place: TableName) -> None:
+        for source, (_, other) in self._known.items():
+            if source != table.source and str(other).lower() == str(place).lower():
+                raise OutputRefusedError(
+                    f"output {self.name}: {source} and {table.source} both go to the table {place}"
+                )
+        names = [*table.columns.names, VERSION, DELETED]
+        seen: dict[str, str] = {}
+        for name in names:
+            folded = name.lower() if self._dialect.ignores_case else name
+            other_name = seen.setdefault(folded, name)
+            if other_name is not name:
+                raise OutputRefusedError(
+                    f"output {self.name}: {table.source} has columns {other_name} and {name}, "
+                    f"which {self._dialect.kind} can't tell apart: rename one by a step"
+                )

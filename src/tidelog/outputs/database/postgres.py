@@ -1,0 +1,349 @@
+"""PostgreSQL: COPY by psycopg, INSERT … ON CONFLICT."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tidelog.errors import ConfigError, OutputError, OutputRefusedError, TidelogError
+from tidelog.model.schema import Column
+from tidelog.outputs.database import merging, texts
+from tidelog.outputs.database.dialect import RowsRefusedError
+from tidelog.outputs.database.layout import (
+    DELETED,
+    SHAPE,
+    VERSION,
+    FoundColumn,
+    FoundTable,
+    Layout,
+)
+
+_SETTINGS = """
+SET timezone = 'UTC'; SET datestyle = 'ISO,YMD'; SET intervalstyle = 'postgres';
+SET standard_conforming_strings = on; SET search_path = ''; SET xmloption = content;
+SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET lock_timeout = '20s';
+SET default_transaction_isolation = 'read committed'; SET default_transaction_deferrable = off;
+SET temp_buffers = '32MB'; SET client_min_messages = error
+"""
+_DEFAULTS: Mapping[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+}
+
+# Arrow type → ours, for columns that we create.
+_TYPES = {
+    "bool": "boolean",
+    "int8": "smallint",
+    "int16": "smallint",
+    "int32": "integer",
+    "int64": "bigint",
+    "float": "real",
+    "double": "double precision",
+    "date32[day]": "date",
+    "timestamp[us]": "timestamp without time zone",
+    "timestamp[us, tz=UTC]": "timestamp with time zone",
+    "binary": "bytea",
+    "string": "text",
+}
+# Source's types that are delivered as text, by kind of source → ours, which read that very text.
+# Lengths are left away: a source may widen them without a word in the log's types.
+_SAME = [
+    "uuid", "json", "jsonb", "xml", "inet", "cidr", "macaddr", "macaddr8", "interval", "numeric",
+    "time without time zone", "time with time zone", "bit varying", "tsvector", "tsquery",
+    "point", "line", "lseg", "box", "path", "polygon", "circle",
+    "int4range", "int8range", "numrange", "daterange", "tsrange", "tstzrange",
+    "int4multirange", "int8multirange", "nummultirange", "datemultirange", "tsmultirange",
+    "tstzmultirange",
+]  # fmt: skip
+_ELEMENTS = [
+    "boolean", "smallint", "integer", "bigint", "real", "double precision", "date", "bytea", "text",
+    "timestamp without time zone", "timestamp with time zone",
+]  # fmt: skip
+_EXACT: Mapping[str, Mapping[str, str]] = {
+    "postgres": {
+        **{name: name for name in _SAME},
+        **{f"{name}[]": f"{name}[]" for name in (*_SAME, *_ELEMENTS)},
+        "bit": "bit varying",
+        "bit[]": "bit varying[]",
+        "character varying[]": "text[]",
+    },
+    "mysql": {"json": "json", "decimal": "numeric"},
+    "mariadb": {"decimal": "numeric", "uuid": "uuid", "inet4": "inet", "inet6": "inet"},
+}
+# A column's type → Arrow types that it takes every value of; of any other, text alone.
+_INTEGERS = ("int8", "int16", "int32", "int64")
+_TAKES: Mapping[str, tuple[str, ...]] = {
+    "bool": ("bool",),
+    "int2": _INTEGERS[:2],
+    "int4": _INTEGERS[:3],
+    "int8": _INTEGERS,
+    "float4": ("int8", "int16", "float"),
+    "float8": (*_INTEGERS[:3], "float", "double"),
+    "numeric": (*_INTEGERS, "float", "double", "string"),
+    "date": ("date32[day]",),
+    "timestamp": ("date32[day]", "timestamp[us]", "timestamp[us, tz=UTC]"),
+    "timestamptz": ("date32[day]", "timestamp[us]", "timestamp[us, tz=UTC]"),
+    "bytea": ("binary",),
+}
+_TEXTS = ("text", "varchar", "bpchar", "citext")
+
+_TABLE = """
+SELECT c.oid::bigint, c.relkind::text, (SELECT conname FROM pg_catalog.pg_constraint
+  WHERE contype = 'f' AND c.oid IN (conrelid, confrelid) ORDER BY conname LIMIT 1)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s
+"""
+_COLUMNS = """
+SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), coalesce(b.typname, t.typname),
+  a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', a.attgenerated <> ''
+FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+LEFT JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype AND t.typtype = 'd'
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+_UNIQUE = """
+SELECT array_agg(a.attname::text ORDER BY k.place), bool_or(i.indpred IS NOT NULL
+  OR NOT i.indimmediate OR a.attname IS NULL)
+FROM pg_catalog.pg_index i CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY k(n, place)
+LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.n
+WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND k.place <= i.indnkeyatts
+GROUP BY i.indexrelid
+"""
+
+
+@dataclass(frozen=True)
+class Postgres:
+    """`tidelog.outputs.database.dialect.Dialect`; ``url`` as libpq reads it."""
+
+    url: str = field(repr=False)
+    kind = "PostgreSQL"
+    share_lock = "FOR SHARE"
+    version_type = "bigint"
+    ignores_case = False
+
+    def connect(self, purpose: str) -> PostgresSession:
+        return PostgresSession(self.url, purpose)
+
+    def quoted(self, *names: str) -> str:
+        return ".".join('"' + name.replace('"', '""') + '"' for name in names)
+
+    def type_of(
+        self,
+        session: PostgresSession,
+        field: pa.Field,
+        source: Column | None,
+        kind: str,
+        *,
+        key: bool,
+    ) -> str | None:
+        if pa.types.is_decimal(field.type):
+            return f"numeric({field.type.precision},{field.type.scale})"
+        if source is not None and pa.types.is_string(field.type):
+            name = re.sub(r"\([^)]*\)", "", source.type_name.lower()).strip()
+            return _EXACT.get(kind, {}).get(name, "text")
+        return _TYPES.get(str(field.type))
+
+    def holds(self, base: str, sql_type: str, field: pa.Field) -> bool:
+        if base in _TEXTS:
+            return not pa.types.is_binary(field.type)
+        if base == "numeric" and pa.types.is_decimal(field.type):
+            found = re.search(r"\((\d+),(-?\d+)\)", sql_type)
+            if found is None:
+                return True
+            precision, scale = int(found[1]), int(found[2])
+            kind = field.type
+            fits = scale >= kind.scale and precision - scale >= kind.precision - kind.scale
+            return bool(fits)
+        return str(field.type) in _TAKES.get(base, ("string",))
+
+    def default_namespace(self, session: PostgresSession) -> str:
+        return "public"
+
+    def create_namespace(self, session: PostgresSession, name: str) -> None:
+        # IF NOT EXISTS asks for the right to create one even where it is there.
+        if not session.rows("SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %s", (name,)):
+            session.rows(f"CREATE SCHEMA IF NOT EXISTS {self.quoted(name)}")
+
+    def found(self, session: PostgresSession, namespace: str, name: str) -> FoundTable | None:
+        table = session.rows(_TABLE, (namespace, name))
+        if not table:
+            return None
+        oid, kind, foreign_key = table[0]
+        obstacle = None
+        if kind not in ("r", "p"):
+            obstacle = "is no table but another kind of relation"
+        elif foreign_key is not None:
+            obstacle = (
+                f"is part of the foreign key {foreign_key}, which rows that come in another order "
+                "than in the source would break. Drop it, and create it again when the output has "
+                "ended"
+            )
+        unique = session.rows(_UNIQUE, (oid,))
+        return FoundTable(
+            tuple(FoundColumn(*row) for row in session.rows(_COLUMNS, (oid,))),
+            tuple(() if special else tuple(names) for names, special in unique),
+            obstacle,
+        )
+
+    def widen(self, column: str, sql_type: str) -> str:
+        return (
+            f"ALTER COLUMN {column} TYPE {sql_type.removesuffix(' NOT NULL').removesuffix(' NULL')}"
+        )
+
+    def upsert(self, layout: Layout, told: Sequence[str], stage: str) -> list[str]:
+        table = self.quoted(layout.namespace, layout.name)
+        gone = self.quoted(layout.own, layout.gone)
+        key = ", ".join(self.quoted(name) for name in layout.key)
+        names = [self.quoted(name) for name in told]
+        columns = [*names, VERSION]
+        values = [f"s.{name}" for name in columns]
+        changes = merging.changed(self, [name for name in told if name not in layout.key])
+        updates = [f"{name} = {value.replace('s.', 'excluded.', 1)}" for name, value in changes]
+        if layout.soft:
+            columns.append(DELETED)
+            values.append("false")
+            updates.append(f"{DELETED} = false")
+        return [
+            f"INSERT INTO {table} AS t ({', '.join(columns)}) OVERRIDING SYSTEM VALUE "
+            f"SELECT {', '.join(values)} FROM {stage} s WHERE s.{SHAPE} = {merging.WHOLE} "
+            f"AND NOT EXISTS (SELECT FROM {gone} g WHERE {merging.by_key(self, layout, 'g', 's')} "
+            f"AND g.{VERSION} >= s.{VERSION}) "
+            f"ON CONFLICT ({key}) DO UPDATE SET {', '.join(updates)} "
+            f"WHERE t.{VERSION} IS NULL OR t.{VERSION} < excluded.{VERSION}"
+        ]
+
+    def update(
+        self, layout: Layout, changes: Sequence[tuple[str, str]], stage: str, where: str
+    ) -> str:
+        listed = ", ".join(f"{name} = {value}" for name, value in changes)
+        return (
+            f"UPDATE {self.quoted(layout.namespace, layout.name)} AS t SET {listed} "
+            f"FROM {stage} s WHERE {merging.by_key(self, layout, 't', 's')} AND {where}"
+        )
+
+    def delete(self, layout: Layout, stage: str, where: str) -> str:
+        return (
+            f"DELETE FROM {self.quoted(layout.namespace, layout.name)} AS t "
+            f"USING {stage} s WHERE {merging.by_key(self, layout, 't', 's')} AND {where}"
+        )
+
+    def bury(self, layout: Layout, stage: str) -> str:
+        key = ", ".join(self.quoted(name) for name in layout.key)
+        return (
+            f"INSERT INTO {self.quoted(layout.own, layout.gone)} AS g ({key}, {VERSION}) "
+            f"SELECT {key}, {VERSION} FROM {stage} WHERE {SHAPE} = {merging.DELETE} "
+            f"ON CONFLICT ({key}) DO UPDATE SET {VERSION} = excluded.{VERSION} "
+            f"WHERE g.{VERSION} < excluded.{VERSION}"
+        )
+
+
+class PostgresSession:
+    """`tidelog.outputs.database.dialect.Session`."""
+
+    def __init__(self, url: str, purpose: str) -> None:
+        try:
+            given = conninfo_to_dict(url)
+        except psycopg.ProgrammingError:
+            raise ConfigError(
+                "the output's url is no valid PostgreSQL connection string: expected "
+                "postgresql://user:password@host:port/database, with special characters in the "
+                "password percent-encoded (@ is %40, / is %2F)"
+            ) from None
+        named: dict[str, Any] = {"application_name": f"tidelog-{purpose}"}
+        info = make_conninfo(**{**_DEFAULTS, **given, **named})
+        try:
+            self._connection = psycopg.connect(info, autocommit=True, prepare_threshold=None)
+            self._connection.execute(_SETTINGS.encode())
+        except psycopg.Error as error:
+            raise _failed("can't connect", error) from None
+
+    @property
+    def usable(self) -> bool:
+        return self._connection.info.transaction_status == pq.TransactionStatus.IDLE
+
+    def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        try:
+            cursor = self._connection.execute(sql.encode(), arguments or None)
+            return cursor.fetchall() if cursor.description else []
+        except psycopg.Error as error:
+            raise _failed(sql.split(" ", 1)[0], error) from None
+
+    def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch) -> None:
+        written = []
+        prefix = pa.scalar("\\\\x", pa.large_string())
+        for column in rows.columns:
+            text = texts.text(column)
+            if pa.types.is_binary(column.type):
+                text = texts.prefixed(prefix, text)
+            written.append(text)
+        names = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
+        try:
+            with (
+                self._connection.cursor() as cursor,
+                cursor.copy(f"COPY {table} ({names}) FROM STDIN".encode()) as copy,
+            ):
+                copy.write(texts.lines(written))
+        except psycopg.Error as error:
+            raise _failed("COPY", error) from None
+
+    def stage(self, layout: Layout, columns: Sequence[str]) -> str:
+        listed = ", ".join(
+            '"' + name.replace('"', '""') + f'" {layout.types[name]}' for name in columns
+        )
+        number = hashlib.sha256(listed.encode()).hexdigest()[:16]
+        name = f"pg_temp.tidelog_{number}"
+        self.rows(
+            f"CREATE TEMP TABLE IF NOT EXISTS tidelog_{number} "
+            f"({listed}, {VERSION} bigint, {SHAPE} smallint) ON COMMIT DELETE ROWS"
+        )
+        return name
+
+    def alone(self, name: str) -> None:
+        number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
+        self.rows("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (number,))
+
+    def begin(self) -> None:
+        self.rows("BEGIN")
+
+    def commit(self) -> None:
+        self.rows("COMMIT")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+# SQLSTATE classes (manual, "PostgreSQL Error Codes").
+_OF_VALUES = ("22", "23")
+_OF_RIGHTS_AND_NAMES = ("0A", "28", "3D", "3F", "42")
+
+
+def _failed(what: str, error: psycopg.Error) -> TidelogError:
+    """Ours, without cell values: of errors of values the name alone."""
+    state = error.sqlstate or ""
+    if state.startswith(_OF_VALUES):
+        where = [
+            f"{part} {name}"
+            for part, name in (
+                ("column", error.diag.column_name),
+                ("constraint", error.diag.constraint_name),
+            )
+            if name
+        ]
+        return RowsRefusedError(" ".join([f"{type(error).__name__} ({state})", *where]))
+    said = error.diag.message_primary or (str(error).strip() if not state else "")
+    text = f"PostgreSQL: {what}: {said or type(error).__name__}"
+    if state.startswith(_OF_RIGHTS_AND_NAMES):
+        return OutputRefusedError(text)
+    # libpq says in words alone why a connection failed.
+    if not state and re.search(r"authentication failed|does not exist|no pg_hba", said):
+        return OutputRefusedError(text)
+    return OutputError(text)

@@ -1,0 +1,187 @@
+"""A source's tables in the destination, on the driver: found, created, checked, altered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from tidelog.errors import OutputRefusedError
+from tidelog.model.schema import Column, TableName
+from tidelog.outputs.database.dialect import Dialect, Session
+from tidelog.outputs.database.layout import DELETED, VERSION, FoundTable, Layout
+from tidelog.pipeline.transforms import Step, steps_of
+from tidelog.ports import TargetTable
+
+# Steps that leave the values and the names of columns alone.
+_HARMLESS = ("select", "drop", "filter")
+
+
+class Tables:
+    """What the destination needs of its tables.
+
+    Args:
+        dialect: of the server.
+        output: the output's name, for messages.
+        steps: of the output.
+        namespace: schema or database of tables that no step routes; None: as in the source.
+        own: namespace of our tables.
+        soft: rows of deleted keys stay, marked.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        output: str,
+        steps: Sequence[Step],
+        namespace: str | None,
+        own: str,
+        soft: bool,
+    ) -> None:
+        self._dialect = dialect
+        self._output = output
+        self._steps = steps
+        self._namespace = namespace
+        self._own = own
+        self._soft = soft
+
+    def place(self, session: Session, table: TargetTable) -> TableName:
+        """Where the table goes: as a step routes it, else into our namespace, else as in the
+        source.
+        """
+        if table.name == str(table.source):
+            return TableName(self._namespace or table.source.namespace, table.source.name)
+        if "." in table.name:
+            return TableName.parse(table.name)
+        return TableName(self._namespace or self._dialect.default_namespace(session), table.name)
+
+    def create(self, session: Session, table: TargetTable, place: TableName) -> FoundTable:
+        """The table, created if it is not there, with our columns added if it lacks them."""
+        found = self._dialect.found(session, place.namespace, place.name)
+        if found is None:
+            self._dialect.create_namespace(session, place.namespace)
+            columns = [
+                f"{self._quoted(f.name)} {self._type(session, table, f)}" for f in table.columns
+            ]
+            key = ", ".join(self._quoted(name) for name in table.key)
+            ours = [f"{name} {kind}" for name, kind in self._ours()]
+            session.rows(
+                f"CREATE TABLE IF NOT EXISTS {self._dialect.quoted(place.namespace, place.name)} "
+                f"({', '.join([*columns, *ours])}, PRIMARY KEY ({key}))"
+            )
+        else:
+            self._check_key(table, found, place)
+            names = {column.name for column in found.columns}
+            for name, kind in self._ours():
+                if name not in names:
+                    self._alter(session, place, f"ADD COLUMN {name} {kind}")
+        return self._described(session, place)
+
+    def extend(
+        self,
+        session: Session,
+        table: TargetTable,
+        place: TableName,
+        added: Sequence[pa.Field],
+        widened: Sequence[pa.Field],
+    ) -> None:
+        """Add and widen columns, those that need it."""
+        found = {c.name: c for c in self._described(session, place).columns}
+        for field in (*added, *widened):
+            column = found.get(field.name)
+            sql_type = self._type(session, table, field)
+            if column is None:
+                self._alter(session, place, f"ADD COLUMN {self._quoted(field.name)} {sql_type}")
+            elif not self._dialect.holds(column.base, column.sql_type, field):
+                change = self._dialect.widen(self._quoted(field.name), sql_type)
+                self._alter(session, place, change)
+
+    def layout(self, session: Session, table: TargetTable, place: TableName, floor: int) -> Layout:
+        """How rows of ``table`` go there; OutputRefusedError if the columns don't suffice."""
+        found = self._described(session, place)
+        self._check_key(table, found, place)
+        by_name = {column.name: column for column in found.columns}
+        types: dict[str, str] = {}
+        for field in table.columns:
+            column = by_name.get(field.name)
+            if column is None:
+                raise self._refused(
+                    place,
+                    f"has no column {field.name}. Add it, or leave it out by a step `drop`",
+                )
+            if column.computed:
+                raise self._refused(place, f"computes its column {field.name}")
+            if not self._dialect.holds(column.base, column.sql_type, field):
+                raise self._refused(
+                    place,
+                    f"has a column {field.name} of type {column.sql_type}, which does not hold "
+                    f"all values of {field.type}. Change it, or add a step `cast`",
+                )
+            types[field.name] = column.sql_type
+        ours = [name for name, _ in self._ours()]
+        for column in found.columns:
+            if column.needed and column.name not in types and column.name not in ours:
+                raise self._refused(
+                    place,
+                    f"has a column {column.name} that must be given and that the rows lack. Give "
+                    "it a default, or add a step `compute`",
+                )
+        return Layout(place.namespace, place.name, types, table.key, self._own, floor, self._soft)
+
+    # ------------------------------------------------------------------
+
+    def _check_key(self, table: TargetTable, found: FoundTable, place: TableName) -> None:
+        if found.obstacle is not None:
+            raise self._refused(place, found.obstacle)
+        others = [index for index in found.unique if set(index) != set(table.key)]
+        if len(others) == len(found.unique):
+            raise self._refused(
+                place, f"has no primary key or unique index of the columns {', '.join(table.key)}"
+            )
+        if others:
+            raise self._refused(
+                place,
+                f"has another unique index, of {', '.join(others[0])}: rows of several keys come "
+                "at once and in any order, so that it could refuse what is right in the end. Drop "
+                "it, and create it again when the output has ended",
+            )
+
+    def _ours(self) -> list[tuple[str, str]]:
+        ours = [(VERSION, self._dialect.version_type)]
+        return [*ours, (DELETED, "boolean NOT NULL DEFAULT false")] if self._soft else ours
+
+    def _type(self, session: Session, table: TargetTable, field: pa.Field) -> str:
+        steps = steps_of(self._steps, table.source)
+        source: Column | None = None
+        if all(step.action in _HARMLESS for step in steps):
+            by_name = {column.name: column for column in table.schema.columns}
+            source = by_name.get(field.name)
+        key = field.name in table.key
+        found = self._dialect.type_of(session, field, source, table.origin.kind, key=key)
+        if found is None:
+            raise OutputRefusedError(
+                f"output {self._output}: {self._dialect.kind} has no type for column {field.name} "
+                f"of {table.source} ({field.type}): cast it by a step"
+            )
+        return f"{found} NOT NULL" if key else f"{found} NULL"
+
+    def _described(self, session: Session, place: TableName) -> FoundTable:
+        found = self._dialect.found(session, place.namespace, place.name)
+        if found is None:
+            raise self._refused(place, "is not there any more: start the pipeline again")
+        return found
+
+    def _alter(self, session: Session, place: TableName, change: str) -> None:
+        table = self._dialect.quoted(place.namespace, place.name)
+        try:
+            session.rows(f"ALTER TABLE {table} {change}")
+        except OutputRefusedError as error:
+            raise OutputRefusedError(
+                f"{error}. Let its owner run: ALTER TABLE {table} {change}"
+            ) from None
+
+    def _quoted(self, name: str) -> str:
+        return self._dialect.quoted(name)
+
+    def _refused(self, place: TableName, why: str) -> OutputRefusedError:
+        return OutputRefusedError(f"output {self._output}: the table {place} {why}.")

@@ -1,0 +1,123 @@
+r"""Arrow columns as the text that servers load in bulk, without Python per row.
+
+PostgreSQL's ``COPY … FROM STDIN`` (format text) and MySQL's ``LOAD DATA`` (its defaults) read the
+same lines: tabs between columns, ``\N`` for NULL, a backslash before what is special.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_SPECIAL = np.zeros(256, np.bool_)
+_SPECIAL[np.frombuffer(b"\\\t\n\r", np.uint8)] = True
+_ESCAPES = (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"))
+# Byte → its two hexadecimal digits, as they stand in memory.
+_HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
+_TEXT = pa.large_string()
+_YEAR_1 = -62_135_596_800_000_000  # microseconds since 1970
+
+
+def text(column: pa.Array) -> pa.Array:
+    """large_string[n]: each value as both servers read it, escaped; binary as hexadecimal digits.
+
+    Instants are written in UTC without a zone: sessions are pinned to UTC.
+    """
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return _escaped(column.cast(_TEXT))
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return _hexadecimal(column.cast(pa.large_binary()))
+    if pa.types.is_boolean(kind):
+        return column.cast(pa.int8()).cast(_TEXT)
+    if pa.types.is_timestamp(kind):
+        column = column.cast(pa.timestamp("us"))
+    if pa.types.is_temporal(kind):
+        return _with_eras(column)
+    return column.cast(_TEXT)
+
+
+def prefixed(prefix: pa.Scalar, column: pa.Array) -> pa.Array:
+    """``prefix`` before each value that is not null."""
+    return pc.binary_join_element_wise(prefix, column, pa.scalar("", _TEXT))
+
+
+def lines(columns: Sequence[pa.Array]) -> memoryview:
+    """`text` columns as lines of one buffer."""
+    tab, end, nothing = (pa.scalar(each, _TEXT) for each in ("\t", "\n", ""))
+    rows = pc.binary_join_element_wise(
+        *columns, tab, null_handling="replace", null_replacement="\\N"
+    )
+    return memoryview(_bytes(pc.binary_join_element_wise(rows, nothing, end))[1].data)
+
+
+def tuples(columns: Sequence[pa.Array], binary: Sequence[bool], limit: int) -> Iterator[bytes]:
+    """`text` columns as ``(…),(…)`` of SQL literals, in pieces of about ``limit`` bytes.
+
+    ``binary``: of which columns the text is hexadecimal digits. A backslash must be an escape in
+    the session's literals.
+    """
+    comma, quote = pa.scalar(",", _TEXT), pa.scalar("'", _TEXT)
+    nothing = pa.scalar("", _TEXT)
+    literals = []
+    for column, is_binary in zip(columns, binary, strict=True):
+        first = pa.scalar("x'" if is_binary else "'", _TEXT)
+        inner = pc.replace_substring(column, "'", "''")
+        literals.append(pc.binary_join_element_wise(first, inner, quote, nothing))
+    rows = pc.binary_join_element_wise(
+        *literals, comma, null_handling="replace", null_replacement="NULL"
+    )
+    rows = pc.binary_join_element_wise(pa.scalar("(", _TEXT), rows, pa.scalar("),", _TEXT), nothing)
+    starts, data = _bytes(rows)
+    ends = np.flatnonzero(np.diff(starts[:-1] // limit)) + 1
+    for low, high in pairwise([0, *ends.tolist(), len(starts) - 1]):
+        yield data[starts[low] : starts[high] - 1].tobytes()
+
+
+def _bytes(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """int64[n+1] bounds from 0 on, and the bytes that they are of."""
+    _, bounds_buffer, data = column.buffers()
+    bounds = np.frombuffer(bounds_buffer, np.int64, len(column) + 1, column.offset * 8)
+    values = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    return bounds - bounds[0], values[bounds[0] : bounds[-1]]
+
+
+def _escaped(column: pa.Array) -> pa.Array:
+    if _SPECIAL[_bytes(column)[1]].any():
+        for plain, escaped in _ESCAPES:
+            column = pc.replace_substring(column, plain, escaped)
+    return column
+
+
+def _hexadecimal(column: pa.Array) -> pa.Array:
+    bounds, values = _bytes(column)
+    digits = pa.LargeStringArray.from_buffers(
+        len(column), pa.py_buffer(bounds * 2), pa.py_buffer(_HEX[values])
+    )
+    if not column.null_count:
+        return digits
+    return pc.if_else(column.is_valid(), digits, pa.scalar(None, _TEXT))
+
+
+def _with_eras(column: pa.Array) -> pa.Array:
+    """Dates and timestamps; years before 1 as ``0044-03-15 BC``, which few tables have any of."""
+    texts = column.cast(_TEXT)
+    first = pc.min(column.cast(pa.timestamp("us"), safe=False) if len(column) else column).value
+    if first is None or first >= _YEAR_1:
+        return texts
+    return pa.array([_of_era(each) for each in texts.to_pylist()], _TEXT)
+
+
+def _of_era(value: str | None) -> str | None:
+    if value is None:
+        return None
+    sign = -1 if value.startswith("-") else 1
+    year, rest = value.lstrip("-").split("-", 1)
+    if sign * int(year) > 0:
+        return value
+    return f"{1 - sign * int(year):04d}-{rest} BC"

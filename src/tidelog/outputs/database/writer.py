@@ -1,0 +1,152 @@
+"""What brings rows over on executors.
+
+Rows gather by table; some ten thousand at once are one transaction. That it may be cut so is the
+version's doing: what comes again changes nothing. Two things guard what versions can't, states that
+two sessions do not see of each other: each try of a batch has a number, and a transaction of an
+older one is refused (`TrySupersededError`); and duplicates of one task wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from tidelog.errors import OutputError
+from tidelog.outputs.database import merging, ours
+from tidelog.outputs.database.dialect import Dialect, RowsRefusedError, Session
+from tidelog.outputs.database.layout import SHAPE, VERSION, Layout
+from tidelog.outputs.database.merging import Staged
+from tidelog.outputs.writer import Writer
+from tidelog.ports import Rejection, TargetTable, WriteTask
+
+
+class TrySupersededError(OutputError):
+    """A later try of the batch, or a later run, has begun: this one may not write any more."""
+
+
+@dataclass
+class _Gathered:
+    table: TargetTable
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    rows: int = 0
+
+
+class TableWriter(Writer):
+    """Upserts into tables.
+
+    Args:
+        dialect: of the server.
+        layouts: by source table (its text), where rows go.
+        attempt: number of this try, of this output's.
+        own: namespace of our tables.
+        batch_rows: as many rows are brought at once.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        layouts: Mapping[str, Layout],
+        attempt: int,
+        own: str,
+        batch_rows: int,
+    ) -> None:
+        self._dialect = dialect
+        self._layouts = dict(layouts)
+        self._attempt = attempt
+        self._own = own
+        self._batch_rows = batch_rows
+
+    def open(self, task: WriteTask) -> None:
+        self._task = task
+        self._gathered: dict[str, _Gathered] = {}
+        self._session: Session | None = self._dialect.connect(task.output)
+
+    def write(self, table: TargetTable, rows: pa.RecordBatch) -> list[Rejection]:
+        gathered = self._gathered.setdefault(str(table.source), _Gathered(table))
+        gathered.batches.append(rows)
+        gathered.rows += rows.num_rows
+        if gathered.rows < self._batch_rows:
+            return []
+        return self._flush(self._gathered.pop(str(table.source)))
+
+    def commit(self) -> list[Rejection]:
+        rejected = []
+        for gathered in self._gathered.values():
+            rejected += self._flush(gathered)
+        self._gathered = {}
+        return rejected
+
+    def close(self) -> None:
+        session, self._session = getattr(self, "_session", None), None
+        if session is not None:
+            session.close()
+
+    # ------------------------------------------------------------------ one transaction
+
+    def _flush(self, gathered: _Gathered) -> list[Rejection]:
+        layout = self._layouts[str(gathered.table.source)].of(gathered.table.columns.names)
+        names = gathered.batches[0].schema.names
+        rows = pa.concat_batches([batch.select(names) for batch in gathered.batches])
+        if not rows.num_rows:
+            return []
+        session = self._session
+        assert session is not None
+        stage = session.stage(layout, list(layout.types))
+        session.begin()
+        run = ours.run_name(self._task.output, self._task.generation)
+        session.alone(f"{run}/{layout.full_name}/{self._task.number}")
+        if ours.attempt(session, self._dialect, self._own, run) != self._attempt:
+            raise TrySupersededError(
+                f"output {self._task.output}: a later try of this batch has begun"
+            )
+        rejected = self._bring(session, layout, stage, rows)
+        session.commit()
+        return [Rejection(gathered.table.name, *each) for each in rejected]
+
+    def _bring(
+        self, session: Session, layout: Layout, stage: str, rows: pa.RecordBatch
+    ) -> list[tuple[int, str]]:
+        """Rows, or if the destination refuses one, halves of them; (version, reason) of those that
+        it refuses.
+        """
+        brought = merging.staged(rows, layout)
+        if not brought.rows.num_rows:
+            return []
+        session.rows("SAVEPOINT tidelog")
+        try:
+            if not self._append(session, layout, brought):
+                session.load(stage, brought.rows.schema.names, brought.rows)
+                for statement in merging.merge(self._dialect, layout, brought, stage):
+                    session.rows(statement)
+        except RowsRefusedError as refused:
+            session.rows("ROLLBACK TO SAVEPOINT tidelog")
+            if rows.num_rows == 1:
+                return [(brought.rows.column(VERSION)[0].as_py(), refused.reason)]
+        else:
+            session.rows(f"DELETE FROM {stage}")
+            return []
+        half = rows.num_rows // 2
+        return [
+            *self._bring(session, layout, stage, rows.slice(0, half)),
+            *self._bring(session, layout, stage, rows.slice(half)),
+        ]
+
+    def _append(self, session: Session, layout: Layout, brought: Staged) -> bool:
+        """Load straight into the table where no row can be in the way, as in a first dump."""
+        span = merging.span(brought.rows, layout) if brought.plain else None
+        if span is None:
+            return False
+        probe = merging.occupied(self._dialect, layout)
+        if session.rows(probe, (*span, *span))[0][0]:
+            return False
+        table = self._dialect.quoted(layout.namespace, layout.name)
+        rows = brought.rows.drop_columns([SHAPE])
+        session.rows("SAVEPOINT tidelog_append")
+        try:
+            session.load(table, [*layout.types, VERSION], rows)
+        except RowsRefusedError:
+            session.rows("ROLLBACK TO SAVEPOINT tidelog_append")
+            return False
+        return True

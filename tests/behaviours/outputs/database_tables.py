@@ -1,0 +1,89 @@
+"""Databases of servers that all tests of a process share, and readers of their tables."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.behaviours.outputs.destinations import Context, Destination, Row
+
+from tidelog.errors import TidelogError
+from tidelog.outputs.database.dialect import Dialect
+from tidelog.outputs.database.layout import DELETED, VERSION
+from tidelog.outputs.database.mysql import MySql
+from tidelog.outputs.database.output import DatabaseOutput
+from tidelog.outputs.database.postgres import Postgres
+from tidelog.outputs.executing import Delivery
+from tidelog.state.sqlite import SqliteState
+from tidelog.testing.mysql import MariaDbServer, MySqlServer
+from tidelog.testing.postgres import PostgresServer
+
+_numbers = itertools.count(1)
+
+
+@functools.cache
+def server(kind: str) -> Any:
+    """One for all tests of the process; it goes when the process does."""
+    try:
+        made: Any
+        if kind == "postgres":
+            made = PostgresServer(18)
+        else:
+            made = MySqlServer() if kind == "mysql" else MariaDbServer()
+        made.start()
+    except TidelogError as error:
+        pytest.skip(f"no {kind} here: {error}")
+    return made
+
+
+def dialect(kind: str) -> Dialect:
+    """A database of its own: MySQL's own tables are in one, too."""
+    name = f"test_{next(_numbers)}"
+    url = server(kind).create_database(name)
+    return Postgres(url) if kind == "postgres" else MySql(url)
+
+
+def database_destination(context: Context, kind: str, deletes: str = "hard") -> Destination:
+    place = dialect(kind)
+    number = next(_numbers)
+    # MySQL has no schemas in a database, so databases of a test are told apart by number.
+    namespace, own = (None, "tidelog") if kind == "postgres" else (f"d{number}", f"own{number}")
+
+    def open_(**delivery: Any) -> DatabaseOutput:
+        return DatabaseOutput(
+            context.spark,
+            context.built.path,
+            SqliteState(f"sqlite:///{context.path / 'state.db'}"),
+            replace(Delivery(kind), **delivery),
+            place,
+            namespace=namespace,
+            own=own,
+            deletes=deletes,
+        )
+
+    def rows(table: str) -> list[Row]:
+        schema, _, name = table.partition(".")
+        return live_rows(place, namespace or schema, name)
+
+    return Destination(open_, rows)
+
+
+def live_rows(place: Dialect, namespace: str, name: str, key: str = "id") -> list[Row]:
+    """A table's rows without our columns, by key."""
+    session = place.connect("test")
+    try:
+        found = place.found(session, namespace, name)
+        if found is None:
+            return []
+        names = [column.name for column in found.columns]
+        kept = [each for each in names if each not in (VERSION, DELETED)]
+        listed = ", ".join(place.quoted(each) for each in kept)
+        where = f"WHERE NOT {DELETED}" if DELETED in names else ""
+        table = place.quoted(namespace, name)
+        read = session.rows(f"SELECT {listed} FROM {table} {where} ORDER BY {place.quoted(key)}")
+        return [dict(zip(kept, row, strict=True)) for row in read]
+    finally:
+        session.close()

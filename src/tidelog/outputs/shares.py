@@ -19,12 +19,16 @@ def of(rows: pa.RecordBatch, key: Sequence[str], share: int, count: int) -> pa.R
     """The rows whose key falls to task ``share`` of ``count``, in their order."""
     if count == 1 or not rows.num_rows:
         return rows
+    return rows.filter(pa.array(numbers(rows, key, count) == share))
+
+
+def numbers(rows: pa.RecordBatch, key: Sequence[str], count: int) -> npt.NDArray[np.int64]:
+    """The share of each row, ``0 … count - 1``."""
     hashes = np.zeros(rows.num_rows, np.uint64)
     for name in key:
         hashes = (hashes ^ _hashes(rows.column(name))) * _ODD
         hashes ^= hashes >> np.uint64(29)
-    chosen = (hashes >> np.uint64(16)) % np.uint64(count) == np.uint64(share)
-    return rows.filter(pa.array(chosen))
+    return ((hashes >> np.uint64(16)) % np.uint64(count)).astype(np.int64)
 
 
 def _hashes(column: pa.Array) -> _Hashes:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # A missing module → the pip extra that holds it.
 _EXTRAS: Mapping[str, str] = {
     "confluent_kafka": "kafka",
+    "httpx": "http",
     "opensearchpy": "opensearch",
     "pymysql": "mysql",
     "pyspark": "spark",
@@ -124,6 +125,36 @@ def _files(config: Config, section: Any, spark: SparkSession) -> Output:
     )
 
 
+def _http(config: Config, section: Any, spark: SparkSession) -> Output:
+    from tidelog.outputs.formatters import formatter
+    from tidelog.outputs.http import HttpOutput
+    from tidelog.outputs.http_client import Endpoint
+    from tidelog.outputs.http_requests import Body
+
+    headers = {name: value.get_secret_value() for name, value in section.headers.items()}
+    if section.token is not None:
+        headers["Authorization"] = f"Bearer {section.token.get_secret_value()}"
+    endpoint = Endpoint(
+        section.url.reveal(),
+        section.method,
+        headers,
+        gzip=section.gzip,
+        timeout_s=section.timeout_ms / 1000,
+        retry_for_s=section.retry_for_ms / 1000,
+        ca_file=section.ca_file,
+    )
+    delivery = delivery_of(section, keyed=False, order=section.order)
+    return HttpOutput(
+        spark,
+        str(config.log.path),
+        state_of(config),
+        replace(delivery, formatter=formatter(section.format, tombstones=False)),
+        endpoint=endpoint,
+        body=Body(section.body, section.batch_rows, section.batch_bytes),
+        lanes=section.connections,
+    )
+
+
 def _kafka(config: Config, section: Any, spark: SparkSession) -> Output:
     from tidelog.outputs.formatters import formatter
     from tidelog.outputs.kafka import KafkaOutput
@@ -217,6 +248,7 @@ def _database(
 _FACTORIES: Mapping[str, Callable[[Config, Any, SparkSession], Output]] = {
     "delta": _delta,
     "files": _files,
+    "http": _http,
     "kafka": _kafka,
     "opensearch": _opensearch,
     "python": _python,

@@ -1,0 +1,288 @@
+"""Indices, aliases and mappings; truncates, purges and replays; what is refused."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.behaviours.outputs.destinations import Context
+from tests.behaviours.outputs.search_index import ask, found, open_output
+from tests.integration.opensearch.test_opensearch_writer import put, up
+
+from tidelog.errors import OutputError, OutputRefusedError
+from tidelog.outputs.executing import Delivery
+from tidelog.outputs.opensearch_client import ClusterOptions
+from tidelog.outputs.ranges import batch_of
+from tidelog.state.sqlite import SqliteState
+from tidelog.testing.build_log import BuiltLog
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
+
+COLUMNS = {"id": "int64", "v": "text", "n": "int64"}
+
+
+def bring(context: Context, pattern: str, **options: Any) -> None:
+    """Everything that is in the log, as one batch."""
+    output = open_output(context, pattern, **options)
+    log = context.built.log
+    try:
+        output.prepare(log.generation)
+        output.write(batch_of(log, log.head_offset, log.latest_offset()))
+    finally:
+        output.close()
+
+
+def forget_progress(context: Context) -> None:
+    """As if the state store was lost: the next run replays the log."""
+    state = SqliteState(f"sqlite:///{context.path / 'state.db'}")
+    for key in state.keys("output/"):
+        state.delete(key)
+    state.close()
+
+
+def kept(index: str) -> int:
+    ask("POST", f"/{index}/_refresh")
+    return int(ask("GET", f"/{index}/_count")["count"])
+
+
+def kept_soon(index: str, count: int) -> bool:
+    """The cluster deletes in the background."""
+    for _ in range(100):
+        if kept(index) == count:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_purged_tombstones_let_nothing_come_back(
+    context: Context, built: BuiltLog, name: str
+) -> None:
+    table = built.table("public.t", COLUMNS)
+    for key in "123":
+        built.insert(table, key, "a", "0")
+    built.flush()
+    middle = built.log.latest_offset()
+    built.delete(table, "2")
+    built.flush()
+    bring(context, name)
+    assert sorted(found(name)) == ["1", "3"]
+    assert kept(f"{name}-000001") == 3
+    bring(context, name, tombstone_retention_s=-60.0)
+    built.insert(table, "4", "b", "0")
+    built.flush()
+    bring(context, name, tombstone_retention_s=-60.0)
+    assert kept_soon(f"{name}-000001", 3)
+    # All progress is lost, and the log comes again from its beginning: not as far as the delete.
+    forget_progress(context)
+    output = open_output(context, name)
+    output.prepare(built.log.generation)
+    output.write(batch_of(built.log, built.log.head_offset, middle))
+    output.close()
+    assert sorted(found(name)) == ["1", "3", "4"]
+
+
+def test_tombstones_younger_than_the_retention_stay(
+    context: Context, built: BuiltLog, name: str
+) -> None:
+    table = built.table("public.t", COLUMNS)
+    built.insert(table, "1", "a", "0")
+    built.delete(table, "1")
+    built.flush()
+    bring(context, name, tombstone_retention_s=3600.0)
+    assert found(name) == {}
+    assert kept(f"{name}-000001") == 1
+
+
+def test_what_a_truncate_removed_stays_away_from_late_tasks(
+    context: Context, built: BuiltLog, name: str
+) -> None:
+    table = built.table("public.t", COLUMNS)
+    built.insert(table, "1", "a", "0")
+    built.insert(table, "2", "b", "0")
+    built.flush()
+    bring(context, name)
+    before = built.log.latest_offset() - 1
+    built.truncate(table)
+    built.insert(table, "2", "c", "0")
+    built.flush()
+    bring(context, name)
+    assert {key: row["v"] for key, row in found(name).items()} == {"2": "c"}
+    assert kept_soon(f"{name}-000001", 1)
+    # A task of before the truncate, which knows nothing of it.
+    put(name, up(before, 1, "late"), up(before, 3, "late"))
+    assert list(found(name)) == ["2"]
+    bring(context, name)  # a new run finds the floor in the index
+    assert list(found(name)) == ["2"]
+
+
+def test_searches_by_pattern_see_rows_alone(context: Context, built: BuiltLog, name: str) -> None:
+    table = built.table("public.t", COLUMNS)
+    built.insert(table, "1", "a", "0")
+    built.insert(table, "2", "b", "0")
+    built.delete(table, "2")
+    built.flush()
+    bring(context, name + "-{name}")
+    assert list(found(f"{name}-*")) == ["1"]
+
+
+def test_values_of_every_type_can_be_searched(context: Context, built: BuiltLog, name: str) -> None:
+    table = built.table(
+        "public.t",
+        {
+            "id": "int64", "flag": "bool", "small": "int16", "real": "float64",
+            "amount": "decimal(12,2)", "day": "date", "at": "timestamp", "instant": "timestamptz",
+            "raw": "binary", "v": "text",
+        },
+    )  # fmt: skip
+    values = ("t", "-7", "1.5", "12.30", "2026-01-31", "2026-01-31 12:00:00.123456")
+    built.insert(table, "1", *values, "2026-01-31 12:00:00.5+00", "\\x00ff", 'Grüße "\\\n\x01')
+    infinite = ("f", "0", "NaN", None, None, None, None, None, None)
+    built.insert(table, "2", *infinite)
+    built.flush()
+    bring(context, name)
+    rows = found(name)
+    assert rows["1"] == {
+        "id": 1, "flag": True, "small": -7, "real": 1.5, "amount": "12.30", "day": "2026-01-31",
+        "at": "2026-01-31T12:00:00.123456", "instant": "2026-01-31T12:00:00.500000Z",
+        "raw": "AP8=", "v": 'Grüße "\\\n\x01',
+    }  # fmt: skip
+    assert rows["2"]["real"] == "NaN"
+    for query in (
+        {"term": {"flag": True}},
+        {"range": {"small": {"lt": 0}}},
+        {"range": {"real": {"gt": 1.4, "lt": 1.6}}},
+        {"range": {"amount": {"gte": 12.3, "lt": 12.31}}},
+        {"term": {"amount.exact": "12.30"}},
+        {"range": {"day": {"gte": "2026-01-31", "lt": "2026-02-01"}}},
+        {"range": {"at": {"gte": "2026-01-31T12:00:00.123Z", "lt": "2026-01-31T12:00:00.124Z"}}},
+        {"range": {"instant": {"gt": "2026-01-31T11:59:00Z", "lt": "2026-01-31T13:01:00+01:00"}}},
+        {"match": {"v": "grüße"}},
+        {"term": {"v.keyword": 'Grüße "\\\n\x01'}},
+    ):
+        hits = ask("POST", f"/{name}/_search", {"query": query})["hits"]["hits"]
+        assert [each["_id"] for each in hits] == ["1"], query
+
+
+def test_a_rejected_document_goes_to_the_dead_letters_or_stops(
+    context: Context, built: BuiltLog, name: str
+) -> None:
+    table = built.table("public.t", COLUMNS)
+    built.insert(table, "1", "10.0.0.1", "0")
+    built.insert(table, "2", "no address", "0")
+    built.flush()
+    with pytest.raises(OutputRefusedError, match="field v of type ip") as stopped:
+        bring(context, name, mappings={"public.*": {"v": {"type": "ip"}}})
+    assert "no address" not in str(stopped.value)
+
+
+@pytest.mark.parametrize(
+    "columns", [{"id": "int64", "a.b": "text"}, {"id": "int64", "_id": "text"}]
+)
+def test_columns_that_documents_can_t_have_are_refused(
+    context: Context, built: BuiltLog, name: str, columns: dict[str, str]
+) -> None:
+    table = built.table("public.t", columns)
+    built.insert(table, "1", "a")
+    built.flush()
+    with pytest.raises(OutputRefusedError, match="Rename them by a step"):
+        bring(context, name)
+
+
+def test_two_tables_in_one_index_are_refused(context: Context, built: BuiltLog, name: str) -> None:
+    built.insert(built.table("public.t", COLUMNS), "1", "a", "0")
+    built.insert(built.table("public.u", COLUMNS, relation_id=2), "1", "a", "0")
+    built.flush()
+    with pytest.raises(OutputRefusedError, match="both go to index"):
+        bring(context, name)
+    with pytest.raises(OutputRefusedError, match=r"holds public\.t, not public\.u"):
+        bring(context, name, delivery=Delivery("other", tables=("public.u",)))
+
+
+def test_an_index_in_the_alias_s_place_is_refused(
+    context: Context, built: BuiltLog, name: str
+) -> None:
+    ask("PUT", f"/{name}")
+    built.insert(built.table("public.t", COLUMNS), "1", "a", "0")
+    built.flush()
+    with pytest.raises(OutputRefusedError, match="must be an alias"):
+        bring(context, name)
+
+
+def test_a_column_that_came_back_with_another_type_is_refused(
+    context: Context, built: BuiltLog, name: str
+) -> None:
+    built.insert(built.table("public.t", {"id": "int64", "v": "text"}), "1", "a")
+    built.flush()
+    bring(context, name)
+    state = {"mappings": {"public.t": {"w": {"type": "ip"}, "v": {"type": "ip"}}}}
+    built.insert(built.table("public.t", {"id": "int64", "w": "text"}), "2", "10.0.0.1")
+    built.flush()
+    bring(context, name, **state)
+    built.insert(built.table("public.t", {"id": "int64", "w": "text", "v": "bool"}), "3", None, "t")
+    built.flush()
+    with pytest.raises(OutputRefusedError, match="changed their type"):
+        bring(context, name, **state)
+
+
+def test_a_cluster_that_is_down_is_tried_again_and_no_password_is_told(
+    context: Context, built: BuiltLog, name: str
+) -> None:
+    down = ClusterOptions(("http://127.0.0.1:9",), "tidelog", "search-secret")
+    assert "search-secret" not in repr(down)
+    built.table("public.t", COLUMNS)
+    with pytest.raises(OutputError, match=r"127\.0\.0\.1:9 can't be reached") as stopped:
+        bring(context, name, cluster=down)
+    assert not isinstance(stopped.value, OutputRefusedError)
+    assert "search-secret" not in str(stopped.value)
+
+
+def test_an_index_moved_behind_its_alias_is_written_to(
+    context: Context, built: BuiltLog, name: str
+) -> None:
+    """As docs/outputs/opensearch.md says it: another mapping without a new dump."""
+    table = built.table("public.t", COLUMNS)
+    built.insert(table, "1", "a", "0")
+    built.insert(table, "2", "b", "0")
+    built.delete(table, "2")
+    built.flush()
+    bring(context, name)
+    mapping = ask("GET", f"/{name}-000001/_mapping")[f"{name}-000001"]["mappings"]
+    mapping["properties"]["v"] = {"type": "keyword"}
+    ask("PUT", f"/{name}-000002", {"settings": {"index.hidden": True}, "mappings": mapping})
+    ask("POST", f"/{name}-000001/_refresh")
+    ask(
+        "POST",
+        "/_reindex?refresh=true",
+        {
+            "source": {"index": f"{name}-000001"},
+            "dest": {"index": f"{name}-000002", "version_type": "external"},
+        },
+    )
+    ask(
+        "POST",
+        "/_aliases",
+        {
+            "actions": [
+                {"remove": {"index": f"{name}-000001", "alias": name}},
+                {"add": {"index": f"{name}-000002", "alias": name}},
+            ]
+        },
+    )
+    built.update(table, "1", "c", "1")
+    built.flush()
+    bring(context, name)
+    assert found(name) == {"1": {"id": 1, "v": "c", "n": 1}}
+    assert kept(f"{name}-000002") == 2
+    put(name, up(1, 2, "older than its delete"))
+    assert list(found(name)) == ["1"]
+    hits = ask("POST", f"/{name}/_search", {"query": {"term": {"v": "c"}}})["hits"]["hits"]
+    assert len(hits) == 1
+
+
+def test_arrays_and_structs_of_steps_become_json() -> None:
+    from tidelog.outputs.opensearch_documents import json_texts
+
+    kind = pa.list_(pa.struct([("a", pa.int64())]))
+    assert json_texts(pa.array([[{"a": 1}], None], kind)).to_pylist() == ['[{"a": 1}]', None]

@@ -1,0 +1,232 @@
+"""What one task does to an index: versions, tombstones, partial rows, what OpenSearch refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.behaviours.outputs.search_index import SETTINGS, ask, found, node
+
+from tidelog.errors import OutputError, OutputRefusedError
+from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.outputs import opensearch_documents as documents
+from tidelog.outputs.opensearch import _alias
+from tidelog.outputs.opensearch_client import ClusterOptions
+from tidelog.outputs.opensearch_writer import Index, OpenSearchWriter
+from tidelog.ports import Rejection, SourceId, TargetTable, WriteTask
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration]  # of the process that has the node
+
+SCHEMA = TableSchema(
+    TableName("public", "t"),
+    1,
+    (
+        Column("id", 20, -1, "int64", "int64", False),
+        Column("v", 25, -1, "text", "text"),
+        Column("n", 20, -1, "int64", "int64"),
+    ),
+    ("id",),
+    ("id",),
+    "d",
+    "pgoutput",
+    1,
+)
+COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.string()), ("n", pa.int64())])
+TABLE = TargetTable(
+    SCHEMA.table, "public.t", SCHEMA, COLUMNS, ("id",), SourceId("postgres", "1", "shop", 1)
+)
+
+
+@pytest.fixture
+def alias(name: str) -> str:
+    make(name)
+    return name
+
+
+def make(name: str, settings: Any = (), mappings: Any = ()) -> None:
+    properties = documents.mapping(COLUMNS, TABLE, dict(mappings))
+    properties[documents.META] = documents.META_MAPPING
+    node()
+    ask(
+        "PUT",
+        f"/{name}-000001",
+        {
+            "settings": SETTINGS | dict(settings),
+            "mappings": {"dynamic": False, "properties": properties},
+            "aliases": {name: _alias(Index(name))},
+        },
+    )
+
+
+def put(
+    index: Index | str, *rows: tuple[str, int, int, str | None, int | None, Sequence[str] | None],
+    **how: Any,
+) -> list[Rejection]:  # fmt: skip
+    """Rows (op, version, id, v, n, missing) by a task of their own."""
+    known = Index(index) if isinstance(index, str) else index
+    options = ClusterOptions((node().url,))
+    writer = OpenSearchWriter(
+        options, {"public.t": known}, **{"bulk_bytes": 1 << 20, "timeout_s": 20.0} | how
+    )
+    writer = pickle.loads(pickle.dumps(writer))
+    op, version, key, v, n, missing = zip(*rows, strict=True)
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array(op),
+            pa.array(version, pa.int64()),
+            pa.array(key, pa.int64()),
+            pa.array(v, pa.string()),
+            pa.array(n, pa.int64()),
+            pa.array(missing, pa.list_(pa.string())),
+        ],
+        names=["_tidelog_op", "_tidelog_version", "id", "v", "n", "_tidelog_missing"],
+    )
+    try:
+        writer.open(WriteTask("search", "g", 0, 1000, 0))
+        letters = list(writer.write(TABLE, batch))
+        return letters + list(writer.commit())
+    finally:
+        writer.close()
+
+
+def up(version: int, key: int, v: str, n: int = 0) -> Any:
+    return ("u", version, key, v, n, None)
+
+
+def gone(version: int, key: int) -> Any:
+    return ("d", version, key, None, None, None)
+
+
+def kept(alias: str) -> int:
+    """How many documents the index really has."""
+    ask("POST", f"/{alias}-000001/_refresh")
+    return int(ask("GET", f"/{alias}-000001/_count")["count"])
+
+
+def test_opensearch_itself_forgets_the_version_of_a_deletion(name: str) -> None:
+    """The hole, so that the next test is known to close one."""
+    make(name, {"index.gc_deletes": "0s"})
+    index = f"/{name}-000001"
+    ask("PUT", f"{index}/_doc/1?version=5&version_type=external", {"id": 1})
+    ask("DELETE", f"{index}/_doc/1?version=9&version_type=external")
+    for _ in range(50):  # deletions are forgotten by refreshes, by a clock of a second
+        time.sleep(0.2)
+        ask("POST", f"{index}/_refresh")
+        with contextlib.suppress(AssertionError):  # HTTP 409, as long as it is remembered
+            ask("PUT", f"{index}/_doc/1?version=5&version_type=external", {"id": 1})
+            break
+    assert ask("GET", f"{index}/_doc/1")["found"]
+
+
+def test_a_deleted_row_stays_deleted_after_opensearch_has_forgotten_deletions(name: str) -> None:
+    make(name, {"index.gc_deletes": "0s"})
+    put(name, up(5, 1, "a"), up(6, 2, "b"))
+    put(name, gone(9, 1))
+    for _ in range(8):
+        time.sleep(0.2)
+        ask("POST", f"/{name}-000001/_refresh")
+    put(name, up(5, 1, "a"))  # a task of long ago
+    assert list(found(name)) == ["2"]
+    put(name, up(12, 1, "back"))
+    assert found(name)["1"] == {"id": 1, "v": "back", "n": 0}
+
+
+def test_a_row_written_again_under_its_version_after_a_real_deletion_is_kept(alias: str) -> None:
+    """OpenSearch counts the version of what it deletes by query up by one."""
+    put(alias, up(100, 1, "old"))
+    ask("POST", f"/{alias}-000001/_refresh")
+    every = {"query": {"match_all": {}}}
+    ask("POST", f"/{alias}-000001/_delete_by_query?refresh=true", every)
+    put(alias, up(101, 1, "new"))
+    assert found(alias)["1"]["v"] == "new"
+
+
+def test_an_older_state_never_replaces_a_newer_one(alias: str) -> None:
+    put(alias, up(7, 1, "new"))
+    put(alias, up(6, 1, "old"), gone(5, 1))
+    assert found(alias)["1"]["v"] == "new"
+
+
+def test_a_partial_row_updates_what_it_tells(alias: str) -> None:
+    put(alias, up(5, 1, "long text", 1))
+    put(alias, ("u", 8, 1, None, 2, ["v"]))
+    assert found(alias)["1"] == {"id": 1, "v": "long text", "n": 2}
+    # Its version counts: neither an older whole row nor an older partial one comes after it.
+    put(alias, up(7, 1, "older", 7))
+    put(alias, ("u", 6, 1, None, 6, ["v"]))
+    assert found(alias)["1"] == {"id": 1, "v": "long text", "n": 2}
+    put(alias, up(9, 1, "newer", 9))
+    assert found(alias)["1"] == {"id": 1, "v": "newer", "n": 9}
+
+
+def test_a_partial_row_makes_nothing_of_what_is_not_there(alias: str) -> None:
+    put(alias, up(5, 2, "a"))
+    put(alias, gone(6, 2))
+    put(alias, up(5, 3, "below the floor"))
+    put(Index(alias, floor=7), *[("u", 8, key, None, 1, ["v"]) for key in (1, 2, 3)])
+    assert list(found(alias)) == ["3"]  # which the alias's own filter does not hide here
+    assert found(alias)["3"]["n"] == 0
+    assert kept(alias) == 2
+
+
+def test_a_row_of_before_a_purge_is_not_inserted(alias: str) -> None:
+    put(alias, up(5, 2, "a"))
+    purged = Index(alias, purged_below=10)
+    put(purged, up(7, 1, "deleted and purged"), up(8, 2, "b"), up(12, 3, "new"))
+    rows = found(alias)
+    assert {key: row["v"] for key, row in rows.items()} == {"2": "b", "3": "new"}
+
+
+def test_what_is_rejected_is_told_without_its_value(name: str) -> None:
+    make(name, mappings={"v": {"type": "ip"}})
+    letters = put(name, up(5, 1, "10.0.0.1"), up(6, 2, "secret"), up(7, 3, "10.0.0.3"))
+    assert letters == [Rejection("public.t", 6, "mapper_parsing_exception: field v of type ip")]
+    assert list(found(name)) == ["1", "3"]
+
+
+def test_a_document_larger_than_a_request_may_be_is_rejected_alone(alias: str) -> None:
+    huge = "x" * (101 << 20)  # http.max_content_length is 100 MB
+    letters = put(alias, up(5, 1, "a"), up(6, 2, huge), up(7, 3, "b"), bulk_bytes=64 << 20)
+    assert letters == [Rejection("public.t", 6, "the document is too large (HTTP 413)")]
+    assert list(found(alias)) == ["1", "3"]
+
+
+def test_where_there_is_no_room_it_waits(alias: str) -> None:
+    """The disk's flood stage is answered with 429, item by item."""
+    block = {"index.blocks.read_only_allow_delete": True}
+    ask("PUT", f"/{alias}-000001/_settings", block)
+    freed: list[bool] = []
+
+    def free() -> None:
+        ask("PUT", f"/{alias}-000001/_settings", {"index.blocks.read_only_allow_delete": None})
+        freed.append(True)
+
+    timer = threading.Timer(1.0, free)
+    timer.start()
+    put(alias, up(5, 1, "a"))
+    assert freed
+    assert list(found(alias)) == ["1"]
+    ask("PUT", f"/{alias}-000001/_settings", block)
+    with pytest.raises(OutputError, match="no room") as stopped:
+        put(alias, up(6, 1, "b"), timeout_s=0.5)
+    assert not isinstance(stopped.value, OutputRefusedError)
+    free()
+
+
+def test_an_index_closed_to_writes_is_tried_again(alias: str) -> None:
+    ask("PUT", f"/{alias}-000001/_settings", {"index.blocks.write": True})
+    with pytest.raises(OutputError, match="cluster_block_exception") as stopped:
+        put(alias, up(5, 1, "a"))
+    assert not isinstance(stopped.value, OutputRefusedError)
+
+
+def test_without_its_alias_nothing_is_written() -> None:
+    with pytest.raises(OutputRefusedError, match="index_not_found"):
+        put("nowhere", up(5, 1, "a"))
+    assert ask("GET", "/nowhere") is None

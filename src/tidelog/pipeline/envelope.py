@@ -21,7 +21,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Bools, Kind
 from tidelog.model.schema import TableSchema
 from tidelog.pipeline.options import SourceOptions
-from tidelog.pipeline.shaping import key_struct, timestamps
+from tidelog.pipeline.shaping import by_schema, key_struct, timestamps
 from tidelog.ports import SourceId
 from tidelog.wire.decode import decode
 from tidelog.wire.source_blocks import source_block
@@ -34,16 +34,12 @@ def batch(
     block: pa.RecordBatch, log: EventLog, options: SourceOptions, schema: pa.Schema
 ) -> pa.RecordBatch:
     """Records of any tables in the envelope shape, in log order."""
-    ids = block.column("schema_id").to_numpy()
-    parts = []
-    for schema_id in np.unique(ids).tolist():
-        mask = ids == schema_id
-        records = block if mask.all() else block.filter(pa.array(mask))
-        parts.append(_of_table(records, log, log.schemas.get(schema_id), options, schema))
-    if len(parts) == 1:
-        return parts[0]
-    table = pa.concat_batches(parts)
-    return table.take(pc.sort_indices(table.column("version")))
+
+    def of_one(records: pa.RecordBatch) -> pa.RecordBatch:
+        written = log.schemas.get(records.column("schema_id")[0].as_py())
+        return _of_table(records, log, written, options, schema)
+
+    return by_schema(block, of_one)
 
 
 def _of_table(

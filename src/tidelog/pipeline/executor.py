@@ -12,7 +12,7 @@ from tidelog.errors import DecodeError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableSchema
-from tidelog.pipeline import envelope, planning, shaping
+from tidelog.pipeline import envelope, planning, shaping, variant
 from tidelog.pipeline.combining import combine, sliced
 from tidelog.pipeline.events import events_batch
 from tidelog.pipeline.reading import Reading
@@ -85,6 +85,8 @@ def _shaped(reading: Reading, log: EventLog, block: pa.RecordBatch) -> Iterator[
         yield shaping.raw_batch(block, log.schemas.get, reading.arrow_schema)
     elif shape == "envelope":
         yield envelope.batch(block, log, reading.options, reading.arrow_schema)
+    elif shape == "variant":
+        yield variant.batch(block, log, reading.options, reading.arrow_schema)
     else:
         assert reading.target is not None
         for run in _schema_runs(block):

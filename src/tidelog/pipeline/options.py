@@ -13,17 +13,19 @@ from tidelog.model.schema import TableName
 from tidelog.pipeline.key_filter import KeyFilter
 from tidelog.pipeline.places import Place, place
 
-SHAPES = ("typed", "envelope", "raw", "segments")
+SHAPES = ("typed", "envelope", "variant", "raw", "segments")
 # Internal: what outputs merge and format, see tidelog.pipeline.shapes.
 _CHANGES, _EVENTS = "changes", "events"
+_DECODED = ("typed", "envelope", "variant")
 
 # The spellings that we document; Spark compares them in lower case.
 _NAMES = {
     "path": "path of the event log (required)",
-    "shape": "typed, envelope, raw or segments; default: typed if `table` is given, else envelope",
+    "shape": "typed, envelope, variant, raw or segments; default: typed if `table` is given, else "
+    "envelope",
     "table": "namespace.name of the one table to read",
     "tables": "comma-separated names or patterns, e.g. public.*; default: all tables",
-    "columns": "comma-separated columns to decode (typed and envelope); default: all",
+    "columns": "comma-separated columns to decode (not raw); default: all",
     "startingVersion": "earliest (default), latest or the first version to read",
     "startingTimestamp": "start at the first change committed at that time or later, in ISO 8601, "
     "UTC unless it says otherwise, e.g. 2026-01-31T12:00:00Z",
@@ -40,7 +42,7 @@ _NAMES = {
     "schemaVersion": "the table's schema version (number) to read by; default: the newest",
     "partitions": "partitions a read is split into at most; default: by partitionBytes only",
     "partitionBytes": "payload bytes below which a partition is not split further; default 16m",
-    "before": "decode rows' old images (typed and envelope); default true",
+    "before": "decode rows' old images (not raw); default true",
 }
 _REFS = "refs"  # internal: the segments to read, planned by the caller
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -107,11 +109,12 @@ class SourceOptions:
         if shape in ("typed", _CHANGES, _EVENTS) and table is None:
             raise ConfigError(f"tidelog source: shape {shape!r} needs the option 'table'")
         columns = _names(options["columns"]) if options.get("columns") else None
-        if columns and shape not in ("typed", "envelope"):
+        if columns and shape not in _DECODED:
             raise ConfigError(f"tidelog source: option 'columns' does not fit shape {shape!r}")
-        if options.get("key") and (table is None or shape not in ("typed", "envelope")):
+        if options.get("key") and (table is None or shape not in _DECODED):
             raise ConfigError(
-                "tidelog source: option 'key' needs the option 'table' and shape typed or envelope"
+                "tidelog source: option 'key' needs the option 'table', and shape "
+                f"{', '.join(_DECODED)}"
             )
         return cls(
             path=options["path"],

@@ -58,6 +58,17 @@ ENVELOPE = spark.StructType(
     ]
 )
 
+VARIANT = spark.StructType(
+    [
+        *ENVELOPE.fields[:5],
+        spark.StructField("key", spark.VariantType()),
+        spark.StructField("before", spark.VariantType()),
+        spark.StructField("after", spark.VariantType()),
+        spark.StructField("source", _SOURCE),
+        spark.StructField("missing", spark.ArrayType(spark.StringType())),
+    ]
+)
+
 RAW = spark.StructType(
     [
         spark.StructField("offset", spark.LongType()),

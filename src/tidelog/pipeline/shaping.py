@@ -39,11 +39,26 @@ def typed_batch(
         key_struct(decoded, schema.field("key").type),
         decoded.version,
         _repeated(pa.scalar(written.schema_id, pa.int32()), n),
-        _source(records, decoded, target.table, schema.field("source").type),
+        source_struct(records, decoded, target.table, schema.field("source").type),
         timestamps(decoded.commit_ts),
         missing_names(decoded.missing, asked, n),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def by_schema(
+    records: pa.RecordBatch, of_one: Callable[[pa.RecordBatch], pa.RecordBatch]
+) -> pa.RecordBatch:
+    """Records of any tables, shaped by ``of_one`` version by version, in log order."""
+    ids = records.column("schema_id").to_numpy()
+    parts = []
+    for schema_id in np.unique(ids).tolist():
+        mask = ids == schema_id
+        parts.append(of_one(records if mask.all() else records.filter(pa.array(mask))))
+    if len(parts) == 1:
+        return parts[0]
+    shaped = pa.concat_batches(parts)
+    return shaped.take(pc.sort_indices(shaped.column("version")))
 
 
 def key_struct(decoded: Decoded, kind: pa.StructType) -> pa.StructArray:
@@ -124,9 +139,10 @@ def timestamps(microseconds: pa.Array) -> pa.Array:
     return microseconds.view(pa.timestamp("us", tz="UTC"))
 
 
-def _source(
+def source_struct(
     records: pa.RecordBatch, decoded: Decoded, table: TableName, kind: pa.StructType
 ) -> pa.StructArray:
+    """Where each record comes from: the column ``source`` of the shapes typed and variant."""
     n = len(decoded)
     kinds = records.column("kind").to_numpy(zero_copy_only=True)
     dumped = (kinds == Kind.DUMP_ROW) | (kinds == Kind.ABSENT)

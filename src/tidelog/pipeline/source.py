@@ -56,6 +56,8 @@ class TidelogSource(DataSource):
         options = SourceOptions.parse(self.options)
         if options.shape == "envelope":
             return shapes.ENVELOPE
+        if options.shape == "variant":
+            return shapes.VARIANT
         if options.shape == "raw":
             return shapes.RAW
         if options.shape == "segments":

@@ -5,7 +5,7 @@ The only place, with `tidelog.outputs`, that imports pyspark.
 
 from tidelog.pipeline.session import spark_session
 
-__all__ = ["as_of", "register", "spark_session"]
+__all__ = ["as_of", "lag_of", "register", "spark_session"]
 
 
 def __getattr__(name: str) -> object:
@@ -14,6 +14,10 @@ def __getattr__(name: str) -> object:
         from tidelog.pipeline.source import register
 
         return register
+    if name == "lag_of":
+        from tidelog.pipeline.lag import lag_of
+
+        return lag_of
     if name == "as_of":
         from tidelog.pipeline.replaying import as_of
 

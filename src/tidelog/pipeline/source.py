@@ -10,6 +10,7 @@ schema's metadata.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +30,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tidelog.errors import ConfigError
+from tidelog.errors import ConfigError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.schema import TableSchema
-from tidelog.pipeline import places, planning, segment_rows, shapes
+from tidelog.pipeline import lag, places, planning, segment_rows, shapes
 from tidelog.pipeline.options import SourceOptions
 from tidelog.pipeline.reading import Reading
 
@@ -147,6 +148,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.target = _target(self.log, options, schema)
         self.reading = Reading(options, self.target, schema)
         self.last: int | None = None  # of AvailableNow: never go beyond
+        self.planned: int | None = None  # where the newest batch ends
 
     def __getstate__(self) -> dict[str, Any]:
         # Executors get the reader for its `read` only.
@@ -162,13 +164,14 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxBytes(self.options.max_bytes)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        begin = self._checked(start)
+        begin = self.planned = self._checked(start)
         end = self.log.latest_offset()
         if self.last is not None:
             end = min(end, self.last)
         if end <= begin:
             return start
         if isinstance(limit, ReadAllAvailable):
+            self.planned = end
             return self._offset(end)
         limited = planning.admit(
             self.log.chain().between(begin, end),
@@ -178,13 +181,19 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             else self.options.max_bytes,
             max_records=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
         )
-        return self._offset(min(limited, end))
+        self.planned = min(limited, end)
+        return self._offset(self.planned)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self.last = self.log.latest_offset()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        return self._offset(self.log.latest_offset(durable=False))
+        latest = self._offset(self.log.latest_offset(durable=False))
+        if self.planned is not None:
+            with suppress(TidelogError):  # what fails here fails, and says so, where rows are read
+                behind = lag.lag_at(self.log, self.planned, self.options.tables)
+                latest[lag.MEMBER] = behind.to_json()
+        return latest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, until = self._checked(start), int(end["offset"])

@@ -3,50 +3,27 @@
 from __future__ import annotations
 
 import io
-import json
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from rich.console import Console
+from tests.integration.one_table import ROWS, capturing
 
 from tidelog import runtime
-from tidelog.config import Config, parse_config
+from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions
 from tidelog.watch_view import frame, summary
 
 pytestmark = pytest.mark.integration
 
-ROWS = 60_000
-
 
 @pytest.fixture
 def config(database: str, tmp_path: Path) -> Iterator[Config]:
-    """A capture that runs over one table."""
-    with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute("CREATE TABLE t (id bigint PRIMARY KEY, note text)")
-        connection.execute(
-            f"INSERT INTO t SELECT n, 'note ' || n FROM generate_series(1, {ROWS}) n"
-        )
-        connection.execute("ANALYZE t")
-    text = (
-        f"source: {{kind: postgres, url: {json.dumps(database)}, snapshot: no_data}}\n"
-        "log: {path: ./log}\nstate: {url: 'sqlite:///state.db'}\n"
-        "dump: {chunk_rows: 1000, parallelism: 4}\n"
-    )
-    found = parse_config(text, "tidelog.yaml", tmp_path, {})
-    stop = threading.Event()
-    capture = threading.Thread(target=lambda: runtime.capture(found, stop_event=stop))
-    capture.start()
-    try:
-        yield found
-    finally:
-        stop.set()
-        capture.join(30)
+    with capturing(database, tmp_path, "chunk_rows: 1000, parallelism: 4") as config:
+        yield config
 
 
 def dump(config: Config, dump_id: str) -> Iterator[dict[str, Any]]:

@@ -200,8 +200,8 @@ class Snapshot(Protocol):
         """bool[n]: was the transaction's effect visible to the SELECT?"""
         ...
 
-    def invisible_ranges(self, upto_xid: int) -> Int64s:
-        """The xids not above ``upto_xid`` that are not visible: `XidRanges`."""
+    def invisible_ranges(self, upto_xid: int) -> XidRanges:
+        """The xids not above ``upto_xid`` that are not visible."""
         ...
 
     def follows(self, earlier: Self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidelog.errors import OutputRefusedError
+from tidelog.outputs.widening import holds
 
 POLICIES = ("evolve", "lenient", "ignore", "fail")
 
@@ -58,8 +59,8 @@ def change(
     added = tuple(field for field in now if field.name not in types)
     dropped = tuple(name for name in types if now.get_field_index(name) < 0)
     changed = [f for f in now if f.name in types and str(f.type) != types[f.name]]
-    widened = tuple(field for field in changed if _holds(str(field.type), types[field.name]))
-    narrower = {f.name for f in changed if _holds(types[f.name], str(f.type))}
+    widened = tuple(field for field in changed if holds(str(field.type), types[field.name], _WIDER))
+    narrower = {f.name for f in changed if holds(types[f.name], str(f.type), _WIDER)}
     others = [f for f in changed if f not in widened and f.name not in narrower]
     if policy == "fail" and (added or dropped or changed):
         raise _refused(table, [f.name for f in (*added, *changed)] + list(dropped), "changed")
@@ -85,18 +86,3 @@ def _refused(table: str, names: Sequence[str], what: str) -> OutputRefusedError:
         f"{table}: columns {', '.join(names)} {what} in the source. Change the destination's table "
         "and the output's on_schema_change, or leave the columns out by a step."
     )
-
-
-def _holds(wide: str, narrow: str) -> bool:
-    if wide in _WIDER.get(narrow, ()):
-        return True
-    if wide.startswith("decimal128(") and narrow.startswith("decimal128("):
-        wide_p, wide_s = _decimal(wide)
-        narrow_p, narrow_s = _decimal(narrow)
-        return wide_s >= narrow_s and wide_p - wide_s >= narrow_p - narrow_s
-    return False
-
-
-def _decimal(text: str) -> tuple[int, int]:
-    precision, scale = text.removeprefix("decimal128(").removesuffix(")").split(",")
-    return int(precision), int(scale)

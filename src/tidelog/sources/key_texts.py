@@ -1,0 +1,97 @@
+"""Typed values as the texts of key columns, column-wise, in the words of a kind of server.
+
+Texts need not be spelled as the server would spell them: keys are compared there, as values.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.errors import UsageError
+
+_TEXT = pa.string()
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """What kinds of servers spell each in their way.
+
+    Attributes:
+        true, false: booleans.
+        utc: what stands behind a timestamp that is an instant.
+        binary: bytes.
+    """
+
+    true: str
+    false: str
+    utc: str
+    binary: Callable[[bytes], str]
+
+
+def key_texts(values: pa.Array, spelling: Spelling) -> pa.StringArray:
+    """``n`` values as ``n`` texts, nulls kept.
+
+    =====================  ==================================================================
+    boolean, binary        as ``spelling`` says
+    integer, decimal       digits
+    float                  the shortest that reads back as the same number; ``nan``, ``inf``
+    date, time             ISO
+    timestamp              ISO with a space, microseconds; one with a zone as UTC
+    UUID (Arrow, Parquet)  as usual
+    text                   as it is
+    =====================  ==================================================================
+
+    Raises:
+        UsageError: a type that no key column has.
+    """
+    if isinstance(values, pa.ExtensionArray):
+        if values.type.extension_name == "arrow.uuid":
+            return _each(values.storage, lambda value: str(uuid.UUID(bytes=value)))
+        return key_texts(values.storage, spelling)
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        return key_texts(values.dictionary_decode(), spelling)
+    if pa.types.is_boolean(kind):
+        return pc.if_else(values, spelling.true, spelling.false)
+    if pa.types.is_timestamp(kind):
+        return _timestamps(values, spelling.utc)
+    if pa.types.is_float16(kind):
+        return values.cast(pa.float32()).cast(_TEXT)
+    if pa.types.is_date64(kind):
+        return values.cast(pa.date32()).cast(_TEXT)
+    if _is_binary(kind):
+        return _each(values, spelling.binary)
+    if pa.types.is_nested(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind):
+        raise UsageError(f"values of type {kind} can't be part of a key")
+    try:
+        return values.cast(_TEXT)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise UsageError(f"values of type {kind} can't be part of a key") from None
+
+
+def _each(values: pa.Array, spell: Callable[[bytes], str]) -> pa.StringArray:
+    return pa.array([v if v is None else spell(v) for v in values.to_pylist()], _TEXT)
+
+
+def _timestamps(values: pa.Array, utc: str) -> pa.StringArray:
+    zone = values.type.tz
+    # The instant's microseconds as a time without zone: that is what it is in UTC.
+    plain = values.cast(pa.timestamp("us", zone), safe=False)
+    texts = plain.view(pa.timestamp("us")).cast(_TEXT)
+    if zone is None or not utc:
+        return texts
+    return pc.binary_join_element_wise(texts, utc, "", null_handling="emit_null")
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_binary_view(kind)
+    )

@@ -10,6 +10,7 @@ from typing import Any
 from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.schema import TableName
+from tidelog.pipeline.json_values import Handling
 from tidelog.pipeline.key_filter import KeyFilter
 from tidelog.pipeline.places import Place, place
 
@@ -43,6 +44,12 @@ _NAMES = {
     "partitions": "partitions a read is split into at most; default: by partitionBytes only",
     "partitionBytes": "payload bytes below which a partition is not split further; default 16m",
     "before": "decode rows' old images (not raw); default true",
+    "decimalHandlingMode": "of envelope, as Debezium's decimal.handling.mode: string (default), "
+    "precise or double",
+    "timePrecisionMode": "of envelope, as Debezium's time.precision.mode: microseconds (default), "
+    "adaptive, adaptive_time_microseconds, connect, nanoseconds or isostring",
+    "binaryHandlingMode": "of envelope, as Debezium's binary.handling.mode: base64 (default), "
+    "bytes (the same in JSON), base64-url-safe or hex",
 }
 _REFS = "refs"  # internal: the segments to read, planned by the caller
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -83,6 +90,7 @@ class SourceOptions:
     before: bool
     refs: PlannedRefs | None
     key: KeyFilter | None
+    handling: Handling
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
@@ -132,6 +140,7 @@ class SourceOptions:
             before=_flag(options, "before", True),
             refs=PlannedRefs.from_option(options[_REFS]) if options.get(_REFS) else None,
             key=KeyFilter.parse(options["key"]) if options.get("key") else None,
+            handling=Handling.parse(options),
         )
 
 

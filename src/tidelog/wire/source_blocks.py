@@ -1,6 +1,7 @@
 """The block ``source`` of Debezium's envelope, as the connector of each kind of source fills it.
 
 What is the same for all connectors (``version``, ``name``, ``ts_ms``, ``snapshot``) is not here.
+Members stand in Debezium's order.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ class SourceBlock:
 
     Attributes:
         connector: what Debezium calls it.
-        same: fields that are alike for all records, as JSON values.
-        own: each record's, string[n] of JSON texts.
+        db: the database.
+        sequence: what orders changes of one source, string[n] of JSON texts.
+        own: the connector's own fields: a JSON value that all records have, or string[n] of JSON
+            texts.
     """
 
     connector: str
-    same: dict[str, Any]
-    own: dict[str, pa.StringArray]
+    db: str
+    sequence: pa.StringArray
+    own: dict[str, Any]
 
 
 def source_block(source: SourceId, table: TableName, records: pa.RecordBatch) -> SourceBlock:
@@ -40,9 +44,19 @@ def source_block(source: SourceId, table: TableName, records: pa.RecordBatch) ->
 
 
 def _postgres(source: SourceId, table: TableName, records: pa.RecordBatch) -> SourceBlock:
-    same = {"db": source.database, "schema": table.namespace, "table": table.name}
-    own = {"txId": _digits(records, "xid"), "lsn": _digits(records, "position")}
-    return SourceBlock("postgresql", same, own)
+    lsn = _digits(records, "position")
+    return SourceBlock(
+        "postgresql",
+        source.database,
+        pc.binary_join_element_wise('"[null,\\"', lsn, '\\"]"', ""),
+        {
+            "schema": table.namespace,
+            "table": table.name,
+            "txId": _digits(records, "xid"),
+            "lsn": lsn,
+            "xmin": None,
+        },
+    )
 
 
 def _binlog(source: SourceId, table: TableName, records: pa.RecordBatch) -> SourceBlock:
@@ -50,32 +64,30 @@ def _binlog(source: SourceId, table: TableName, records: pa.RecordBatch) -> Sour
 
     What is not captured is as Debezium's snapshots have it: ``server_id`` 0, the others null.
     """
-    same = {
-        "db": table.namespace,
-        "table": table.name,
-        "server_id": 0,
-        "gtid": None,
-        "thread": None,
-        "query": None,
-    }
     position = records.column("position")
     number = pc.shift_right(position, OFFSET_BITS)
     offset = pc.subtract(position, pc.shift_left(number, OFFSET_BITS))
     name = pc.utf8_lpad(number.cast(pa.string()), _FILE_DIGITS, "0")
     return SourceBlock(
         source.kind,
-        same,
+        table.namespace,
+        pa.nulls(len(position), pa.string()),
         {
+            "table": table.name,
+            "server_id": 0,
+            "gtid": None,
             "file": pc.binary_join_element_wise('"binlog.', name, '"', ""),
             "pos": offset.cast(pa.string()),
             "row": _digits(records, "ordinal"),
+            "thread": None,
+            "query": None,
         },
     )
 
 
 def _other(source: SourceId, table: TableName, records: pa.RecordBatch) -> SourceBlock:
-    same = {"db": source.database, "schema": table.namespace, "table": table.name}
-    return SourceBlock(source.kind, same, {"position": _digits(records, "position")})
+    own = {"schema": table.namespace, "table": table.name, "position": _digits(records, "position")}
+    return SourceBlock(source.kind, source.database, pa.nulls(len(records), pa.string()), own)
 
 
 def _digits(records: pa.RecordBatch, name: str) -> pa.StringArray:

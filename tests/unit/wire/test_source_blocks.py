@@ -28,9 +28,11 @@ def block_of(kind: str, positions: list[int]) -> SourceBlock:
 
 
 def values(block: SourceBlock, record: int) -> dict[str, object]:
-    return block.same | {
-        name: json.loads(texts[record].as_py()) for name, texts in block.own.items()
-    }
+    found: dict[str, object] = {"db": block.db, "sequence": block.sequence[record].as_py()}
+    for name, value in block.own.items():
+        of_each = isinstance(value, pa.Array)
+        found[name] = json.loads(value[record].as_py()) if of_each else value
+    return found
 
 
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
@@ -39,6 +41,7 @@ def test_binlog_record_has_file_and_offset_and_no_schema(kind: str) -> None:
     assert block.connector == kind
     assert values(block, 0) == {
         "db": "shop",
+        "sequence": None,
         "table": "orders",
         "server_id": 0,
         "gtid": None,
@@ -56,5 +59,6 @@ def test_postgres_record_has_lsn_and_schema() -> None:
     block = block_of("postgres", [1001])
     assert block.connector == "postgresql"
     assert values(block, 0) == {
-        "db": "db", "schema": "shop", "table": "orders", "txId": 1001, "lsn": 1001,
+        "db": "db", "sequence": '"[null,\\"1001\\"]"', "schema": "shop", "table": "orders",
+        "txId": 1001, "lsn": 1001, "xmin": None,
     }  # fmt: skip

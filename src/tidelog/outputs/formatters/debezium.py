@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.outputs.formatters.messages import Events, messages, topic_of
-from tidelog.pipeline.envelope import joined, json_rows, milliseconds, source_json
+from tidelog.pipeline.envelope import envelope_json
+from tidelog.pipeline.json_values import PLAIN, Handling, json_rows
 from tidelog.ports import TargetTable
 
 
@@ -20,29 +21,23 @@ class Debezium:
 
     topic: str = "{table}"
     tombstones: bool = True
+    handling: Handling = PLAIN
 
     def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
         found = Events(table, events)
         null = pa.scalar(None, pa.string())
         gone = pc.or_(found.deleted, found.truncate)
-        after = pc.if_else(gone, null, json_rows(found.row, found.names, found.missing))
+        types = {column.name: column.type_name for column in table.schema.columns}
+        how = (self.handling, types)
+        after = pc.if_else(gone, null, json_rows(found.row, found.names, found.missing, *how))
         if found.before is not None:
-            before = json_rows(found.before, table.schema.column_names)
+            before = json_rows(found.before, table.schema.column_names, None, *how)
             # Of a created row that took another's key, the old row was told by the delete before.
             before = pc.if_else(pc.equal(found.op, "c"), null, before)
         else:
-            before = pc.if_else(found.deleted, json_rows(found.row, found.names), null)
-        value = joined(
-            '{"before":',
-            before,
-            ',"after":',
-            after,
-            *source_json(found.source, found.commit_ts, table.origin, table.schema),
-            ',"op":"',
-            found.op,
-            '","ts_ms":',
-            milliseconds(found.commit_ts),
-            "}",
+            before = pc.if_else(found.deleted, json_rows(found.row, found.names, None, *how), null)
+        value = envelope_json(
+            before, after, found.op, found.source, found.commit_ts, table.origin, table.schema
         )
         topic = topic_of(self.topic, table)
         return messages(found, topic, found.key, value, None, tombstones=self.tombstones)

@@ -1,0 +1,269 @@
+"""Columns → JSON texts, as Debezium's connectors with Kafka Connect's JSON converter write them.
+
+Put together by Arrow's kernels, so that the cost is per column and batch, not per row and cell.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal, TypeVar, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.errors import ConfigError
+from tidelog.model.records import Bools
+
+UNAVAILABLE = "__debezium_unavailable_value"
+_ESCAPES = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
+_RARE = "[\\x00-\\x1f\\x{10000}-\\x{10ffff}]"  # Jackson writes these as \uXXXX
+_PRECISION = re.compile(r"\((\d)\)")
+_TIME = re.compile(r"time(\(\d\))?( without time zone)?", re.IGNORECASE)
+_TIME_PARTS = r"^(?P<s>-?)(?P<h>\d+):(?P<m>\d+):(?P<x>\d+)\.?(?P<f>\d*)$"
+_MILLISECONDS = 3  # digits: what Debezium's adaptive modes write as milliseconds
+
+DecimalMode = Literal["string", "precise", "double"]
+TimeMode = Literal[
+    "microseconds",
+    "adaptive",
+    "adaptive_time_microseconds",
+    "connect",
+    "nanoseconds",
+    "isostring",
+]
+BinaryMode = Literal["base64", "bytes", "base64-url-safe", "hex"]
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """How values are written that JSON has no type for; named as Debezium's properties."""
+
+    decimal: DecimalMode = "string"
+    time: TimeMode = "microseconds"
+    binary: BinaryMode = "base64"
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Handling:
+        """From the source's options, with names in lower case. Raises ConfigError."""
+        return cls(
+            _choice(options, "decimalhandlingmode", "string", get_args(DecimalMode)),
+            _choice(options, "timeprecisionmode", "microseconds", get_args(TimeMode)),
+            _choice(options, "binaryhandlingmode", "base64", get_args(BinaryMode)),
+        )
+
+
+PLAIN = Handling()
+_T = TypeVar("_T")
+
+
+def _choice(options: Mapping[str, str], name: str, default: _T, known: tuple[_T, ...]) -> _T:
+    text = options.get(name, default)
+    for each in known:
+        if each == text:
+            return each
+    spelled = ", ".join(map(str, known))
+    raise ConfigError(f"tidelog source: option {name!r} must be one of {spelled}, not {text!r}")
+
+
+def json_rows(
+    rows: pa.StructArray,
+    names: Sequence[str],
+    missing: Bools | None = None,
+    handling: Handling = PLAIN,
+    types: Mapping[str, str] | None = None,
+) -> pa.StringArray:
+    """Each row as a JSON object of the columns ``names``; null for a null row.
+
+    Args:
+        rows: with the columns.
+        names: their order.
+        missing: bool[n, names]: cells that the log does not tell.
+        handling: of values that JSON has no type for.
+        types: by column, the source's own spelling of its type; with it, times of day are numbers.
+    """
+    n = len(rows)
+    if rows.null_count == n:
+        return pa.nulls(n, pa.string())
+    pieces: list[str | pa.Array] = []
+    for number, name in enumerate(names):
+        pieces.append(("{" if not number else ",") + json.dumps(name, ensure_ascii=False) + ":")
+        cells = rows.field(rows.type.get_field_index(name))
+        text = json_values(cells, handling, None if types is None else types.get(name))
+        if missing is not None and missing[:, number].any():
+            text = pc.if_else(pa.array(missing[:, number]), f'"{UNAVAILABLE}"', text)
+        pieces.append(text)
+    text = joined(*pieces, "}") if names else pa.repeat(pa.scalar("{}"), n)
+    if rows.null_count:
+        text = pc.if_else(rows.is_valid(), text, pa.scalar(None, pa.string()))
+    return text
+
+
+def json_values(
+    values: pa.Array, handling: Handling = PLAIN, type_name: str | None = None
+) -> pa.StringArray:
+    """Each value as JSON text; null stays null. ``type_name`` as ``types`` of `json_rows`."""
+    kind = values.type
+    if pa.types.is_boolean(kind):
+        return pc.if_else(values, "true", "false")
+    if pa.types.is_integer(kind):
+        return values.cast(pa.string())
+    if pa.types.is_floating(kind):
+        return _floats(values)
+    if pa.types.is_date32(kind):
+        if handling.time == "isostring":
+            return _joined_or_null('"', values.cast(pa.string()), 'Z"')
+        return values.view(pa.int32()).cast(pa.string())
+    if pa.types.is_timestamp(kind):
+        return _timestamps(values, handling.time, type_name or "")
+    if pa.types.is_decimal(kind):
+        return _decimals(values, handling.decimal)
+    if pa.types.is_binary(kind):
+        return _binaries(values, handling.binary)
+    if type_name is not None and _TIME.fullmatch(type_name):
+        return _times(values, handling.time, type_name)
+    return _quoted(values)
+
+
+def joined(*pieces: str | pa.Array) -> pa.StringArray:
+    """The pieces one after the other, row by row; a null is written ``null``."""
+    return pc.binary_join_element_wise(
+        *pieces, "", null_handling="replace", null_replacement="null"
+    )
+
+
+def _joined_or_null(*pieces: str | pa.Array) -> pa.StringArray:
+    return pc.binary_join_element_wise(*pieces, "", null_handling="emit_null")
+
+
+def _floats(values: pa.Array) -> pa.StringArray:
+    """As Java writes them."""
+    texts = values.cast(pa.string())
+    sizes = pc.abs(values)
+    whole = pc.and_(pc.invert(pc.match_substring(texts, ".")), pc.less(sizes, 1e7))
+    usual = pc.if_else(whole, pc.binary_join_element_wise(texts, ".0", ""), texts)
+    plain = pc.or_(pc.and_(pc.greater_equal(sizes, 1e-3), pc.less(sizes, 1e7)), pc.equal(values, 0))
+    rest = pc.fill_null(pc.invert(plain), False)
+    if not pc.any(rest).as_py():
+        return usual
+    spelled = [_float(text) for text in texts.filter(rest).to_pylist()]
+    return pc.replace_with_mask(usual, rest, pa.array(spelled, pa.string()))
+
+
+def _float(text: str) -> str:
+    if text in ("nan", "inf", "-inf"):
+        return {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}[text]
+    sign, digits, exponent = Decimal(text).normalize().as_tuple()
+    assert isinstance(exponent, int)  # finite
+    rest = "".join(map(str, digits[1:])) or "0"
+    return f"{'-' * sign}{digits[0]}.{rest}E{exponent + len(digits) - 1}"
+
+
+def _timestamps(values: pa.TimestampArray, mode: TimeMode, type_name: str) -> pa.StringArray:
+    instants = values.view(pa.int64())
+    if values.type.tz is None and mode != "isostring":
+        return _micros(instants, mode, type_name)
+    texts = pc.replace_substring(values.view(pa.timestamp("us")).cast(pa.string()), " ", "T")
+    if values.type.tz is None:
+        texts = _shortened(texts)
+    return _joined_or_null('"', texts, 'Z"')
+
+
+def _times(texts: pa.StringArray, mode: TimeMode, type_name: str) -> pa.StringArray:
+    """Times of day, or MySQL's of any length, in the source's texts."""
+    if mode == "isostring":
+        return _joined_or_null('"', pc.replace_substring_regex(texts, "^24", "00"), 'Z"')
+    parts = pc.extract_regex(texts, _TIME_PARTS)
+    hours, minutes, seconds = (
+        pc.struct_field(parts, name).cast(pa.int64()) for name in ("h", "m", "x")
+    )
+    fraction = pc.utf8_rpad(pc.struct_field(parts, "f"), 6, "0").cast(pa.int64())
+    whole = pc.add(pc.multiply(pc.add(pc.multiply(hours, 60), minutes), 60), seconds)
+    micros = pc.add(pc.multiply(whole, 1_000_000), fraction)
+    negative = pc.equal(pc.struct_field(parts, "s"), "-")
+    return _micros(pc.if_else(negative, pc.negate(micros), micros), mode, type_name, of_day=True)
+
+
+def _micros(
+    micros: pa.Int64Array, mode: TimeMode, type_name: str, of_day: bool = False
+) -> pa.StringArray:
+    precision = _PRECISION.search(type_name)
+    adaptive = mode == "adaptive" or (mode == "adaptive_time_microseconds" and not of_day)
+    short = precision is not None and int(precision[1]) <= _MILLISECONDS
+    if mode == "connect" or (adaptive and short):
+        plain = pc.fill_null(micros, 0).to_numpy(zero_copy_only=False) // 1000
+        micros = pa.array(plain, mask=micros.is_null().to_numpy(zero_copy_only=False))
+    elif mode == "nanoseconds":
+        micros = pc.multiply(micros, 1000)
+    return micros.cast(pa.string())
+
+
+def _shortened(texts: pa.StringArray) -> pa.StringArray:
+    """Without zeros at the end of a second's fraction."""
+    shorter = pc.replace_substring_regex(texts, r"(\.\d*[1-9])0+$", r"\1")
+    return pc.replace_substring_regex(shorter, r"\.0+$", "")
+
+
+def _decimals(values: pa.Decimal128Array, mode: DecimalMode) -> pa.StringArray:
+    if mode == "double":
+        return _floats(values.cast(pa.float64()))
+    if mode == "precise":
+        scale = values.type.scale
+        found = [None if v is None else _unscaled(v, scale) for v in values.to_pylist()]
+        return pa.array(found, pa.string())
+    texts = values.cast(pa.string())
+    rest = pc.fill_null(pc.match_substring(texts, "E"), False)
+    if pc.any(rest).as_py():
+        spelled = [f"{value:f}" for value in values.filter(rest).to_pylist()]
+        texts = pc.replace_with_mask(texts, rest, pa.array(spelled, pa.string()))
+    return _joined_or_null('"', texts, '"')
+
+
+def _unscaled(value: Decimal, scale: int) -> str:
+    sign, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int)  # finite
+    number = int("".join(map(str, digits))) * 10 ** (scale + exponent)
+    number = -number if sign else number
+    size = (number if number >= 0 else ~number).bit_length() // 8 + 1
+    return f'"{base64.b64encode(number.to_bytes(size, "big", signed=True)).decode()}"'
+
+
+def _binaries(values: pa.BinaryArray, mode: BinaryMode) -> pa.StringArray:
+    found = [None if v is None else f'"{_binary(v, mode)}"' for v in values.to_pylist()]
+    return pa.array(found, pa.string())
+
+
+def _binary(value: bytes, mode: BinaryMode) -> str:
+    if mode == "hex":
+        return value.hex()
+    if mode == "base64-url-safe":
+        return base64.urlsafe_b64encode(value).decode()
+    return base64.b64encode(value).decode()
+
+
+def _quoted(texts: pa.StringArray) -> pa.StringArray:
+    unusual = pc.match_substring_regex(texts, f'["\\\\]|{_RARE}')
+    if not pc.any(unusual).as_py():
+        return _joined_or_null('"', texts, '"')
+    escaped = texts
+    for plain, code in _ESCAPES:
+        escaped = pc.replace_substring(escaped, plain, code)
+    rest = pc.fill_null(pc.match_substring_regex(escaped, _RARE), False)
+    if pc.any(rest).as_py():  # rare, so row by row
+        spelled = [_RARE_TEXT.sub(_escape, text) for text in escaped.filter(rest).to_pylist()]
+        escaped = pc.replace_with_mask(escaped, rest, pa.array(spelled, pa.string()))
+    return _joined_or_null('"', escaped, '"')
+
+
+_RARE_TEXT = re.compile("[\x00-\x1f\U00010000-\U0010ffff]")
+
+
+def _escape(found: re.Match[str]) -> str:
+    short = {"\b": "\\b", "\f": "\\f"}.get(found[0])
+    units = np.frombuffer(found[0].encode("utf-16-be"), ">u2").tolist()
+    return short or "".join(f"\\u{unit:04X}" for unit in units)

@@ -281,6 +281,46 @@ class FilesOutput(ExecutorSection):
         return self
 
 
+class DocumentPart(Section):
+    """Of a document: what another table contributes."""
+
+    table: str = Field(
+        min_length=1, description="The captured table.", examples=["shop.order_items"]
+    )
+    name: str = Field(
+        alias="as",
+        pattern=r"^[^_./][^./]*$",
+        description="The member of the document that holds its row, or the list of its rows.",
+        examples=["items"],
+    )
+    key: list[str] = Field(
+        min_length=1,
+        description="Its columns that hold the root's key, in that order; of its own key, which "
+        "may have more: then its rows are a list.",
+        examples=[["order_id"]],
+    )
+
+
+class JoinedDocument(Section):
+    """Documents that several tables contribute to, in an index of their own."""
+
+    index: str = Field(min_length=1, description="Name of the alias.", examples=["orders"])
+    root: str = Field(
+        min_length=1,
+        description="The captured table whose rows the documents are; its columns are theirs.",
+        examples=["shop.orders"],
+    )
+    parts: list[DocumentPart] = Field(min_length=1, description="What other tables contribute.")
+
+    @model_validator(mode="after")
+    def _tables_differ(self) -> JoinedDocument:
+        tables = [self.root, *(part.table for part in self.parts)]
+        names = [part.name for part in self.parts]
+        if len(set(tables)) < len(tables) or len(set(names)) < len(names):
+            raise ValueError("a document's tables, and the names of its parts, differ")
+        return self
+
+
 class OpenSearchOutput(ExecutorSection):
     """Rows as documents, an index for each table (docs/outputs/opensearch.md)."""
 
@@ -326,6 +366,10 @@ class OpenSearchOutput(ExecutorSection):
         default={},
         description="By table or pattern, by column: OpenSearch mappings in place of the default.",
         examples=[{"public.products": {"name": {"type": "text", "analyzer": "german"}}}],
+    )
+    documents: list[JoinedDocument] = Field(
+        default=[],
+        description="Tables that share documents, instead of an index for each; see *documents*.",
     )
     tombstone_retention: Duration = Field(
         default=timedelta(days=7),

@@ -9,35 +9,43 @@ yesterday too.
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 from tidelog.model.patterns import matches
-from tidelog.model.schema import TableName
 from tidelog.outputs import opensearch_documents as documents
+from tidelog.outputs import opensearch_joined
 from tidelog.outputs.evolving import ColumnChange
 from tidelog.outputs.executing import Delivery, ExecutorOutput
 from tidelog.outputs.formatters.messages import topic_of
-from tidelog.outputs.opensearch_client import Cluster, ClusterOptions, path
+from tidelog.outputs.opensearch_client import Cluster, ClusterOptions
 from tidelog.outputs.opensearch_documents import AT, DELETED, META, META_MAPPING, VERSION
+from tidelog.outputs.opensearch_indices import Indices, index_name
+from tidelog.outputs.opensearch_joined import JOINED_MAPPING, ROOT, Part
 from tidelog.outputs.opensearch_writer import Index, OpenSearchWriter
 from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_FIRST = "-000001"  # as indices that roll over are numbered
-_NAME_MAX_BYTES = 255 - len(_FIRST)
-_NOT_IN_NAMES = re.compile(r'[\\/*?"<>|,#:\s]')
 _PURGE_EVERY_S = 3600.0
-# How the output marks an index as its own, in the mapping's `_meta`.
-_OWN = "tidelog"
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A kind of documents that several tables contribute to.
+
+    ``index``: the alias. ``tables``: by source table, the name of the member that its rows go to
+    and the columns that hold the root's key; of the root itself, "" and ().
+    """
+
+    index: str
+    tables: Mapping[str, tuple[str, tuple[str, ...]]]
 
 
 class OpenSearchOutput(ExecutorOutput):
@@ -56,6 +64,7 @@ class OpenSearchOutput(ExecutorOutput):
         tombstone_retention_s: how long tombstones are kept.
         bulk_bytes: about the size of a bulk request.
         timeout_s: how long the cluster may have no room.
+        joined: documents that several tables contribute to.
     """
 
     def __init__(
@@ -73,6 +82,7 @@ class OpenSearchOutput(ExecutorOutput):
         tombstone_retention_s: float = 7 * 86_400.0,
         bulk_bytes: int = 4 << 20,
         timeout_s: float = 120.0,
+        joined: Sequence[Joined] = (),
     ) -> None:
         if not delivery.keyed:
             raise ConfigError("an opensearch output keeps rows by key")
@@ -84,79 +94,68 @@ class OpenSearchOutput(ExecutorOutput):
         self._retention_s = tombstone_retention_s
         self._bulk_bytes = bulk_bytes
         self._timeout_s = timeout_s
-        self._indices: dict[str, Index] = {}  # by source table
-        self._behind: dict[str, str] = {}  # alias → index
+        self._joined = {table: each for each in joined for table in each.tables}
+        self._known: dict[str, Index] = {}  # by source table
         self._purged_at: float | None = None
         self._client: Cluster | None = None
+        self._made: Indices | None = None
         super().__init__(spark, log_path, state, delivery)
 
     def check(self, generation: str) -> None:
         self._cluster().request("GET", "/_cluster/health", params={"level": "cluster"})
 
     def create(self, table: TargetTable) -> None:
-        bad = documents.unfit(table.columns.names)
-        if bad:
-            raise OutputRefusedError(
-                f"output {self.name}: {table.source} has columns that no document can have by "
-                f"their name: {', '.join(bad)}. Rename them by a step, or drop them"
-            )
-        alias = index_name(topic_of(self._pattern, table))
-        for source, other in self._indices.items():
-            if other.alias == alias and source != str(table.source):
+        source = str(table.source)
+        alias, part = self._place(table)
+        for other, there in self._known.items():
+            if there.alias == alias and other != source and not (part and there.part):
                 raise OutputRefusedError(
-                    f"output {self.name}: {source} and {table.source} both go to index {alias}. "
+                    f"output {self.name}: {other} and {source} both go to index {alias}. "
                     "Set `index` with {namespace} and {name}"
                 )
-        found = self._cluster().request("GET", path("_alias", alias), absent=True)
-        if found is None:
-            self._create(table, alias)
-            return
-        if len(found) != 1:
-            raise OutputRefusedError(
-                f"output {self.name}: alias {alias} stands for {len(found)} indices, it must for "
-                "one"
-            )
-        behind = next(iter(found))
-        self._behind[alias] = behind
-        meta, columns = self._described(behind)
-        own = meta.get(_OWN, {})
-        if own and own.get("table") != str(table.source):
-            raise OutputRefusedError(
-                f"output {self.name}: index {behind} holds {own.get('table')}, not "
-                f"{table.source}. Set `index` so that each table has its own"
-            )
-        known = Index(alias, own.get("floor", 0), own.get("purged_below", 0))
-        self._indices[str(table.source)] = known
-        lacking = [field for field in table.columns if field.name not in columns]
-        if lacking or META not in columns or not own:
-            self._put_mapping(table, known, pa.schema(lacking))
-        # Again: the run before may have ended between the two.
-        self._put_filter(known)
+        indices = self._indices()
+        known = Index(alias, part=part)
+        if not indices.find(alias):
+            if not self._create_indices:
+                raise OutputRefusedError(
+                    f"output {self.name}: there is no alias {alias}, and create_indices is false"
+                )
+            properties = self._properties(table, known, table.columns)
+            indices.create(known, self._settings, properties, self._notes({}, source, known))
+        else:
+            known = self._adopt(table, known)
+            # Again: the run before may have ended between the two.
+            indices.show(known)
+        if part is not None:
+            indices.put_scripts()
+        self._known[source] = known
 
     def alter(self, table: TargetTable, change: ColumnChange) -> None:
         # Wider types need nothing: integers are longs, floats doubles from the beginning.
         if change.added:
-            bad = documents.unfit([field.name for field in change.added])
-            if bad:
-                raise OutputRefusedError(
-                    f"output {self.name}: {table.source} has columns that no document can have by "
-                    f"their name: {', '.join(bad)}. Rename them by a step, or drop them"
-                )
-            self._put_mapping(table, self._indices[str(table.source)], pa.schema(change.added))
+            known = self._known[str(table.source)]
+            notes, _ = self._indices().described(known.alias)
+            properties = self._properties(table, known, pa.schema(change.added))
+            self._indices().note(known.alias, notes, properties)
 
     def remove_below(self, table: TargetTable, version: int) -> bool:
-        known = self._indices[str(table.source)]
+        source, indices = str(table.source), self._indices()
+        known = self._known[source]
         if version > known.floor:
             known = replace(known, floor=version)
-            self._indices[str(table.source)] = known
-            self._put_mapping(table, known, pa.schema([]))
-            self._put_filter(known)  # from here on they are gone for who searches
-        self._delete(known, {"range": {f"{META}.{VERSION}": {"lt": known.floor}}})
+            notes, _ = indices.described(known.alias)
+            indices.note(known.alias, self._notes(notes, source, known))
+            indices.show(known)  # from here on they are gone for who searches
+            self._known[source] = known
+        if known.part is None:
+            indices.delete(known.alias, {"range": {f"{META}.{VERSION}": {"lt": known.floor}}})
+        else:
+            indices.remove_parts(known, table.columns.names)
         return True
 
     def writer(self) -> TaskWriter:
         return OpenSearchWriter(
-            self._options, self._indices, bulk_bytes=self._bulk_bytes, timeout_s=self._timeout_s
+            self._options, self._known, bulk_bytes=self._bulk_bytes, timeout_s=self._timeout_s
         )
 
     def write(self, batch: OutputBatch) -> None:
@@ -164,10 +163,15 @@ class OpenSearchOutput(ExecutorOutput):
         now = time.monotonic()
         if self._purged_at is None or now >= self._purged_at + _PURGE_EVERY_S:
             self._purged_at = now
-            self.purge()
+            try:
+                self.purge()
+            except OutputRefusedError:
+                raise
+            except OutputError:
+                self._purged_at = None  # after the next batch, again
 
     def close(self) -> None:
-        client, self._client = self._client, None
+        client, self._client, self._made = self._client, None, None
         if client is not None:
             client.close()
         super().close()
@@ -192,29 +196,17 @@ class OpenSearchOutput(ExecutorOutput):
                     {"range": {f"{META}.{VERSION}": {"lt": done}}},
                 ]
             }
-        }
-        for source, known in list(self._indices.items()):
-            behind = path(self._behind[known.alias])
-            if not self._cluster().request("POST", f"{behind}/_count", {"query": old})["count"]:
+        }  # a document that other tables still contribute to has no AT
+        indices = self._indices()
+        for alias in {known.alias for known in self._known.values()}:
+            if not indices.count(alias, old):
                 continue
-            table = self._targets.get(TableName.parse(source))
-            if table is None:
-                continue
-            known = replace(known, purged_below=max(known.purged_below, done))
-            self._indices[source] = known
-            self._put_mapping(table, known, pa.schema([]))
-            self._delete(known, old)
-
-    def _delete(self, known: Index, query: Mapping[str, Any]) -> None:
-        """In the background, by the cluster. A document that changes meanwhile stays."""
-        behind = path(self._behind[known.alias])
-        self._cluster().request("POST", f"{behind}/_refresh")
-        self._cluster().request(
-            "POST",
-            f"{behind}/_delete_by_query",
-            {"query": query},
-            params={"conflicts": "proceed", "wait_for_completion": "false", "slices": "auto"},
-        )
+            notes, _ = indices.described(alias)
+            indices.note(alias, notes | {"purged_below": done})
+            for source, known in self._known.items():
+                if known.alias == alias:
+                    self._known[source] = replace(known, purged_below=done)
+            indices.delete(alias, old)
 
     # ------------------------------------------------------------------ indices
 
@@ -223,78 +215,70 @@ class OpenSearchOutput(ExecutorOutput):
             self._client = Cluster(self._options)
         return self._client
 
-    def _create(self, table: TargetTable, alias: str) -> None:
-        if not self._create_indices:
-            raise OutputRefusedError(
-                f"output {self.name}: there is no alias {alias}, and create_indices is false"
-            )
-        if self._cluster().request("GET", path(alias), absent=True) is not None:
-            raise OutputRefusedError(
-                f"output {self.name}: {alias} is an index, it must be an alias: delete it, or set "
-                "`index`"
-            )
-        known = Index(alias)
-        body = {
-            # Hidden: a search by a pattern finds the alias, and not what stands behind it.
-            "settings": {"index.hidden": True} | self._settings,
-            "mappings": {"dynamic": False, **self._mapping(table, known, table.columns)},
-            "aliases": {alias: _alias(known)},
-        }
-        self._cluster().request("PUT", path(alias + _FIRST), body)
-        self._indices[str(table.source)] = known
-        self._behind[alias] = alias + _FIRST
+    def _indices(self) -> Indices:
+        if self._made is None:
+            self._made = Indices(self._cluster(), self.name)
+        return self._made
 
-    def _mapping(self, table: TargetTable, known: Index, columns: pa.Schema) -> dict[str, Any]:
-        meta = {
-            "output": self.name,
-            "generation": self.log.generation,
-            "table": str(table.source),
-            "floor": known.floor,
-            "purged_below": known.purged_below,
-        }
+    def _place(self, table: TargetTable) -> tuple[str, Part | None]:
+        """The alias, and what the table is to its documents if others contribute too."""
+        document = self._joined.get(str(table.source))
+        if document is None:
+            return index_name(topic_of(self._pattern, table)), None
+        name, key = document.tables[str(table.source)]
+        if not name:
+            return index_name(document.index), Part("", table.key, False)
+        lost = set(key) - set(table.key)
+        if lost:
+            raise OutputRefusedError(
+                f"output {self.name}: {', '.join(sorted(lost))} are not of the key of "
+                f"{table.source}, so a delete does not tell whose {name} is gone. Give the table "
+                "a key (in the source, or a surrogate key) that contains them"
+            )
+        return index_name(document.index), Part(name, key, set(key) != set(table.key))
+
+    def _adopt(self, table: TargetTable, known: Index) -> Index:
+        """The index behind an alias that is there, with all columns of the table."""
+        source, indices = str(table.source), self._indices()
+        notes, columns = indices.described(known.alias)
+        tables = notes.get("tables", {})
+        strangers = [each for each in tables if each != source and each not in self._joined]
+        is_joined = ROOT in columns.get(META, {}).get("properties", {})
+        if strangers or (notes and is_joined != (known.part is not None)):
+            raise OutputRefusedError(
+                f"output {self.name}: index {indices.name(known.alias)} holds "
+                f"{', '.join(tables)}, not {source} as it is configured. Set `index` so that each "
+                "table has its own"
+            )
+        floor = tables.get(source, {}).get("floor", 0)
+        known = replace(known, floor=floor, purged_below=notes.get("purged_below", 0))
+        if known.part is not None and known.part.name:
+            columns = columns.get(known.part.name, {}).get("properties", {})
+        lacking = [field for field in table.columns if field.name not in columns]
+        if lacking or source not in tables:
+            properties = self._properties(table, known, pa.schema(lacking))
+            indices.note(known.alias, self._notes(notes, source, known), properties)
+        return known
+
+    def _notes(self, notes: Mapping[str, Any], source: str, known: Index) -> dict[str, Any]:
+        """What is noted in the index, with the table as it is now."""
+        tables = dict(notes.get("tables", {})) | {source: {"floor": known.floor}}
+        ours = {"output": self.name, "generation": self.log.generation, "tables": tables}
+        return {**notes, **ours}
+
+    def _properties(self, table: TargetTable, known: Index, columns: pa.Schema) -> dict[str, Any]:
+        """The mapping of columns. Raises OutputRefusedError if documents can't have them."""
+        bad = documents.unfit(columns.names)
+        if bad:
+            raise OutputRefusedError(
+                f"output {self.name}: {table.source} has columns that no document can have by "
+                f"their name: {', '.join(bad)}. Rename them by a step, or drop them"
+            )
         own: dict[str, Any] = {}
         for pattern, chosen in self._mappings.items():
             if matches((pattern,), table.source):
                 own |= chosen
-        properties = documents.mapping(columns, table, own) | {META: META_MAPPING}
-        return {"_meta": {_OWN: meta}, "properties": properties}
-
-    def _put_mapping(self, table: TargetTable, known: Index, columns: pa.Schema) -> None:
-        """Columns that are there keep their mapping; so does what others keep in ``_meta``."""
-        behind = self._behind[known.alias]
-        wanted = self._mapping(table, known, columns)
-        wanted["_meta"] = self._described(behind)[0] | wanted["_meta"]
-        try:
-            self._cluster().request("PUT", path(behind, "_mapping"), wanted)
-        except OutputRefusedError as error:
-            raise OutputRefusedError(
-                f"output {self.name}: index {behind} can't take columns of {table.source} "
-                f"({', '.join(columns.names)}): {error}. Reindex it with a mapping that fits"
-            ) from None
-
-    def _described(self, behind: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """(``_meta``, properties) of the index's mapping."""
-        answer = self._cluster().request("GET", path(behind, "_mapping"))
-        found = answer[behind]["mappings"]
-        return found.get("_meta", {}), found.get("properties", {})
-
-    def _put_filter(self, known: Index) -> None:
-        behind = self._behind[known.alias]
-        action = {"index": behind, "alias": known.alias, **_alias(known)}
-        answer = self._cluster().request("POST", "/_aliases", {"actions": [{"add": action}]})
-        if not answer.get("acknowledged"):
-            raise OutputError(f"alias {known.alias} was not changed in time")
-
-
-def index_name(text: str) -> str:
-    """``text`` as OpenSearch's rules for names want it."""
-    name = _NOT_IN_NAMES.sub("_", text.lower()).lstrip("-_+.")
-    return name.encode()[:_NAME_MAX_BYTES].decode(errors="ignore") or "_"
-
-
-def _alias(known: Index) -> dict[str, Any]:
-    """What the alias shows."""
-    shown: dict[str, Any] = {"must_not": [{"term": {f"{META}.{DELETED}": True}}]}
-    if known.floor:
-        shown["filter"] = [{"range": {f"{META}.{VERSION}": {"gte": known.floor}}}]
-    return {"is_write_index": True, "filter": {"bool": shown}}
+        properties = documents.mapping(columns, table, own)
+        if known.part is None:
+            return properties | {META: META_MAPPING}
+        return opensearch_joined.properties(known.part, properties) | {META: JOINED_MAPPING}

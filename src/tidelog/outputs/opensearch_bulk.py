@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,13 @@ _CLUSTER_S = frozenset(
 )
 
 
+@dataclass(frozen=True)
+class _Where:
+    index: str
+    table: str
+    conflicts_again: bool
+
+
 class Bulk:
     """Sends lines of bulk requests. Call `send` from one thread, `finish` at the end.
 
@@ -61,7 +69,15 @@ class Bulk:
         self._under_way: deque[Future[list[Rejection]]] = deque()
         self._letters: list[Rejection] = []
 
-    def send(self, index: str, table: str, lines: pa.StringArray, versions: Versions) -> None:
+    def send(
+        self,
+        index: str,
+        table: str,
+        lines: pa.StringArray,
+        versions: Versions,
+        *,
+        conflicts_again: bool = False,
+    ) -> None:
         """Write documents; returns when all but the last few are.
 
         Args:
@@ -69,12 +85,15 @@ class Bulk:
             table: as it is called in letters.
             lines: string[n], of each document action and source with their line ends.
             versions: int64[n].
+            conflicts_again: a conflict is another writer of the same document; else it says that
+                a newer version is there.
         """
         for part in _parts(lines, self._bulk_bytes):
             while len(self._under_way) > _AT_ONCE:
                 self._letters += self._under_way.popleft().result()
             slices = lines[part], versions[part]
-            self._under_way.append(self._pool.submit(self._all, index, table, *slices))
+            where = _Where(index, table, conflicts_again)
+            self._under_way.append(self._pool.submit(self._all, where, *slices))
 
     def finish(self) -> list[Rejection]:
         """Wait for all; what was refused."""
@@ -88,23 +107,23 @@ class Bulk:
 
     # ------------------------------------------------------------------ by the pool's threads
 
-    def _all(
-        self, index: str, table: str, lines: pa.StringArray, versions: Versions
-    ) -> list[Rejection]:
+    def _all(self, where: _Where, lines: pa.StringArray, versions: Versions) -> list[Rejection]:
         letters: list[Rejection] = []
         deadline = time.monotonic() + self._timeout_s
         pause = _FIRST_PAUSE_S
         while len(lines):
             try:
-                again = self._once(index, table, lines, versions, letters)
+                again = self._once(where, lines, versions, letters)
             except TooLargeError:
                 if len(lines) == 1:
                     letters.append(
-                        Rejection(table, int(versions[0]), "the document is too large (HTTP 413)")
+                        Rejection(
+                            where.table, int(versions[0]), "the document is too large (HTTP 413)"
+                        )
                     )
                     break
                 half = len(lines) // 2
-                letters += self._all(index, table, lines[:half], versions[:half])
+                letters += self._all(where, lines[:half], versions[:half])
                 lines, versions = lines[half:], versions[half:]
                 continue
             except BusyError:
@@ -115,7 +134,8 @@ class Bulk:
                 break
             if time.monotonic() + pause > deadline:
                 raise OutputError(
-                    f"OpenSearch has had no room for documents of {index} for {self._timeout_s} s"
+                    f"OpenSearch has had no room for documents of {where.index} for "
+                    f"{self._timeout_s} s"
                 )
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
@@ -124,8 +144,7 @@ class Bulk:
 
     def _once(
         self,
-        index: str,
-        table: str,
+        where: _Where,
         lines: pa.StringArray,
         versions: Versions,
         letters: list[Rejection],
@@ -133,7 +152,7 @@ class Bulk:
         """One request. Which of the lines are to be sent again."""
         answer = self._cluster.request(
             "POST",
-            path(index, "_bulk"),
+            path(where.index, "_bulk"),
             _body(lines),
             # Without the alias, an index of that name would be made, with a mapping by guesses.
             params={"require_alias": "true", "filter_path": _FILTER},
@@ -144,23 +163,26 @@ class Bulk:
         for number, item in enumerate(answer["items"]):
             result: dict[str, Any] = next(iter(item.values()))
             status = result["status"]
-            if status < 300 or status == 409:
+            if status < 300 or (status == 409 and not where.conflicts_again):
                 continue  # 409: a newer version is there
+            if status == 409:
+                again.append(number)
+                continue
             error = result.get("error", {})
             if status in BUSY and error.get("type") != "unavailable_shards_exception":
                 again.append(number)
             elif error.get("type") in _GONE:
                 raise OutputRefusedError(
-                    f"OpenSearch refuses to write to {index}: {reason(error)}. Is the alias there, "
-                    "and may the user write? It is made again at the next start; then dump its "
-                    "table"
+                    f"OpenSearch refuses to write to {where.index}: {reason(error)}. Is the alias "
+                    "there, and may the user write? It is made again at the next start; then dump "
+                    "its table"
                 )
             elif status >= 500 or error.get("type") in _CLUSTER_S:
                 raise OutputError(
-                    f"OpenSearch can't write to {index}: HTTP {status} {reason(error)}"
+                    f"OpenSearch can't write to {where.index}: HTTP {status} {reason(error)}"
                 )
             else:
-                letters.append(Rejection(table, int(versions[number]), reason(error)))
+                letters.append(Rejection(where.table, int(versions[number]), reason(error)))
         return np.array(again, np.intp)
 
 

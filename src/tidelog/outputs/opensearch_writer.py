@@ -12,9 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.outputs import opensearch_documents as documents
+from tidelog.outputs import opensearch_joined
 from tidelog.outputs.opensearch_bulk import Bulk
 from tidelog.outputs.opensearch_client import Cluster, ClusterOptions, path
 from tidelog.outputs.opensearch_documents import DELETED, META, VERSION
+from tidelog.outputs.opensearch_joined import Part
 from tidelog.outputs.writer import Writer
 from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.ports import Rejection, TargetTable, WriteTask
@@ -29,12 +31,14 @@ class Index:
 
     ``alias``: its name for readers and writers. ``floor``: documents of lower versions are gone
     (a truncate, a complete dump), whether they are still there or not. ``purged_below``: tombstones
-    of lower versions may be gone: a row of such a version that is not there was deleted.
+    of lower versions may be gone: a row of such a version that is not there was deleted. ``part``:
+    what the table is to documents that several tables contribute to.
     """
 
     alias: str
     floor: int = 0
     purged_below: int = 0
+    part: Part | None = None
 
 
 class OpenSearchWriter(Writer):
@@ -89,6 +93,9 @@ class OpenSearchWriter(Writer):
         if index.purged_below:
             old = pc.less(rows.column(CHANGE_VERSION), index.purged_below)
             partial = pc.or_(partial, old)
+        if index.part is not None:
+            self._contribute(table, index, index.part, rows, partial)
+            return
         updates = pc.and_not(partial, deleted)
         whole = pc.invert(pc.or_(partial, deleted))
         for chosen, how in ((whole, self._index), (deleted, self._bury), (updates, self._update)):
@@ -112,6 +119,16 @@ class OpenSearchWriter(Writer):
     ) -> None:
         lines = documents.index_lines(ids, version, bodies)
         self._bulk.send(index.alias, table.name, lines, version.to_numpy())
+
+    def _contribute(
+        self, table: TargetTable, index: Index, part: Part, rows: pa.RecordBatch, only: pa.Array
+    ) -> None:
+        if not rows.num_rows:
+            return
+        now = int(time.time() * 1000)
+        lines = opensearch_joined.lines(table, part, rows, floor=index.floor, only=only, at_ms=now)
+        versions = rows.column(CHANGE_VERSION).to_numpy()
+        self._bulk.send(index.alias, table.name, lines, versions, conflicts_again=True)
 
     # ------------------------------------------------------------------ rows that only update
 

@@ -179,9 +179,13 @@ def _kafka(config: Config, section: Any, spark: SparkSession) -> Output:
 
 
 def _opensearch(config: Config, section: Any, spark: SparkSession) -> Output:
-    from tidelog.outputs.opensearch import OpenSearchOutput
+    from tidelog.outputs.opensearch import Joined, OpenSearchOutput
     from tidelog.outputs.opensearch_client import ClusterOptions
 
+    joined = []
+    for each in section.documents:
+        parts = {part.table: (part.name, tuple(part.key)) for part in each.parts}
+        joined.append(Joined(each.index, {each.root: ("", ()), **parts}))
     delivery = delivery_of(section, keyed=True)
     password = section.password
     return OpenSearchOutput(
@@ -202,6 +206,7 @@ def _opensearch(config: Config, section: Any, spark: SparkSession) -> Output:
         mappings=section.mappings,
         tombstone_retention_s=section.tombstone_retention.total_seconds(),
         bulk_bytes=section.bulk_bytes,
+        joined=joined,
     )
 
 

@@ -15,8 +15,9 @@ from tests.behaviours.outputs.destinations import Context, Destination, Row
 
 from tidelog.errors import TidelogError
 from tidelog.outputs.executing import Delivery
-from tidelog.outputs.opensearch import OpenSearchOutput, index_name
+from tidelog.outputs.opensearch import OpenSearchOutput
 from tidelog.outputs.opensearch_client import ClusterOptions
+from tidelog.outputs.opensearch_indices import index_name
 from tidelog.state.sqlite import SqliteState
 from tidelog.testing.opensearch import OpenSearchServer
 

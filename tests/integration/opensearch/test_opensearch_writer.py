@@ -16,8 +16,8 @@ from tests.behaviours.outputs.search_index import SETTINGS, ask, found, node
 from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.outputs import opensearch_documents as documents
-from tidelog.outputs.opensearch import _alias
 from tidelog.outputs.opensearch_client import ClusterOptions
+from tidelog.outputs.opensearch_indices import shown
 from tidelog.outputs.opensearch_writer import Index, OpenSearchWriter
 from tidelog.ports import Rejection, SourceId, TargetTable, WriteTask
 
@@ -59,7 +59,7 @@ def make(name: str, settings: Any = (), mappings: Any = ()) -> None:
         {
             "settings": SETTINGS | dict(settings),
             "mappings": {"dynamic": False, "properties": properties},
-            "aliases": {name: _alias(Index(name))},
+            "aliases": {name: shown(Index(name))},
         },
     )
 
@@ -169,7 +169,8 @@ def test_a_partial_row_makes_nothing_of_what_is_not_there(alias: str) -> None:
     put(alias, up(5, 2, "a"))
     put(alias, gone(6, 2))
     put(alias, up(5, 3, "below the floor"))
-    put(Index(alias, floor=7), *[("u", 8, key, None, 1, ["v"]) for key in (1, 2, 3)])
+    put(alias, *[("u", 8, key, None, 1, ["v"]) for key in (1, 2)])
+    put(Index(alias, floor=7), ("u", 8, 3, None, 1, ["v"]))
     assert list(found(alias)) == ["3"]  # which the alias's own filter does not hide here
     assert found(alias)["3"]["n"] == 0
     assert kept(alias) == 2

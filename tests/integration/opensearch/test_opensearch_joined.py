@@ -1,0 +1,189 @@
+"""Documents that several tables contribute to, whatever the order they come in."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from tests.behaviours.outputs.destinations import Context
+from tests.behaviours.outputs.search_index import ask, found
+from tests.integration.opensearch.test_opensearch_output import bring, forget_progress, kept_soon
+
+from tidelog.errors import OutputRefusedError
+from tidelog.outputs.opensearch import Joined
+from tidelog.testing.pgoutput_messages import UNCHANGED
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
+
+ITEM_KEY = ("order_id", "line")
+
+
+class Shop:
+    """Orders, a payment of each, and its items."""
+
+    def __init__(self, context: Context, alias: str) -> None:
+        self.context, self.alias = context, alias
+        self.built = context.built
+        self.orders = self.built.table("shop.orders", {"id": "int64", "v": "text", "n": "int64"})
+        self.payments = self.built.table(
+            "pay.payments", {"order_id": "int64", "paid": "bool"}, ("order_id",), relation_id=2
+        )
+        items = {"order_id": "int64", "line": "int64", "sku": "text", "n": "int64"}
+        self.items = self.built.table("shop.items", items, ITEM_KEY, relation_id=3)
+        tables: dict[str, tuple[str, tuple[str, ...]]] = {
+            "shop.orders": ("", ()),
+            "pay.payments": ("payment", ("order_id",)),
+            "shop.items": ("items", ("order_id",)),
+        }
+        self.joined = (Joined(alias, tables),)
+
+    def bring(self, **options: Any) -> None:
+        self.built.flush()
+        bring(self.context, "other-{name}", joined=self.joined, **options)
+
+    def found(self) -> dict[str, Any]:
+        rows = found(self.alias)
+        for row in rows.values():
+            items = row.get("items", [])
+            row["items"] = {each.pop("_key"): each for each in items}
+            assert len(row["items"]) == len(items)
+        return rows
+
+
+@pytest.fixture
+def shop(context: Context, name: str) -> Shop:
+    return Shop(context, name)
+
+
+def item(order: int, line: int, sku: str, n: int) -> dict[str, Any]:
+    return {"order_id": order, "line": line, "sku": sku, "n": n}
+
+
+def test_tables_contribute_in_any_order(shop: Shop) -> None:
+    built = shop.built
+    built.insert(shop.items, "1", "1", "apple", "1")
+    built.insert(shop.payments, "1", "f")
+    shop.bring()
+    assert shop.found() == {}  # there is no order yet
+    built.insert(shop.orders, "1", "a", "0")
+    built.insert(shop.items, "1", "2", "pear", "2")
+    shop.bring()
+    assert shop.found() == {
+        "1": {
+            "id": 1, "v": "a", "n": 0,
+            "payment": {"order_id": 1, "paid": False},
+            "items": {"1|1": item(1, 1, "apple", 1), "1|2": item(1, 2, "pear", 2)},
+        }
+    }  # fmt: skip
+    built.update(shop.orders, "1", UNCHANGED, "5")
+    built.update(shop.items, "1", "1", UNCHANGED, "7")
+    built.delete(shop.items, "1", "2")
+    built.update(shop.payments, "1", "t")
+    shop.bring()
+    assert shop.found()["1"] == {
+        "id": 1, "v": "a", "n": 5,
+        "payment": {"order_id": 1, "paid": True},
+        "items": {"1|1": item(1, 1, "apple", 7)},
+    }  # fmt: skip
+    query = {"nested": {"path": "items", "query": {"term": {"items.sku.keyword": "apple"}}}}
+    hits = ask("POST", f"/{shop.alias}/_search", {"query": query})["hits"]["hits"]
+    assert [each["_id"] for each in hits] == ["1"]
+    forget_progress(shop.context)
+    shop.bring()  # the whole log again
+    assert shop.found()["1"]["items"] == {"1|1": item(1, 1, "apple", 7)}
+
+
+def test_an_element_moves_to_another_document_with_its_key(shop: Shop) -> None:
+    built = shop.built
+    for order in "12":
+        built.insert(shop.orders, order, "a", "0")
+    built.insert(shop.items, "1", "1", "apple", "1")
+    shop.bring()
+    built.update(shop.items, "2", "1", "apple", "1", key=["1", "1"])
+    shop.bring()
+    assert {key: list(row["items"]) for key, row in shop.found().items()} == {"1": [], "2": ["2|1"]}
+
+
+def test_a_deleted_root_hides_the_document_and_comes_back_with_its_parts(shop: Shop) -> None:
+    built = shop.built
+    built.insert(shop.orders, "1", "a", "0")
+    built.insert(shop.items, "1", "1", "apple", "1")
+    shop.bring()
+    built.delete(shop.orders, "1")
+    shop.bring(tombstone_retention_s=-60.0)
+    assert shop.found() == {}
+    built.insert(shop.orders, "1", "b", "1")
+    shop.bring()
+    assert list(shop.found()["1"]["items"]) == ["1|1"]
+    built.delete(shop.orders, "1")
+    built.delete(shop.items, "1", "1")
+    shop.bring(tombstone_retention_s=-60.0)
+    assert kept_soon(f"{shop.alias}-000001", 0)
+
+
+def test_truncates_remove_what_their_table_contributed(shop: Shop) -> None:
+    built = shop.built
+    for order in "12":
+        built.insert(shop.orders, order, "a", "0")
+        built.insert(shop.items, order, "1", "apple", "1")
+        built.insert(shop.payments, order, "t")
+    shop.bring()
+    built.truncate(shop.items)
+    built.insert(shop.items, "1", "2", "pear", "1")
+    built.truncate(shop.payments)
+    shop.bring()
+    rows = shop.found()
+    assert {key: list(row["items"]) for key, row in rows.items()} == {"1": ["1|2"], "2": []}
+    assert not any("payment" in row for row in rows.values())
+    built.truncate(shop.orders)
+    built.insert(shop.orders, "1", "b", "0")
+    shop.bring()
+    assert {key: list(row["items"]) for key, row in shop.found().items()} == {"1": ["1|2"]}
+
+
+def test_random_histories_end_as_the_tables_do(shop: Shop) -> None:
+    """In batches that several tasks write at once, each of them once more after a replay."""
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    random_ = random.Random(seed)
+    orders: dict[int, dict[str, Any]] = {}
+    items: dict[tuple[int, int], dict[str, Any]] = {}
+    for number in range(240):
+        order, line = random_.randrange(6), random_.randrange(3)
+        if random_.random() < 0.4:
+            row = {"id": order, "v": f"v{number}", "n": number}
+            if order in orders and random_.random() < 0.4:
+                shop.built.delete(shop.orders, str(order))
+                del orders[order]
+            else:
+                write = shop.built.update if order in orders else shop.built.insert
+                write(shop.orders, *(str(value) for value in row.values()))
+                orders[order] = row
+        elif (order, line) in items and random_.random() < 0.4:
+            shop.built.delete(shop.items, str(order), str(line))
+            del items[order, line]
+        else:
+            row = item(order, line, f"s{number}", number)
+            write = shop.built.update if (order, line) in items else shop.built.insert
+            write(shop.items, *(str(value) for value in row.values()))
+            items[order, line] = row
+        if number % 60 == 59:
+            shop.bring()
+            if number % 120 == 119:
+                forget_progress(shop.context)
+                shop.bring()
+            expected = {
+                str(key): row
+                | {"items": {f"{o}|{ln}": each for (o, ln), each in items.items() if o == key}}
+                for key, row in orders.items()
+            }
+            assert shop.found() == expected, f"seed {seed}"
+
+
+def test_a_part_whose_deletes_don_t_tell_the_root_is_refused(shop: Shop) -> None:
+    tables = dict(shop.joined[0].tables) | {"shop.items": ("items", ("sku",))}
+    shop.joined = (Joined(shop.alias, tables),)
+    shop.built.insert(shop.items, "1", "1", "apple", "1")
+    with pytest.raises(OutputRefusedError, match="sku are not of the key"):
+        shop.bring()

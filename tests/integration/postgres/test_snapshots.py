@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import psycopg
 import pytest
-from tests.integration.postgres.conftest import MemorySchemas
+from tests.integration.postgres.conftest import PATIENCE_S, MemorySchemas
 
 from tidelog.errors import ChunkError
+from tidelog.model.records import in_ranges
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest
 from tidelog.sources.postgres.blocking import PostgresBlockingReader
@@ -39,7 +41,7 @@ def test_open_transaction_above_all_that_ended_is_not_over(database: str, sql: C
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -90,10 +92,48 @@ def test_blocking_snapshot_waits_for_what_is_logged_and_not_over() -> None:
         beginning.join(1.0)
         assert not begun, "the snapshot counts a transaction as committed that is not over"
         hung.cancel()
-        committing.join(10)
-        beginning.join(10)
+        committing.join(PATIENCE_S)
+        beginning.join(PATIENCE_S)
         assert isinstance(begun[0], int), begun
         assert len(reader.read(ChunkRequest(TableName("public", "t"))).rows) == 3
         reader.close()
         for connection in (sql, first, second, hung):
+            connection.close()
+
+
+@pytest.mark.parametrize("version", [16, 18])
+def test_blocking_snapshot_knows_what_committed_while_it_was_begun(version: int) -> None:
+    """PostgreSQL gives such a snapshot with an ``xmax`` below its ``xmin``."""
+    with PostgresServer(version, {"autovacuum": "off"}) as server:
+        dsn = server.dsn()
+        sql = psycopg.connect(dsn, autocommit=True)
+        first, second, between, third = (psycopg.connect(dsn) for _ in range(4))
+        sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        reader = PostgresBlockingReader(dsn, MemorySchemas())
+        positions: list[int] = []
+        insert = "INSERT INTO t VALUES (%s) RETURNING pg_current_xact_id()::text::int8"
+
+        first.execute(insert, (1,))
+        beginning = threading.Thread(target=lambda: positions.append(reader.begin(PATIENCE_S)))
+        beginning.start()
+        until(lambda: slot_waits_for(sql) == [first.info.backend_pid])
+        second.execute(insert, (2,))
+        committed = between.execute(insert, (3,)).fetchone()
+        between.commit()
+        first.rollback()
+        until(lambda: slot_waits_for(sql) == [second.info.backend_pid])
+        later = third.execute(insert, (4,)).fetchone()
+        second.rollback()  # nothing has committed since the server began to count
+        beginning.join(PATIENCE_S)
+        third.commit()
+        assert positions, "no snapshot"
+        chunk = reader.read(ChunkRequest(TableName("public", "t")))
+        assert len(chunk.rows) == 1
+        assert committed is not None
+        assert later is not None
+        xids = np.array([*committed, *later])
+        assert chunk.snapshot.visible(xids).tolist() == [True, False]
+        assert in_ranges(chunk.snapshot.invisible_ranges(later[0]), xids).tolist() == [False, True]
+        reader.close()
+        for connection in (sql, first, second, between, third):
             connection.close()

@@ -45,8 +45,8 @@ class PgSnapshot:
         next_xid = 0
         if next_xid_32 is not None:
             next_xid = int(xmax) + (next_xid_32 - int(xmax)) % (1 << 32)
-        # That of a slot is built from the log, and its xmax may be below its xmin: what committed in
-        # the first steps of building it is counted by xmin alone (PostgreSQL's snapbuild.c).
+        # A slot's is built from the log, and its xmax may be below its xmin: what committed in the
+        # first steps of building it is counted by xmin alone (PostgreSQL's snapbuild.c).
         return cls(int(xmin), max(int(xmin), int(xmax)), xip, next_xid)
 
     def visible(self, xid: Int64s) -> Bools:

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 
 # One task folds or formats this much of a table alone, without a shuffle.
 PART_BYTES = 32 << 20
+# Up to so much of a table, several tasks read all of it and each writes its keys; above, where a
+# task can't hold a row of every key, Spark shuffles rows, for ten times the CPU.
+_SHARED_BYTES = 256 << 20
 
 _SESSION_CONF = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
 
@@ -306,6 +309,7 @@ class ExecutorOutput:
         truncates = set()
         if not delivery.keyed and delivery.order == "key":
             truncates = set(ranges.truncated(self.log, batch.start, batch.end))
+        total = sum(_size(ref) for part in parts for refs in part.refs for ref in refs)
         alone: list[Item] = []
         todo: list[Callable[[], list[Written]]] = []
         for part in parts:
@@ -322,9 +326,11 @@ class ExecutorOutput:
                 alone.append(Item(part.target, together))
             elif not delivery.keyed and delivery.order == "none":
                 alone += [Item(part.target, refs) for refs in part.refs]
-            elif not delivery.keyed:
+            elif not delivery.keyed or sum(map(_size, together)) <= _SHARED_BYTES:
                 # Every task decodes all, and formats and writes the keys that fall to it.
                 count = min(self._cores, len(part.refs))
+                if delivery.keyed:
+                    count = max(1, round(count * sum(map(_size, together)) / total))
                 alone += [Item(part.target, together, (share, count)) for share in range(count)]
             else:
                 todo.append(lambda part=part: self._frame(work, part, ()))  # type: ignore[misc]
@@ -350,7 +356,7 @@ class ExecutorOutput:
 
 def _spread(items: Sequence[Item], count: int) -> list[list[Item]]:
     """``items`` over at most ``count`` tasks, about equal in bytes."""
-    sizes = [sum(ref.payload_bytes + 64 * ref.rows for ref in item.refs) for item in items]
+    sizes = [sum(map(_size, item.refs)) for item in items]
     groups: list[list[Item]] = [[] for _ in range(min(count, len(items)))]
     filled = [0] * len(groups)
     for at in sorted(range(len(items)), key=lambda n: -sizes[n]):
@@ -358,3 +364,7 @@ def _spread(items: Sequence[Item], count: int) -> list[list[Item]]:
         groups[least].append(items[at])
         filled[least] += sizes[at]
     return groups
+
+
+def _size(ref: SegmentRef) -> int:
+    return ref.payload_bytes + 64 * ref.rows

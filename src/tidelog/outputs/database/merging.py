@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -37,6 +38,16 @@ class Staged:
     def plain(self) -> bool:
         """Nothing but whole rows?"""
         return not self.deletes and not self.untold
+
+
+def by_ascending_key(rows: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch:
+    """In the order of the key's index: pages are touched once, which halves an upsert's cost, and
+    no two sessions lock rows in different order.
+    """
+    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in key])
+    if np.array_equal(order.to_numpy(), np.arange(rows.num_rows, dtype=np.uint64)):
+        return rows
+    return rows.take(order)
 
 
 def staged(rows: pa.RecordBatch, layout: Layout) -> Staged:

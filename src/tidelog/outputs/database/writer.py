@@ -91,6 +91,7 @@ class TableWriter(Writer):
         rows = pa.concat_batches([batch.select(names) for batch in gathered.batches])
         if not rows.num_rows:
             return []
+        rows = merging.by_ascending_key(rows, layout.key)
         session = self._session
         assert session is not None
         stage = session.stage(layout, list(layout.types))

@@ -193,8 +193,12 @@ SPARK_TAIL = """\
 | `ts` | timestamp | of the commit; of a dump row: when it was read |
 | `missing` | array of strings | columns of `after` that the record does not tell (unchanged TOAST) |
 
-`envelope`, of all tables: `table`, `op`, `version`, `schema_version`, `ts`, and `key` and `value` as JSON with Debezium's
-fields.
+`envelope`, of all tables: `table`, `op`, `version`, `schema_version`, `ts`, and `key` and `value` as JSON,
+[Debezium's](debezium.md).
+
+`variant`, of all tables: `table`, `op`, `version`, `schema_version`, `ts`; `key`, `before` and `after` as VARIANT, objects whose
+fields are the table's columns with their types; `source` and `missing` as in `typed`. What the record does not tell is a null of
+the object, and named in `missing`.
 
 `raw`, records as they lie in the log: `offset`, `kind`, `schema_id`, `position`, `ordinal`, `xid`, `commit_ts`, `payload`,
 and `table` and `schema` (JSON). The [kinds](event-log-format.md#segments) are `insert`, `update`, `delete`, `truncate`,
@@ -202,6 +206,9 @@ and `table` and `schema` (JSON). The [kinds](event-log-format.md#segments) are `
 table began or was complete, and comes with that table: [wait for a dump](../how-to/wait-for-a-dump.md). A `message` belongs to
 no table, and is given only without `table` and `tables`. It is of the application (`pg_logical_emit_message`); `tidelog log` prints it with `op` `m`; its content is
 in base64. The other shapes leave it out.
+
+`raw` and `segments` know the options `path`, `tables`, those of start and end, `maxBytesPerTrigger`, `maxRecordsPerTrigger`,
+`partitions` and `partitionBytes`.
 
 `segments`, what the log holds, without reading it: `first`, `next`, `table`, `schema_ids`, `rows`, `bytes`, and `control`, the
 JSON of records that mark dumps.

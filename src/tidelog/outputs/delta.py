@@ -9,29 +9,34 @@ checkpoint. Names in SQL are quoted by `tidelog.outputs.delta_table.quoted`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.functions import expr
-
-from tidelog.errors import OutputError, TidelogError
+from tidelog.errors import OutputError, OutputRefusedError, TidelogError
 from tidelog.eventlog.reader import EventLog
+from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.outputs.delta_table import DeltaTable, quoted
+from tidelog.outputs import delta_rows
+from tidelog.outputs.delta_table import DeltaLayout, DeltaTable
 from tidelog.outputs.folding import fold_parts
 from tidelog.outputs.ranges import gone_below, refs_of, schema_in
+from tidelog.pipeline import transforms
 from tidelog.pipeline.failures import find_error
 from tidelog.pipeline.options import PlannedRefs
-from tidelog.pipeline.planning import matches, runs
-from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
+from tidelog.pipeline.planning import runs
 from tidelog.pipeline.source import register
-from tidelog.ports import OutputBatch, TableRange
+from tidelog.pipeline.transforms import Step, destination_name, steps_of, target_table
+from tidelog.ports import OutputBatch, TableRange, TargetTable
 from tidelog.wire.partial_rows import columns_that_may_lack
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger(__name__)
 
 # One task folds this much alone, without a shuffle; more is folded in parts and then by Spark.
 _PART_BYTES = 512 << 20
@@ -47,6 +52,29 @@ _SESSION_CONF = {
 }
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+
+
+@dataclass(frozen=True)
+class DeltaOptions:
+    """What can be chosen of the copies.
+
+    Attributes:
+        steps: transforms of rows, and routes of tables.
+        on_schema_change: evolve, lenient, ignore or fail.
+        soft_deletes: deleted rows stay, with true in the column ``_deleted``.
+        partition_by: columns by table or pattern; the first that matches.
+        cluster_by: the same, for tables that are not partitioned.
+        optimize_every_s: after so long small files of tables that were written are rewritten.
+        vacuum_after_s: then files of versions older than this are removed.
+    """
+
+    steps: tuple[Step, ...] = ()
+    on_schema_change: str = "evolve"
+    soft_deletes: bool = False
+    partition_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    cluster_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    optimize_every_s: float | None = None
+    vacuum_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +97,7 @@ class DeltaOutput:
         path: the lake's root; a table is at ``path/namespace/name``.
         tables: names or patterns; empty: all.
         name: tells this output from others of the same log; part of Delta's application id.
-        version_column: name of the column that holds a row's version.
+        options: see there.
         parallel_tables: how many tables are merged at once.
     """
 
@@ -81,7 +109,7 @@ class DeltaOutput:
         *,
         tables: Sequence[str] = (),
         name: str = "delta",
-        version_column: str = "_version",
+        options: DeltaOptions | None = None,
         parallel_tables: int = 2,
     ) -> None:
         self.name = name
@@ -89,31 +117,45 @@ class DeltaOutput:
         self._log = EventLog.open(log_path)
         self._log_path = log_path
         self._root = path
-        self._patterns = tuple(tables)
-        self._version_column = version_column
+        self._patterns = tuple(tables) or ("*.*",)
+        self._options = options or DeltaOptions()
         self._tables: dict[TableName, DeltaTable] = {}
         self._checked: set[TableName] = set()
-        self._schemas: dict[TableName, int] = {}
+        self._targets: dict[TableName, TargetTable] = {}
+        self._delivered: dict[TableName, tuple[str, ...]] = {}
+        self._written: set[TableName] = set()  # since they were optimized
+        self._optimized_at = time.monotonic()
         self._pool = ThreadPoolExecutor(max(1, parallel_tables), thread_name_prefix="delta")
 
     def prepare(self, generation: str) -> None:
-        """Check the tables that are there already."""
+        """Check the tables that are there already, and for all known so far, the steps."""
         if self._log.generation != generation:
             raise OutputError(
                 f"the Delta output reads generation {self._log.generation} of the event log, the "
                 f"pipeline generation {generation}: restart the pipeline"
             )
         for table in self._log.schemas.tables():
-            if matches(table, self._patterns):
-                delta = self._table(table)
-                if delta.exists():
-                    delta.check_ours(generation)
-                    self._checked.add(table)
+            if not matches(self._patterns, table):
+                continue
+            schema = self._log.schemas.latest(table)
+            if self._options.steps and schema is not None and schema.match_key:
+                self._target(schema)
+            delta = self._table(table)
+            if delta.exists():
+                delta.check_ours(table, generation)
+                self._checked.add(table)
 
     def write(self, batch: OutputBatch) -> None:
         """Merge every table of the batch; tables in parallel."""
-        tasks = self._tasks(batch)
-        futures = [self._pool.submit(self._run, task, batch.generation) for task in tasks]
+        self._in_parallel([(self._run, task, batch.generation) for task in self._tasks(batch)])
+        every_s = self._options.optimize_every_s
+        if every_s is not None and time.monotonic() - self._optimized_at >= every_s:
+            self._in_parallel([(self._optimize, table) for table in sorted(self._written)])
+            self._written.clear()
+            self._optimized_at = time.monotonic()
+
+    def _in_parallel(self, calls: Sequence[tuple[Any, ...]]) -> None:
+        futures: list[Any] = [self._pool.submit(*call) for call in calls]
         failures = [error for future in futures if (error := future.exception()) is not None]
         if failures:
             raise failures[0]
@@ -137,7 +179,7 @@ class DeltaOutput:
         tasks = [
             _Task(table, batch.start, batch.end, name in ranges, gone.get(name, 0))
             for name, table in sorted(names.items())
-            if matches(table, self._patterns)
+            if matches(self._patterns, table)
         ]
         # The largest first: it decides how long the batch takes.
         return sorted(tasks, key=lambda task: -_size(ranges.get(str(task.table))))
@@ -160,7 +202,7 @@ class DeltaOutput:
         delta = self._table(task.table)
         exists = delta.exists()
         if exists and task.table not in self._checked:
-            delta.check_ours(generation)
+            delta.check_ours(task.table, generation)
         start = max(task.start, (delta.committed(self._application) or 0) if exists else 0)
         if start >= task.end:
             return
@@ -174,26 +216,51 @@ class DeltaOutput:
                 )
             if not exists:
                 return
-        elif not exists:
-            delta.create(schema, generation)
-        elif self._schemas.get(task.table) != schema.schema_id:
-            delta.evolve(schema)
+        else:
+            self._follow(delta, schema, generation, exists)
         self._checked.add(task.table)
-        if schema is not None:
-            self._schemas[task.table] = schema.schema_id
         session = delta.spark
         session.conf.set(_TXN_APP, self._application)
         session.conf.set(_TXN_VERSION, str(task.end))
         try:
             if parts and schema is not None:
-                self._write_rows(delta, task, schema, parts)
+                self._write_rows(delta, task, self._target(schema), parts)
             elif task.gone_below and exists:
-                version = quoted(self._version_column)
-                where = f"{version} < {task.gone_below}"
-                session.sql(f"DELETE FROM {delta.sql_name} WHERE {where}")  # noqa: S608
+                delta_rows.remove_below(delta, task.gone_below)
         finally:
             session.conf.unset(_TXN_APP)
             session.conf.unset(_TXN_VERSION)
+        self._written.add(task.table)
+
+    def _follow(
+        self, delta: DeltaTable, schema: TableSchema, generation: str, exists: bool
+    ) -> None:
+        """Have the copy take rows of ``schema``."""
+        known = self._targets.get(schema.table)
+        target = self._target(schema)
+        if not exists:
+            delta.create(target, generation)
+            self._delivered[schema.table] = tuple(target.columns.names)
+        elif target is not known or schema.table not in self._delivered:
+            policy = self._options.on_schema_change
+            self._delivered[schema.table] = delta.evolve(target, policy)
+            delta.cluster()
+
+    def _target(self, schema: TableSchema) -> TargetTable:
+        found = self._targets.get(schema.table)
+        if found is None or found.schema.schema_id != schema.schema_id:
+            steps = self._options.steps
+            found = target_table(self._spark, schema, steps, self._log.source, keyed=True)
+            self._targets[schema.table] = found
+        return found
+
+    def _optimize(self, table: TableName) -> None:
+        """Not needed for the copy to be right: a failure is of no consequence, and comes again."""
+        delta = self._table(table)
+        try:
+            delta.optimize(self._options.vacuum_after_s)
+        except Exception as error:  # noqa: BLE001 - whatever Spark raises
+            logger.warning("Delta table %s could not be optimized: %s", delta.path, _reason(error))
 
     def _parts(self, task: _Task, start: int) -> list[PlannedRefs]:
         """Nothing, or the range as what single tasks fold."""
@@ -204,8 +271,9 @@ class DeltaOutput:
         return [PlannedRefs(self._log.generation, tuple(run)) for run in split]
 
     def _write_rows(
-        self, delta: DeltaTable, task: _Task, schema: TableSchema, parts: list[PlannedRefs]
+        self, delta: DeltaTable, task: _Task, target: TargetTable, parts: list[PlannedRefs]
     ) -> None:
+        schema = target.schema
         refs = PlannedRefs(parts[0].generation, tuple(r for part in parts for r in part.refs))
         source: DataFrame = (
             delta.spark.read.format("tidelog")
@@ -218,58 +286,24 @@ class DeltaOutput:
             .option("partitionBytes", 1)
             .load()
         )
-        if task.gone_below:
-            gone = f"IF({CHANGE_VERSION} < {task.gone_below}, 'd', {CHANGE_OP})"
-            source = source.withColumn(CHANGE_OP, expr(gone))
         held = source.persist() if len(parts) > 1 else None
         try:
             if held is not None:
                 source = fold_parts(held, schema)
+            steps = steps_of(self._options.steps, task.table)
+            source = delta_rows.gone(source, task.gone_below)
+            # Names of missing columns instead of their numbers.
+            source = transforms.apply(source, steps, schema, keyed=True)
+            columns = self._delivered[task.table]
+            may_lack = columns if steps else columns_that_may_lack(schema)
             if delta.is_empty():
-                self._append(delta, schema, source)
+                delta_rows.append(delta, source, columns)
             else:
-                self._merge(delta, schema, source, task.gone_below)
+                lacking = frozenset(may_lack) - set(target.key)
+                delta_rows.merge(delta, source, columns, target.key, lacking, task.gone_below)
         finally:
             if held is not None:
                 held.unpersist()
-
-    def _append(self, delta: DeltaTable, schema: TableSchema, source: DataFrame) -> None:
-        """The table is empty: nothing can match."""
-        rows = source.where(f"{CHANGE_OP} = 'u' AND {CHANGE_MISSING} IS NULL")
-        columns = [quoted(name) for name in schema.column_names]
-        version = f"{CHANGE_VERSION} AS {quoted(self._version_column)}"
-        rows.selectExpr(*columns, version).write.format("delta").mode("append").save(delta.path)
-
-    def _merge(
-        self, delta: DeltaTable, schema: TableSchema, source: DataFrame, gone_below: int
-    ) -> None:
-        view = "tidelog_changes"
-        source.createOrReplaceTempView(view)
-        version = quoted(self._version_column)
-        keys = " AND ".join(f"t.{quoted(k)} = s.{quoted(k)}" for k in schema.match_key)
-        updates = [f"t.{version} = s.{CHANGE_VERSION}"]
-        partial = columns_that_may_lack(schema)
-        for index, column in enumerate(schema.columns):
-            name = quoted(column.name)
-            value = f"s.{name}"
-            if column.name in partial:
-                unknown = f"s.{CHANGE_MISSING} IS NOT NULL AND array_contains(s.{CHANGE_MISSING}, "
-                value = f"IF({unknown}CAST({index} AS SMALLINT)), t.{name}, s.{name})"
-            updates.append(f"t.{name} = {value}")
-        names = [quoted(name) for name in schema.column_names]
-        inserted = ", ".join([*names, version])
-        values = ", ".join([*(f"s.{name}" for name in names), f"s.{CHANGE_VERSION}"])
-        newer = f"s.{CHANGE_VERSION} > t.{version}"
-        statement = (
-            f"MERGE INTO {delta.sql_name} t USING {view} s ON {keys} "  # noqa: S608
-            f"WHEN MATCHED AND {newer} AND s.{CHANGE_OP} = 'd' THEN DELETE "
-            f"WHEN MATCHED AND {newer} THEN UPDATE SET {', '.join(updates)} "
-            f"WHEN NOT MATCHED AND s.{CHANGE_OP} = 'u' AND s.{CHANGE_MISSING} IS NULL "
-            f"THEN INSERT ({inserted}) VALUES ({values})"
-        )
-        if gone_below:
-            statement += f" WHEN NOT MATCHED BY SOURCE AND t.{version} < {gone_below} THEN DELETE"
-        delta.spark.sql(statement)
 
     def _table(self, table: TableName) -> DeltaTable:
         found = self._tables.get(table)
@@ -278,9 +312,32 @@ class DeltaOutput:
             for name, value in _SESSION_CONF.items():
                 session.conf.set(name, value)
             register(session)
-            found = DeltaTable(session, self._root, table, self._version_column)
+            options = self._options
+            partitions = _of_table(options.partition_by, table)
+            layout = DeltaLayout(
+                deleted="_deleted" if options.soft_deletes else "",
+                partitions=partitions,
+                clusters=() if partitions else _of_table(options.cluster_by, table),
+            )
+            routed = destination_name(options.steps, table)
+            to: TableName | str = table if routed == str(table) else routed
+            found = DeltaTable(session, self._root, to, layout)
+            for other, copy in list(self._tables.items()):
+                if copy.path == found.path:
+                    raise OutputRefusedError(
+                        f"output {self.name}: {other} and {table} both go to {found.path}; change "
+                        "the step route"
+                    )
             self._tables[table] = found
         return found
+
+
+def _of_table(chosen: Mapping[str, Sequence[str]], table: TableName) -> tuple[str, ...]:
+    """What is configured for the first pattern that matches."""
+    for pattern, columns in chosen.items():
+        if matches((pattern,), table):
+            return tuple(columns)
+    return ()
 
 
 def _size(found: TableRange | None) -> int:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tidelog.configoutputs import ExecutorSection
     from tidelog.outputs.database.dialect import Dialect
     from tidelog.outputs.executing import Delivery
+    from tidelog.pipeline.transforms import Step
 
 # A missing module → the pip extra that holds it.
 _EXTRAS: Mapping[str, str] = {
@@ -81,12 +82,7 @@ def delivery_of(
     from tidelog.outputs.dead_letters import JsonDeadLetters, StopAtRejection
     from tidelog.outputs.executing import Delivery
     from tidelog.outputs.formatters import formatter
-    from tidelog.pipeline.transforms import Step
 
-    steps = tuple(
-        Step(each.action, getattr(each, each.action), tuple(each.tables), each.salt)
-        for each in section.steps
-    )
     letters = section.dead_letter
     return Delivery(
         section.name,
@@ -94,18 +90,44 @@ def delivery_of(
         keyed=keyed,
         order=order,
         formatter=None if message_format == "rows" else formatter(message_format),
-        steps=steps,
+        steps=transform_steps(section),
         on_schema_change=section.on_schema_change,
         dead_letters=StopAtRejection() if letters is None else JsonDeadLetters(str(letters.path)),
         parallelism=section.parallelism,
     )
 
 
-def _delta(config: Config, section: Any, spark: SparkSession) -> Output:
-    from tidelog.outputs.delta import DeltaOutput
+def transform_steps(section: Any) -> tuple[Step, ...]:
+    """The section's steps, for `tidelog.pipeline.transforms`."""
+    from tidelog.pipeline.transforms import Step
 
+    return tuple(
+        Step(each.action, getattr(each, each.action), tuple(each.tables), each.salt)
+        for each in section.steps
+    )
+
+
+def _delta(config: Config, section: Any, spark: SparkSession) -> Output:
+    from tidelog.outputs.delta import DeltaOptions, DeltaOutput
+
+    every, after = section.optimize_every, section.vacuum_after
+    options = DeltaOptions(
+        transform_steps(section),
+        section.on_schema_change,
+        soft_deletes=section.deletes == "soft",
+        partition_by=section.partition_by,
+        cluster_by=section.cluster_by,
+        optimize_every_s=None if every is None else every.total_seconds(),
+        vacuum_after_s=None if after is None else after.total_seconds(),
+    )
     return DeltaOutput(
-        spark, str(config.log.path), str(section.path), tables=section.tables, name=section.name
+        spark,
+        str(config.log.path),
+        str(section.path),
+        tables=section.tables,
+        name=section.name,
+        options=options,
+        parallel_tables=section.parallelism,
     )
 
 

@@ -1,0 +1,226 @@
+"""What can be chosen of Delta copies: transforms, deletes, layout in files, schema policies."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.spark.conftest import Lake
+
+from tidelog.errors import ConfigError, OutputError, OutputRefusedError
+from tidelog.model.schema import TableSchema
+from tidelog.outputs.delta import DeltaOptions
+from tidelog.pipeline.transforms import Step
+from tidelog.testing.build_log import BuiltLog
+from tidelog.testing.pgoutput_messages import UNCHANGED
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = {"id": "int64", "name": "text", "amount": "decimal(10,2)"}
+
+
+def orders(built: BuiltLog, rows: int = 4) -> TableSchema:
+    table = built.table("public.orders", COLUMNS)
+    for number in range(rows):
+        built.insert(table, str(number), f"n{number}", "1.5")
+    built.flush()
+    return table
+
+
+def dump_completed(built: BuiltLog, first: int) -> None:
+    built.control(
+        {
+            "type": "dump-completed",
+            "dump_id": "d1",
+            "table": "public.orders",
+            "first_offset": first,
+            "delete_absent": True,
+        }
+    )
+
+
+def run(lake: Lake, **options: Any) -> None:
+    lake.run(output=lake.output(options=DeltaOptions(**options)))
+
+
+def soft(lake: Lake) -> dict[int, tuple[str, bool]]:
+    return {
+        row["id"]: (row["name"], row["_deleted"]) for row in lake.frame("public.orders").collect()
+    }
+
+
+def test_steps_shape_route_and_filter_the_copy(lake: Lake, built: BuiltLog) -> None:
+    """The paper's migration: another name, other columns, some of the rows; deletes follow."""
+    table = orders(built)
+    steps = (
+        Step("rename", {"id": "order_id", "name": "label"}),
+        Step("compute", {"cents": "CAST(amount * 100 AS BIGINT)", "loud": "upper(label)"}),
+        Step("drop", ["amount"]),
+        Step("filter", "label <> 'n2'"),
+        Step("route", "sales.{name}_v2"),
+    )
+    run(lake, steps=steps)
+    assert lake.rows("sales.orders_v2", "order_id") == [
+        (0, "n0", 150, "N0"),
+        (1, "n1", 150, "N1"),
+        (3, "n3", 150, "N3"),
+    ]
+    built.update(table, "1", "n2", "9.00")  # meets the condition no longer
+    built.update(table, "3", UNCHANGED, "2.00")  # the label is not told, what it decides stays
+    built.delete(table, "0")
+    built.insert(table, "7", "n7", "7.00")
+    built.flush()
+    run(lake, steps=steps)
+    assert lake.rows("sales.orders_v2", "order_id") == [(3, "n3", 200, "N3"), (7, "n7", 700, "N7")]
+    assert not (Path(lake.path) / "public").exists()
+
+
+def test_steps_that_do_not_fit_stop_before_anything_is_written(lake: Lake, built: BuiltLog) -> None:
+    orders(built)
+    with pytest.raises(ConfigError, match=r"take id away from public\.orders"):
+        run(lake, steps=(Step("drop", ["id"]),))
+    assert not Path(lake.path).exists()
+
+
+def test_two_tables_are_not_routed_to_one_copy(lake: Lake, built: BuiltLog) -> None:
+    orders(built)
+    other = built.table("public.invoices", COLUMNS, relation_id=2)
+    built.insert(other, "1", "i", "1")
+    built.flush()
+    with pytest.raises(OutputRefusedError, match="route"):
+        run(lake, steps=(Step("route", "sales.all"),))
+
+
+def test_soft_deletes_keep_the_last_state_until_the_row_comes_back(
+    lake: Lake, built: BuiltLog
+) -> None:
+    table = orders(built)
+    run(lake, soft_deletes=True)
+    built.delete(table, "1")
+    built.delete(table, "2")
+    built.delete(table, "99")  # never there
+    built.flush()
+    run(lake, soft_deletes=True)
+    assert soft(lake) == {
+        0: ("n0", False), 1: ("n1", True), 2: ("n2", True), 3: ("n3", False)
+    }  # fmt: skip
+    built.insert(table, "1", "back", "3.00")
+    built.update(table, "2", UNCHANGED, "5.00")  # of a row that is gone, not all is known
+    built.flush()
+    run(lake, soft_deletes=True)
+    assert soft(lake)[1] == ("back", False)
+    assert soft(lake)[2] == ("n2", True)
+    built.truncate(table)
+    built.insert(table, "3", "after", "1.00")
+    built.flush()
+    run(lake, soft_deletes=True)
+    assert {key: gone for key, (_, gone) in soft(lake).items()} == {
+        0: True, 1: True, 2: True, 3: False
+    }  # fmt: skip
+    first = built.writer.next_offset
+    built.chunk(table, [["8", "dumped", "1.00"]])
+    dump_completed(built, first)
+    run(lake, soft_deletes=True)
+    assert {key for key, (_, gone) in soft(lake).items() if not gone} == {8}
+
+
+def test_hard_deletes_may_become_soft(lake: Lake, built: BuiltLog) -> None:
+    table = orders(built)
+    run(lake)
+    built.delete(table, "1")
+    built.flush()
+    run(lake, soft_deletes=True)
+    assert soft(lake) == {0: ("n0", None), 1: ("n1", True), 2: ("n2", None), 3: ("n3", None)}
+
+
+def test_partitions_are_kept_and_can_not_be_changed(lake: Lake, built: BuiltLog) -> None:
+    table = orders(built)
+    chosen = {"public.*": ["name"]}
+    run(lake, partition_by=chosen)
+    assert (Path(lake.path) / "public" / "orders" / "name=n1").is_dir()
+    built.update(table, "1", "moved", "2.00")
+    built.flush()
+    run(lake, partition_by=chosen)
+    assert lake.rows("public.orders")[1] == (1, "moved", Decimal("2.00"))
+    with pytest.raises(OutputRefusedError, match=r"partitioned by name, and .* says nothing"):
+        run(lake)
+    lake.path += "2"
+    with pytest.raises(OutputRefusedError, match="no column other"):
+        run(lake, partition_by={"public.orders": ["other"]})
+
+
+def test_clustering_follows_the_configuration(lake: Lake, built: BuiltLog) -> None:
+    table = orders(built)
+    run(lake, cluster_by={"public.orders": ["name"]})
+
+    def clusters() -> list[str]:
+        name = f"delta.`{lake.path}/public/orders`"
+        found = lake.spark.sql(f"DESCRIBE DETAIL {name}").first()["clusteringColumns"]
+        return list(found)
+
+    assert clusters() == ["name"]
+    built.update(table, "1", "changed", "2.00")
+    built.flush()
+    run(lake, cluster_by={"public.orders": ["id"]}, optimize_every_s=0.0)
+    assert clusters() == ["id"]
+    assert lake.rows("public.orders")[1] == (1, "changed", Decimal("2.00"))
+
+
+def test_small_files_become_large_ones_on_schedule(lake: Lake, built: BuiltLog) -> None:
+    table = orders(built)
+    run(lake)
+    for number in range(10, 14):
+        built.insert(table, str(number), f"n{number}", "1")
+        built.flush()
+        run(lake)
+
+    def files() -> int:
+        found = lake.spark.sql(f"DESCRIBE DETAIL delta.`{lake.path}/public/orders`").first()
+        return int(found["numFiles"])
+
+    before = files()
+    built.insert(table, "20", "n20", "1")
+    built.flush()
+    run(lake, optimize_every_s=3600.0)
+    assert files() > before  # not yet time
+    built.insert(table, "21", "n21", "1")
+    built.flush()
+    run(lake, optimize_every_s=0.0, vacuum_after_s=7 * 86_400.0)
+    assert files() == 1
+    assert len(lake.rows("public.orders")) == 10
+    built.delete(table, "20")
+    built.flush()
+    run(lake)  # what is committed is known still
+    assert len(lake.rows("public.orders")) == 9
+
+
+@pytest.mark.parametrize(
+    ("policy", "values"),
+    [
+        ("evolve", None),
+        ("lenient", {1: ("1", None), 2: (None, "added")}),
+        ("ignore", {1: ("1",), 2: (None,)}),
+        ("fail", None),
+    ],
+)
+def test_what_becomes_of_changed_columns_is_chosen(
+    lake: Lake, built: BuiltLog, policy: str, values: Any
+) -> None:
+    old = built.table("public.t", {"id": "int64", "n": "text"})
+    built.insert(old, "1", "1")
+    built.flush()
+    run(lake, on_schema_change=policy)
+    new = built.table("public.t", {"id": "int64", "n": "int64", "more": "text"})
+    built.insert(new, "2", "3", "added")
+    built.flush()
+    if values is None:
+        with pytest.raises(OutputError, match="n"):
+            run(lake, on_schema_change=policy)
+        return
+    run(lake, on_schema_change=policy)
+    names = [c for c in lake.frame("public.t").columns if c not in ("id", "_version")]
+    assert {
+        row["id"]: tuple(row[name] for name in names) for row in lake.frame("public.t").collect()
+    } == values

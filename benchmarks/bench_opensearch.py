@@ -80,7 +80,6 @@ def _run(given: argparse.Namespace, server: OpenSearchServer, scratch: Path) -> 
     _drop(server, "tidelog", names)
     for attempt, size in enumerate(_BY_HAND_BYTES, 1):
         by_hand.append(_by_hand(server, documents, attempt, size))
-    print("by hand: " + ", ".join(f"{rows / each:,.0f} rows/s" for each in by_hand), flush=True)
     floor = min(by_hand)
     size = sum(map(len, documents[names[0]])) // len(documents[names[0]])
     show(
@@ -152,7 +151,7 @@ def _by_hand(
                 (f"/hand{attempt}-{name}", b"".join(lines[start : start + per_request]))
             )
     started = time.perf_counter()
-    with ThreadPoolExecutor(_BY_HAND_AT_ONCE) as pool:
+    with Meter() as meter, ThreadPoolExecutor(_BY_HAND_AT_ONCE) as pool:
         list(
             pool.map(
                 lambda share: _send(server, share),
@@ -160,6 +159,8 @@ def _by_hand(
             )
         )
     seconds = time.perf_counter() - started
+    rows = sum(map(len, documents.values()))
+    report(f"by hand, requests of {size >> 20} MiB", rows, meter.reading)
     for name in documents:
         _ask(server, "DELETE", f"/hand{attempt}-{name}")
     return seconds

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from tidelog import cli
 from tidelog.config import SECTIONS, Config, Rest
-from tidelog.configoutputs import OUTPUTS, DeadLetter, Step
+from tidelog.configoutputs import OUTPUTS, DeadLetter, DocumentPart, JoinedDocument, Step
 from tidelog.configsource import MySqlSource
 from tidelog.pipeline import options
 from tidelog.quantities import format_bytes, format_milliseconds
@@ -56,8 +56,10 @@ def configuration() -> Iterator[str]:
     sections.insert(1, ("source", MySqlSource))
     sections += [("outputs", model) for kind, model in OUTPUTS.items() if kind != "delta"]
     sections += [("outputs.steps", Step), ("outputs.dead_letter", DeadLetter)]
+    sections += [("outputs.documents", JoinedDocument), ("outputs.documents.parts", DocumentPart)]
     for name, model in sections:
-        several = " (a list)" if name in ("outputs", "outputs.steps") else ""
+        lists = ("outputs", "outputs.steps", "outputs.documents", "outputs.documents.parts")
+        several = " (a list)" if name in lists else ""
         kind = f", kind {kind_of(model)}" if "kind" in model.model_fields else ""
         yield f"\n## `{name}`{several}{kind}\n\n{(model.__doc__ or '').strip()}\n"
         yield "\n| option | type | default | meaning |\n|---|---|---|---|\n"

@@ -199,9 +199,11 @@ class OpenSearchOutput(ExecutorOutput):
         }  # a document that other tables still contribute to has no AT
         indices = self._indices()
         for alias in {known.alias for known in self._known.values()}:
-            if not indices.count(alias, old):
-                continue
             notes, _ = indices.described(alias)
+            logs = {each.get("generation") for each in notes.get("tables", {}).values()}
+            # Of documents joined from several logs none of their outputs knows what is done.
+            if len(logs) > 1 or not indices.count(alias, old):
+                continue
             indices.note(alias, notes | {"purged_below": done})
             for source, known in self._known.items():
                 if known.alias == alias:
@@ -262,9 +264,8 @@ class OpenSearchOutput(ExecutorOutput):
 
     def _notes(self, notes: Mapping[str, Any], source: str, known: Index) -> dict[str, Any]:
         """What is noted in the index, with the table as it is now."""
-        tables = dict(notes.get("tables", {})) | {source: {"floor": known.floor}}
-        ours = {"output": self.name, "generation": self.log.generation, "tables": tables}
-        return {**notes, **ours}
+        noted = {"floor": known.floor, "output": self.name, "generation": self.log.generation}
+        return {**notes, "tables": dict(notes.get("tables", {})) | {source: noted}}
 
     def _properties(self, table: TargetTable, known: Index, columns: pa.Schema) -> dict[str, Any]:
         """The mapping of columns. Raises OutputRefusedError if documents can't have them."""

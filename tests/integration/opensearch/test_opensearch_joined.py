@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from tests.behaviours.outputs.search_index import ask, found
 from tests.integration.opensearch.test_opensearch_output import bring, forget_progress, kept_soon
 
 from tidelog.errors import OutputRefusedError
+from tidelog.outputs.executing import Delivery
 from tidelog.outputs.opensearch import Joined
+from tidelog.testing.build_log import BuiltLog
 from tidelog.testing.pgoutput_messages import UNCHANGED
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -179,6 +182,38 @@ def test_random_histories_end_as_the_tables_do(shop: Shop) -> None:
                 for key, row in orders.items()
             }
             assert shop.found() == expected, f"seed {seed}"
+
+
+def test_two_databases_contribute_to_one_document(shop: Shop, tmp_path: Path) -> None:
+    other = BuiltLog(tmp_path / "second" / "log", start_offset=10_000)
+    (tmp_path / "second").mkdir(exist_ok=True)
+    stock = other.table("stock.levels", {"order_id": "int64", "left": "int64"}, ("order_id",))
+    tables = dict(shop.joined[0].tables) | {"stock.levels": ("stock", ("order_id",))}
+    shop.joined = (Joined(shop.alias, tables),)
+    second = Context(shop.context.spark, other, tmp_path / "second")
+
+    def bring_second() -> None:
+        other.flush()
+        bring(second, "other-{name}", joined=shop.joined, delivery=Delivery("second"))
+
+    other.insert(stock, "1", "7")
+    bring_second()
+    shop.built.insert(shop.orders, "1", "a", "0")
+    shop.bring()
+    other.update(stock, "1", "6")
+    bring_second()
+    shop.built.update(shop.orders, "1", "b", "0")
+    shop.bring()
+    row = shop.found()["1"]
+    assert (row["v"], row["stock"]) == ("b", {"order_id": 1, "left": 6})
+    shop.built.delete(shop.orders, "1")
+    shop.bring(tombstone_retention_s=-60.0)
+    assert shop.found() == {}
+    other.delete(stock, "1")
+    bring_second()
+    shop.built.insert(shop.orders, "2", "a", "0")
+    shop.bring(tombstone_retention_s=-60.0)
+    assert kept_soon(f"{shop.alias}-000001", 2)  # a version of one log says nothing in the other
 
 
 def test_a_part_whose_deletes_don_t_tell_the_root_is_refused(shop: Shop) -> None:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import re
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from tests.behaviours.outputs.destinations import Context
-from tests.behaviours.outputs.search_index import SETTINGS, ask, found, open_output
+from tests.behaviours.outputs.search_index import SETTINGS, ask, found, node, open_output
 from tests.integration.opensearch.test_opensearch_writer import put, up
 
+from tidelog.config import load_config
 from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.outputs.executing import Delivery
 from tidelog.outputs.opensearch_client import ClusterOptions
 from tidelog.outputs.ranges import batch_of
+from tidelog.runtime.piping import pipeline
 from tidelog.state.sqlite import SqliteState
 from tidelog.testing.build_log import BuiltLog
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
+ROOT = Path(__file__).parents[3]
 COLUMNS = {"id": "int64", "v": "text", "n": "int64"}
 
 
@@ -290,3 +296,27 @@ def test_arrays_and_structs_of_steps_become_json() -> None:
 
     kind = pa.list_(pa.struct([("a", pa.int64())]))
     assert json_texts(pa.array([[{"a": 1}], None], kind)).to_pylist() == ['[{"a": 1}]', None]
+
+
+def test_the_page_s_configuration_runs(
+    spark: Any, built: BuiltLog, tmp_path: Path, name: str
+) -> None:
+    table = built.table("public.products", {"id": "int64", "description": "text"})
+    built.insert(table, "1", "two houses")
+    built.flush()
+    page = (ROOT / "docs/outputs/opensearch.md").read_text()
+    outputs, joined = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "tidelog.yaml").write_text(
+        "source: {kind: postgres, url: 'postgresql://u@h/d'}\nlog: {path: ./log}\n"
+        "state: {url: 'sqlite:///state.db'}\n"
+        + (outputs + joined)
+        .replace("https://search1:9200", node().url)
+        .replace("shop-{name}", name + "-{name}")
+    )
+    config = load_config(tmp_path / "tidelog.yaml", {"SEARCH_PASSWORD": "topsecret"})
+    assert "topsecret" not in repr(config)
+    pipeline(config, once=True, stop_event=threading.Event())
+    query = {"query": {"match": {"description": "house"}}}  # which needs the configured analyzer
+    ask("POST", f"/{name}-products/_refresh")
+    hits = ask("POST", f"/{name}-products/_search", query)["hits"]["hits"]
+    assert [each["_source"]["description"] for each in hits] == ["two houses"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidelog.errors import ConfigError, OutputRefusedError
-from tidelog.model.schema import TableName
+from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.database import ours
 from tidelog.outputs.database.dialect import Dialect, Session
 from tidelog.outputs.database.layout import DELETED, VERSION, Layout
@@ -111,6 +111,11 @@ class DatabaseOutput(ExecutorOutput):
         layouts = {str(source): self._layout(source) for source in self._known}
         attempt = self._next_attempt()
         return TableWriter(self._dialect, layouts, attempt, self._own, self._batch_rows)
+
+    def target_of(self, schema: TableSchema) -> tuple[TargetTable, TableName]:
+        """The table as it is delivered, and where."""
+        target = self._table_of(schema)
+        return target, self._tables.place(self._connected(), target)
 
     def close(self) -> None:
         self._disconnect()

@@ -20,7 +20,8 @@ _ESCAPES = (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"))
 # Byte → its two hexadecimal digits, as they stand in memory.
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 _TEXT = pa.large_string()
-_YEAR_1 = -62_135_596_800_000_000  # microseconds since 1970
+_YEAR_1, _YEAR_10000 = -719_162, 2_932_897  # in days since 1970
+_DAY = 86_400_000_000  # microseconds
 
 
 def text(column: pa.Array) -> pa.Array:
@@ -105,19 +106,30 @@ def _hexadecimal(column: pa.Array) -> pa.Array:
 
 
 def _with_eras(column: pa.Array) -> pa.Array:
-    """Dates and timestamps; years before 1 as ``0044-03-15 BC``, which few tables have any of."""
-    texts = column.cast(_TEXT)
-    first = pc.min(column.cast(pa.timestamp("us"), safe=False) if len(column) else column).value
-    if first is None or first >= _YEAR_1:
-        return texts
-    return pa.array([_of_era(each) for each in texts.to_pylist()], _TEXT)
+    """Dates and timestamps. Years before 1 as ``0044-03-15 BC``; years of other than four digits
+    one by one, which few tables have any of (Arrow can't print them all).
+    """
+    is_date = pa.types.is_date(column.type)
+    unit, a_day = ("D", 1) if is_date else ("us", _DAY)
+    numbers = column.cast(pa.int32() if is_date else pa.int64())
+    ends = pc.min_max(numbers)
+    least, greatest = ends["min"].as_py(), ends["max"].as_py()
+    plain = column.cast(_TEXT)
+    if least is None or (least >= _YEAR_1 * a_day and greatest < _YEAR_10000 * a_day):
+        return plain
+    values = zip(plain.to_pylist(), numbers.to_pylist(), strict=True)
+    return pa.array(
+        [
+            text
+            if number is None or _YEAR_1 <= number // a_day < _YEAR_10000
+            else _of_era(str(np.datetime64(number, unit)))
+            for text, number in values
+        ],
+        _TEXT,
+    )
 
 
-def _of_era(value: str | None) -> str | None:
-    if value is None:
-        return None
-    sign = -1 if value.startswith("-") else 1
-    year, rest = value.lstrip("-").split("-", 1)
-    if sign * int(year) > 0:
-        return value
-    return f"{1 - sign * int(year):04d}-{rest} BC"
+def _of_era(iso: str) -> str:
+    sign = -1 if iso.startswith("-") else 1
+    year, rest = iso.lstrip("-").replace("T", " ").split("-", 1)
+    return f"{year}-{rest}" if sign * int(year) > 0 else f"{1 - sign * int(year):04d}-{rest} BC"

@@ -1,0 +1,284 @@
+"""What a table keeps of rows that come twice, late, older, partly, or that it can't take."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.integration.database.copies import Copy, changes, copy_of
+
+from tidelog.errors import OutputRefusedError
+from tidelog.outputs.database import ours
+from tidelog.outputs.database.layout import gone_name
+from tidelog.outputs.database.mysql import MySql
+from tidelog.outputs.database.postgres import Postgres
+from tidelog.outputs.database.writer import TrySupersededError
+from tidelog.testing.payloads import table_schema
+
+pytestmark = pytest.mark.integration
+
+SCHEMA = table_schema([("id", "int64"), ("v", "text"), ("n", "int32")], key=["id"])
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(
+    params=[
+        "postgres",
+        "mysql",
+        pytest.param("mysql without local_infile", marks=pytest.mark.thorough),
+        pytest.param("mariadb", marks=pytest.mark.thorough),
+    ]
+)
+def copy(request: pytest.FixtureRequest) -> Iterator[Copy]:
+    kind, number = request.param.split()[0], next(_numbers)
+    if kind == "postgres":
+        server: Any = request.getfixturevalue("postgres18")
+        url = server.create_database(f"copy_{number}")
+        yield copy_of(Postgres(url), SCHEMA, "postgres", "shop")
+        return
+    server = request.getfixturevalue(f"{kind}_server")
+    if "without" in request.param:
+        server.execute("SET GLOBAL local_infile = OFF")
+    yield copy_of(MySql(server.dsn()), SCHEMA, "mysql", f"shop_{number}", own=f"own_{number}")
+    server.execute("SET GLOBAL local_infile = ON")
+
+
+def rows(copy: Copy) -> list[tuple[Any, ...]]:
+    return copy.select("SELECT id, v, n FROM {t} ORDER BY id")
+
+
+def row(key: int, v: str | None = None, n: int | None = None) -> dict[str, Any]:
+    return {"id": key, "v": v, "n": n}
+
+
+def test_only_a_newer_version_replaces_a_row(copy: Copy) -> None:
+    table = copy.table
+    copy.write(changes(table, ("u", 10, row(1, "a", 1)), ("u", 11, row(2, "b", 2))))
+    copy.write(changes(table, ("u", 9, row(1, "old", 0)), ("u", 12, row(2, "new", 3))))
+    copy.write(changes(table, ("u", 12, row(2, "same version", 4))))
+    assert rows(copy) == [(1, "a", 1), (2, "new", 3)]
+
+
+def test_a_deleted_row_stays_deleted_when_older_states_come_again(copy: Copy) -> None:
+    """The deleted key is remembered with its version, also where there was no row."""
+    table = copy.table
+    copy.write(changes(table, ("u", 10, row(1, "a"))))
+    copy.write(changes(table, ("d", 20, row(1)), ("d", 21, row(5))))
+    copy.write(changes(table, ("u", 10, row(1, "a")), ("u", 20, row(5, "late"))))
+    assert rows(copy) == []
+    copy.write(changes(table, ("d", 15, row(1))))  # an older delete does not lower the version
+    copy.write(changes(table, ("u", 19, row(1, "late"))))
+    assert rows(copy) == []
+    copy.write(changes(table, ("u", 22, row(1, "back"))))
+    assert rows(copy) == [(1, "back", None)]
+    copy.write(changes(table, ("d", 20, row(1))))
+    assert rows(copy) == [(1, "back", None)]
+
+
+def test_an_older_first_row_is_not_appended_over_a_deleted_key(copy: Copy) -> None:
+    """The way of first dumps, straight into the table, looks at deleted keys too."""
+    table = copy.table
+    copy.write(changes(table, ("d", 20, row(5))))
+    copy.write(changes(table, *(("u", n, row(n, "x")) for n in range(1, 10))))
+    assert [key for key, *_ in rows(copy)] == [1, 2, 3, 4, 6, 7, 8, 9]
+
+
+def test_rows_below_the_floor_are_passed_over(copy: Copy) -> None:
+    copy.floor = 100
+    copy.write(changes(copy.table, ("u", 99, row(1, "gone")), ("u", 100, row(2, "stays"))))
+    copy.write(changes(copy.table, ("u", 98, row(3, "gone"))))
+    assert rows(copy) == [(2, "stays", None)]
+
+
+def test_a_partial_row_updates_what_it_tells_and_never_inserts(copy: Copy) -> None:
+    table = copy.table
+    copy.write(changes(table, ("u", 10, row(1, "a", 1)), ("u", 11, row(2, "b", 2))))
+    copy.write(changes(table, ("u", 20, row(1, None, 5)), ("u", 21, row(9, None, 9)), untold=["v"]))
+    copy.write(changes(table, ("u", 9, row(2, None, 7)), untold=["v"]))
+    copy.write(changes(table, ("u", 22, row(2)), untold=["v", "n"]))
+    copy.write(changes(table, ("u", 21, row(2, "older", 0))))
+    assert rows(copy) == [(1, "a", 5), (2, "b", 2)]
+
+
+def test_kinds_of_rows_mix_in_one_batch(copy: Copy) -> None:
+    table = copy.table
+    copy.write(changes(table, *(("u", n, row(n, f"v{n}", n)) for n in range(1, 6))))
+    mixed = [
+        changes(table, ("u", 20, row(1, "whole", 0)), ("d", 21, row(2))),
+        changes(table, ("u", 22, row(3, None, 33)), ("d", 24, row(8)), untold=["v"]),
+        changes(table, ("u", 23, row(4, "told", None)), untold=["n"]),
+    ]
+    copy.write(*mixed)
+    copy.write(*mixed)
+    assert rows(copy) == [(1, "whole", 0), (3, "v3", 33), (4, "told", 4), (5, "v5", 5)]
+
+
+def test_a_soft_delete_marks_the_row_and_a_new_one_revives_it(copy: Copy) -> None:
+    copy.soft = True
+    table = copy.table
+    marked = "SELECT id, v, _tidelog_deleted FROM {t} ORDER BY id"
+    copy.write(changes(table, ("u", 10, row(1, "a", 1)), ("u", 11, row(2, "b", 2))))
+    copy.write(changes(table, ("d", 20, row(1)), ("d", 21, row(7))))
+    copy.write(changes(table, ("u", 22, row(1, None, 5)), untold=["v"]))  # there is no row
+    copy.write(changes(table, ("u", 19, row(1, "late")), ("u", 20, row(7, "late"))))
+    assert copy.select(marked) == [(1, "a", True), (2, "b", False)]
+    copy.write(changes(table, ("u", 30, row(1, "back"))))
+    assert copy.select(marked) == [(1, "back", False), (2, "b", False)]
+
+
+def test_a_zombie_of_an_earlier_try_writes_nothing(copy: Copy) -> None:
+    """Not even what no version could tell to be late: a key that the later try deleted, in a
+    transaction that the zombie does not see.
+    """
+    zombie = copy.begin()
+    copy.write(changes(copy.table, ("d", 20, row(1))))
+    with pytest.raises(TrySupersededError):
+        copy.write(changes(copy.table, ("u", 10, row(1, "late"))), by=zombie)
+    assert rows(copy) == []
+
+
+def test_a_try_begins_after_the_transactions_of_those_before(copy: Copy) -> None:
+    copy.write(changes(copy.table, ("u", 10, row(1, "a"))))
+    earlier = copy.dialect.connect("test")
+    later = copy.dialect.connect("test")
+    own, run = copy.own, ours.run_name("out", "generation")
+    try:
+        earlier.begin()
+        assert ours.attempt(earlier, copy.dialect, own, run) == copy.attempt
+        begun = threading.Event()
+
+        def begin() -> None:
+            ours.next_attempt(later, copy.dialect, own, run)
+            begun.set()
+
+        thread = threading.Thread(target=begin)
+        thread.start()
+        assert not begun.wait(0.5)
+        earlier.commit()
+        thread.join(20)
+        assert begun.is_set()
+    finally:
+        earlier.close()
+        later.close()
+
+
+def test_duplicates_of_a_task_write_at_once_without_harm(copy: Copy) -> None:
+    """As with speculative execution."""
+    table = copy.table
+    writer, attempt = copy.begin(), copy.attempt
+    batch = changes(table, *(("u", n, row(n % 500, f"v{n}")) for n in range(1000, 1500)))
+    failures: list[BaseException] = []
+
+    def duplicate() -> None:
+        try:
+            same = type(writer)(
+                copy.dialect, {str(table.source): copy.prepare()}, attempt, copy.own, 100
+            )
+            copy.write(*(batch.slice(n, 50) for n in range(0, 500, 50)), by=same)
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    threads = [threading.Thread(target=duplicate) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert len(rows(copy)) == 500
+
+
+def test_a_row_that_does_not_fit_is_rejected_alone(copy: Copy) -> None:
+    """A table of the user's with a narrower column; the others of the batch are written."""
+    copy.prepare()
+    quoted = "ALTER TABLE {t} ADD CONSTRAINT short CHECK (char_length(v) < 5)"
+    if isinstance(copy.dialect, MySql):
+        quoted = "ALTER TABLE {t} MODIFY v varchar(4)"
+    copy.select(quoted)
+    batch = changes(copy.table, *(("u", n, row(n, "ok")) for n in range(1, 40)))
+    poison = changes(copy.table, ("u", 100, row(77, "much too long secret")))
+    rejected = copy.write(batch.slice(0, 20), poison, batch.slice(20))
+    assert [(each.table, each.version) for each in rejected] == [("public.t", 100)]
+    assert "secret" not in rejected[0].reason
+    assert len(rows(copy)) == 39
+
+
+def test_special_characters_arrive_as_they_are(copy: Copy) -> None:
+    odd = ["", "\\N", "\\", "tab\tand\nline\r\n", 'it\'s "quoted"', "\\.", "a\n\\.\nb", "🌊ß", "%s"]
+    copy.write(changes(copy.table, *(("u", n, row(n, v)) for n, v in enumerate(odd, 1))))
+    staged = changes(copy.table, *(("u", n + 100, row(n, v)) for n, v in enumerate(odd, 1)))
+    assert [v for _, v, _ in rows(copy)] == odd
+    copy.write(staged, changes(copy.table, ("d", 200, row(99))))
+    assert [v for _, v, _ in rows(copy)] == odd
+
+
+def test_what_the_log_can_t_bring_again_is_forgotten(copy: Copy) -> None:
+    copy.write(changes(copy.table, ("d", 20, row(1)), ("d", 30, row(2))))
+    layout = copy.prepare()
+    session = copy.dialect.connect("test")
+    try:
+        ours.forget(session, copy.dialect, layout, 25)
+    finally:
+        session.close()
+    gone = copy.dialect.quoted(copy.own, layout.gone)
+    assert copy.select(f"SELECT id FROM {gone}") == [(2,)]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("(id bigint PRIMARY KEY, v varchar(100))", "has no column n"),
+        ("(id bigint PRIMARY KEY, v varchar(100), n smallint)", "column n of type smallint"),
+        ("(id bigint, v varchar(100), n int)", "no primary key or unique index"),
+        ("(id bigint PRIMARY KEY, v varchar(100) UNIQUE, n int)", "another unique index, of v"),
+        (
+            "(id bigint PRIMARY KEY, v varchar(100), n int, m int NOT NULL)",
+            "column m that must be given",
+        ),
+        (
+            "(id bigint PRIMARY KEY, v varchar(100), n int, p bigint, "
+            "CONSTRAINT parent FOREIGN KEY (p) REFERENCES {t} (id))",
+            "the foreign key parent",
+        ),
+        (
+            "(id bigint PRIMARY KEY, v varchar(100), n int GENERATED ALWAYS AS (id + 1) STORED)",
+            "computes its column n",
+        ),
+    ],
+)
+def test_a_table_that_does_not_suffice_is_refused(copy: Copy, table: str, message: str) -> None:
+    session = copy.dialect.connect("test")
+    copy.dialect.create_namespace(session, copy.namespace)
+    session.close()
+    copy.select("CREATE TABLE {t} " + table)
+    with pytest.raises(OutputRefusedError, match=rf"the table {copy.namespace}\.t .*{message}"):
+        copy.prepare()
+
+
+def test_a_table_of_the_user_s_is_filled(copy: Copy) -> None:
+    """Columns in another order, wider types, others with defaults, rows that were there."""
+    session = copy.dialect.connect("test")
+    copy.dialect.create_namespace(session, copy.namespace)
+    session.close()
+    copy.select(
+        "CREATE TABLE {t} (n bigint, extra int NOT NULL DEFAULT 7, v varchar(100), "
+        "id decimal(20,0) PRIMARY KEY)"
+    )
+    copy.select("INSERT INTO {t} (id, v, n) VALUES (1, 'mine', 1), (50, 'mine', 50)")
+    copy.write(changes(copy.table, ("u", 10, row(1, "theirs", 2)), ("u", 11, row(2, "new", 3))))
+    copy.write(changes(copy.table, ("u", 9, row(1, "late", 2)), ("d", 12, row(2))))
+    copy.write(changes(copy.table, ("u", 13, row(3, "more", 4))))
+    assert copy.select("SELECT id, v, n, extra FROM {t} ORDER BY id") == [
+        (1, "theirs", 2, 7),
+        (3, "more", 4, 7),
+        (50, "mine", 50, 7),
+    ]
+
+
+def test_long_names_of_tables_keep_their_deleted_keys_apart() -> None:
+    one, two = gone_name("public." + "x" * 63), gone_name("publik." + "x" * 63)
+    assert one != two
+    assert max(len(one), len(two)) <= 63
+    assert gone_name("public.t") == "deleted.public.t"

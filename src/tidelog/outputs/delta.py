@@ -138,9 +138,9 @@ class DeltaOutput:
             if not matches(self._patterns, table):
                 continue
             schema = self._log.schemas.latest(table)
-            if self._options.steps and schema is not None and schema.match_key:
-                self._target(schema)
             delta = self._table(table)
+            if schema is not None and schema.match_key:
+                delta.check_layout(self._target(schema))
             if delta.exists():
                 delta.check_ours(table, generation)
                 self._checked.add(table)

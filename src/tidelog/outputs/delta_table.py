@@ -150,17 +150,21 @@ class DeltaTable:
                 f"table away and dump {table} again."
             )
 
-    def create(self, target: TargetTable, generation: str) -> None:
-        """Create the table for the target's columns."""
-        fields = fields_of(target)
-        self._check_names(target)
-        layout = self.layout
-        for name in (*layout.partitions, *layout.clusters):
-            if name not in fields:
+    def check_layout(self, target: TargetTable) -> None:
+        """Raises OutputRefusedError if the target lacks a column of the layout."""
+        for name in (*self.layout.partitions, *self.layout.clusters):
+            if name not in target.columns.names:
                 raise OutputRefusedError(
                     f"{target.source} has no column {name} to lay its copy out by: change "
                     "partition_by or cluster_by of the output"
                 )
+
+    def create(self, target: TargetTable, generation: str) -> None:
+        """Create the table for the target's columns."""
+        fields = fields_of(target)
+        self._check_names(target)
+        self.check_layout(target)
+        layout = self.layout
         columns = [f"{quoted(name)} {_sql_type(field)}" for name, field in fields.items()]
         columns.append(f"{quoted(layout.version)} BIGINT")
         if layout.deleted:

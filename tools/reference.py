@@ -195,6 +195,11 @@ SPARK_TAIL = """\
 | `ts` | timestamp | of the commit; of a dump row: when it was read |
 | `missing` | array of strings | columns of `after` that the record does not tell (unchanged TOAST) |
 
+`events`, of one table, flat: `_tidelog_op`, `_tidelog_version`, the table's columns, `_tidelog_missing` (places of columns that the
+record does not tell), `_tidelog_before` and `_tidelog_source` (`commit_ts` in microseconds). The columns are of the new row; of a
+delete what is known of the old one, its key at least; of a truncate NULL. A change of the key is two rows of one version: the old
+key's `d` and the new key's `c`. It is what [flows of declarative pipelines](../../examples/auto_cdc/README.md) take.
+
 `envelope`, of all tables: `table`, `op`, `version`, `schema_version`, `ts`, and `key` and `value` as JSON,
 [Debezium's](debezium.md).
 

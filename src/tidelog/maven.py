@@ -27,17 +27,20 @@ class Jar:
     artifact: str
     version: str
     sha256: str
+    classifier: str = ""
 
     @property
     def file_name(self) -> str:
-        return f"{self.artifact}-{self.version}.jar"
+        of = f"-{self.classifier}" if self.classifier else ""
+        return f"{self.artifact}-{self.version}{of}.jar"
 
     @property
     def repository_path(self) -> str:
         return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}/{self.file_name}"
 
     def __str__(self) -> str:
-        return f"{self.group}:{self.artifact}:{self.version}"
+        of = f":jar:{self.classifier}" if self.classifier else ""
+        return f"{self.group}:{self.artifact}:{self.version}{of}"
 
 
 _FETCH_TIMEOUT_S = 300
@@ -140,19 +143,27 @@ def _from_ivy(jars: list[Jar], scratch: Path) -> None:
     (scratch / "settings.xml").write_text(_IVY_SETTINGS)
     dependencies = "".join(
         f'<dependency org="{jar.group}" name="{jar.artifact}" rev="{jar.version}"'
-        ' transitive="false" conf="default->master"/>'
+        f' transitive="false" conf="default->master">{_ivy_artifact(jar)}</dependency>'
         for jar in jars
     )
     (scratch / "ivy.xml").write_text(
-        '<ivy-module version="2.0"><info organisation="tidelog" module="jars"/>'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="tidelog" module="jars"/>'
         f"<dependencies>{dependencies}</dependencies></ivy-module>"
     )
     java_home = os.environ.get("JAVA_HOME")
     java = str(Path(java_home) / "bin" / "java") if java_home else "java"
     arguments = [java, "-jar", str(ivy[-1]), "-settings", str(scratch / "settings.xml")]
     arguments += ["-cache", str(scratch / "cache"), "-ivy", str(scratch / "ivy.xml")]
-    arguments += ["-retrieve", str(scratch / "[artifact]-[revision].[ext]")]
+    arguments += ["-retrieve", str(scratch / "[artifact]-[revision](-[classifier]).[ext]")]
     _run(arguments)
+
+
+def _ivy_artifact(jar: Jar) -> str:
+    if not jar.classifier:
+        return ""
+    of = f'm:classifier="{jar.classifier}"'
+    return f'<artifact name="{jar.artifact}" type="jar" ext="jar" {of}/>'
 
 
 def _from_mvn(jars: list[Jar], scratch: Path) -> None:

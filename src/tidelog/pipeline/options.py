@@ -14,16 +14,15 @@ from tidelog.pipeline.json_values import Handling
 from tidelog.pipeline.key_filter import KeyFilter
 from tidelog.pipeline.places import Place, place
 
-SHAPES = ("typed", "envelope", "variant", "raw", "segments")
-# Internal: what outputs merge and format, see tidelog.pipeline.shapes.
-_CHANGES, _EVENTS = "changes", "events"
+SHAPES = ("typed", "events", "envelope", "variant", "raw", "segments")
+_CHANGES = "changes"  # internal: what outputs merge, see tidelog.pipeline.shapes
 _DECODED = ("typed", "envelope", "variant")
 
 # The spellings that we document; Spark compares them in lower case.
 _NAMES = {
     "path": "path of the event log (required)",
-    "shape": "typed, envelope, variant, raw or segments; default: typed if `table` is given, else "
-    "envelope",
+    "shape": "typed, events, envelope, variant, raw or segments; default: typed if `table` is given, "
+    "else envelope",
     "table": "namespace.name of the one table to read",
     "tables": "comma-separated names or patterns, e.g. public.*; default: all tables",
     "columns": "comma-separated columns to decode (not raw); default: all",
@@ -112,9 +111,9 @@ class SourceOptions:
             )
         table = _table(options["table"]) if options.get("table") else None
         shape = options.get("shape", "typed" if table else "envelope").lower()
-        if shape not in (*SHAPES, _CHANGES, _EVENTS):
+        if shape not in (*SHAPES, _CHANGES):
             raise ConfigError(f"tidelog source: shape {shape!r} is not one of {', '.join(SHAPES)}")
-        if shape in ("typed", _CHANGES, _EVENTS) and table is None:
+        if shape in ("typed", "events", _CHANGES) and table is None:
             raise ConfigError(f"tidelog source: shape {shape!r} needs the option 'table'")
         columns = _names(options["columns"]) if options.get("columns") else None
         if columns and shape not in _DECODED:

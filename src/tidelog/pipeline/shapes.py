@@ -157,7 +157,7 @@ def changes(schema: TableSchema) -> spark.StructType:
 
 
 def events(schema: TableSchema) -> spark.StructType:
-    """The internal shape that ordered outputs format: one row per change event.
+    """The shape that ordered outputs format, and SCD flows take: one row per change event.
 
     ``_tidelog_op`` is c, u, d, r or t; the table's columns are of the new row, of a delete what is
     known of the old one (the key at least), of a truncate null; ``_tidelog_missing`` as in

@@ -23,7 +23,7 @@ def test_names_of_options_ignore_case_and_sizes_have_units() -> None:
     [
         ({}, "'path'"),
         ({"path": "x", "shap": "raw"}, "unknown option 'shap'"),
-        ({"path": "x", "shape": "json"}, "not one of typed, envelope, variant, raw, segments"),
+        ({"path": "x", "shape": "json"}, "not one of typed, events, envelope, variant, raw"),
         ({"path": "x", "table": "orders"}, "must be namespace.name"),
         ({"path": "x", "shape": "raw", "columns": "a"}, "does not fit shape 'raw'"),
         ({"path": "x", "maxBytesPerTrigger": "lots"}, "must be a number"),

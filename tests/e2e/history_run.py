@@ -141,7 +141,7 @@ class Run:
         spec, rng = self.spec, self.rng
         end = time.monotonic() + spec.seconds
         fault_at = time.monotonic() + rng.random() * spec.fault_every_s
-        while time.monotonic() < end:
+        while time.monotonic() < end and not self._killed_everywhere():
             time.sleep(0.05)
             self._watch_processes()
             self.commander.turn()
@@ -151,6 +151,9 @@ class Run:
         for capture in self.captures:
             if capture.frozen:
                 capture.send(signal.SIGCONT)
+
+    def _killed_everywhere(self) -> bool:
+        return self.spec.each_failpoint and set(self.spec.failpoints) <= set(self.died_at)
 
     def _watch_processes(self) -> None:
         """Replace captures that died of a failpoint; any other death is a bug."""
@@ -202,9 +205,11 @@ class Run:
             capture.kill()
         self.captures.clear()
         capture = self._launch(f"{name}:kill:{self.rng.randint(1, FAILPOINTS[name])}")
-        if self.spec.commands:
+        if self.spec.commands or self.spec.each_failpoint:
             self.commander.dump("blocking" if name.startswith("blocking.") else "all")
-        deadline = time.monotonic() + REACH_S
+        if self.spec.each_failpoint:
+            self.commander.dump()
+        deadline = time.monotonic() + (self.spec.seconds if self.spec.each_failpoint else REACH_S)
         while not capture.died and time.monotonic() < deadline:
             time.sleep(0.02)
             self.commander.turn()

@@ -77,6 +77,8 @@ class Spec:
         faults, fault_every_s: which, and how often.
         maintenance: roll-up and retention with tiny limits.
         failpoints: where processes are killed, one after the other, if ``failpoint`` is a fault.
+        each_failpoint: ends once they were killed at each of them, under two dumps a time; until
+            then it waits for as long as ``seconds``.
         mutation: of `oracle_mutations`, for the oracle's own test.
     """
 
@@ -96,6 +98,7 @@ class Spec:
     fault_every_s: float = 2.0
     maintenance: bool = False
     failpoints: tuple[str, ...] = tuple(FAILPOINTS)
+    each_failpoint: bool = False
     mutation: str = ""
 
 

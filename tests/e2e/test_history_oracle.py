@@ -118,15 +118,17 @@ def test_killed_wherever_a_dump_may_be(
     names = tuple(n for n in FAILPOINTS if n.startswith(places))
     spec = Spec(
         5,
-        9.0,
+        120.0,
+        writers=1,
         parallelism=4,
         chunk_rows=7,
-        commands=("dump",),
+        commands=(),
         faults=("failpoint",),
         fault_every_s=0.1,
         failpoints=names,
+        each_failpoint=True,
     )
-    holds(spec, source, tmp_path)
+    assert holds(spec, source, tmp_path) == set(names)
 
 
 def test_every_failpoint_is_a_place_to_be_killed_at() -> None:

@@ -90,6 +90,8 @@ def _making(
         made.append(Dumped("", directory, monkeypatch, on=place, **(chosen | options)))
         return made[-1]
 
-    yield making
-    for one in made:
-        one.close()
+    try:
+        yield making
+    finally:
+        for one in made:
+            one.close()

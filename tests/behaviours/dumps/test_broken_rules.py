@@ -28,6 +28,7 @@ from tidelog.capture.dumps import DumpCoordinator
 from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.hold import Hold
 from tidelog.capture.throttle import Throttle
+from tidelog.ports import IdleAt, LogEvent
 
 pytestmark = pytest.mark.integration
 
@@ -52,7 +53,19 @@ def condition_forgotten(patch: Patch) -> None:
     patch.setattr(DumpState, "from_json", classmethod(forgetting))
 
 
+def nothing_said_of_an_idle_log(patch: Patch) -> None:
+    """No rule is broken: no word comes from a server on which nothing at all happens."""
+    handle = CaptureEngine._handle
+
+    def handling(self: CaptureEngine, event: LogEvent) -> None:
+        if not isinstance(event, IdleAt):
+            handle(self, event)
+
+    patch.setattr(CaptureEngine, "_handle", handling)
+
+
 def idle_log_never_between(patch: Patch) -> None:
+    nothing_said_of_an_idle_log(patch)
     make = CaptureEngine.__init__
 
     def making(self: CaptureEngine, **parts: Any) -> None:
@@ -113,6 +126,12 @@ BROKEN: list[tuple[Way, Callable[..., None], Callable[[Patch], None]]] = [
 TRIES = 3
 """What else the server does, e.g. cleaning up behind another test, may mend what is broken."""
 GIVEN = {"point": "chunk.durable_before_progress", "broken": (8,)}
+
+
+@pytest.mark.parametrize("way", [SNAPSHOT], ids=str)
+def test_idle_log_is_between_transactions(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing_said_of_an_idle_log(monkeypatch)
+    changes.test_idle_table_is_dumped_once_each_row(make)
 
 
 @pytest.mark.parametrize(

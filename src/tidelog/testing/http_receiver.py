@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS events (
     number INTEGER PRIMARY KEY, path TEXT, request TEXT, event TEXT
 );
 """
+_LASTING = ("poison", "token", "largest", "discard")
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,8 @@ class HttpReceiver:
         ``status`` (with ``retry_after``): nothing is stored; ``slow_s``: answer late, after
         storing; ``reset``: store, and break off in the middle of the answer; ``drop``: break off
         without storing; ``die``: store, then kill the process; ``poison``: 422 for what holds this
-        text, for good; ``token``: 401 without it, for good; ``largest``: 413 above these bytes.
+        text; ``token``: 401 without it; ``largest``: 413 above these bytes; ``discard``: take
+        what comes and store nothing. The last four are for good.
         """
         self._ask("POST", how)
 
@@ -137,7 +139,7 @@ class _Receiver:
 
         if request.method == "POST":
             how = await request.json()
-            lasting = {k: how.pop(k) for k in ("poison", "token", "largest") if k in how}
+            lasting = {k: how.pop(k) for k in _LASTING if k in how}
             self._lasting |= lasting
             if how:
                 self._faults += [how] * how.pop("times", 1)
@@ -154,6 +156,8 @@ class _Receiver:
             return Response(
                 status_code=status, headers={} if after is None else {"Retry-After": after}
             )
+        if self._lasting.get("discard"):
+            return Response(b'{"stored":true}')
         if "drop" in fault:
             return StreamingResponse(_broken(b""), headers={"Content-Length": "100"})
         status = self._store(request, body)

@@ -1,0 +1,106 @@
+"""Event log → an API that takes all, against bare httpx posting the same bodies, ``local[2]``.
+
+python -m benchmarks.bench_http [--changes 200000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+
+from benchmarks.bench_files import build
+from benchmarks.spark_workload import Meter, report
+from benchmarks.table import Row, show
+from tidelog.outputs.executing import Delivery
+from tidelog.outputs.formatters import formatter
+from tidelog.outputs.http import HttpOutput
+from tidelog.outputs.http_client import Endpoint
+from tidelog.pipeline import spark_session
+from tidelog.pipeline.run import run_pipeline
+from tidelog.state.sqlite import SqliteState
+from tidelog.testing.http_receiver import HttpReceiver
+
+_LANES = 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--changes", type=int, default=200_000)
+    parser.add_argument("--tables", type=int, default=2)
+    parser.add_argument("--quick", action="store_true", help="little data: numbers mean nothing")
+    given = parser.parse_args()
+    if given.quick:
+        given.changes = 4_000
+    with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as scratch:
+        _run(given, Path(scratch))
+
+
+def _run(given: argparse.Namespace, scratch: Path) -> None:
+    log = scratch / "log"
+    build(log, given.changes, given.tables)
+    spark = spark_session("local[2]", delta=False)
+    api = HttpReceiver(scratch / "received.db")
+    api.start()
+
+    def bring(name: str) -> float:
+        output = HttpOutput(
+            spark, str(log), SqliteState(f"sqlite:///{scratch / 'state.db'}"),
+            Delivery(name, keyed=False, formatter=formatter("flat", tombstones=False)),
+            endpoint=Endpoint(f"{api.url}/events/{{table}}"), lanes=_LANES,
+        )  # fmt: skip
+        batches: list[float] = []  # without the start of the query, which is the same for any size
+        try:
+            run_pipeline(
+                spark, str(log), [output], str(scratch / f"{name}-checkpoint"), once=True,
+                name=name, on_progress=lambda done: batches.append(done.seconds),
+            )  # fmt: skip
+        finally:
+            output.close()
+        return sum(batches)
+
+    try:
+        bring("stored")
+        bodies = [request.body.encode() for request in api.requests()]
+        events = len(api.events())
+        api.fail(discard=True)
+        with Meter() as meter:
+            seconds = bring("discarded")
+        floor = _floor(f"{api.url}/events/floor", bodies, _LANES * given.tables)
+    finally:
+        api.kill()
+    report("event log → HTTP", events, meter.reading)
+    show(
+        [
+            Row(
+                f"event log → HTTP (flat, {given.tables} tables, {events:,} events, "
+                f"{len(bodies):,} requests)",
+                f"{events / seconds:,.0f} events/s",
+                f"{events / floor:,.0f} events/s (bare httpx threads, the same bodies)",
+                f"{floor / seconds:.2f} ×",
+                "–",
+            )
+        ]
+    )
+    spark.stop()
+
+
+def _floor(url: str, bodies: list[bytes], threads: int) -> float:
+    """Seconds to post the bodies, made before."""
+    with httpx.Client() as client, ThreadPoolExecutor(threads) as pool:
+        headers = {"Content-Type": "application/json", "Idempotency-Key": "floor"}
+
+        def post(body: bytes) -> None:
+            client.post(url, content=body, headers=headers).raise_for_status()
+
+        started = time.perf_counter()
+        list(pool.map(post, bodies))
+        return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()

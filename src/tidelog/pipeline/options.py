@@ -21,8 +21,8 @@ _DECODED = ("typed", "envelope", "variant")
 # The spellings that we document; Spark compares them in lower case.
 _NAMES = {
     "path": "path of the event log (required)",
-    "shape": "typed, events, envelope, variant, raw or segments; default: typed if `table` is given, "
-    "else envelope",
+    "shape": "typed, events, envelope, variant, raw or segments; default: typed if `table` is "
+    "given, else envelope",
     "table": "namespace.name of the one table to read",
     "tables": "comma-separated names or patterns, e.g. public.*; default: all tables",
     "columns": "comma-separated columns to decode (not raw); default: all",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.spark.test_history import dump
+from tests.unit.pipeline.dumped import dump
 
 from tidelog.pipeline import register
 from tidelog.pipeline.options import _NAMES

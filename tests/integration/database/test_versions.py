@@ -214,6 +214,25 @@ def test_special_characters_arrive_as_they_are(copy: Copy) -> None:
     assert [v for _, v, _ in rows(copy)] == odd
 
 
+def test_deleted_keys_widen_with_the_table_s(copy: Copy) -> None:
+    narrow = table_schema([("id", "int32"), ("v", "text"), ("n", "int32")], key=["id"])
+    how = {"own": copy.own}
+    copy_of(copy.dialect, narrow, "postgres", copy.namespace, **how).prepare()
+    wider = "ALTER COLUMN id TYPE bigint"
+    if isinstance(copy.dialect, MySql):
+        wider = "MODIFY id bigint NOT NULL"
+    copy.select(f"ALTER TABLE {{t}} {wider}")
+    assert copy.write(changes(copy.table, ("d", 20, row(2**40)))) == []
+    assert copy.write(changes(copy.table, ("u", 19, row(2**40)))) == []
+    assert rows(copy) == []
+
+
+def test_rows_are_cut_into_transactions(copy: Copy) -> None:
+    batch = changes(copy.table, *(("u", n, row(n, "x" * 100, n)) for n in range(1, 1001)))
+    copy.write(batch, by=copy.begin(batch_rows=300))
+    assert len(rows(copy)) == 1000
+
+
 def test_what_the_log_can_t_bring_again_is_forgotten(copy: Copy) -> None:
     copy.write(changes(copy.table, ("d", 20, row(1)), ("d", 30, row(2))))
     layout = copy.prepare()
@@ -282,3 +301,26 @@ def test_long_names_of_tables_keep_their_deleted_keys_apart() -> None:
     assert one != two
     assert max(len(one), len(two)) <= 63
     assert gone_name("public.t") == "deleted.public.t"
+
+
+def test_a_table_of_another_log_is_refused_until_it_is_empty(copy: Copy) -> None:
+    """Versions of two logs can't be compared."""
+    copy.prepare()
+    session = copy.dialect.connect("test")
+    name = f"{copy.namespace}.t"
+
+    def claim(owner: ours.Owner, *, empty: bool) -> int:
+        return ours.claim(session, copy.dialect, copy.own, name, owner, empty=empty)
+
+    mine, other = ours.Owner("out", "public.t", "g1"), ours.Owner("out", "public.t", "g2")
+    try:
+        assert claim(mine, empty=False) == 0
+        ours.raise_floor(session, copy.dialect, copy.prepare(), 50)
+        assert claim(mine, empty=False) == 50
+        with pytest.raises(OutputRefusedError, match=r"filled by output out from public\.t"):
+            claim(other, empty=False)
+        assert claim(other, empty=True) == 0
+        with pytest.raises(OutputRefusedError, match="Empty the table"):
+            claim(mine, empty=False)
+    finally:
+        session.close()

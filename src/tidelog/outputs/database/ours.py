@@ -42,13 +42,22 @@ def create(session: Session, dialect: Dialect, own: str) -> None:
 
 
 def create_gone(session: Session, dialect: Dialect, layout: Layout) -> None:
-    """The table of a table's deleted keys."""
+    """The table of a table's deleted keys; its columns become as wide as the table's."""
+    table = dialect.quoted(layout.own, layout.gone)
     names = [dialect.quoted(name) for name in layout.key]
-    typed = [f"{dialect.quoted(name)} {layout.types[name]} NOT NULL" for name in layout.key]
-    session.rows(
-        f"CREATE TABLE IF NOT EXISTS {dialect.quoted(layout.own, layout.gone)} "
-        f"({', '.join(typed)}, {VERSION} bigint NOT NULL, PRIMARY KEY ({', '.join(names)}))"
-    )
+    types = {name: f"{layout.types[name]} NOT NULL" for name in layout.key}
+    found = dialect.found(session, layout.own, layout.gone)
+    if found is None:
+        typed = [f"{dialect.quoted(name)} {sql_type}" for name, sql_type in types.items()]
+        session.rows(
+            f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(typed)}, "
+            f"{VERSION} bigint NOT NULL, PRIMARY KEY ({', '.join(names)}))"
+        )
+        return
+    for column in found.columns:
+        if column.name in types and column.sql_type != layout.types[column.name]:
+            change = dialect.widen(dialect.quoted(column.name), types[column.name])
+            session.rows(f"ALTER TABLE {table} {change}")
 
 
 def next_attempt(session: Session, dialect: Dialect, own: str, run: str) -> int:

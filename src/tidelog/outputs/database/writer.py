@@ -21,6 +21,9 @@ from tidelog.outputs.database.merging import Staged
 from tidelog.outputs.writer import Writer
 from tidelog.ports import Rejection, TargetTable, WriteTask
 
+# Long rows are brought over sooner: their text is held as a whole.
+_PIECE_BYTES = 32 << 20
+
 
 class TrySupersededError(OutputError):
     """A later try of the batch, or a later run, has begun: this one may not write any more."""
@@ -31,6 +34,7 @@ class _Gathered:
     table: TargetTable
     batches: list[pa.RecordBatch] = field(default_factory=list)
     rows: int = 0
+    bytes: int = 0
 
 
 class TableWriter(Writer):
@@ -64,12 +68,19 @@ class TableWriter(Writer):
         self._session: Session | None = self._dialect.connect(task.output)
 
     def write(self, table: TargetTable, rows: pa.RecordBatch) -> list[Rejection]:
-        gathered = self._gathered.setdefault(str(table.source), _Gathered(table))
-        gathered.batches.append(rows)
-        gathered.rows += rows.num_rows
-        if gathered.rows < self._batch_rows:
-            return []
-        return self._flush(self._gathered.pop(str(table.source)))
+        rejected: list[Rejection] = []
+        name = str(table.source)
+        pieces = -(-rows.nbytes // _PIECE_BYTES)
+        step = max(1, min(self._batch_rows, -(-rows.num_rows // max(1, pieces))))
+        for start in range(0, rows.num_rows, step):
+            gathered = self._gathered.setdefault(name, _Gathered(table))
+            piece = rows.slice(start, step)
+            gathered.batches.append(piece)
+            gathered.rows += piece.num_rows
+            gathered.bytes += piece.nbytes
+            if gathered.rows >= self._batch_rows or gathered.bytes >= _PIECE_BYTES:
+                rejected += self._flush(self._gathered.pop(name))
+        return rejected
 
     def commit(self) -> list[Rejection]:
         rejected = []

@@ -36,6 +36,8 @@ _DEFAULT_SETTINGS: dict[str, Any] = {
     "bootstrap.memory_lock": False,
     "cluster.routing.allocation.disk.threshold_enabled": False,
     "cluster.name": "tidelog",
+    # Of a small heap much is garbage at most times.
+    "indices.breaker.total.use_real_memory": False,
 }
 _LOGGING = """status = error
 appender.console.type = Console

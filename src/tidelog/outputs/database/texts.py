@@ -110,19 +110,20 @@ def _with_eras(column: pa.Array) -> pa.Array:
     one by one, which few tables have any of (Arrow can't print them all).
     """
     is_date = pa.types.is_date(column.type)
-    unit, a_day = ("D", 1) if is_date else ("us", _DAY)
+    a_day = 1 if is_date else _DAY
     numbers = column.cast(pa.int32() if is_date else pa.int64())
     ends = pc.min_max(numbers)
     least, greatest = ends["min"].as_py(), ends["max"].as_py()
     plain = column.cast(_TEXT)
     if least is None or (least >= _YEAR_1 * a_day and greatest < _YEAR_10000 * a_day):
         return plain
+    kind = "datetime64[D]" if is_date else "datetime64[us]"
     values = zip(plain.to_pylist(), numbers.to_pylist(), strict=True)
     return pa.array(
         [
             text
             if number is None or _YEAR_1 <= number // a_day < _YEAR_10000
-            else _of_era(str(np.datetime64(number, unit)))
+            else _of_era(np.array(number).astype(kind).astype(str).item())
             for text, number in values
         ],
         _TEXT,

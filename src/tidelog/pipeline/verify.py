@@ -21,9 +21,11 @@ from pyspark.sql.types import StructType
 from tidelog.eventlog.layout import RECORD_SCHEMA
 from tidelog.model.records import LogBatch, binary_array
 from tidelog.model.schema import TableSchema
+from tidelog.pipeline import transforms
 from tidelog.pipeline.key_frames import as_text
-from tidelog.pipeline.shapes import row_type
-from tidelog.ports import ChunkReader, ChunkRequest
+from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION, row_type
+from tidelog.pipeline.transforms import Step, steps_of
+from tidelog.ports import ChunkReader, ChunkRequest, TargetTable
 from tidelog.wire.decode import decode
 
 if TYPE_CHECKING:
@@ -137,23 +139,48 @@ def source_frame(
     return spark.read.format("tidelog-source-rows").load()
 
 
+@dataclass(frozen=True)
+class Copy:
+    """An output's copy of a table.
+
+    Attributes:
+        target: its columns and key, after the steps.
+        steps: what makes its rows of the source's.
+        frame: the rows as they are now; None if there is no such table.
+    """
+
+    target: TargetTable
+    steps: tuple[Step, ...]
+    frame: Callable[[], DataFrame | None]
+
+
 def compare(
-    source: DataFrame, output: DataFrame, schema: TableSchema
+    source: DataFrame, output: DataFrame, columns: Sequence[str], key: Sequence[str]
 ) -> tuple[int, int, int, list[Key]]:
     """Rows missing in the output, surplus in it, different; and up to `MOST_KEYS` of their keys."""
     from pyspark.sql import functions as f
 
-    key = list(schema.match_key)
-    others = [name for name in schema.column_names if name not in key]
-    left = source.select(
-        *[f.col(_q(n)).alias(f"k{i}") for i, n in enumerate(key)],
-        f.struct(*[f.col(_q(n)).alias(f"c{i}") for i, n in enumerate(others)], f.lit(1)).alias("l"),
+    others = [name for name in columns if name not in key]
+    kinds = {field.name: field.dataType for field in source.schema.fields}
+
+    def side(frame: DataFrame, mark: str) -> DataFrame:
+        # An output may keep a value in another type (an enum as text): as the source's it counts.
+        values = {
+            name: f.col(_q(name))
+            if frame.schema[name].dataType == kinds[name]
+            else f.col(_q(name)).try_cast(kinds[name])
+            for name in columns
+        }
+        return frame.select(
+            *[values[name].alias(f"k{i}") for i, name in enumerate(key)],
+            f.struct(*[values[n].alias(f"c{i}") for i, n in enumerate(others)], f.lit(1)).alias(
+                mark
+            ),
+        )
+
+    joined = side(source, "l").join(
+        side(output, "r"), [f"k{i}" for i in range(len(key))], "full_outer"
     )
-    right = output.select(
-        *[f.col(_q(n)).alias(f"k{i}") for i, n in enumerate(key)],
-        f.struct(*[f.col(_q(n)).alias(f"c{i}") for i, n in enumerate(others)], f.lit(1)).alias("r"),
-    )
-    joined = left.join(right, [f"k{i}" for i in range(len(key))], "full_outer")
     kind = (
         f.when(f.col("r").isNull(), "missing")
         .when(f.col("l").isNull(), "surplus")
@@ -175,32 +202,41 @@ def compare(
 
 def verify_table(
     spark: SparkSession,
-    schema: TableSchema,
+    copy: Copy,
     *,
     open_reader: OpenReader,
-    output: Callable[[], DataFrame | None],
     caught_up: Callable[[], bool],
 ) -> TableReport:
     """Compare one table with its copy.
 
     Args:
         spark: runs the comparison.
-        schema: of the table; its match key must be set.
-        open_reader: opens chunk readers, here and on executors.
-        output: the copy as it is now; None if there is none.
+        copy: of the table, whose match key must be set.
+        open_reader: opens chunk readers of the source, here and on executors.
         caught_up: waits until the output has what is committed by now; False if it does not.
     """
+    target, schema = copy.target, copy.target.schema
     name = str(schema.table)
+    steps = steps_of(copy.steps, schema.table)
+    changed = [step for step in steps if _changes_key(step, target.key)]
+    if changed:
+        note = f"the step {changed[0].action} changes the key's values: rows can't be found by it"
+        return TableReport(name, False, 0, 0, 0, 0, [], note)
     note = ""
-    copy = output()
-    if copy is None:
+    rows_there = copy.frame()
+    if rows_there is None:
         return TableReport(name, False, 0, 0, 0, 0, [], "the output has no such table")
-    absent = [column for column in schema.column_names if column not in copy.columns]
+    columns = target.columns.names
+    absent = [column for column in columns if column not in rows_there.columns]
     if absent:
         return TableReport(name, False, 0, 0, 0, 0, [], f"the output lacks column {absent[0]}")
-    source = source_frame(spark, open_reader, schema, [ChunkRequest(schema.table)])
-    rows = copy.count()
-    missing, surplus, different, keys = compare(source, copy, schema)
+
+    def expected(requests: list[ChunkRequest]) -> DataFrame:
+        return _transformed(source_frame(spark, open_reader, schema, requests), steps, schema)
+
+    source = expected([ChunkRequest(schema.table)])
+    rows = rows_there.count()
+    missing, surplus, different, keys = compare(source, rows_there, columns, target.key)
     for _ in range(ROUNDS):
         if not keys or missing + surplus + different > MOST_KEYS:
             break
@@ -208,22 +244,46 @@ def verify_table(
             note = BEHIND
             break
         again = [ChunkRequest(schema.table, keys=tuple(keys))]
-        narrowed = _of_keys(spark, output(), schema, keys)
-        source = source_frame(spark, open_reader, schema, again)
-        missing, surplus, different, keys = compare(source, narrowed, schema)
+        narrowed = _of_keys(spark, copy.frame(), target.key, keys)
+        source = expected(again)
+        missing, surplus, different, keys = compare(source, narrowed, columns, target.key)
         if keys:
             time.sleep(1)
     return TableReport(name, not keys, rows, missing, surplus, different, keys, note)
 
 
+def _transformed(rows: DataFrame, steps: Sequence[Step], schema: TableSchema) -> DataFrame:
+    """Rows of the source as an output with ``steps`` has them."""
+    from pyspark.sql import functions as f
+
+    if not steps:
+        return rows
+    marked = rows.withColumns(
+        {
+            CHANGE_OP: f.lit("u"),
+            CHANGE_VERSION: f.lit(0).cast("bigint"),
+            CHANGE_MISSING: f.lit(None).cast("array<smallint>"),
+        }
+    )
+    return transforms.apply(marked, steps, schema, keyed=True).where(f"{CHANGE_OP} = 'u'")
+
+
+def _changes_key(step: Step, key: Sequence[str]) -> bool:
+    """May the step give a column of the key other values? (Its function may not, says a step
+    python.)
+    """
+    return step.action in ("cast", "compute", "mask", "hash") and not set(key).isdisjoint(
+        step.argument
+    )
+
+
 def _of_keys(
-    spark: SparkSession, frame: DataFrame | None, schema: TableSchema, keys: Sequence[Key]
+    spark: SparkSession, frame: DataFrame | None, names: Sequence[str], keys: Sequence[Key]
 ) -> DataFrame:
     """The output's rows with one of ``keys``."""
     from pyspark.sql import functions as f
 
     assert frame is not None
-    names = list(schema.match_key)
     columns = ", ".join(f"w{i} string" for i in range(len(names)))
     wanted = f.broadcast(spark.createDataFrame(list(keys), columns))
     conditions = [

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidelog.config import Config
-from tidelog.configoutputs import DeltaOutput
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import new_id
 from tidelog.errors import EventLogError, UsageError
@@ -18,11 +16,9 @@ from tidelog.model.patterns import matches
 from tidelog.model.schema import TableSchema
 from tidelog.ports import Catalogue, ChunkReader
 from tidelog.runtime.asking import send_command
+from tidelog.runtime.copies import copies
 from tidelog.runtime.piping import session
 from tidelog.runtime.sources import source_kind
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 class _OpenReader:
@@ -41,7 +37,6 @@ class _OpenReader:
 
 def verify(config: Config, *, tables: Sequence[str] = (), repair: bool = False) -> dict[str, Any]:
     """Compare source and outputs; with ``repair``, dump the keys that differ."""
-    from tidelog.outputs.delta_table import path_of
     from tidelog.pipeline.verify import BEHIND, verify_table
 
     if not config.outputs:
@@ -54,6 +49,7 @@ def verify(config: Config, *, tables: Sequence[str] = (), repair: bool = False) 
     log = EventLog.open(path)
     open_reader = _OpenReader(config)
     reports = []
+    compared = False
     try:
         chosen = catalogue.tables(config.source.tables)
         for pattern in tables:
@@ -61,20 +57,20 @@ def verify(config: Config, *, tables: Sequence[str] = (), repair: bool = False) 
                 raise UsageError(f"no captured table matches {pattern!r}")
         behind = not _caught_up(config, log, catalogue)
         for output in config.outputs:
-            if not isinstance(output, DeltaOutput):
+            copy_of = copies(config, output, spark, log.source)
+            if copy_of is None:
                 continue
+            compared = True
             for table in chosen:
                 if not matches(output.tables, table) or (tables and not matches(tables, table)):
                     continue
                 shape = catalogue.shape(table)
                 if shape is None or not shape.schema.match_key:
                     continue
-                location = path_of(str(output.path), table)
                 report = verify_table(
                     spark,
-                    shape.schema,
+                    copy_of(shape.schema),
                     open_reader=open_reader,
-                    output=partial(_delta, spark, location),
                     caught_up=lambda: _caught_up(config, log, catalogue),
                 )
                 if behind and not report.equal:
@@ -85,16 +81,12 @@ def verify(config: Config, *, tables: Sequence[str] = (), repair: bool = False) 
                 reports.append({"output": output.name, **found})
     finally:
         catalogue.close()
+    if not compared:
+        raise UsageError(
+            "no output keeps rows that could be compared: verify knows outputs of the kinds delta, "
+            "postgres and mysql"
+        )
     return {"equal": all(report["equal"] for report in reports), "tables": reports}
-
-
-def _delta(spark: SparkSession, location: str) -> DataFrame | None:
-    from pyspark.errors import AnalysisException
-
-    try:
-        return spark.read.format("delta").load(location)
-    except AnalysisException:
-        return None
 
 
 def _caught_up(config: Config, log: EventLog, catalogue: Catalogue, timeout_s: float = 180) -> bool:

@@ -1,0 +1,135 @@
+"""Sessions of PostgreSQL by psycopg: COPY."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tidelog.errors import ConfigError, OutputError, OutputRefusedError, TidelogError
+from tidelog.outputs.database import texts
+from tidelog.outputs.database.dialect import RowsRefusedError
+from tidelog.outputs.database.layout import SHAPE, VERSION, Layout
+
+_SETTINGS = """
+SET timezone = 'UTC'; SET datestyle = 'ISO,YMD'; SET intervalstyle = 'postgres';
+SET standard_conforming_strings = on; SET search_path = ''; SET xmloption = content;
+SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET lock_timeout = '20s';
+SET default_transaction_isolation = 'read committed'; SET default_transaction_deferrable = off;
+SET temp_buffers = '32MB'; SET client_min_messages = error
+"""
+_DEFAULTS: Mapping[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+}
+
+
+class PostgresSession:
+    """`tidelog.outputs.database.dialect.Session`."""
+
+    def __init__(self, url: str, purpose: str) -> None:
+        try:
+            given = conninfo_to_dict(url)
+        except psycopg.ProgrammingError:
+            raise ConfigError(
+                "the output's url is no valid PostgreSQL connection string: expected "
+                "postgresql://user:password@host:port/database, with special characters in the "
+                "password percent-encoded (@ is %40, / is %2F)"
+            ) from None
+        named: dict[str, Any] = {"application_name": f"tidelog-{purpose}"}
+        info = make_conninfo(**{**_DEFAULTS, **given, **named})
+        try:
+            self._connection = psycopg.connect(info, autocommit=True, prepare_threshold=None)
+            self._connection.execute(_SETTINGS.encode())
+        except psycopg.Error as error:
+            raise _failed("can't connect", error) from None
+
+    @property
+    def usable(self) -> bool:
+        return self._connection.info.transaction_status == pq.TransactionStatus.IDLE
+
+    def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        try:
+            cursor = self._connection.execute(sql.encode(), arguments or None)
+            return cursor.fetchall() if cursor.description else []
+        except psycopg.Error as error:
+            raise _failed(sql.split(" ", 1)[0], error) from None
+
+    def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch) -> None:
+        written = []
+        prefix = pa.scalar("\\\\x", pa.large_string())
+        for column in rows.columns:
+            text = texts.text(column)
+            if pa.types.is_binary(column.type):
+                text = texts.prefixed(prefix, text)
+            written.append(text)
+        names = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
+        try:
+            with (
+                self._connection.cursor() as cursor,
+                cursor.copy(f"COPY {table} ({names}) FROM STDIN".encode()) as copy,
+            ):
+                copy.write(texts.lines(written))
+        except psycopg.Error as error:
+            raise _failed("COPY", error) from None
+
+    def stage(self, layout: Layout, columns: Sequence[str]) -> str:
+        listed = ", ".join(
+            '"' + name.replace('"', '""') + f'" {layout.types[name]}' for name in columns
+        )
+        number = hashlib.sha256(listed.encode()).hexdigest()[:16]
+        name = f"pg_temp.tidelog_{number}"
+        self.rows(
+            f"CREATE TEMP TABLE IF NOT EXISTS tidelog_{number} "
+            f"({listed}, {VERSION} bigint, {SHAPE} smallint) ON COMMIT DELETE ROWS"
+        )
+        return name
+
+    def alone(self, name: str) -> None:
+        number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
+        self.rows("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (number,))
+
+    def begin(self) -> None:
+        self.rows("BEGIN")
+
+    def commit(self) -> None:
+        self.rows("COMMIT")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+# SQLSTATE classes (manual, "PostgreSQL Error Codes").
+_OF_VALUES = ("22", "23")
+_OF_RIGHTS_AND_NAMES = ("0A", "28", "3D", "3F", "42")
+
+
+def _failed(what: str, error: psycopg.Error) -> TidelogError:
+    """Ours, without cell values: of errors of values the name alone."""
+    state = error.sqlstate or ""
+    if state.startswith(_OF_VALUES):
+        where = [
+            f"{part} {name}"
+            for part, name in (
+                ("column", error.diag.column_name),
+                ("constraint", error.diag.constraint_name),
+            )
+            if name
+        ]
+        return RowsRefusedError(" ".join([f"{type(error).__name__} ({state})", *where]))
+    said = error.diag.message_primary or (str(error).strip() if not state else "")
+    text = f"PostgreSQL: {what}: {said or type(error).__name__}"
+    if state.startswith(_OF_RIGHTS_AND_NAMES):
+        return OutputRefusedError(text)
+    # libpq says in words alone why a connection failed.
+    if not state and re.search(r"authentication failed|does not exist|no pg_hba", said):
+        return OutputRefusedError(text)
+    return OutputError(text)

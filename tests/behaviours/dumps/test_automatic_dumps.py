@@ -18,7 +18,7 @@ from tests.behaviours.dumps.test_schema_changes import (
     gives_the_table,
 )
 from tests.behaviours.dumps.ways import BINLOG, TWO, Way, ways
-from tests.integration.windows.rules import MUTATED_PATIENCE_S
+from tests.integration.windows.rules import impatient
 
 from tidelog.capture.automatic_dumps import AutomaticDumps
 from tidelog.capture.catalogue_watch import CatalogueWatch
@@ -246,6 +246,5 @@ def test_dumps_left_out_wrongly_are_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broken(monkeypatch)
-    monkeypatch.setattr(Dumped, "patience_s", MUTATED_PATIENCE_S)
     with pytest.raises(AssertionError):
-        behaviour(make)
+        behaviour(impatient(make))

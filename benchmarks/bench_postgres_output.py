@@ -14,6 +14,7 @@ import argparse
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psycopg
@@ -129,34 +130,38 @@ def _by_hand(
             texts[table] = [whole[n : n + (1 << 20)] for n in range(0, len(whole), 1 << 20)]
     upsert = ", ".join(f"{name} = excluded.{name}" for name in [*COLUMNS, "_tidelog_version"])
 
-    def load(mine: list[str]) -> None:
-        with psycopg.connect(server.dsn("byhand")) as connection:
-            for table in mine:
-                into = table
-                if since:
-                    into = f"stage_{table.partition('.')[2]}"
-                    connection.execute(f"CREATE TEMP TABLE {into} (LIKE {table})".encode())
-                with connection.cursor().copy(f"COPY {into} FROM STDIN".encode()) as copy:
-                    for piece in texts[table]:
-                        copy.write(piece)
-                if since:
-                    connection.execute(
-                        f"INSERT INTO {table} SELECT * FROM {into} "
-                        f"ON CONFLICT (id) DO UPDATE SET {upsert}".encode()
-                    )
-                connection.commit()
+    def load(connection: psycopg.Connection[Any], mine: list[str]) -> None:
+        for table in mine:
+            into = table
+            if since:
+                into = f"stage_{table.partition('.')[2]}"
+                connection.execute(f"CREATE TEMP TABLE {into} (LIKE {table})".encode())
+            with connection.cursor().copy(f"COPY {into} FROM STDIN".encode()) as copy:
+                for piece in texts[table]:
+                    copy.write(piece)
+            if since:
+                connection.execute(
+                    f"INSERT INTO {table} SELECT * FROM {into} "
+                    f"ON CONFLICT (id) DO UPDATE SET {upsert}".encode()
+                )
+            connection.commit()
 
     found: list[float] = []
-    for connections in (1, 2, 1, 2):
+    for count_at_once in (1, 2, 1, 2):
         server.drop_database("byhand")
         server.create_database("byhand", template="before" if since else "warm")
         with psycopg.connect(server.dsn("byhand"), autocommit=True) as connection:
             if not since:
                 connection.execute(f"TRUNCATE {', '.join(tables)}".encode())
             connection.execute(b"CHECKPOINT")
-        with Meter() as meter, ThreadPoolExecutor(connections) as pool:
-            list(pool.map(load, [tables[n::connections] for n in range(connections)]))
-        report(f"{what} by hand, {connections} at once", count, meter.reading)
+        shares = [tables[n::count_at_once] for n in range(count_at_once)]
+        # Open until the meter has read: what a process that ended has used is not known.
+        connections = [psycopg.connect(server.dsn("byhand")) for _ in shares]
+        with Meter() as meter, ThreadPoolExecutor(count_at_once) as pool:
+            list(pool.map(load, connections, shares))
+        for connection in connections:
+            connection.close()
+        report(f"{what} by hand, {count_at_once} at once", count, meter.reading)
         found.append(meter.reading.seconds)
     return min(found)
 

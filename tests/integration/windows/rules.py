@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pytest
 from tests.integration.windows.live import Live
 
+Make = Callable[..., Live]
 Made = TypeVar("Made", bound=Live)
 Test = Callable[..., None]
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -32,9 +33,7 @@ def rule(*mutations: Mutation) -> Callable[[Test], Test]:
     """Run the test as it is, and once with each mutation, in which it must fail."""
 
     def decorate(test: Test) -> Test:
-        def checked(
-            live: Callable[..., Live], monkeypatch: pytest.MonkeyPatch, mutation: Mutation | None
-        ) -> None:
+        def checked(live: Make, monkeypatch: pytest.MonkeyPatch, mutation: Mutation | None) -> None:
             needed = (monkeypatch,) if "monkeypatch" in inspect.signature(test).parameters else ()
             if mutation is None:
                 test(live, *needed)

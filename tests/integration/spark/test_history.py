@@ -14,7 +14,7 @@ from tests.integration.spark.test_source import stream
 from tests.unit.pipeline.dumped import dump, moments
 
 from tidelog.errors import ConfigError
-from tidelog.pipeline import as_of
+from tidelog.pipeline import as_of, replaying
 from tidelog.pipeline.failures import find_error
 from tidelog.testing.build_log import BuiltLog
 from tidelog.testing.pgoutput_messages import UNCHANGED
@@ -146,7 +146,10 @@ def state(frame: Any) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in frame.drop("_version").collect())
 
 
-def test_tables_as_of_one_place(spark: Any, built: BuiltLog) -> None:
+def test_tables_as_of_one_place(
+    spark: Any, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replaying, "_PART_BYTES", 1)  # each segment is folded by itself
     t = built.table("public.t", {"id": "int64", "v": "text"})
     u = built.table("public.u", {"id": "int64"}, relation_id=2)
     built.insert(t, "7", "of before the dump, and gone")

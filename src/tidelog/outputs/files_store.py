@@ -69,11 +69,11 @@ class FileStore:
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """False: another one has created the file. Its folder is there.
 
-        Atomic on local disks and HDFS; on object stores it looks first.
+        Atomic on local disks, and on HDFS, whose rename replaces nothing; elsewhere it looks first.
         """
+        if not isinstance(self._fs, fs.LocalFileSystem) and self.exists(name):
+            return False
         if self._fs.type_name in _OBJECT_STORES:
-            if self.exists(name):
-                return False
             self.put(name, data)
             return True
         temporary = f"{name}.{uuid.uuid4().hex[:8]}.part"

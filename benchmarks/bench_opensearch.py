@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from benchmarks.spark_workload import COLUMNS, Meter, append, report
 from benchmarks.table import Row, show
@@ -76,10 +77,13 @@ def _run(given: argparse.Namespace, server: OpenSearchServer, scratch: Path) -> 
     # In turns: the node's code gets faster for minutes.
     for attempt, size in enumerate(_BY_HAND_BYTES):
         by_hand.append(_by_hand(server, documents, 2 * attempt, size))
+        node = _node_cpu(server)
         with Meter() as meter:
             ours.append(bring(f"tidelog{attempt}"))
+        node = _node_cpu(server) - node
         rows = _count(server, [f"tidelog{attempt}-{name}" for name in names])
         report("event log → OpenSearch, with the query's start", rows, meter.reading)
+        print(f"  of which the node {node / rows * 1e6:.1f} µs CPU a row", flush=True)
         _drop(server, f"tidelog{attempt}", names)
         by_hand.append(_by_hand(server, documents, 2 * attempt + 1, size))
     seconds = min(ours)
@@ -153,7 +157,7 @@ def _by_hand(
             requests.append(
                 (f"/hand{attempt}-{name}", b"".join(lines[start : start + per_request]))
             )
-    started = time.perf_counter()
+    node, started = _node_cpu(server), time.perf_counter()
     with Meter() as meter, ThreadPoolExecutor(_BY_HAND_AT_ONCE) as pool:
         list(
             pool.map(
@@ -164,6 +168,8 @@ def _by_hand(
     seconds = time.perf_counter() - started
     rows = sum(map(len, documents.values()))
     report(f"by hand, requests of {size >> 20} MiB", rows, meter.reading)
+    node = _node_cpu(server) - node
+    print(f"  of which the node {node / rows * 1e6:.1f} µs CPU a row", flush=True)
     for name in documents:
         _ask(server, "DELETE", f"/hand{attempt}-{name}")
     return seconds
@@ -179,6 +185,11 @@ def _send(server: OpenSearchServer, requests: list[tuple[str, bytes]]) -> None:
         answer = connection.getresponse().read()
         assert answer == b'{"errors":false}', answer[:200]
     connection.close()
+
+
+def _node_cpu(server: OpenSearchServer) -> float:
+    times = psutil.Process(server.pid).cpu_times()
+    return times.user + times.system
 
 
 def _drop(server: OpenSearchServer, prefix: str, names: list[str]) -> None:

@@ -9,14 +9,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StructField, StructType
-from pyspark.util import PythonEvalType
 
-from tidelog.errors import OutputError
 from tidelog.eventlog.reader import SegmentRef
 from tidelog.outputs import tasks
 from tidelog.outputs.folding import fold_parts
 from tidelog.outputs.tasks import Item, Work, Written
 from tidelog.pipeline import transforms
+from tidelog.pipeline.arrow_frames import map_in_arrow
 from tidelog.pipeline.options import PlannedRefs
 from tidelog.pipeline.shapes import CHANGE_OP, CHANGE_VERSION
 from tidelog.pipeline.transforms import Step
@@ -111,20 +110,3 @@ class _Write:
             {"rows": [done.rows], "rejected": [done.rejected]},
             pa.schema([("rows", pa.int64()), ("rejected", pa.int64())]),
         )
-
-
-def map_in_arrow(source: DataFrame, function: object, schema: StructType) -> DataFrame:
-    """`DataFrame.mapInArrow` without pandas, which it asks for and does not use."""
-    from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
-    from pyspark.sql.udf import UserDefinedFunction
-
-    if not isinstance(source, ClassicDataFrame):
-        raise OutputError("outputs that write from executors need a classic Spark session")
-    call = UserDefinedFunction(
-        function.__call__,  # type: ignore[operator]
-        returnType=schema,
-        evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
-    )
-    column = call(*(source[transforms.quoted(name)] for name in source.columns))
-    mapped = source._jdf.mapInArrow(column._jc, False, None)
-    return ClassicDataFrame(mapped, source.sparkSession)

@@ -13,15 +13,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 
 from tidelog.eventlog.layout import RECORD_SCHEMA
 from tidelog.model.records import LogBatch, binary_array
 from tidelog.model.schema import TableSchema
 from tidelog.pipeline import transforms
+from tidelog.pipeline.arrow_frames import map_in_arrow
 from tidelog.pipeline.key_frames import as_text
 from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION, row_type
 from tidelog.pipeline.transforms import Step, steps_of
@@ -190,14 +193,46 @@ def compare(
     unequal = joined.select(
         kind.alias("kind"), *[text.alias(f"k{i}") for i, text in enumerate(texts)]
     ).where("kind is not null")
-    found = unequal.persist()
-    try:
-        counts = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
-        rows = found.limit(MOST_KEYS).collect() if counts else []
-    finally:
-        found.unpersist()
-    keys = [tuple(row[f"k{i}"] for i in range(len(key))) for row in rows]
-    return counts.get("missing", 0), counts.get("surplus", 0), counts.get("different", 0), keys
+    names = [f"k{i}" for i in range(len(key))]
+    shape = StructType(
+        [
+            StructField("kind", StringType()),
+            StructField("n", LongType()),
+            StructField("named", BooleanType()),
+        ]
+        + [StructField(name, StringType()) for name in names]
+    )
+    # In one job: between two, the output may have changed.
+    counts = dict.fromkeys(("missing", "surplus", "different"), 0)
+    keys: list[Key] = []
+    for row in map_in_arrow(unequal, _Few(), shape).collect():
+        counts[row["kind"]] += row["n"]
+        if row["named"] and len(keys) < MOST_KEYS:
+            keys.append(tuple(row[name] for name in names))
+    return counts["missing"], counts["surplus"], counts["different"], keys
+
+
+class _Few:
+    """Of each task's rows (kind, key) at most `MOST_KEYS`; the others are counted, with no key."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        left = MOST_KEYS
+        for batch in batches:
+            few = batch.slice(0, left)
+            left -= len(few)
+            if len(few):
+                ones = pa.array(np.ones(len(few), np.int64))
+                named = pa.array(np.ones(len(few), np.bool_))
+                yield _named([few.column(0), ones, named, *few.columns[1:]], batch)
+            for found in pc.value_counts(batch.slice(len(few)).column(0)).to_pylist():
+                kind, count = pa.array([found["values"]]), pa.array([found["counts"]], pa.int64())
+                none = [pa.nulls(1, pa.string()) for _ in batch.schema.names[1:]]
+                yield _named([kind, count, pa.array([False]), *none], batch)
+
+
+def _named(columns: list[pa.Array], batch: pa.RecordBatch) -> pa.RecordBatch:
+    names = ["kind", "n", "named", *batch.schema.names[1:]]
+    return pa.RecordBatch.from_arrays(columns, names=names)
 
 
 def verify_table(

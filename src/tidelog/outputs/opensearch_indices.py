@@ -101,8 +101,9 @@ class Indices:
     # ------------------------------------------------------------------ documents
 
     def count(self, alias: str, query: Mapping[str, Any]) -> int:
-        """How many documents there are, hidden ones too."""
+        """How many documents there are, hidden ones and those just written too."""
         behind = path(self._behind[alias])
+        self._cluster.request("POST", f"{behind}/_refresh")
         return int(self._cluster.request("POST", f"{behind}/_count", {"query": query})["count"])
 
     def delete(self, alias: str, query: Mapping[str, Any]) -> None:

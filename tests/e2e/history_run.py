@@ -46,6 +46,10 @@ REACH_S = 5.0
 """How long a capture has to come to the failpoint that it is to die at."""
 
 
+class NothingShownError(HistoryError):
+    """The log is a true history, but no dump was completed that could be held against it."""
+
+
 class Run:
     """One history: build it, then check it."""
 
@@ -303,7 +307,7 @@ class Run:
             f"{rules.superseded} rows superseded, {still} standstills"
         )
         if not checked:
-            raise HistoryError("no dump was completed: the run shows nothing")
+            raise NothingShownError("no dump was completed: the run shows nothing")
         return history
 
     def _completed(self) -> Iterator[TableDump]:

@@ -511,8 +511,11 @@ def _end_prepared(cursor: Any, name: str, rng: random.Random) -> None:
                 cursor.execute(f"XA {how} '{name}'")
                 break
             except pymysql.err.OperationalError as error:
+                if error.args[0] == ER.XA_RBROLLBACK and how == "COMMIT":
+                    how = "ROLLBACK"  # all that the server takes for it any more
+                    continue
                 # Its connection may be about to end: XAER_NOTA until then.
-                if error.args[0] != ER.XAER_NOTA:
+                if error.args[0] not in (ER.XAER_NOTA, ER.XA_RBROLLBACK):
                     raise
                 time.sleep(0.1)
 

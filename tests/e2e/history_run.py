@@ -369,6 +369,8 @@ def run(spec: Spec, source: OracleSource, directory: Path) -> Run:
     this = Run(spec, source, directory)
     try:
         this()
+    except NothingShownError:
+        raise
     except (HistoryError, DumpError) as error:
         logs = "\n".join(this.events)
         raise HistoryError(f"{spec}\n{logs}\n{error}") from None

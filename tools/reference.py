@@ -16,7 +16,14 @@ from pydantic.fields import FieldInfo
 
 from tidelog import cli
 from tidelog.config import SECTIONS, Config, Rest
-from tidelog.configoutputs import OUTPUTS, DeadLetter, DocumentPart, JoinedDocument, Step
+from tidelog.configoutputs import (
+    OUTPUTS,
+    DeadLetter,
+    DebeziumModes,
+    DocumentPart,
+    JoinedDocument,
+    Step,
+)
 from tidelog.configsource import MySqlSource
 from tidelog.pipeline import options
 from tidelog.quantities import format_bytes, format_milliseconds
@@ -56,6 +63,7 @@ def configuration() -> Iterator[str]:
     sections.insert(1, ("source", MySqlSource))
     sections += [("outputs", model) for kind, model in OUTPUTS.items() if kind != "delta"]
     sections += [("outputs.steps", Step), ("outputs.dead_letter", DeadLetter)]
+    sections.append(("outputs.debezium", DebeziumModes))
     sections += [("outputs.documents", JoinedDocument), ("outputs.documents.parts", DocumentPart)]
     for name, model in sections:
         lists = ("outputs", "outputs.steps", "outputs.documents", "outputs.documents.parts")

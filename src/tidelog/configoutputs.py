@@ -190,6 +190,33 @@ class DeltaOutput(OutputSection):
         return self
 
 
+class DebeziumModes(Section):
+    """How format `debezium` writes values that JSON has no type for; named as Debezium's properties
+    (docs/reference/debezium.md).
+    """
+
+    decimal_handling_mode: Literal["string", "precise", "double"] = Field(
+        default="string", description="Of decimals."
+    )
+    time_precision_mode: Literal[
+        "microseconds",
+        "adaptive",
+        "adaptive_time_microseconds",
+        "connect",
+        "nanoseconds",
+        "isostring",
+    ] = Field(default="microseconds", description="Of dates and times.")
+    binary_handling_mode: Literal["base64", "bytes", "base64-url-safe", "hex"] = Field(
+        default="base64", description="Of bytes; `bytes` is `base64` in JSON."
+    )
+
+
+_DEBEZIUM = Field(
+    default=None,
+    description="How format `debezium` writes decimals, times and bytes. Unset: by default.",
+)
+
+
 class PythonOutput(ExecutorSection):
     """Your own: a class that writes Arrow batches on executors (docs/how-to/your-own-output.md)."""
 
@@ -249,6 +276,7 @@ class KafkaOutput(ExecutorSection):
     format: Literal["debezium", "flat", "cloudevents"] = Field(
         default="debezium", description="Of the messages' values."
     )
+    debezium: DebeziumModes | None = _DEBEZIUM
     tombstones: bool = Field(
         default=True, description="After a delete, a message with its key and no value."
     )
@@ -460,6 +488,7 @@ class HttpOutput(ExecutorSection):
     format: Literal["debezium", "flat", "cloudevents"] = Field(
         default="debezium", description="Of the events."
     )
+    debezium: DebeziumModes | None = _DEBEZIUM
     body: Literal["array", "ndjson"] = Field(
         default="array", description="Of a request: a JSON array of events, or an event a line."
     )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tidelog.configoutputs import ExecutorSection
     from tidelog.outputs.database.dialect import Dialect
     from tidelog.outputs.executing import Delivery
+    from tidelog.pipeline.json_values import Handling
     from tidelog.pipeline.transforms import Step
 
 # A missing module → the pip extra that holds it.
@@ -107,6 +108,18 @@ def transform_steps(section: Any) -> tuple[Step, ...]:
     )
 
 
+def handling_of(section: Any) -> Handling:
+    """The section's modes of format ``debezium``."""
+    from tidelog.pipeline.json_values import Handling
+
+    modes = section.debezium
+    if modes is None:
+        return Handling()
+    return Handling(
+        modes.decimal_handling_mode, modes.time_precision_mode, modes.binary_handling_mode
+    )
+
+
 def _delta(config: Config, section: Any, spark: SparkSession) -> Output:
     from tidelog.outputs.delta import DeltaOptions, DeltaOutput
 
@@ -170,7 +183,10 @@ def _http(config: Config, section: Any, spark: SparkSession) -> Output:
         spark,
         str(config.log.path),
         state_of(config),
-        replace(delivery, formatter=formatter(section.format, tombstones=False)),
+        replace(
+            delivery,
+            formatter=formatter(section.format, tombstones=False, handling=handling_of(section)),
+        ),
         endpoint=endpoint,
         body=Body(section.body, section.batch_rows, section.batch_bytes),
         lanes=section.connections,
@@ -182,7 +198,12 @@ def _kafka(config: Config, section: Any, spark: SparkSession) -> Output:
     from tidelog.outputs.kafka import KafkaOutput
 
     delivery = delivery_of(section, keyed=False, order=section.order)
-    made = formatter(section.format, topic=section.topic, tombstones=section.tombstones)
+    made = formatter(
+        section.format,
+        topic=section.topic,
+        tombstones=section.tombstones,
+        handling=handling_of(section),
+    )
     return KafkaOutput(
         spark,
         str(config.log.path),

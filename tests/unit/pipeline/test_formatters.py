@@ -9,12 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tidelog.configoutputs import KafkaOutput
 from tidelog.outputs.formatters import FORMATS, formatter
 from tidelog.outputs.tasks import prepared
 from tidelog.pipeline import executor, shapes
+from tidelog.pipeline.json_values import Handling
 from tidelog.pipeline.options import SourceOptions
 from tidelog.pipeline.reading import Reading
 from tidelog.ports import TargetTable
+from tidelog.runtime.outputs import handling_of
 from tidelog.testing.build_log import BuiltLog
 from tidelog.testing.pgoutput_messages import UNCHANGED
 
@@ -116,3 +119,26 @@ def test_cloudevents_have_ids_of_their_own(built: BuiltLog) -> None:
 def test_every_format_takes_no_rows(built: BuiltLog, name: str) -> None:
     table, batch = events(built)
     assert formatter(name).format(table, batch.slice(0, 0)).num_rows == 0
+
+
+def test_modes_of_the_configuration_reach_the_messages(built: BuiltLog) -> None:
+    section = KafkaOutput.model_validate(
+        {"kind": "kafka", "servers": "k:1", "debezium": {"decimal_handling_mode": "double"}}
+    )
+    table = built.table("public.d", {"id": "int64", "d": "decimal(5,2)"}, relation_id=9)
+    built.insert(table, "1", "1.50")
+    built.flush()
+    log = built.log
+    schema = log.schemas.latest(table.table)
+    assert schema is not None
+    columns = pa.schema([("id", pa.int64()), ("d", pa.decimal128(5, 2))])
+    target = TargetTable(table.table, "public.d", schema, columns, ("id",), log.source)
+    options = SourceOptions.parse({"path": built.path, "shape": "events", "table": "public.d"})
+    reading = Reading(options, schema, shapes.events(schema))
+    refs = log.segments(log.head_offset, log.latest_offset(), tables=("public.d",))
+    (batch,) = executor.batches(reading, log, list(refs))
+    found = {}
+    for name, handling in (("set", handling_of(section)), ("unset", Handling())):
+        made = formatter("debezium", handling=handling).format(target, prepared(batch, target, {}))
+        found[name] = json.loads(made.column("value")[0].as_py())["after"]["d"]
+    assert found == {"set": 1.5, "unset": "1.50"}

@@ -6,12 +6,19 @@ from tidelog.errors import ConfigError
 from tidelog.outputs.formatters.cloudevents import CloudEvents
 from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.outputs.formatters.flat import Flat
+from tidelog.pipeline.json_values import PLAIN, Handling
 from tidelog.ports import Formatter
 
 FORMATS = ("debezium", "flat", "cloudevents")
 
 
-def formatter(name: str, *, topic: str = "{table}", tombstones: bool = True) -> Formatter:
+def formatter(
+    name: str,
+    *,
+    topic: str = "{table}",
+    tombstones: bool = True,
+    handling: Handling = PLAIN,
+) -> Formatter:
     """The format ``name``.
 
     Args:
@@ -19,9 +26,10 @@ def formatter(name: str, *, topic: str = "{table}", tombstones: bool = True) -> 
         topic: of each message; ``{table}`` stands for the destination's name of the table,
             ``{namespace}`` and ``{name}`` for the source's.
         tombstones: after a delete, a message with its key and no value (log compaction).
+        handling: of format ``debezium``, how values are written that JSON has no type for.
     """
     if name == "debezium":
-        return Debezium(topic, tombstones)
+        return Debezium(topic, tombstones, handling)
     if name == "flat":
         return Flat(topic, tombstones)
     if name == "cloudevents":

@@ -178,7 +178,7 @@ def create(server: MySqlFamilyServer, seed: int) -> tuple[str, int]:
         for table, count in (("locks", LOCKS + len(TABLES)), ("numbers", BULK_ROWS + 1)):
             rows = ", ".join(f"({n})" for n in range(count))
             connection.cursor().execute(f"INSERT INTO truth.{table} VALUES {rows}")
-    with MySqlWriters(server).open(rng, -1) as writer:
+    with MySqlWriters(server, first=1).open(rng, -1) as writer:
         for shape in TABLES.values():
             with writer.transaction():
                 for _ in range(shape.keys // 2):
@@ -214,12 +214,16 @@ def as_canonical(text: str) -> str:
     return canonical(json.loads(text))
 
 
-class Sequencer:
-    """Numbers that only grow."""
+WRITTEN_FROM = 100_000
+"""Rows that are there from the beginning have lower numbers than any that is written later."""
 
-    def __init__(self) -> None:
+
+class Sequencer:
+    """Numbers that only grow, from ``first``."""
+
+    def __init__(self, first: int) -> None:
         self._lock = threading.Lock()
-        self._next = 1
+        self._next = first
 
     def take(self, count: int = 1) -> int:
         """The first of ``count`` numbers."""
@@ -472,9 +476,9 @@ class MySqlWriters:
     )
     refused: tuple[type[BaseException], ...] = (pymysql.err.IntegrityError,)
 
-    def __init__(self, server: MySqlFamilyServer) -> None:
+    def __init__(self, server: MySqlFamilyServer, first: int = WRITTEN_FROM) -> None:
         self._server = server
-        self._numbers = Sequencer()
+        self._numbers = Sequencer(first)
         self.tables = TABLES
 
     @contextmanager

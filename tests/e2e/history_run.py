@@ -208,7 +208,9 @@ class Run:
         for capture in self.captures:
             capture.kill()
         self.captures.clear()
-        capture = self._launch(f"{name}:kill:{self.rng.randint(1, FAILPOINTS[name])}")
+        # Where each must be died at, the first time will do: there may be no tenth.
+        times = 1 if self.spec.each_failpoint else self.rng.randint(1, FAILPOINTS[name])
+        capture = self._launch(f"{name}:kill:{times}")
         if self.spec.commands or self.spec.each_failpoint:
             self.commander.dump("blocking" if name.startswith("blocking.") else "all")
         if self.spec.each_failpoint:

@@ -107,9 +107,11 @@ def check_audit(truth: Sequence[Transaction]) -> None:
         if any(entry["op"] == "truncate" for entry in transaction.audit):
             continue  # what came before the truncate in the same transaction is not compared
         if effects.keys() != touched:
+            by_log = sorted(map(str, touched - effects.keys()))
+            by_audit = sorted(map(str, effects.keys() - touched))
             raise HistoryError(
-                f"transaction {transaction.xid} touched {sorted(map(str, touched))[:5]} by the "
-                f"log, {sorted(map(str, effects))[:5]} by the audit"
+                f"transaction {transaction.xid} touched, of {len(touched)} keys, "
+                f"{by_log[:5]} by the log alone, {by_audit[:5]} by the audit alone"
             )
         for (table, key), sequence in effects.items():
             row = state.tables[table].get(key)

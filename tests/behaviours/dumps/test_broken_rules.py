@@ -25,10 +25,8 @@ from tidelog.capture import dump_book, history
 from tidelog.capture.dump_state import DumpState
 from tidelog.capture.dump_tasks import Tasks
 from tidelog.capture.dumps import DumpCoordinator
-from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.hold import Hold
 from tidelog.capture.throttle import Throttle
-from tidelog.ports import IdleAt, LogEvent
 
 pytestmark = pytest.mark.integration
 
@@ -53,28 +51,6 @@ def condition_forgotten(patch: Patch) -> None:
     patch.setattr(DumpState, "from_json", classmethod(forgetting))
 
 
-def nothing_said_of_an_idle_log(patch: Patch) -> None:
-    """No rule is broken: no word comes from a server on which nothing at all happens."""
-    handle = CaptureEngine._handle
-
-    def handling(self: CaptureEngine, event: LogEvent) -> None:
-        if not isinstance(event, IdleAt):
-            handle(self, event)
-
-    patch.setattr(CaptureEngine, "_handle", handling)
-
-
-def idle_log_never_between(patch: Patch) -> None:
-    nothing_said_of_an_idle_log(patch)
-    make = CaptureEngine.__init__
-
-    def making(self: CaptureEngine, **parts: Any) -> None:
-        make(self, **parts)
-        self._between = False
-
-    patch.setattr(CaptureEngine, "__init__", making)
-
-
 def hold_not_moved_to_the_snapshot(patch: Patch) -> None:
     patch.setattr(Hold, "move", lambda self, at: None)
 
@@ -96,7 +72,7 @@ def no_limit(patch: Patch) -> None:
     patch.setattr(Throttle, "wait_s", lambda self, now: 0.0)
 
 
-TABLE, FOUR, SNAPSHOT = Way("table", 1), Way("table", 4), Way("snapshot", 4)
+TABLE, FOUR = Way("table", 1), Way("table", 4)
 MYSQL, MARIADB = Way("table", 1, "mysql"), Way("table", 1, "mariadb")
 changes, restarts = test_changes_during_dumps, test_restarts
 BROKEN: list[tuple[Way, Callable[..., None], Callable[[Patch], None]]] = [
@@ -110,7 +86,6 @@ BROKEN: list[tuple[Way, Callable[..., None], Callable[[Patch], None]]] = [
         mutations.old_keys_ignored,
     ),
     (TABLE, changes.test_unchanged_large_values_are_not_lost, mutations.partial_rows_complete),
-    (SNAPSHOT, changes.test_idle_table_is_dumped_once_each_row, idle_log_never_between),
     (TABLE, restarts.test_crash_at_any_point_of_a_chunk, chunks_of_the_log_ignored),
     (TABLE, test_scope.test_conditions_are_kept_over_restarts, condition_forgotten),
     (TABLE, test_blocking_dumps.test_writers_of_all_kinds_go_on, hold_not_moved_to_the_snapshot),
@@ -126,22 +101,6 @@ BROKEN: list[tuple[Way, Callable[..., None], Callable[[Patch], None]]] = [
 TRIES = 3
 """What else the server does, e.g. cleaning up behind another test, may mend what is broken."""
 GIVEN = {"point": "chunk.durable_before_progress", "broken": (8,)}
-
-
-@pytest.mark.parametrize("way", [SNAPSHOT], ids=str)
-def test_idle_log_is_between_transactions(
-    tries: Iterator[Make], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By itself, without word from the server; which the server's own WAL may make necessary."""
-    nothing_said_of_an_idle_log(monkeypatch)
-    for make in itertools.islice(tries, TRIES):
-        try:
-            changes.test_idle_table_is_dumped_once_each_row(impatient(make))
-        except AssertionError as failure:
-            print(f"tried again: {failure}")
-        else:
-            return
-    pytest.fail(f"an idle log was not known to be between transactions {TRIES} times")
 
 
 @pytest.mark.parametrize(

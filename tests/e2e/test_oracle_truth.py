@@ -25,6 +25,10 @@ def test_truth_is_what_was_written(oracle_source: OracleSource) -> None:
     workload = Workload(oracle_source.writers, 1, Mix(prepared=prepared), writers=4)
     workload.start()
     for fault in oracle_source.faults:
+        if fault == "crash" and prepared and isinstance(oracle_source, MySqlOracle):
+            # XA transactions and the binlog need not agree after an unexpected halt (MySQL's
+            # manual, "Restrictions on XA Transactions", of servers before 8.0.30).
+            continue
         time.sleep(1.0)
         oracle_source.strike(fault, rng)
     time.sleep(1.0)

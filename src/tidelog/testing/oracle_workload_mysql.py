@@ -412,6 +412,9 @@ class MySqlWriter(Writer):
     def bulk(self, table: Table) -> None:
         self.lock_table(table)
         name, value = table.name, "repeat(md5(rand()), 6)"
+        # A restarted server keeps of a prepared transaction the rows' locks, not those of `locks`:
+        # wait for its rows, which an UPDATE of what is committed would pass over.
+        self.run(f"SELECT count(*) FROM {name} FOR UPDATE")
         first = self._numbers.take(BULK_FROM + BULK_ROWS + 1)
         row = self.row(f"SELECT 1 FROM {name} WHERE id >= {BULK_FROM} LIMIT 1 FOR UPDATE")
         audit = (

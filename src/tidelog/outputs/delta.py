@@ -151,7 +151,6 @@ class DeltaOutput:
         every_s = self._options.optimize_every_s
         if every_s is not None and time.monotonic() - self._optimized_at >= every_s:
             self._in_parallel([(self._optimize, table) for table in sorted(self._written)])
-            self._written.clear()
             self._optimized_at = time.monotonic()
 
     def _in_parallel(self, calls: Sequence[tuple[Any, ...]]) -> None:
@@ -255,10 +254,13 @@ class DeltaOutput:
         return found
 
     def _optimize(self, table: TableName) -> None:
-        """Not needed for the copy to be right: a failure is of no consequence, and comes again."""
+        """Not needed for the copy to be right: a failure is of no consequence, and it is tried again
+        next time.
+        """
         delta = self._table(table)
         try:
             delta.optimize(self._options.vacuum_after_s)
+            self._written.discard(table)
         except Exception as error:  # noqa: BLE001 - whatever Spark raises
             logger.warning("Delta table %s could not be optimized: %s", delta.path, _reason(error))
 

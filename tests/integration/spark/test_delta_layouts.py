@@ -12,6 +12,8 @@ from tests.integration.spark.conftest import Lake
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 from tidelog.model.schema import TableSchema
 from tidelog.outputs.delta import DeltaOptions
+from tidelog.outputs.delta_table import DeltaTable
+from tidelog.outputs.ranges import batch_of
 from tidelog.pipeline.transforms import Step
 from tidelog.testing.build_log import BuiltLog
 from tidelog.testing.pgoutput_messages import UNCHANGED
@@ -194,6 +196,29 @@ def test_small_files_become_large_ones_on_schedule(lake: Lake, built: BuiltLog) 
     built.flush()
     run(lake)  # what is committed is known still
     assert len(lake.rows("public.orders")) == 9
+
+
+def test_a_failed_optimization_stops_nothing_and_is_tried_again(
+    lake: Lake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    def optimize(delta: DeltaTable, keep_s: float | None) -> None:
+        tries.append(delta.path)
+        raise OSError("no room")
+
+    monkeypatch.setattr(DeltaTable, "optimize", optimize)
+    orders(built)
+    output = lake.output(options=DeltaOptions(optimize_every_s=0.0))
+    try:
+        output.prepare(built.log.generation)
+        batch = batch_of(built.log, built.log.head_offset, built.log.latest_offset())
+        output.write(batch)
+        output.write(batch)  # brings nothing: what is still to be optimized was written before
+    finally:
+        output.close()
+    assert tries == [f"{lake.path}/public/orders"] * 2
+    assert len(lake.rows("public.orders")) == 4
 
 
 @pytest.mark.parametrize(

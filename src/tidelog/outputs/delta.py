@@ -21,7 +21,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs import delta_rows
-from tidelog.outputs.delta_table import DeltaLayout, DeltaTable
+from tidelog.outputs.delta_table import DELETED, DeltaLayout, DeltaTable, path_of
 from tidelog.outputs.folding import fold_parts
 from tidelog.outputs.ranges import gone_below, refs_of, schema_in
 from tidelog.pipeline import transforms
@@ -254,9 +254,7 @@ class DeltaOutput:
         return found
 
     def _optimize(self, table: TableName) -> None:
-        """Not needed for the copy to be right: a failure is of no consequence, and it is tried again
-        next time.
-        """
+        """Not needed for the copy to be right: a failure stops nothing, and is tried again."""
         delta = self._table(table)
         try:
             delta.optimize(self._options.vacuum_after_s)
@@ -317,13 +315,12 @@ class DeltaOutput:
             options = self._options
             partitions = _of_table(options.partition_by, table)
             layout = DeltaLayout(
-                deleted="_deleted" if options.soft_deletes else "",
+                deleted=DELETED if options.soft_deletes else "",
                 partitions=partitions,
                 clusters=() if partitions else _of_table(options.cluster_by, table),
             )
-            routed = destination_name(options.steps, table)
-            to: TableName | str = table if routed == str(table) else routed
-            found = DeltaTable(session, self._root, to, layout)
+            path = path_of(self._root, table, destination_name(options.steps, table))
+            found = DeltaTable(session, path, layout)
             for other, copy in list(self._tables.items()):
                 if copy.path == found.path:
                     raise OutputRefusedError(

@@ -7,8 +7,9 @@ from collections.abc import Collection, Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from tidelog.outputs.delta_table import DeltaTable, quoted
+from tidelog.outputs.delta_table import DeltaTable, literal
 from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
+from tidelog.pipeline.transforms import quoted
 
 _VIEW = "tidelog_changes"
 
@@ -57,10 +58,9 @@ def merge(
     for name in columns:
         value = f"s.{quoted(name)}"
         if name in may_lack:
-            # A string literal in SQL: quotes and backslashes in names are escaped.
-            text = "'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'"
-            unknown = f"s.{CHANGE_MISSING} IS NOT NULL AND array_contains(s.{CHANGE_MISSING}, "
-            value = f"IF({unknown}{text}), t.{quoted(name)}, {value})"
+            missing = f"s.{CHANGE_MISSING}"
+            unknown = f"{missing} IS NOT NULL AND array_contains({missing}, {literal(name)})"
+            value = f"IF({unknown}, t.{quoted(name)}, {value})"
         updates.append(f"t.{quoted(name)} = {value}")
     names = [*(quoted(name) for name in columns), version]
     values = [*(f"s.{quoted(name)}" for name in columns), f"s.{CHANGE_VERSION}"]

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructField
 from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.model.schema import TableName
 from tidelog.outputs.widening import holds
+from tidelog.pipeline.transforms import quoted
 from tidelog.ports import TargetTable
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 GENERATION_PROPERTY = "tidelog.generation"
 TABLE_PROPERTY = "tidelog.table"
+DELETED = "_deleted"  # the column of soft deletes
 DROPPED_PROPERTY = "tidelog.dropped"  # columns that the source dropped, as a JSON list
 
 # Characters that Parquet column names may hold only under Delta's column mapping.
@@ -40,24 +42,18 @@ _WIDER = {
 }
 
 
-def quoted(name: str) -> str:
-    """A name as a Spark SQL identifier."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 def literal(text: str) -> str:
     """A text as a Spark SQL string literal."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def path_of(root: str, name: TableName | str) -> str:
-    """``root/namespace/name``; a slash or percent sign inside a name is percent-encoded. A text is
-    a name that a route gave: its first dot parts the directories.
+def path_of(root: str, table: TableName, name: str) -> str:
+    """``root/namespace/name``; a slash or percent sign inside a name is percent-encoded. Of a table
+    whose destination has another ``name``, a route's, the first dot parts the directories.
     """
-    if isinstance(name, TableName):
-        parts = (name.namespace, name.name)
-    else:
-        parts = tuple(part for part in name.partition(".")[::2] if part)  # type: ignore[assignment]
+    parts = [table.namespace, table.name]
+    if name != str(table):
+        parts = [part for part in name.partition(".")[::2] if part]
     coded = [quote(part, safe=_PLAIN) if _odd(part) else part for part in parts]
     return "/".join([root.rstrip("/"), *coded])
 
@@ -89,11 +85,9 @@ class DeltaLayout:
 class DeltaTable:
     """A table at its path, seen through one Spark session."""
 
-    def __init__(
-        self, spark: SparkSession, root: str, name: TableName | str, layout: DeltaLayout
-    ) -> None:
+    def __init__(self, spark: SparkSession, path: str, layout: DeltaLayout) -> None:
         self.spark = spark
-        self.path = path_of(root, name)
+        self.path = path
         self.sql_name = f"delta.{quoted(self.path)}"
         self.layout = layout
 

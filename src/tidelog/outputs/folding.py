@@ -8,8 +8,8 @@ from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from tidelog.model.schema import TableSchema
-from tidelog.outputs.delta_table import quoted
 from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
+from tidelog.pipeline.transforms import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

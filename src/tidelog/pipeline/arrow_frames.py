@@ -8,6 +8,7 @@ from pyspark.sql.types import StructType
 from pyspark.util import PythonEvalType
 
 from tidelog.errors import OutputError
+from tidelog.pipeline.transforms import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,10 +26,6 @@ def map_in_arrow(source: DataFrame, function: object, schema: StructType) -> Dat
         returnType=schema,
         evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
     )
-    column = call(*(source[_quoted(name)] for name in source.columns))
+    column = call(*(source[quoted(name)] for name in source.columns))
     mapped = source._jdf.mapInArrow(column._jc, False, None)
     return ClassicDataFrame(mapped, source.sparkSession)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -9,6 +9,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from tidelog.errors import UsageError
+from tidelog.pipeline.transforms import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -106,4 +107,4 @@ def as_text(name: str, kind: t.DataType) -> Column:
     if expression is None:
         spelled = kind.simpleString()
         raise UsageError(f"column {name}: values of type {spelled} can't be part of a key")
-    return f.expr(expression.format(c="`" + name.replace("`", "``") + "`"))
+    return f.expr(expression.format(c=quoted(name)))

@@ -27,7 +27,7 @@ from tidelog.pipeline import transforms
 from tidelog.pipeline.arrow_frames import map_in_arrow
 from tidelog.pipeline.key_frames import as_text
 from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION, row_type
-from tidelog.pipeline.transforms import Step, steps_of
+from tidelog.pipeline.transforms import Step, quoted, steps_of
 from tidelog.ports import ChunkReader, ChunkRequest, TargetTable
 from tidelog.wire.decode import decode
 
@@ -169,9 +169,9 @@ def compare(
     def side(frame: DataFrame, mark: str) -> DataFrame:
         # An output may keep a value in another type (an enum as text): as the source's it counts.
         values = {
-            name: f.col(_q(name))
+            name: f.col(quoted(name))
             if frame.schema[name].dataType == kinds[name]
-            else f.col(_q(name)).try_cast(kinds[name])
+            else f.col(quoted(name)).try_cast(kinds[name])
             for name in columns
         }
         return frame.select(
@@ -329,7 +329,3 @@ def _of_keys(
     for other in conditions[1:]:
         condition &= other
     return frame.join(wanted, condition, "left_semi")
-
-
-def _q(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

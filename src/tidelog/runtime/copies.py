@@ -30,14 +30,13 @@ def copies(config: Config, section: Any, spark: SparkSession, origin: SourceId) 
 
 
 def _delta(section: Any, spark: SparkSession, origin: SourceId, schema: TableSchema) -> Copy:
-    from tidelog.outputs.delta_table import path_of
+    from tidelog.outputs.delta_table import DELETED, path_of
     from tidelog.pipeline.transforms import target_table
     from tidelog.pipeline.verify import Copy
 
     steps = transform_steps(section)
     target = target_table(spark, schema, steps, origin, keyed=True)
-    routed = target.name != str(schema.table)
-    location = path_of(str(section.path), target.name if routed else schema.table)
+    location = path_of(str(section.path), schema.table, target.name)
 
     def frame() -> DataFrame | None:
         from pyspark.errors import AnalysisException
@@ -47,7 +46,7 @@ def _delta(section: Any, spark: SparkSession, origin: SourceId, schema: TableSch
         except AnalysisException:
             return None
         if section.deletes == "soft":
-            found = found.where("NOT coalesce(_deleted, false)")
+            found = found.where(f"NOT coalesce({DELETED}, false)")
         return found
 
     return Copy(target, steps, frame)

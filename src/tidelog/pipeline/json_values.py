@@ -11,13 +11,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Literal, TypeVar, get_args
+from typing import TypeVar, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import ConfigError
+from tidelog.model.formats import BinaryMode, DecimalMode, TimeMode
 from tidelog.model.records import Bools
 
 UNAVAILABLE = "__debezium_unavailable_value"
@@ -27,17 +28,6 @@ _PRECISION = re.compile(r"\((\d)\)")
 _TIME = re.compile(r"time(\(\d\))?( without time zone)?", re.IGNORECASE)
 _TIME_PARTS = r"^(?P<s>-?)(?P<h>\d+):(?P<m>\d+):(?P<x>\d+)\.?(?P<f>\d*)$"
 _MILLISECONDS = 3  # digits: what Debezium's adaptive modes write as milliseconds
-
-DecimalMode = Literal["string", "precise", "double"]
-TimeMode = Literal[
-    "microseconds",
-    "adaptive",
-    "adaptive_time_microseconds",
-    "connect",
-    "nanoseconds",
-    "isostring",
-]
-BinaryMode = Literal["base64", "bytes", "base64-url-safe", "hex"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from tidelog.errors import ConfigError
+from tidelog.model.formats import EventFormat
 from tidelog.outputs.formatters.cloudevents import CloudEvents
 from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.outputs.formatters.flat import Flat
 from tidelog.pipeline.json_values import PLAIN, Handling
 from tidelog.ports import Formatter
 
-FORMATS = ("debezium", "flat", "cloudevents")
+FORMATS = get_args(EventFormat)
 
 
 def formatter(

@@ -1,0 +1,76 @@
+"""Outputs of kind ``http``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, SecretStr
+
+from tidelog.configoutputs.sections import DEBEZIUM, DebeziumModes, ExecutorSection, named
+from tidelog.configtypes import Bytes, Milliseconds, SecretUrl
+from tidelog.model.formats import EventFormat
+
+
+class HttpOutput(ExecutorSection):
+    """Change events posted to an API in batches (docs/outputs/http.md)."""
+
+    kind: Literal["http"] = Field(description="The kind of output.")
+    name: str = named(
+        "http",
+        "Names the output's progress, and is a part of each request's key: keep it.",
+    )
+    url: SecretUrl = Field(
+        description="Where requests go; `{namespace}`, `{name}` stand for the source's table, "
+        "`{table}` for the name that a step `route` gives.",
+        examples=["https://api.example.com/events/{table}"],
+    )
+    method: Literal["POST", "PUT", "PATCH"] = Field(default="POST", description="Of requests.")
+    token: SecretStr | None = Field(
+        default=None,
+        min_length=1,
+        description="Sent as `Authorization: Bearer`.",
+        examples=["${API_TOKEN}"],
+    )
+    headers: dict[str, SecretStr] = Field(
+        default={},
+        description="Sent with each request. All are treated as secrets.",
+        examples=[{"X-Api-Key": "${API_KEY}"}],
+    )
+    format: EventFormat = Field(default="debezium", description="Of the events.")
+    debezium: DebeziumModes | None = DEBEZIUM
+    body: Literal["array", "ndjson"] = Field(
+        default="array", description="Of a request: a JSON array of events, or an event a line."
+    )
+    order: Literal["key", "total"] = Field(
+        default="key",
+        description="`key`: a key's changes in order. `total`: one request after the other, all "
+        "in the log's order.",
+    )
+    connections: int = Field(
+        default=4,
+        ge=1,
+        le=256,
+        description="Requests of a table that are under way at once. A key's go one after the "
+        "other.",
+    )
+    batch_rows: int = Field(default=500, ge=1, description="Events in a request at most.")
+    batch_bytes: Bytes = Field(
+        default=1 << 20, ge=1, le=64 << 20, description="Size of a request, before gzip, at most."
+    )
+    gzip: bool = Field(default=False, description="Compress requests (`Content-Encoding: gzip`).")
+    timeout_ms: Milliseconds = Field(
+        default=30_000,
+        ge=1,
+        description="To connect, and for each part of the answer.",
+        examples=["30s"],
+    )
+    retry_for_ms: Milliseconds = Field(
+        default=60_000,
+        ge=0,
+        description="How long a task tries a request again. Then the batch fails, and the pipeline "
+        "tries that again.",
+        examples=["60s"],
+    )
+    ca_file: str | None = Field(
+        default=None, description="Certificates of authorities, PEM, on driver and executors."
+    )

@@ -1,0 +1,20 @@
+"""Names that configuration and code share: event formats, and how Debezium's JSON writes values."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+EventFormat = Literal["debezium", "flat", "cloudevents"]
+
+# Of values that JSON has no type for; as Debezium's properties `decimal.handling.mode`,
+# `time.precision.mode` and `binary.handling.mode`.
+DecimalMode = Literal["string", "precise", "double"]
+TimeMode = Literal[
+    "microseconds",
+    "adaptive",
+    "adaptive_time_microseconds",
+    "connect",
+    "nanoseconds",
+    "isostring",
+]
+BinaryMode = Literal["base64", "bytes", "base64-url-safe", "hex"]

@@ -203,6 +203,13 @@ class Rest(Section):
         description="Every request carries it as `Authorization: Bearer …`. Never printed.",
         examples=["${TIDELOG_TOKEN}"],
     )
+    schema_token: SecretStr | None = Field(
+        default=None,
+        min_length=8,
+        description="With this token schemas of Avro messages can be read, and nothing else. "
+        "Unset: `token` is needed for that, too.",
+        examples=["${TIDELOG_SCHEMA_TOKEN}"],
+    )
 
 
 class Control(Section):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from tidelog.model.records import Int32s, KeyEntries, LogBatch, Resume, Snapshot
-from tidelog.model.schema import TableName, TableSchema
+from tidelog.model.schema import Column, TableName, TableSchema
 
 # ---------------------------------------------------------------- source: the log
 
@@ -445,6 +445,8 @@ class TargetTable:
     ``name`` is the destination's name (routed; by default that of ``source``), ``columns`` the
     delivered columns with their Arrow types, ``key`` those of them that rows are known by (renamed
     as configured). ``schema`` is the source's version of the table, ``origin`` the source itself.
+    ``unchanged``: by delivered column, the source's, where the transforms left values as they are.
+    ``schema_ids``: with a `SchemaFormatter`, of the messages' keys and values.
     """
 
     source: TableName
@@ -453,6 +455,8 @@ class TargetTable:
     columns: pa.Schema
     key: tuple[str, ...]
     origin: SourceId
+    unchanged: Mapping[str, Column] = field(default_factory=dict)
+    schema_ids: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -519,6 +523,27 @@ class Formatter(Protocol):
         """``events`` (shape `tidelog.pipeline.shapes.events`) as messages, in their order:
         ``key`` and ``value`` binary (null: none), ``headers`` map<string, string> (null: none),
         ``topic`` string, ``version`` int64. An event may become several messages, or none.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSchemas:
+    """Schemas of a table's messages, as JSON texts. ``key``: None for a table without a key."""
+
+    key: str | None
+    value: str
+
+
+@runtime_checkable
+class SchemaFormatter(Formatter, Protocol):
+    """A formatter whose messages name the schemas that they are read with, by
+    `TargetTable.schema_ids`; the driver has had these numbered before.
+    """
+
+    def schemas(self, table: TargetTable) -> MessageSchemas:
+        """The same text whenever the messages are the same. Raises ConfigError for a column that
+        can't be told.
         """
         ...
 

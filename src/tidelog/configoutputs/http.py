@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr
 
 from tidelog.configoutputs.sections import DEBEZIUM, DebeziumModes, ExecutorSection, named
 from tidelog.configtypes import Bytes, Milliseconds, SecretUrl
-from tidelog.model.formats import EventFormat
+from tidelog.model.formats import JsonFormat
 
 
 class HttpOutput(ExecutorSection):
@@ -36,7 +36,7 @@ class HttpOutput(ExecutorSection):
         description="Sent with each request. All are treated as secrets.",
         examples=[{"X-Api-Key": "${API_KEY}"}],
     )
-    format: EventFormat = Field(default="debezium", description="Of the events.")
+    format: JsonFormat = Field(default="debezium", description="Of the events.")
     debezium: DebeziumModes | None = DEBEZIUM
     body: Literal["array", "ndjson"] = Field(
         default="array", description="Of a request: a JSON array of events, or an event a line."

@@ -6,11 +6,10 @@ not hold up the others.
 
 from __future__ import annotations
 
-import hmac
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +33,7 @@ from tidelog.control.commands import (
 from tidelog.control.debezium import from_document, parse
 from tidelog.control.mailbox import GivenDifferentlyError, Mailbox, Outcome, new_id
 from tidelog.control.rest_bodies import ROUTES, DumpBody, openapi
+from tidelog.control.tokens import carries
 from tidelog.errors import Policy, TidelogError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -76,19 +76,22 @@ class Failed(Exception):  # noqa: N818 - an answer, not an error of ours
         self.body = {"error": {"kind": kind, "message": message, **more}}
 
 
-def application(leadership: Callable[[], Leadership], token: str) -> Starlette:
+def application(
+    leadership: Callable[[], Leadership], token: str, further: Sequence[Route] = ()
+) -> Starlette:
     """The application.
 
     Args:
         leadership: asked at each request.
         token: what requests carry as ``Authorization: Bearer …``.
+        further: what is served beside it.
     """
     interface = _Interface(leadership, token)
     routes = [
         Route(path, interface.endpoint(method, path), methods=[method.upper()])
         for method, path, *_ in ROUTES
     ]
-    return Starlette(routes=routes, exception_handlers={HTTPException: _not_routed})
+    return Starlette(routes=[*routes, *further], exception_handlers={HTTPException: _not_routed})
 
 
 async def _not_routed(_request: Request, error: Exception) -> JSONResponse:
@@ -101,7 +104,7 @@ async def _not_routed(_request: Request, error: Exception) -> JSONResponse:
 class _Interface:
     def __init__(self, leadership: Callable[[], Leadership], token: str) -> None:
         self._leadership = leadership
-        self._token = token.encode()
+        self._token = token
         self._handlers: dict[tuple[str, str], Callable[[_Call], tuple[int, Any]]] = {
             ("get", "/status"): lambda call: (200, call.surface.status()),
             ("get", "/dumps"): lambda call: (200, {"dumps": call.surface.summary()["dumps"]}),
@@ -147,9 +150,7 @@ class _Interface:
         return JSONResponse({"status": "ok", "role": "leader" if leads else "standby"})
 
     def _authorise(self, request: Request) -> None:
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        right = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._token)
-        if scheme.lower() != "bearer" or not right:
+        if not carries(request, [self._token]):
             raise Failed(401, "Unauthorized", "Authorization: Bearer TOKEN is missing or wrong")
 
     def _answer(

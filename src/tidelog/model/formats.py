@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-EventFormat = Literal["debezium", "flat", "cloudevents"]
+JsonFormat = Literal["debezium", "flat", "cloudevents"]
+EventFormat = Literal[JsonFormat, "avro", "avro_flat"]
 
 # Of values that JSON has no type for; as Debezium's properties `decimal.handling.mode`,
 # `time.precision.mode` and `binary.handling.mode`.

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tidelog.errors import OutputError, OutputRefusedError, TidelogError
+from tidelog.eventlog.message_schemas import MessageSchemaStore
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
@@ -37,6 +38,7 @@ from tidelog.ports import (
     DeadLetters,
     Formatter,
     OutputBatch,
+    SchemaFormatter,
     StateStore,
     TargetTable,
     TaskWriter,
@@ -101,6 +103,7 @@ class ExecutorOutput:
         register(self._spark)
         self._progress: OutputProgress | None = None
         self._targets: dict[TableName, TargetTable] = {}
+        self._schemas = MessageSchemaStore(self.log.storage)
         self._cores = delivery.parallelism or spark.sparkContext.defaultParallelism
         self._pool = ThreadPoolExecutor(max(1, min(4, self._cores)), thread_name_prefix=self.name)
 
@@ -130,6 +133,10 @@ class ExecutorOutput:
         batch's rows. False: not done, the writers do it (`WriteTask.gone_below`).
         """
         return False
+
+    def subject(self, table: TargetTable) -> str:
+        """What the schemas of its messages are kept under."""
+        return table.name
 
     def held_until(self, table: TableName) -> int | None:
         """The offset below which the destination holds everything of the table, if it can tell."""
@@ -272,8 +279,18 @@ class ExecutorOutput:
             if change.alters:
                 self.alter(found, change)
                 progress.remember(str(table), change.remembered(columns))
+        found = self._with_schema_ids(found)
         self._targets[table] = found
         return found
+
+    def _with_schema_ids(self, table: TargetTable) -> TargetTable:
+        formatter = self.delivery.formatter
+        if not isinstance(formatter, SchemaFormatter):
+            return table
+        schemas, subject = formatter.schemas(table), self.subject(table)
+        key = 0 if schemas.key is None else self._schemas.register(f"{subject}-key", schemas.key)
+        value = self._schemas.register(f"{subject}-value", schemas.value)
+        return replace(table, schema_ids=(key, value))
 
     def _table_of(self, schema: object) -> TargetTable:
         delivery = self.delivery
@@ -289,6 +306,8 @@ class ExecutorOutput:
                 f"{found.source} has no primary key and no surrogate key: output {self.name} can't "
                 "keep a copy. Exclude it from the output's tables, or name a surrogate key."
             )
+        if isinstance(delivery.formatter, SchemaFormatter):
+            delivery.formatter.schemas(found)  # can it tell all columns?
         return found
 
     # ------------------------------------------------ jobs

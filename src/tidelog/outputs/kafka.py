@@ -135,6 +135,10 @@ class KafkaOutput(ExecutorOutput):
         super().write(batch)
         self._clean = True
 
+    def subject(self, table: TargetTable) -> str:
+        """The topic, as Confluent's TopicNameStrategy has it."""
+        return topic_name(topic_of(self._topic, table))
+
     def writer(self) -> TaskWriter:
         return self._writer(self._reread, None)
 

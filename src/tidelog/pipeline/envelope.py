@@ -130,17 +130,14 @@ def _source(
     records: pa.RecordBatch, commit_ts: pa.Array, origin: SourceId, schema: TableSchema
 ) -> list[str | pa.Array]:
     """The member ``source`` with the comma before it, as pieces for `joined`."""
-    kinds = records.column("kind").to_numpy()
-    dumped = (kinds == Kind.DUMP_ROW) | (kinds == Kind.ABSENT)
-    snapshot = pa.array(["false", "incremental"]).take(pa.array(dumped.astype(np.int8)))
     block = source_block(origin, schema.table, records)
     micros = commit_ts.cast(pa.string())
     pieces: list[str | pa.Array] = [
-        f',"source":{{"version":"{_version()}","connector":"{block.connector}","name":"tidelog"',
+        f',"source":{{"version":"{tidelog_version()}","connector":"{block.connector}","name":"tidelog"',
         ',"ts_ms":',
         milliseconds(commit_ts),
         ',"snapshot":"',
-        snapshot,
+        snapshots(records),
         f'","db":{_text(block.db)},"sequence":',
         block.sequence,
         ',"ts_us":',
@@ -154,6 +151,13 @@ def _source(
     return [*pieces, "}"]
 
 
+def snapshots(records: pa.RecordBatch) -> pa.StringArray:
+    """Debezium's ``snapshot`` of each of the log's records: is it a dump's?"""
+    kinds = records.column("kind").to_numpy()
+    dumped = (kinds == Kind.DUMP_ROW) | (kinds == Kind.ABSENT)
+    return pa.array(["false", "incremental"]).take(pa.array(dumped.astype(np.int8)))
+
+
 def _text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
@@ -164,7 +168,8 @@ def milliseconds(microseconds: pa.Array) -> pa.Array:
 
 
 @lru_cache(maxsize=1)
-def _version() -> str:
+def tidelog_version() -> str:
+    """This program's version."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

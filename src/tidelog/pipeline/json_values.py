@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.errors import ConfigError
+from tidelog.errors import ConfigError, OutputError
 from tidelog.model.formats import BinaryMode, DecimalMode, TimeMode
 from tidelog.model.records import Bools
 
@@ -168,6 +168,21 @@ def _times(texts: pa.StringArray, mode: TimeMode, type_name: str) -> pa.StringAr
     """Times of day, or MySQL's of any length, in the source's texts."""
     if mode == "isostring":
         return _joined_or_null('"', pc.replace_substring_regex(texts, "^24", "00"), 'Z"')
+    return _micros(_micros_of(texts), mode, type_name, of_day=True)
+
+
+def time_micros(texts: pa.StringArray, column: str) -> pa.Int64Array:
+    """Microseconds of times of day, or MySQL's of any length, in the source's texts.
+
+    Raises OutputError, which names the column, if a text is none.
+    """
+    micros = _micros_of(texts)
+    if micros.null_count != texts.null_count:
+        raise OutputError(f"column {column}: a row's value is no time, as its type says")
+    return micros
+
+
+def _micros_of(texts: pa.StringArray) -> pa.Int64Array:
     parts = pc.extract_regex(texts, _TIME_PARTS)
     hours, minutes, seconds = (
         pc.struct_field(parts, name).cast(pa.int64()) for name in ("h", "m", "x")
@@ -176,7 +191,7 @@ def _times(texts: pa.StringArray, mode: TimeMode, type_name: str) -> pa.StringAr
     whole = pc.add(pc.multiply(pc.add(pc.multiply(hours, 60), minutes), 60), seconds)
     micros = pc.add(pc.multiply(whole, 1_000_000), fraction)
     negative = pc.equal(pc.struct_field(parts, "s"), "-")
-    return _micros(pc.if_else(negative, pc.negate(micros), micros), mode, type_name, of_day=True)
+    return pc.if_else(negative, pc.negate(micros), micros)
 
 
 def _micros(

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from tidelog.errors import ConfigError
 from tidelog.model.patterns import matches
-from tidelog.model.schema import TableName, TableSchema
+from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.pipeline import shapes
 from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP, EVENT_BEFORE
 from tidelog.ports import SourceId, TargetTable
@@ -100,7 +100,21 @@ def target_table(
         to_arrow_schema(fields, timezone="UTC"),
         key,
         origin,
+        _unchanged(schema, own),
     )
+
+
+def _unchanged(schema: TableSchema, steps: Sequence[Step]) -> dict[str, Column]:
+    """By name after the steps, the source's columns whose values none of them changed."""
+    found = {column.name: column for column in schema.columns}
+    for step in steps:
+        if step.action == "rename":
+            found = {step.argument.get(name, name): column for name, column in found.items()}
+        elif step.action == "python":
+            return {}
+        elif step.action in ("cast", "compute", "mask", "hash"):
+            found = {n: column for n, column in found.items() if n not in step.argument}
+    return found
 
 
 def renamed(names: Sequence[str], steps: Sequence[Step]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidelog.config import Config, Rest
 from tidelog.errors import MissingExtraError, UsageError
+from tidelog.eventlog.message_schemas import MessageSchemaStore
 
 if TYPE_CHECKING:
     import uvicorn
@@ -39,7 +40,8 @@ def open_rest(config: Config, leader: Callable[[], str | None]) -> Serving:
     Raises:
         MissingExtraError: it is asked for, and starlette or uvicorn is not installed.
     """
-    return NotServing() if config.control.rest is None else RestServer(config.control.rest, leader)
+    rest = config.control.rest
+    return NotServing() if rest is None else RestServer(rest, leader, str(config.log.path))
 
 
 class NotServing:
@@ -60,15 +62,17 @@ class RestServer:
     Args:
         rest: address and token.
         leader: the name of who leads, None if nobody does.
+        log_path: the event log, beside which schemas of messages are kept.
 
     Raises:
         MissingExtraError: starlette or uvicorn is not installed.
     """
 
-    def __init__(self, rest: Rest, leader: Callable[[], str | None]) -> None:
+    def __init__(self, rest: Rest, leader: Callable[[], str | None], log_path: str) -> None:
         try:
             import uvicorn
 
+            from tidelog.control import registry
             from tidelog.control.rest import Leadership, application
         except ImportError as error:
             raise MissingExtraError(error.name or "starlette", "rest") from None
@@ -79,8 +83,11 @@ class RestServer:
             surface = self._surface
             return Leadership(surface, None if surface is not None else leader())
 
+        token, reading = rest.token.get_secret_value(), rest.schema_token
+        tokens = (token,) if reading is None else (token, reading.get_secret_value())
+        schemas = registry.routes(MessageSchemaStore(log_path), tokens)
         config = uvicorn.Config(
-            application(leadership, rest.token.get_secret_value()),
+            application(leadership, token, schemas),
             access_log=False,
             log_config=None,
             log_level="error",

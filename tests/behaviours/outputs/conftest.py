@@ -25,7 +25,7 @@ def built(tmp_path: Path) -> BuiltLog:
 
 
 # The same destination in another mode.
-FURTHER = ("files_json", "kafka_transactions", "mariadb", "mysql", "postgres_soft")
+FURTHER = ("files_json", "kafka_avro", "kafka_transactions", "mariadb", "mysql", "postgres_soft")
 
 
 @pytest.fixture(

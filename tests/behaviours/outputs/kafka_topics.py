@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,14 +44,28 @@ def broker() -> KafkaServer:
     return server
 
 
+Decode = Callable[[bytes], Any]
+
+
 def read(
-    topic: str, *, committed: bool = True, json_values: bool = True, servers: str | None = None
+    topic: str,
+    *,
+    committed: bool = True,
+    json_values: bool = True,
+    servers: str | None = None,
+    decode: Decode | None = None,
 ) -> list[Read]:
-    """All messages of a topic, partition by partition; empty if there is none."""
-    return list(_read(topic, committed, json_values, servers or broker().servers))
+    """All messages of a topic, partition by partition; empty if there is none.
+
+    ``decode``: makes of keys and values what they would be of JSON.
+    """
+    told = decode or (json.loads if json_values else bytes)
+    return list(_read(topic, committed, told, servers or broker().servers, decode))
 
 
-def _read(topic: str, committed: bool, json_values: bool, servers: str) -> Iterator[Read]:
+def _read(
+    topic: str, committed: bool, told: Decode, servers: str, decode: Decode | None
+) -> Iterator[Read]:
     from confluent_kafka import Consumer, KafkaError, TopicPartition
 
     consumer = Consumer(
@@ -75,15 +89,18 @@ def _read(topic: str, committed: bool, json_values: bool, servers: str) -> Itera
                     break
                 headers = {name: value.decode() for name, value in message.headers() or ()}
                 key, value = message.key(), message.value()
-                told = value if value is None or not json_values else json.loads(value)
                 version = int(headers["tidelog-version"])
-                text = None if key is None else key.decode()
-                yield Read(partition, text, told, version, headers)
+                text = None
+                if key is not None:
+                    text = key.decode() if decode is None else json.dumps(decode(key))
+                yield Read(partition, text, value and told(value), version, headers)
     finally:
         consumer.close()
 
 
-def kafka_destination(context: Context, **options: Any) -> Destination:
+def kafka_destination(
+    context: Context, message_format: str = "flat", decode: Decode | None = None, **options: Any
+) -> Destination:
     from tidelog.outputs.kafka import KafkaOutput
 
     server = broker()
@@ -92,7 +109,8 @@ def kafka_destination(context: Context, **options: Any) -> Destination:
 
     def open_(**delivery: Any) -> KafkaOutput:
         wanted = replace(
-            Delivery("kafka", keyed=False, formatter=formatter("flat", topic=topic)), **delivery
+            Delivery("kafka", keyed=False, formatter=formatter(message_format, topic=topic)),
+            **delivery,
         )
         return KafkaOutput(
             context.spark,
@@ -108,7 +126,7 @@ def kafka_destination(context: Context, **options: Any) -> Destination:
         """As a reader that keeps rows by key sees them: it fills what a message does not tell."""
         told: list[tuple[str, int, Row | None]] = []
         known: dict[str, Row] = {}
-        messages = read(f"{prefix}.{table}")
+        messages = read(f"{prefix}.{table}", decode=decode)
         check_order(messages)
         for message in sorted(messages, key=lambda m: m.version):
             if message.value is None:

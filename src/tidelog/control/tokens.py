@@ -1,0 +1,28 @@
+"""Does a request carry a token that it may carry?"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+from collections.abc import Iterable
+
+from starlette.requests import Request
+
+
+def carries(request: Request, tokens: Iterable[str]) -> bool:
+    """Is one of ``tokens`` given, as a bearer token, or as the password of any user? Programs that
+    can only send users and passwords are to have it as easy.
+    """
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    given = given.strip()
+    if scheme.lower() == "basic":
+        try:
+            decoded = base64.b64decode(given, validate=True).decode("utf-8", "replace")
+        except (binascii.Error, ValueError):
+            return False
+        given = decoded.partition(":")[2]
+    elif scheme.lower() != "bearer":
+        return False
+    sent = given.encode("utf-8", "replace")
+    return any(hmac.compare_digest(sent, token.encode()) for token in tokens)

@@ -1,0 +1,113 @@
+"""Schemas of messages in formats that name them by an id (Avro), kept beside the event log.
+
+An id is derived from the schema's text alone: the same schema has the same id in another event log,
+or in one whose files were lost, so that no message is ever read with another schema than its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tidelog.errors import EventLogError, SegmentCorruptError
+from tidelog.eventlog.storage import LocalStorage, Storage
+
+_FOLDER: Final = "message-schemas"
+_FILE = re.compile(r"message-schemas/(\d{8})\.json")
+_ATTEMPTS: Final = 1000
+_IDS: Final = 2**31 - 1  # 1 to this: readers take ids for signed 32-bit integers
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSchema:
+    """``version``: from 1 up within ``subject``, which is a topic's name with -key or -value."""
+
+    subject: str
+    version: int
+    schema_id: int
+    text: str
+
+
+class MessageSchemaStore:
+    """``message-schemas/%08d.json``, each created only if absent; never changed or deleted.
+
+    Thread-safe, and safe with several writing processes.
+    """
+
+    def __init__(self, storage: Storage | str | Path) -> None:
+        if isinstance(storage, (str, Path)):
+            storage = LocalStorage(storage)
+        self._storage: Storage = storage
+        self._lock = threading.Lock()
+        self._known: dict[int, MessageSchema] = {}  # by the file's number
+
+    def register(self, subject: str, text: str) -> int:
+        """The id of the schema ``text``, which is a version of ``subject`` from now on; durable."""
+        with self._lock:
+            for _ in range(_ATTEMPTS):
+                self._load_new()
+                same = [known for known in self._known.values() if known.text == text]
+                if any(known.subject == subject for known in same):
+                    return same[0].schema_id
+                schema_id = same[0].schema_id if same else self._free_id(text)
+                number = max(self._known, default=0) + 1
+                document = {"subject": subject, "id": schema_id, "schema": text}
+                data = json.dumps(document, ensure_ascii=False).encode()
+                if self._storage.put_if_absent(_name(number), data):
+                    return schema_id
+        raise EventLogError(
+            f"{self._storage!r}: could not keep a schema of {subject} in {_ATTEMPTS} attempts; "
+            "other writers keep taking the next number."
+        )
+
+    def of_id(self, schema_id: int) -> list[MessageSchema]:
+        """The schema in each subject that has it; empty if there is none."""
+        return [known for known in self._all() if known.schema_id == schema_id]
+
+    def of_subject(self, subject: str) -> list[MessageSchema]:
+        """Its versions, oldest first; empty if there is none."""
+        return [known for known in self._all() if known.subject == subject]
+
+    def subjects(self) -> list[str]:
+        """Sorted."""
+        return sorted({known.subject for known in self._all()})
+
+    def _all(self) -> list[MessageSchema]:
+        with self._lock:
+            self._load_new()
+            return [known for _, known in sorted(self._known.items())]
+
+    def _free_id(self, text: str) -> int:
+        taken = {known.schema_id for known in self._known.values()}
+        found = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % _IDS + 1
+        while found in taken:
+            found = found % _IDS + 1
+        return found
+
+    def _load_new(self) -> None:
+        for name in self._storage.names(_FOLDER):
+            match = _FILE.fullmatch(name)
+            if match and int(match[1]) not in self._known:
+                self._load(int(match[1]))
+
+    def _load(self, number: int) -> None:
+        name = _name(number)
+        try:
+            found = json.loads(self._storage.read(name))
+            subject, schema_id, text = str(found["subject"]), int(found["id"]), str(found["schema"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SegmentCorruptError(
+                f"{self._storage!r} {name} is damaged. Restore the file from a backup, or move it "
+                "away: it is written again when the output next meets the schema."
+            ) from error
+        earlier = sum(known.subject == subject for known in self._known.values())
+        self._known[number] = MessageSchema(subject, earlier + 1, schema_id, text)
+
+
+def _name(number: int) -> str:
+    return f"{_FOLDER}/{number:08d}.json"

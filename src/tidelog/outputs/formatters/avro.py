@@ -1,0 +1,168 @@
+"""Avro in the wire format of Confluent's schema registry: a byte 0, the schema's id in four bytes,
+and the record in binary. Keys are Avro, too.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.model.records import Bools
+from tidelog.outputs.formatters import avro_encoding, avro_schema
+from tidelog.outputs.formatters.avro_encoding import AvroRows
+from tidelog.outputs.formatters.avro_schema import AvroField, fields_of
+from tidelog.outputs.formatters.avro_source import source_schema, write_source
+from tidelog.outputs.formatters.messages import Events, messages, topic_of
+from tidelog.pipeline.json_values import UNAVAILABLE, time_micros
+from tidelog.ports import MessageSchemas, TargetTable
+
+
+@dataclass(frozen=True)
+class Avro:
+    """`tidelog.ports.SchemaFormatter` of Debezium's envelope.
+
+    Columns that the log does not tell are listed in ``unavailable``; of texts and bytes they hold
+    Debezium's placeholder, else null.
+    """
+
+    topic: str = "{table}"
+    tombstones: bool = True
+
+    def schemas(self, table: TargetTable) -> MessageSchemas:
+        fields = fields_of(table, table.columns.names, plain_key=True)
+        value = avro_schema.envelope_schema(table, fields, source_schema(table.origin))
+        return MessageSchemas(_key_schema(table), value)
+
+    def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
+        found = Events(table, events)
+        fields = fields_of(table, found.names, plain_key=True)
+        rows = _begun(found.n, table.schema_ids[1])
+        truncated, deleted = _bools(found.truncate), _bools(found.deleted)
+        here = ~truncated & ~deleted
+        if found.before is None:
+            before, old = found.row, deleted
+        else:
+            # Of a created row that took another's key, the old row was told by the delete before.
+            created = _bools(pc.equal(found.op, "c"))
+            before, old = found.before, _bools(found.before.is_valid()) & ~created
+        rows.opened(old)
+        _write_row(rows, fields, before, old, None)
+        rows.opened(here)
+        _write_row(rows, fields, found.row, here, found.missing)
+        write_source(rows, table.origin, table.source, found.source)
+        rows.constant(avro_encoding.number(0))  # transaction
+        rows.field("op", found.op, nullable=False)
+        for values in _times(found.commit_ts):
+            rows.field("ts", values, nullable=True)
+        _write_unavailable(rows, fields, found.missing, here)
+        topic = topic_of(self.topic, table)
+        key = _key(found)
+        return messages(found, topic, key, rows.finish(), None, tombstones=self.tombstones)
+
+
+@dataclass(frozen=True)
+class AvroFlat:
+    """`tidelog.ports.SchemaFormatter` of flat rows: the members that the JSON of format ``flat``
+    has; what the log does not tell is as in `Avro`.
+    """
+
+    topic: str = "{table}"
+    tombstones: bool = True
+
+    def schemas(self, table: TargetTable) -> MessageSchemas:
+        fields = _flat_fields(table)
+        return MessageSchemas(_key_schema(table), avro_schema.flat_schema(table, fields))
+
+    def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
+        found = Events(table, events)
+        fields = _flat_fields(table)
+        rows = _begun(found.n, table.schema_ids[1])
+        all_of_them = np.ones(found.n, np.bool_)
+        _write_row(rows, fields, found.row, all_of_them, found.missing)
+        rows.field("__op", found.op, nullable=False)
+        rows.constant(avro_encoding.text(table.name))
+        rows.field("__version", found.version, nullable=False)
+        rows.field("__schema_version", found.source.column("schema_id"), nullable=False)
+        rows.field("__ts_ms", pc.divide(found.commit_ts, 1000), nullable=False)
+        rows.field("__deleted", found.deleted, nullable=False)
+        _write_unavailable(rows, fields, found.missing, all_of_them)
+        topic = topic_of(self.topic, table)
+        key = _key(found)
+        return messages(found, topic, key, rows.finish(), None, tombstones=self.tombstones)
+
+
+def _flat_fields(table: TargetTable) -> list[AvroField]:
+    # A truncate has no columns, so those of the key may be null as well.
+    reserved = (*avro_schema.FLAT, avro_schema.FLAT_UNAVAILABLE)
+    return fields_of(table, table.columns.names, reserved, plain_key=False)
+
+
+def _key_schema(table: TargetTable) -> str | None:
+    if not table.key:
+        return None
+    return avro_schema.key_schema(table, fields_of(table, table.key, plain_key=True))
+
+
+def _key(found: Events) -> pa.BinaryArray:
+    table = found.table
+    if not table.key:
+        return pa.nulls(found.n, pa.binary())
+    here = ~_bools(found.truncate)
+    rows = _begun(found.n, table.schema_ids[0], here)
+    _write_row(rows, fields_of(table, table.key, plain_key=True), found.row, here, None)
+    return rows.finish(here)
+
+
+def _begun(n: int, schema_id: int, there: Bools | None = None) -> AvroRows:
+    rows = AvroRows(n)
+    rows.constant(struct.pack(">BI", 0, schema_id), there)
+    return rows
+
+
+def _write_row(
+    rows: AvroRows,
+    fields: list[AvroField],
+    struct_: pa.StructArray,
+    there: Bools,
+    missing: Bools | None,
+) -> None:
+    """``missing``: bool[n, columns of the struct]."""
+    for field in fields:
+        at = struct_.type.get_field_index(field.column)
+        values = pa.nulls(rows.n, field.kind) if at < 0 else struct_.field(at)
+        if values.type != field.kind:
+            values = values.cast(field.kind)
+        if field.of_day:
+            values = time_micros(values, field.column)
+        elif field.type in ("string", "bytes") and missing is not None and missing[:, at].any():
+            placeholder = pa.scalar(UNAVAILABLE).cast(field.kind)
+            values = pc.if_else(pa.array(missing[:, at]), placeholder, values)
+        rows.field(field.column, values, nullable=field.nullable, there=there)
+
+
+def _write_unavailable(
+    rows: AvroRows, fields: list[AvroField], missing: Bools | None, there: Bools
+) -> None:
+    if missing is None or not missing.any():
+        rows.constant(avro_encoding.number(0))
+        return
+    patterns, which = np.unique(missing & there[:, None], axis=0, return_inverse=True)
+    encoded = []
+    for pattern in patterns:
+        names = [field.name for field, untold in zip(fields, pattern, strict=True) if untold]
+        branch = avro_encoding.number(bool(names))
+        encoded.append(branch + (avro_encoding.names(names) if names else b""))
+    rows.choice(encoded, which.reshape(-1))
+
+
+def _times(commit_ts: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
+    return pc.divide(commit_ts, 1000), commit_ts, pc.multiply(commit_ts, 1000)
+
+
+def _bools(array: pa.Array) -> Bools:
+    found: Bools = array.to_numpy(zero_copy_only=False)
+    return found

@@ -1,0 +1,204 @@
+"""Avro schemas of keys and values: names, types, and what of a table stands in which field.
+
+A record's fields but those of the key are unions of null with the default null, whatever the source
+says: a delete tells the key alone. So a column that is added or dropped keeps schemas compatible.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from tidelog.errors import ConfigError
+from tidelog.model.schema import Column
+from tidelog.ports import TargetTable
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
+_TIME = re.compile(r"time(\(\d\))?( without time zone)?", re.IGNORECASE)
+_UUID = re.compile(r"uuid", re.IGNORECASE)
+_SIMPLE = {
+    pa.bool_(): "boolean",
+    pa.int8(): "int",
+    pa.int16(): "int",
+    pa.int32(): "int",
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "bytes",
+    pa.date32(): {"type": "int", "logicalType": "date"},
+}
+# A time of day may be 24:00:00, and MySQL's last for weeks, which `time-micros` has no place for.
+_OF_DAY = {"type": "long", "connect.name": "io.debezium.time.MicroTime"}
+_NAMES_LIST = {"type": "array", "items": "string"}
+
+
+@dataclass(frozen=True)
+class AvroField:
+    """A delivered column and its field. ``of_day``: it is a text, and in Avro microseconds."""
+
+    column: str
+    kind: pa.DataType
+    name: str
+    type: Any
+    nullable: bool
+    of_day: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        found = nullable(self.name, self.type) if self.nullable else _field(self.name, self.type)
+        return found if self.name == self.column else {**found, "doc": f"column {self.column}"}
+
+
+def fields_of(
+    table: TargetTable, columns: Iterable[str], reserved: Iterable[str] = (), *, plain_key: bool
+) -> list[AvroField]:
+    """The fields of ``columns``.
+
+    Args:
+        table: whose columns they are.
+        columns: in their order.
+        reserved: names that other fields of the record have.
+        plain_key: columns of the key that the source has as NOT NULL are no unions.
+
+    Raises:
+        ConfigError: Avro has no place for a column's type.
+    """
+    columns = list(columns)
+    names = _unique(columns, reserved)
+    found = []
+    for column, name in zip(columns, names, strict=True):
+        kind = table.columns.field(column).type
+        source = table.unchanged.get(column)
+        of_day = pa.types.is_string(kind) and _is(_TIME, source)
+        required = plain_key and column in table.key and source is not None and not source.nullable
+        avro = _OF_DAY if of_day else _type_of(table, column, kind, source)
+        found.append(AvroField(column, kind, name, avro, not required, of_day))
+    return found
+
+
+def key_schema(table: TargetTable, fields: list[AvroField]) -> str:
+    """Of the messages' keys: a record ``Key``."""
+    return _text(_record("Key", namespace(table), fields))
+
+
+def envelope_schema(table: TargetTable, fields: list[AvroField], source: dict[str, Any]) -> str:
+    """Of Debezium's envelope, whose rows are records ``Value``."""
+    block = {
+        "type": "record",
+        "name": "block",
+        "namespace": "event",
+        "fields": [
+            _field("id", "string"),
+            _field("total_order", "long"),
+            _field("data_collection_order", "long"),
+        ],
+    }
+    envelope = {
+        "type": "record",
+        "name": "Envelope",
+        "namespace": namespace(table),
+        "fields": [
+            nullable("before", {"type": "record", "name": "Value", "fields": _json(fields)}),
+            nullable("after", "Value"),
+            _field("source", source),
+            nullable("transaction", block),
+            _field("op", "string"),
+            nullable("ts_ms", "long"),
+            nullable("ts_us", "long"),
+            nullable("ts_ns", "long"),
+            nullable("unavailable", _NAMES_LIST),
+        ],
+    }
+    return _text(envelope)
+
+
+FLAT = {
+    "__op": "string",
+    "__table": "string",
+    "__version": "long",
+    "__schema_version": "int",
+    "__ts_ms": "long",
+    "__deleted": "boolean",
+}
+FLAT_UNAVAILABLE = "__unavailable"
+
+
+def flat_schema(table: TargetTable, fields: list[AvroField]) -> str:
+    """Of flat rows."""
+    value = _record("Value", namespace(table), fields)
+    value["fields"] += [_field(name, kind) for name, kind in FLAT.items()]
+    value["fields"].append(nullable(FLAT_UNAVAILABLE, _NAMES_LIST))
+    return _text(value)
+
+
+def namespace(table: TargetTable) -> str:
+    """Of the table's records: its name in the destination."""
+    return ".".join(_valid(part) for part in table.name.split("."))
+
+
+def nullable(name: str, kind: Any) -> dict[str, Any]:
+    """A field that is null or of ``kind``."""
+    return {"name": name, "type": ["null", kind], "default": None}
+
+
+def _field(name: str, kind: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind}
+
+
+def _json(fields: list[AvroField]) -> list[dict[str, Any]]:
+    return [field.to_json() for field in fields]
+
+
+def _record(name: str, within: str, fields: list[AvroField]) -> dict[str, Any]:
+    return {"type": "record", "name": name, "namespace": within, "fields": _json(fields)}
+
+
+def _text(schema: dict[str, Any]) -> str:
+    return json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+
+
+def _type_of(table: TargetTable, column: str, kind: pa.DataType, source: Column | None) -> Any:
+    if pa.types.is_decimal128(kind):
+        parameters = {"precision": kind.precision, "scale": kind.scale}
+        return {"type": "bytes", "logicalType": "decimal", **parameters}
+    if pa.types.is_timestamp(kind) and kind.unit == "us":
+        local = "local-" if kind.tz is None else ""
+        return {"type": "long", "logicalType": f"{local}timestamp-micros"}
+    if pa.types.is_string(kind) and _is(_UUID, source):
+        return {"type": "string", "logicalType": "uuid"}
+    found = _SIMPLE.get(kind)
+    if found is None:
+        raise ConfigError(
+            f"avro: column {column} of {table.source} is {kind} after the output's steps, which "
+            "has no place in the schema: cast it, e.g. to string, or drop it"
+        )
+    return found
+
+
+def _is(pattern: re.Pattern[str], source: Column | None) -> bool:
+    return source is not None and pattern.fullmatch(source.type_name) is not None
+
+
+def _valid(name: str) -> str:
+    """As Debezium's ``avro`` adjustment: what Avro's names can't have becomes ``_``."""
+    found = _NOT_IN_NAMES.sub("_", name)
+    return found if found and not found[0].isdigit() else f"_{found}"
+
+
+def _unique(columns: list[str], reserved: Iterable[str]) -> list[str]:
+    """Valid names, the columns' own where these are valid; two that become one differ by ``_``."""
+    taken = set(reserved) | {column for column in columns if _valid(column) == column}
+    found = []
+    for column in columns:
+        name = _valid(column)
+        if name != column or name in reserved:
+            while name in taken:
+                name += "_"
+            taken.add(name)
+        found.append(name)
+    return found

@@ -1,0 +1,122 @@
+"""HOT PATH. Kernels: columns → Avro's binary encoding of rows (Avro 1.12, "Binary Encoding").
+
+Fields are written one column after the other: first all sizes of rows are added up, then each
+column's bytes are put where its row's cursor stands. ``state`` (int8[n]) says what of a row's cell
+is written: `NOTHING` (the record around it is null), `NULL` (the union's first branch), `BARE` (the
+value alone, of a field that is no union) or `BRANCH` (the union's second branch, and the value).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+NOTHING, NULL, BARE, BRANCH = 0, 1, 2, 3
+
+_MORE = np.uint64(0x80)
+_SEVEN = np.uint64(7)
+_LOW = np.uint64(0x7F)
+_DECIMAL_BYTES = 16
+
+
+@njit(cache=True, nogil=True)
+def _zigzag(value):  # type: ignore[no-untyped-def]
+    return np.uint64((value << 1) ^ (value >> 63))
+
+
+@njit(cache=True, nogil=True)
+def _digits(value):  # type: ignore[no-untyped-def]
+    """Bytes of a variable-length integer."""
+    count = 1
+    while value >= _MORE:
+        value >>= _SEVEN
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _put(value, out, at):  # type: ignore[no-untyped-def]
+    while value >= _MORE:
+        out[at] = np.uint8((value & _LOW) | _MORE)
+        value >>= _SEVEN
+        at += 1
+    out[at] = np.uint8(value)
+    return at + 1
+
+
+@njit(cache=True, nogil=True)
+def size_numbers(values, state, sizes):  # type: ignore[no-untyped-def]
+    """Add to ``sizes`` (int64[n]) what ``values`` (int64[n]) take as ``int`` or ``long``."""
+    for i in range(len(values)):
+        if state[i] == NULL:
+            sizes[i] += 1
+        elif state[i] != NOTHING:
+            sizes[i] += _digits(_zigzag(values[i])) + (state[i] == BRANCH)
+
+
+@njit(cache=True, nogil=True)
+def write_numbers(values, state, out, at):  # type: ignore[no-untyped-def]
+    """Write them at ``at`` (int64[n]), which moves on, of ``out`` (uint8[...])."""
+    for i in range(len(values)):
+        if state[i] == NOTHING:
+            continue
+        place = at[i]
+        if state[i] != BARE:
+            out[place] = 2 if state[i] == BRANCH else 0
+            place += 1
+        if state[i] != NULL:
+            place = _put(_zigzag(values[i]), out, place)
+        at[i] = place
+
+
+@njit(cache=True, nogil=True)
+def size_bytes(length, counted, state, sizes):  # type: ignore[no-untyped-def]
+    """Add what values of ``length`` (int64[n]) bytes take; ``counted``: with their number before
+    them, as ``bytes`` and ``string``, else as they are.
+    """
+    for i in range(len(length)):
+        if state[i] == NULL:
+            sizes[i] += 1
+        elif state[i] != NOTHING:
+            sizes[i] += length[i] + (state[i] == BRANCH)
+            if counted:
+                sizes[i] += _digits(_zigzag(length[i]))
+
+
+@njit(cache=True, nogil=True)
+def write_bytes(data, start, length, counted, state, out, at):  # type: ignore[no-untyped-def]
+    """Write the values at ``start`` (int64[n]) of ``data`` (uint8[...])."""
+    for i in range(len(length)):
+        if state[i] == NOTHING:
+            continue
+        place = at[i]
+        if state[i] != BARE:
+            out[place] = 2 if state[i] == BRANCH else 0
+            place += 1
+        if state[i] != NULL:
+            if counted:
+                place = _put(_zigzag(length[i]), out, place)
+            first = start[i]
+            for k in range(length[i]):
+                out[place + k] = data[first + k]
+            place += length[i]
+        at[i] = place
+
+
+@njit(cache=True, nogil=True)
+def decimals(values, out, start, length):  # type: ignore[no-untyped-def]
+    """Arrow's decimal128 (uint8[n, 16], little endian) as the shortest two's complement, big
+    endian, at the end of each 16 bytes of ``out`` (uint8[16 n]): ``start``, ``length`` (int64[n]).
+    """
+    for i in range(len(values)):
+        for k in range(_DECIMAL_BYTES):
+            out[_DECIMAL_BYTES * i + k] = values[i, _DECIMAL_BYTES - 1 - k]
+        first = _DECIMAL_BYTES * i
+        last = first + _DECIMAL_BYTES - 1
+        while first < last and (
+            (out[first] == 0 and out[first + 1] < 128)
+            or (out[first] == 255 and out[first + 1] >= 128)
+        ):
+            first += 1
+        start[i] = first
+        length[i] = last + 1 - first

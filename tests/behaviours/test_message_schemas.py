@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.config import Rest
@@ -39,6 +39,7 @@ def test_a_schema_keeps_its_id_in_every_subject_and_store(tmp_path: Path) -> Non
     assert other.register("w", ONE) == first
 
 
+@settings(max_examples=20, deadline=None)
 @given(st.text())
 def test_ids_are_positive_32_bit_integers(tmp_path_factory: Any, text: str) -> None:
     store = MessageSchemaStore(tmp_path_factory.mktemp("log"))

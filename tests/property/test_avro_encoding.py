@@ -67,7 +67,7 @@ def columns_of_rows(draw: st.DrawFn) -> pa.RecordBatch:
     return batch.slice(start)  # with offsets into Arrow's buffers
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(batch=columns_of_rows())
 def test_any_rows_read_back_as_they_were(batch: pa.RecordBatch) -> None:
     target = table(batch.schema)
@@ -80,7 +80,24 @@ def test_any_rows_read_back_as_they_were(batch: pa.RecordBatch) -> None:
     assert found == batch.to_pylist()
 
 
-@settings(max_examples=100, deadline=None)
+def test_decimals_and_integers_at_the_ends_of_their_sizes() -> None:
+    edges = sorted({s * 2**k + d for k in range(120) for d in (-1, 0, 1) for s in (1, -1)})
+    texts = pa.array([Decimal(n) for n in edges], pa.decimal128(38, 0))
+    rows = AvroRows(len(edges))
+    rows.field("n", texts, nullable=False)
+    schema = '{"type":"bytes","logicalType":"decimal","precision":38,"scale":0}'
+    found = rows.finish().to_pylist()
+    assert [read(each, schema) for each in found] == edges
+    assert [len(each) - 1 for each in found] == [
+        (n if n >= 0 else ~n).bit_length() // 8 + 1 for n in edges
+    ]
+    longs = [n for n in edges if -(2**63) <= n < 2**63]
+    rows = AvroRows(len(longs))
+    rows.field("n", pa.array(longs), nullable=False)
+    assert [read(each, '"long"') for each in rows.finish().to_pylist()] == longs
+
+
+@settings(max_examples=30, deadline=None)
 @given(st.integers(-(2**63), 2**63 - 1), st.text(), st.lists(st.text()))
 def test_constants_are_encoded_as_columns_are(number: int, text: str, names: list[str]) -> None:
     assert read(avro_encoding.number(number), '"long"') == number
@@ -88,6 +105,7 @@ def test_constants_are_encoded_as_columns_are(number: int, text: str, names: lis
     assert read(avro_encoding.names(names), '{"type":"array","items":"string"}') == names
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.booleans(), max_size=9), st.data())
 def test_records_that_are_null_have_no_fields(there: list[bool], data: st.DataObject) -> None:
     n = len(there)
@@ -111,6 +129,7 @@ def test_a_null_where_the_schema_has_no_place_is_an_error() -> None:
 names = st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True)
 
 
+@settings(max_examples=30, deadline=None)
 @given(names, names)
 def test_any_names_make_a_schema_that_readers_take(columns: list[str], parts: list[str]) -> None:
     target = table(pa.schema([(name, pa.int32()) for name in columns]), name=".".join(parts))

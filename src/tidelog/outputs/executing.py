@@ -28,6 +28,7 @@ from tidelog.model.schema import TableName
 from tidelog.outputs import evolving, jobs, ranges, tasks
 from tidelog.outputs.dead_letters import StopAtRejection
 from tidelog.outputs.evolving import ColumnChange
+from tidelog.outputs.parts import SHARED_BYTES, Part, spread
 from tidelog.outputs.progress import OutputProgress
 from tidelog.outputs.tasks import Item, Work, Written
 from tidelog.pipeline.failures import find_error
@@ -50,9 +51,6 @@ if TYPE_CHECKING:
 
 # One task folds or formats this much of a table alone, without a shuffle.
 PART_BYTES = 32 << 20
-# Up to so much of a table, several tasks read all of it and each writes its keys; above, where a
-# task can't hold a row of every key, Spark shuffles rows, for ten times the CPU.
-_SHARED_BYTES = 256 << 20
 
 _SESSION_CONF = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
 
@@ -71,12 +69,6 @@ class Delivery:
     dead_letters: DeadLetters = field(default_factory=StopAtRejection)
     parallelism: int = 0  # 0: as Spark has cores
     part_bytes: int = PART_BYTES
-
-
-@dataclass(frozen=True)
-class _Part:
-    target: TargetTable
-    refs: tuple[tuple[SegmentRef, ...], ...]  # by task
 
 
 class ExecutorOutput:
@@ -216,7 +208,7 @@ class ExecutorOutput:
         with_rows = set(names)
         names |= {name: TableName.parse(name) for name in gone if name not in names}
         chosen = {n: t for n, t in sorted(names.items()) if matches(self.delivery.tables, t)}
-        parts: list[_Part] = []
+        parts: list[Part] = []
         left: dict[str, int] = {}
         for name, table in chosen.items():
             target = self._target(table, batch)
@@ -226,7 +218,7 @@ class ExecutorOutput:
                 left[name] = gone[name]
             refs = self._refs(table, batch) if name in with_rows else ()
             if refs or name in left:
-                parts.append(_Part(target, refs))
+                parts.append(Part(target, refs))
         if parts:
             ours = {name: version for name, version in gone.items() if name in chosen}
             task = WriteTask(self.name, batch.generation, batch.start, batch.end, 0, ours)
@@ -312,7 +304,7 @@ class ExecutorOutput:
 
     # ------------------------------------------------ jobs
 
-    def _run(self, work: Work, parts: Sequence[_Part], batch: OutputBatch) -> None:
+    def _run(self, work: Work, parts: Sequence[Part], batch: OutputBatch) -> None:
         delivery = self.delivery
         stepped = [p for p in parts if steps_of(delivery.steps, p.target.source)]
         if not delivery.keyed and delivery.order == "total":
@@ -328,40 +320,41 @@ class ExecutorOutput:
         truncates = set()
         if not delivery.keyed and delivery.order == "key":
             truncates = set(ranges.truncated(self.log, batch.start, batch.end))
-        total = sum(_size(ref) for part in parts for refs in part.refs for ref in refs)
+        total = sum(part.size_bytes for part in parts)
         alone: list[Item] = []
         todo: list[Callable[[], list[Written]]] = []
         for part in parts:
             steps = steps_of(delivery.steps, part.target.source)
-            together = tuple(ref for each in part.refs for ref in each)
             if not delivery.keyed and (
                 not part.target.schema.match_key or str(part.target.source) in truncates
             ):
                 # Order among all of the table's rows: no shuffle by key keeps it.
-                part = replace(part, refs=(together,))
+                part = replace(part, refs=(part.together,))
             if steps and part.refs:
                 todo.append(lambda part=part, steps=steps: self._frame(work, part, steps))  # type: ignore[misc]
             elif len(part.refs) < 2:
-                alone.append(Item(part.target, together))
+                alone.append(Item(part.target, part.together))
             elif not delivery.keyed and delivery.order == "none":
                 alone += [Item(part.target, refs) for refs in part.refs]
-            elif not delivery.keyed or sum(map(_size, together)) <= _SHARED_BYTES:
+            elif not delivery.keyed or part.size_bytes <= SHARED_BYTES:
                 # Every task decodes all, and formats and writes the keys that fall to it.
                 count = min(self._cores, len(part.refs))
                 if delivery.keyed:
-                    count = max(1, round(count * sum(map(_size, together)) / total))
-                alone += [Item(part.target, together, (share, count)) for share in range(count)]
+                    count = max(1, round(count * part.size_bytes / total))
+                alone += [
+                    Item(part.target, part.together, (share, count)) for share in range(count)
+                ]
             else:
                 todo.append(lambda part=part: self._frame(work, part, ()))  # type: ignore[misc]
         if alone:
-            groups = _spread(alone, self._cores)
+            groups = spread(alone, self._cores)
             todo.insert(0, lambda: jobs.direct(self._spark, work, groups))
         futures = [self._pool.submit(each) for each in todo]
         failures = [error for each in futures if (error := each.exception()) is not None]
         if failures:
             raise failures[0]
 
-    def _frame(self, work: Work, part: _Part, steps: Sequence[Step]) -> list[Written]:
+    def _frame(self, work: Work, part: Part, steps: Sequence[Step]) -> list[Written]:
         return jobs.frame(
             self._spark,
             work,
@@ -371,19 +364,3 @@ class ExecutorOutput:
             tasks_at_once=self._cores,
             ordered_by_key=not self.delivery.keyed and self.delivery.order == "key",
         )
-
-
-def _spread(items: Sequence[Item], count: int) -> list[list[Item]]:
-    """``items`` over at most ``count`` tasks, about equal in bytes."""
-    sizes = [sum(map(_size, item.refs)) for item in items]
-    groups: list[list[Item]] = [[] for _ in range(min(count, len(items)))]
-    filled = [0] * len(groups)
-    for at in sorted(range(len(items)), key=lambda n: -sizes[n]):
-        least = filled.index(min(filled))
-        groups[least].append(items[at])
-        filled[least] += sizes[at]
-    return groups
-
-
-def _size(ref: SegmentRef) -> int:
-    return ref.payload_bytes + 64 * ref.rows

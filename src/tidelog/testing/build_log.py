@@ -139,6 +139,16 @@ class BuiltLog:
         )
         return self.writer.append_chunk(batch, meta, self._position)
 
+    def dump_started(self, table: TableName | str, *, dump_id: str = "d1") -> SegmentMeta:
+        return self.control({"type": "dump-started", "dump_id": dump_id, "table": str(table)})
+
+    def dump_completed(
+        self, table: TableName | str, first_offset: int, *, dump_id: str = "d1"
+    ) -> SegmentMeta:
+        """The dump of the whole table that began at ``first_offset`` is complete."""
+        record = {"type": "dump-completed", "dump_id": dump_id, "table": str(table)}
+        return self.control({**record, "first_offset": first_offset, "delete_absent": True})
+
     def control(self, message: Any) -> SegmentMeta:
         return self.writer.append_control(message)
 

@@ -8,26 +8,16 @@ from typing import Any
 
 import pytest
 from tests.integration.spark.conftest import Lake
+from tests.integration.spark.orders import orders
 
 from tidelog.errors import DecodeError, OutputError
 from tidelog.eventlog.consumers import Consumers
-from tidelog.model.schema import TableSchema
 from tidelog.outputs import delta as delta_module
 from tidelog.pipeline.run import Progress, run_pipeline
 from tidelog.testing.build_log import BuiltLog
 from tidelog.testing.pgoutput_messages import UNCHANGED
 
 pytestmark = pytest.mark.spark
-
-COLUMNS = {"id": "int64", "name": "text", "amount": "decimal(10,2)"}
-
-
-def orders(built: BuiltLog, rows: int = 4) -> TableSchema:
-    table = built.table("public.orders", COLUMNS)
-    for number in range(rows):
-        built.insert(table, str(number), f"n{number}", "1.5")
-    built.flush()
-    return table
 
 
 def test_changes_reach_the_table_and_versions_are_kept(lake: Lake, built: BuiltLog) -> None:
@@ -168,15 +158,7 @@ def test_a_completed_dump_deletes_absent_rows(lake: Lake, built: BuiltLog) -> No
     built.update(table, "3", "in the log", "3.00")
     first = built.flush().first
     built.chunk(table, [["0", "dumped", "1.00"]])
-    built.control(
-        {
-            "type": "dump-completed",
-            "dump_id": "d1",
-            "table": "public.orders",
-            "first_offset": first,
-            "delete_absent": True,
-        }
-    )
+    built.dump_completed("public.orders", first)
     lake.run()
     rows = {row[0]: row[1] for row in lake.rows("public.orders")}
     assert rows == {0: "dumped", 3: "in the log"}
@@ -188,15 +170,7 @@ def test_a_dump_that_completes_in_a_later_batch_deletes_too(lake: Lake, built: B
     first = built.writer.next_offset
     built.chunk(table, [["0", "dumped", "1.00"]])
     lake.run()
-    built.control(
-        {
-            "type": "dump-completed",
-            "dump_id": "d1",
-            "table": "public.orders",
-            "first_offset": first,
-            "delete_absent": True,
-        }
-    )
+    built.dump_completed("public.orders", first)
     lake.run()
     assert [row[0] for row in lake.rows("public.orders")] == [0]
 

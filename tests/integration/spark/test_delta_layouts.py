@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from tests.integration.spark.conftest import Lake
+from tests.integration.spark.orders import COLUMNS, orders
 
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
-from tidelog.model.schema import TableSchema
 from tidelog.outputs.delta import DeltaOptions
 from tidelog.outputs.delta_table import DeltaTable
 from tidelog.outputs.ranges import batch_of
@@ -19,28 +19,6 @@ from tidelog.testing.build_log import BuiltLog
 from tidelog.testing.pgoutput_messages import UNCHANGED
 
 pytestmark = pytest.mark.spark
-
-COLUMNS = {"id": "int64", "name": "text", "amount": "decimal(10,2)"}
-
-
-def orders(built: BuiltLog, rows: int = 4) -> TableSchema:
-    table = built.table("public.orders", COLUMNS)
-    for number in range(rows):
-        built.insert(table, str(number), f"n{number}", "1.5")
-    built.flush()
-    return table
-
-
-def dump_completed(built: BuiltLog, first: int) -> None:
-    built.control(
-        {
-            "type": "dump-completed",
-            "dump_id": "d1",
-            "table": "public.orders",
-            "first_offset": first,
-            "delete_absent": True,
-        }
-    )
 
 
 def run(lake: Lake, **options: Any) -> None:
@@ -123,7 +101,7 @@ def test_soft_deletes_keep_the_last_state_until_the_row_comes_back(
     }  # fmt: skip
     first = built.writer.next_offset
     built.chunk(table, [["8", "dumped", "1.00"]])
-    dump_completed(built, first)
+    built.dump_completed("public.orders", first)
     run(lake, soft_deletes=True)
     assert {key for key, (_, gone) in soft(lake).items() if not gone} == {8}
 

@@ -25,11 +25,9 @@ def dumped(built: BuiltLog) -> int:
     versions = []
     for name in ("public.orders", "public.lines"):
         table = built.table(name, {"id": "int64"})
-        record = {"dump_id": "d", "table": name}
-        started = built.control({"type": "dump-started", **record})
+        first = built.dump_started(name, dump_id="d").first
         built.chunk(table, [["1"]])
-        place = {"first_offset": started.first, "delete_absent": True}
-        versions.append(built.control({"type": "dump-completed", **record, **place}).first)
+        versions.append(built.dump_completed(name, first, dump_id="d").first)
     return versions[0]
 
 

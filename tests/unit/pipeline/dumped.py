@@ -12,11 +12,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def dump(built: BuiltLog, table: Any, rows: list[list[str]], dump_id: str = "d1") -> None:
     """A whole dump of the table in one chunk."""
-    record = {"dump_id": dump_id, "table": str(table.table)}
-    first = built.control({"type": "dump-started", **record}).first
+    first = built.dump_started(table.table, dump_id=dump_id).first
     built.chunk(table, rows, dump_id=dump_id)
-    place = {"first_offset": first, "delete_absent": True}
-    built.control({"type": "dump-completed", **record, **place})
+    built.dump_completed(table.table, first, dump_id=dump_id)
 
 
 def moments(built: BuiltLog) -> list[tuple[int, datetime]]:

@@ -1,6 +1,6 @@
 """Event log → Kafka, against a bare confluent-kafka loop that sends the same bytes, ``local[2]``.
 
-python -m benchmarks.bench_kafka [--changes 600000] [--tables 4] [--transactions]
+python -m benchmarks.bench_kafka [--changes 600000] [--tables 4] [--format avro] [--transactions]
 """
 
 from __future__ import annotations

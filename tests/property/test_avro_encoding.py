@@ -121,6 +121,14 @@ def test_records_that_are_null_have_no_fields(there: list[bool], data: st.DataOb
     assert found == [{"a": v} if t else None for v, t in zip(numbers, there, strict=True)]
 
 
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.large_binary()])
+def test_sparks_large_columns_are_encoded_as_others(kind: pa.DataType) -> None:
+    rows = AvroRows(3)
+    rows.field("v", pa.array(["größe", None, ""]).cast(kind), nullable=True)
+    found = [read(each, '["null","string"]') for each in rows.finish().to_pylist()]
+    assert found == ["größe", None, ""]
+
+
 def test_a_null_where_the_schema_has_no_place_is_an_error() -> None:
     with pytest.raises(OutputError, match="column id is null"):
         AvroRows(2).field("id", pa.array([1, None]), nullable=False)

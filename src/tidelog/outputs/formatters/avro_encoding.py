@@ -54,6 +54,8 @@ class AvroRows:
 
         Raises OutputError, which names the column, for a null that the schema has no place for.
         """
+        if pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type):
+            values = values.cast(pa.binary())  # Spark's, if so configured
         state = _states(name, values, nullable, there)
         kind = values.type
         if pa.types.is_boolean(kind):

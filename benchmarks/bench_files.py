@@ -14,12 +14,11 @@ import numpy as np
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from benchmarks.spark_workload import COLUMNS, Meter, append, report
+from benchmarks.spark_workload import COLUMNS, Meter, append, delivered_s, report
 from benchmarks.table import Row, show
 from tidelog.outputs.executing import Delivery
 from tidelog.outputs.files import FilesOutput
 from tidelog.pipeline import spark_session
-from tidelog.pipeline.run import run_pipeline
 from tidelog.state.sqlite import SqliteState
 from tidelog.testing.build_log import BuiltLog
 
@@ -46,15 +45,7 @@ def _run(given: argparse.Namespace, scratch: Path) -> None:
             spark, str(log), SqliteState(f"sqlite:///{scratch / 'state.db'}"),
             Delivery(name, keyed=False, order="none"), path=str(scratch / name),
         )  # fmt: skip
-        batches: list[float] = []  # without the start of the query, which is the same for any size
-        try:
-            run_pipeline(
-                spark, str(log), [output], str(scratch / f"{name}-checkpoint"), once=True,
-                name=name, on_progress=lambda done: batches.append(done.seconds),
-            )  # fmt: skip
-        finally:
-            output.close()
-        return sum(batches)
+        return delivered_s(spark, log, output, scratch / f"{name}-checkpoint")
 
     bring("first")
     with Meter() as meter:

@@ -14,14 +14,13 @@ from pathlib import Path
 import httpx
 
 from benchmarks.bench_files import build
-from benchmarks.spark_workload import Meter, report
+from benchmarks.spark_workload import Meter, delivered_s, report
 from benchmarks.table import Row, show
 from tidelog.outputs.executing import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.http import HttpOutput
 from tidelog.outputs.http_client import Endpoint
 from tidelog.pipeline import spark_session
-from tidelog.pipeline.run import run_pipeline
 from tidelog.state.sqlite import SqliteState
 from tidelog.testing.http_receiver import HttpReceiver
 
@@ -53,15 +52,7 @@ def _run(given: argparse.Namespace, scratch: Path) -> None:
             Delivery(name, keyed=False, formatter=formatter("flat", tombstones=False)),
             endpoint=Endpoint(f"{api.url}/events/{{table}}"), lanes=_LANES,
         )  # fmt: skip
-        batches: list[float] = []  # without the start of the query, which is the same for any size
-        try:
-            run_pipeline(
-                spark, str(log), [output], str(scratch / f"{name}-checkpoint"), once=True,
-                name=name, on_progress=lambda done: batches.append(done.seconds),
-            )  # fmt: skip
-        finally:
-            output.close()
-        return sum(batches)
+        return delivered_s(spark, log, output, scratch / f"{name}-checkpoint")
 
     try:
         bring("stored")

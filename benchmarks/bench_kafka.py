@@ -15,13 +15,12 @@ import numpy as np
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from benchmarks.spark_workload import COLUMNS, Meter, append, report
+from benchmarks.spark_workload import COLUMNS, Meter, append, delivered_s, report
 from benchmarks.table import Row, show
 from tidelog.outputs.executing import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.kafka import KafkaOutput
 from tidelog.pipeline import spark_session
-from tidelog.pipeline.run import run_pipeline
 from tidelog.state.sqlite import SqliteState
 from tidelog.testing.build_log import BuiltLog
 from tidelog.testing.kafka import KafkaServer
@@ -60,15 +59,7 @@ def _run(given: argparse.Namespace, server: KafkaServer, scratch: Path) -> None:
             servers=server.servers,
             topic=topic, partitions=_PARTITIONS, transactions=given.transactions,
         )  # fmt: skip
-        batches: list[float] = []  # without the start of the query, which is the same for any size
-        try:
-            run_pipeline(
-                spark, str(scratch / "log"), [output], str(scratch / topic[:5]), once=True,
-                name=topic.partition("-")[0], on_progress=lambda done: batches.append(done.seconds),
-            )  # fmt: skip
-        finally:
-            output.close()
-        return sum(batches)
+        return delivered_s(spark, scratch / "log", output, scratch / topic[:5])
 
     bring("first-{name}")  # workers, compiled kernels, the broker's own code
     with Meter() as meter:

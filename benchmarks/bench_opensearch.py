@@ -18,13 +18,12 @@ from typing import Any
 import numpy as np
 import psutil
 
-from benchmarks.spark_workload import COLUMNS, Meter, append, report
+from benchmarks.spark_workload import COLUMNS, Meter, append, delivered_s, report
 from benchmarks.table import Row, show
 from tidelog.outputs.executing import Delivery
 from tidelog.outputs.opensearch import OpenSearchOutput
 from tidelog.outputs.opensearch_client import ClusterOptions
 from tidelog.pipeline import spark_session
-from tidelog.pipeline.run import run_pipeline
 from tidelog.state.sqlite import SqliteState
 from tidelog.testing.build_log import BuiltLog
 from tidelog.testing.opensearch import OpenSearchServer
@@ -60,15 +59,7 @@ def _run(given: argparse.Namespace, server: OpenSearchServer, scratch: Path) -> 
             Delivery(prefix), cluster=ClusterOptions((server.url,)), index=prefix + "-{name}",
             settings=_SETTINGS,
         )  # fmt: skip
-        batches: list[float] = []  # without the start of the query, which is the same for any size
-        try:
-            run_pipeline(
-                spark, str(scratch / "log"), [output], str(scratch / prefix), once=True,
-                name=prefix, on_progress=lambda done: batches.append(done.seconds),
-            )  # fmt: skip
-        finally:
-            output.close()
-        return sum(batches)
+        return delivered_s(spark, scratch / "log", output, scratch / prefix)
 
     bring("first")  # workers, compiled kernels, the node's own code
     _drop(server, "first", names)

@@ -19,13 +19,12 @@ from typing import Any
 import numpy as np
 import psycopg
 
-from benchmarks.spark_workload import COLUMNS, Meter, append, report
+from benchmarks.spark_workload import COLUMNS, Meter, append, delivered_s, report
 from benchmarks.table import Row, show
 from tidelog.outputs.database.output import DatabaseOutput
 from tidelog.outputs.database.postgres import Postgres
 from tidelog.outputs.executing import Delivery
 from tidelog.pipeline import spark_session
-from tidelog.pipeline.run import run_pipeline
 from tidelog.state.sqlite import SqliteState
 from tidelog.testing.build_log import BuiltLog
 from tidelog.testing.postgres import PostgresServer
@@ -67,15 +66,7 @@ def _run(given: argparse.Namespace, server: PostgresServer, scratch: Path) -> No
             spark, str(log), SqliteState(f"sqlite:///{scratch / f'{place}.db'}"),
             Delivery("bench"), Postgres(server.dsn(place)),
         )  # fmt: skip
-        batches: list[float] = []  # without the start of the query, which is the same for any size
-        try:
-            run_pipeline(
-                spark, str(log), [output], str(scratch / place), once=True, name="bench",
-                on_progress=lambda done: batches.append(done.seconds),
-            )  # fmt: skip
-        finally:
-            output.close()
-        return sum(batches)
+        return delivered_s(spark, log, output, scratch / place)
 
     log = scratch / "log"
     built = BuiltLog(log)

@@ -13,6 +13,7 @@ import psutil
 
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import TableSchema
+from tidelog.pipeline.run import run_pipeline
 from tidelog.testing.build_log import BuiltLog
 
 COLUMNS = {
@@ -105,6 +106,20 @@ def _payload(kind: Kind, key: int, salt: int, notes: list[bytes]) -> bytes:
 
 def _cell(text: bytes) -> bytes:
     return b"t" + struct.pack("!I", len(text)) + text
+
+
+def delivered_s(spark, log: Path, output, checkpoint: Path) -> float:  # type: ignore[no-untyped-def]
+    """Bring the log over to ``output`` and close it: seconds of the batches, without the start of
+    the query, which is the same for any size."""
+    batches: list[float] = []
+    try:
+        run_pipeline(
+            spark, str(log), [output], str(checkpoint), once=True, name=output.name,
+            on_progress=lambda done: batches.append(done.seconds),
+        )  # fmt: skip
+    finally:
+        output.close()
+    return sum(batches)
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Literal, get_args
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -117,6 +117,15 @@ def ssl_context(url: ServerUrl) -> ssl.SSLContext | None:
     context.check_hostname = url.ssl_mode == "verify-identity"
     if url.ssl_mode in ("preferred", "required"):
         context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+@cache
+def unverified() -> ssl.SSLContext:
+    """Encrypted, whoever the server is: what ``preferred`` means where the server can."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
     return context
 
 

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import ssl
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ import pymysql
 from pymysql.connections import MySQLResult
 
 from tidelog.errors import OutputError, OutputRefusedError, TidelogError
-from tidelog.mysql_urls import ServerUrl, ssl_context
+from tidelog.mysql_urls import ServerUrl, ssl_context, unverified
 from tidelog.outputs.database import texts
 from tidelog.outputs.database.dialect import RowsRefusedError
 from tidelog.outputs.database.layout import SHAPE, VERSION, Layout
@@ -191,7 +190,7 @@ class _LoadingConnection(_Base):
         """PyMySQL asks for one; without options it would load the system's authorities each time,
         and then look at no certificate.
         """
-        return sslp if isinstance(sslp, ssl.SSLContext) else _unverified()
+        return sslp if isinstance(sslp, ssl.SSLContext) else unverified()
 
 
 class _LoadResult(MySQLResult):
@@ -205,14 +204,6 @@ class _LoadResult(MySQLResult):
             connection.write_packet(self._lines[start : start + _CHUNK].tobytes())
         connection.write_packet(b"")
         self._read_ok_packet(connection._read_packet())  # type: ignore[attr-defined]
-
-
-@cache
-def _unverified() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 # Error numbers (manuals, "Server Error Message Reference"), by name.

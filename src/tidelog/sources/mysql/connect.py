@@ -11,12 +11,11 @@ import re
 import socket
 import ssl
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pymysql
 
-from tidelog.mysql_urls import ServerUrl, parse_url, ssl_context
+from tidelog.mysql_urls import ServerUrl, parse_url, ssl_context, unverified
 from tidelog.sources.mysql.failures import connection_error, reached
 from tidelog.wire.flavor import Flavor
 
@@ -76,7 +75,7 @@ class Connection(_Base):
         """PyMySQL asks for one; without options it would load the system's authorities each time,
         and then look at no certificate.
         """
-        return sslp if isinstance(sslp, ssl.SSLContext) else _unverified()
+        return sslp if isinstance(sslp, ssl.SSLContext) else unverified()
 
     def rows(self, sql: str, arguments: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
         """Run a statement; its rows. Raises PyMySQL's errors: see `translated`."""
@@ -182,14 +181,6 @@ def connect(
     connection.set_read_timeout(read_timeout_s)
     reached(found)
     return connection
-
-
-@cache
-def _unverified() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def quote_name(*names: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from tests.e2e.history_spec import Spec
 
 from tidelog import runtime
-from tidelog.capture.dump_book import DUMP_PREFIX
+from tidelog.capture.dump_book import AUTOMATIC, DUMP_PREFIX
 from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
 from tidelog.control.commands import (
@@ -54,7 +54,7 @@ class Commander:
         self._rng = random.Random(f"commands {spec.seed}")
         self._next_at = time.monotonic() + 0.3
         self._number = 0
-        self._all_cancelled = False
+        self._to_dump_again = False
         self._resume_at: float | None = None
         self._paused: list[Standstill] = []
         self.asked: dict[str, Asked] = {}
@@ -151,9 +151,11 @@ class Commander:
         choice, tables = self._rng.random(), ()
         if choice < 0.15:
             dump_id = None
-            self._all_cancelled = True
+            self._to_dump_again = True
         elif choice < 0.6:
             tables = (self._rng.choice(self._tables),)
+        if dump_id is not None and dump_id.startswith(AUTOMATIC):
+            self._to_dump_again = True  # what it was to mend stays wrong until the next dump
         outcome = self._send(StopSnapshot(dump_id=dump_id, tables=tables), ACT_S)
         for cancelled in (outcome or {}).get("dumps", ()):
             self.standstills.append(Standstill(cancelled, tables, "cancelled", self._source.mark()))
@@ -176,7 +178,7 @@ class Commander:
         self._send(
             SetDumpOptions(chunk_rows=500, delay_ms=0, rows_per_second=0, parallelism=4), ACT_S
         )
-        if self._all_cancelled:
+        if self._to_dump_again:
             self.dump("all")  # or the run may show nothing
 
     # ------------------------------------------------------------ inside

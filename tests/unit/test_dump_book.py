@@ -9,6 +9,7 @@ import pytest
 
 from tidelog.capture.dump_book import DumpBook, DumpOptions
 from tidelog.capture.dump_state import DumpState, TableProgress
+from tidelog.capture.key_sets import KeySets
 from tidelog.model.records import ChunkMeta
 from tidelog.state.sqlite import SqliteState
 
@@ -95,3 +96,11 @@ def test_automatic_dumps_push_no_other_out_of_sight(state: SqliteState) -> None:
         assert book.finish_if_done(dump)
     shown = [dump["dump_id"] for dump in book.summary(finished=2)["dumps"]]
     assert shown == ["d", "auto-7", "auto-8"]
+
+
+def test_missing_keys_are_those_of_the_last_read(state: SqliteState) -> None:
+    sets = KeySets(state)
+    sets.put_piece("missing-d", 0, [("a",), ("b",)], covers=3)
+    sets.put_piece("missing-d", 0, [], covers=1)  # read again, key by key: it is there
+    sets.put_piece("missing-d", 1, [("b",)], covers=1)
+    assert list(sets.all("missing-d")) == [("b",)]

@@ -58,12 +58,14 @@ class KeySets:
 
     def put_piece(self, set_id: str, number: int, keys: Iterable[Key], covers: int = 1) -> None:
         """Store a piece; of `PIECE_KEYS` keys each, unless the set is only ever read by `all`:
-        then one may stand for ``covers`` numbers, and takes the place of all pieces that had them.
+        then one may stand for ``covers`` numbers, and takes the place of all pieces that had them,
+        also if it is empty.
         """
-        for name in self._state.keys(f"{PREFIX}{set_id}/") if covers > 1 else ():
+        piece = [list(key) for key in keys]
+        for name in self._state.keys(f"{PREFIX}{set_id}/") if covers > 1 or not piece else ():
             if number <= int(name.rpartition("/")[2]) < number + covers:
                 self._state.delete(name)
-        if piece := [list(key) for key in keys]:
+        if piece:
             self._state.put(_name(set_id, number), piece, None)
 
     def all(self, set_id: str) -> Iterator[Key]:

@@ -314,7 +314,7 @@ class History:
             key: {name: value for name, value in row.items() if _lasts(name)}
             for key, row in rows.items()
         }
-        self._check_listed(dump, rows)
+        self._check_listed(dump, rows, end)
         replayed = self.replay(dump.table, dump.first_offset, dump.finalized_until)
         coming = self._reread_after(dump.table, end)
         leaves = any(
@@ -329,7 +329,7 @@ class History:
         replayed = self.replay(dump.table, dump.first_offset)
         self._compare(dump, replayed, source, "at the end", set())
 
-    def _check_listed(self, dump: TableDump, rows: Rows) -> None:
+    def _check_listed(self, dump: TableDump, rows: Rows, end: int) -> None:
         """Are the keys listed that the table lacks? Those that change meanwhile may be, or not."""
         if dump.listed is None:
             return
@@ -350,7 +350,9 @@ class History:
         if wrong:
             raise self.fail(
                 f"dump {dump.dump_id} lists {len(dump.listed)} keys that {dump.table} lacks, and "
-                f"is wrong for {len(wrong)}; the first is {wrong[0]}",
+                f"is wrong for {len(wrong)}; the first is {wrong[0]}, which is "
+                f"{'there' if wrong[0] in rows else 'not listed'} at {end}; its records count from "
+                f"{dump.first_offset}",
                 dump.table,
                 wrong[:1],
             )

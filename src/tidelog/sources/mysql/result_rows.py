@@ -28,6 +28,8 @@ class RowReader:
 
     def __init__(self) -> None:
         self._buffer: UInt8s = np.empty(BUFFER_BYTES, dtype=np.uint8)
+        # TLS sockets of early Python 3.11 ask a buffer for its truth, which arrays refuse to tell.
+        self._view = memoryview(self._buffer)
 
     def read(self, connection: Connection, query: str, schema: TableSchema) -> LogBatch:
         """DUMP_ROW records of the rows, which are of the schema's columns.
@@ -44,7 +46,7 @@ class RowReader:
             # What was read ahead with the definitions; from then on straight from the socket.
             rows.feed(_checked(source, lambda: source._rfile.read1(BUFFER_BYTES)))
             while not rows.ended:
-                count = _checked(source, lambda: source._sock.recv_into(self._buffer))
+                count = _checked(source, lambda: source._sock.recv_into(self._view))
                 rows.feed(self._buffer[:count])
         except ResultError as error:
             # The message is left out: it may hold values.

@@ -29,7 +29,7 @@ class RowReader:
     def __init__(self) -> None:
         self._buffer: UInt8s = np.empty(BUFFER_BYTES, dtype=np.uint8)
         # TLS sockets of early Python 3.11 ask a buffer for its truth, which arrays refuse to tell.
-        self._view = memoryview(self._buffer)
+        self._view = self._buffer.data
 
     def read(self, connection: Connection, query: str, schema: TableSchema) -> LogBatch:
         """DUMP_ROW records of the rows, which are of the schema's columns.

@@ -3,7 +3,8 @@
 ``python benchmarks/bench_segments.py [--path DIR] [--quick]`` prints for several segment sizes the
 milliseconds a segment (fsync on), what of it is encoding, MB/s of payload and CPU µs a row; then
 reading them back, and a poll of a reader. Floor: the same bytes to a temporary file, fsynced,
-linked and the directory fsynced, nothing else.
+linked and the directory fsynced, nothing else. With ``--s3``, the same on an S3 server of this
+machine; floor: one conditional put.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from tidelog.eventlog import writer as writer_module
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
-from tidelog.eventlog.storage import LocalStorage
+from tidelog.eventlog.storages import storage_at
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SourceId
+from tidelog.testing.s3 import S3Server
 
 
 def insert(rng: np.random.Generator, key: int) -> bytes:
@@ -75,7 +77,7 @@ def median(values: list[float]) -> float:
     return statistics.median(values)
 
 
-def bench_size(path: Path, pool: list[bytes], size: int, segments: int) -> None:
+def bench_size(path: str, pool: list[bytes], size: int, segments: int) -> None:
     width = sum(map(len, pool)) / len(pool)
     count = max(1, round(size / width))
     rows = (pool * (count // len(pool) + 1))[:count]
@@ -110,7 +112,7 @@ def bench_size(path: Path, pool: list[bytes], size: int, segments: int) -> None:
         appending.append(timed(lambda one=one, resume=resume: writer.append_log([one], resume)))
         cpu.append((time.process_time() - before) * 1e6 / count)
     writer_module.encode = encode
-    storage = LocalStorage(path / "floor")
+    storage = storage_at(f"{path}/floor")
     data = os.urandom(int(median(stored_bytes)))
     floor = [
         timed(lambda index=index: storage.put_if_absent(f"{index}", data))
@@ -146,14 +148,22 @@ def bench_size(path: Path, pool: list[bytes], size: int, segments: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--path", type=Path, help="a directory on the disk to measure")
+    parser.add_argument("--s3", action="store_true", help="on an object store")
     parser.add_argument("--quick", action="store_true", help="few segments: numbers mean nothing")
     arguments = parser.parse_args()
     rng = np.random.default_rng(1)
     pool = [insert(rng, key) for key in range(2_000 if arguments.quick else 24_000)]
     segments = 5 if arguments.quick else 60
-    for size in (1, 64 << 10, 1 << 20, 4 << 20):
-        with tempfile.TemporaryDirectory(dir=arguments.path) as directory:
-            bench_size(Path(directory), pool, size, segments)
+    sizes = (1, 64 << 10, 1 << 20, 4 << 20)
+    if arguments.s3:
+        with S3Server() as server:
+            bench_size(server.url("warm-up"), pool, 1, 100)
+            for size in sizes:
+                bench_size(server.url(str(size)), pool, size, segments)
+    else:
+        for size in sizes:
+            with tempfile.TemporaryDirectory(dir=arguments.path) as directory:
+                bench_size(directory, pool, size, segments)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"peak resident memory {peak:.0f} MiB")
 

@@ -10,6 +10,7 @@ import pytest
 from tidelog.testing.kafka import KafkaServer
 from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.testing.postgres import PostgresServer
+from tidelog.testing.s3 import S3Server
 
 _database_numbers = itertools.count(1)
 
@@ -49,6 +50,12 @@ def mysql_server() -> Iterator[MySqlServer]:
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[MariaDbServer]:
     with MariaDbServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    with S3Server() as server:
         yield server
 
 

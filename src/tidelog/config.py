@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
+    BeforeValidator,
     Field,
     SecretStr,
     ValidationError,
@@ -31,19 +32,35 @@ from tidelog.configtypes import (
     Duration,
     LocalPath,
     Location,
+    LogPlace,
     Milliseconds,
     Section,
+    as_text,
     base_directory,
 )
 from tidelog.errors import ConfigError
+from tidelog.eventlog.storages import is_url
 
 # ---------------------------------------------------------------- models
+
+Option = Annotated[SecretStr, BeforeValidator(as_text)]
 
 
 class Log(Section):
     """The event log."""
 
-    path: LocalPath = Field(description="Directory of the segments.", examples=["./data/log"])
+    path: LogPlace = Field(
+        description="Directory of the segments, or where they are on an object store: "
+        "`s3://bucket/prefix`, `gs://…`, `az://…`.",
+        examples=["./data/log"],
+    )
+    storage_options: dict[str, Option] = Field(
+        default={},
+        description="Of the object store, such as `endpoint`, `region`, `access_key_id`, "
+        "`secret_access_key`, `allow_http`; what is not given is taken from the environment "
+        "(`AWS_…`, `GOOGLE_…`, `AZURE_…`). All are treated as secrets.",
+        examples=[{"region": "eu-central-1"}],
+    )
     retention: Duration | None = Field(
         default=None,
         description="Remove segments older than this, but none that an output still has to read. "
@@ -67,6 +84,12 @@ class Log(Section):
     def _cap_not_below_retention(self) -> Log:
         if self.retention and self.retention_cap and self.retention_cap < self.retention:
             raise ValueError("retention_cap is shorter than retention")
+        return self
+
+    @model_validator(mode="after")
+    def _options_have_a_store(self) -> Log:
+        if self.storage_options and not is_url(self.path):
+            raise ValueError("storage_options are for an object store; path is a local directory")
         return self
 
 

@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
+from tidelog.eventlog.storages import URL_SCHEMES
 from tidelog.quantities import parse_bytes, parse_duration, parse_milliseconds
 
 _URI_PASSWORD = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://[^:/?#@]*):.*@", re.DOTALL)
@@ -115,9 +116,27 @@ def _location(text: str, info: ValidationInfo) -> str:
     )
 
 
+def _log_place(text: str, info: ValidationInfo) -> str:
+    if "://" not in text:
+        return str(_resolved(Path(text), info))
+    scheme, _, rest = text.partition("://")
+    if scheme not in URL_SCHEMES:
+        raise ValueError(f"expected a directory, or a URL of {', '.join(URL_SCHEMES)}")
+    if any(character in rest for character in "@?#") or not rest.strip("/"):
+        raise ValueError("expected scheme://bucket/prefix; keys belong under storage_options")
+    return text.rstrip("/")
+
+
 def base_directory(info: ValidationInfo) -> Path:
     """What relative paths are relative to: the directory of the file."""
     return Path((info.context or {}).get("base", "."))
+
+
+def as_text(value: Any) -> Any:
+    """YAML's ``true`` and numbers, for options that are texts."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int) else value
 
 
 def _pattern(text: str) -> str:
@@ -141,6 +160,7 @@ Duration = Annotated[
     BeforeValidator(_duration),
     WithJsonSchema({"type": "string", "examples": ["7d", "12h"]}),
 ]
+LogPlace = Annotated[str, BeforeValidator(str), AfterValidator(_log_place)]
 LocalPath = Annotated[Path, AfterValidator(_resolved)]
 Location = Annotated[str, AfterValidator(_location)]
 TablePattern = Annotated[str, AfterValidator(_pattern)]

@@ -23,7 +23,8 @@
      │    ├── ForeignSegmentError                                                   stop, exit 1
      │    ├── AppendRaceLostError  another writer owns the tail                     restart
      │    ├── OffsetGoneError  retention removed what is asked for                  stop, exit 1
-     │    └── StorageError     disk full, I/O error                                 retry
+     │    └── StorageError     disk full, I/O error, object store away              retry
+     │         └── OutcomeUnknownError  no answer to a put: it may happen still     retry
      ├── LeaseLostError                                                             restart
      ├── StateError            the state store failed                               retry
      │    └── StateConflictError  compare-and-set lost                              retry
@@ -160,9 +161,13 @@ class OffsetGoneError(EventLogError):
 
 
 class StorageError(EventLogError):
-    """The storage under the event log failed (disk full, permission, I/O)."""
+    """The storage under the event log failed (disk full, permission, I/O, network)."""
 
     policy = Policy.RETRY
+
+
+class OutcomeUnknownError(StorageError):
+    """An object store did not answer a put; it may have happened, or happen later."""
 
 
 class LeaseLostError(TidelogError):

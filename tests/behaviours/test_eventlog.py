@@ -6,7 +6,8 @@ import json
 import os
 import pickle
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -30,38 +31,66 @@ from tidelog.eventlog.layout import RECORD_SCHEMA
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.segments import encode, to_record_batches
-from tidelog.eventlog.storage import LocalStorage
+from tidelog.eventlog.storages import storage_at
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Kind, Resume, ranges_of
 from tidelog.ports import SourceId
 
-STORAGES = {"local": LocalStorage}
+_numbers = count(1)
 
 
-@pytest.fixture(params=sorted(STORAGES))
-def storage(request, tmp_path):
-    return STORAGES[request.param](tmp_path / "log")
+@dataclass(frozen=True)
+class Root:
+    """Where logs are made, and the directory that holds their files in the end."""
+
+    place: str
+    files: Path
+
+    @property
+    def on_disk(self) -> bool:
+        return self.place == str(self.files)
+
+
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.integration)])
+def root(request, tmp_path) -> Root:
+    if request.param == "local":
+        return Root(str(tmp_path), tmp_path)
+    server = request.getfixturevalue("s3")
+    name = f"behaviours-{next(_numbers)}"
+    return Root(server.url(name), server.files(name))
 
 
 @pytest.fixture
-def path(storage) -> Path:
-    return storage.root
+def place(root) -> str:
+    return f"{root.place}/log"
 
 
 @pytest.fixture
-def writer(path) -> EventLogWriter:
-    writer = EventLogWriter.create(path, SOURCE, 1)
-    register(path, "orders", "items")
+def path(root) -> Path:
+    return root.files / "log"
+
+
+@pytest.fixture
+def writer(place) -> EventLogWriter:
+    writer = EventLogWriter.create(place, SOURCE, 1)
+    register(place, "orders", "items")
     return writer
 
 
 @pytest.fixture
-def log(writer, path) -> EventLog:
-    return EventLog.open(path)
+def log(writer, place) -> EventLog:
+    return EventLog.open(place)
 
 
-def small(path, **options):
-    return EventLogMaintenance(path).rollup(min_age_s=-10, min_segments=2, **options)
+@pytest.fixture
+def on_disk(root) -> None:
+    """For what only a local disk does."""
+    if not root.on_disk:
+        pytest.skip("only a local disk has this")
+
+
+def small(place, **options):
+    return EventLogMaintenance(place).rollup(min_age_s=-10, min_segments=2, **options)
 
 
 # ---------------------------------------------------------------- appending
@@ -129,14 +158,14 @@ def test_positions_and_control_records(writer, log):
     assert meta.rows_by_schema == {0: 1}
 
 
-def test_a_new_writer_resumes_from_the_tail(writer, path):
+def test_a_new_writer_resumes_from_the_tail(writer, place):
     writer.append_log([batch([b"a"], 10)], Resume(8, 10, 3))
-    again = EventLogWriter.open(path, SOURCE, 2)
+    again = EventLogWriter.open(place, SOURCE, 2)
     assert again.resume == Resume(8, 10, 3)
     assert (again.tail.kind, again.tail.epoch, again.next_offset) == ("fence", 2, 3)
 
 
-def test_the_log_never_moves_backward(writer, path):
+def test_the_log_never_moves_backward(writer):
     """Invariant 1: a record that is durable already is refused."""
     writer.append_log([batch([b"a", b"b"], 10)])
     with pytest.raises(ValueError, match="durable already"):
@@ -155,9 +184,9 @@ def test_unknown_schemas_are_refused(writer, log):
 # ---------------------------------------------------------------- one writer
 
 
-def test_a_new_leaders_fence_shuts_the_old_writer_out(writer, path, log):
+def test_a_new_leaders_fence_shuts_the_old_writer_out(writer, log, place):
     """Invariant 7."""
-    leader = EventLogWriter.open(path, SOURCE, 2)
+    leader = EventLogWriter.open(place, SOURCE, 2)
     for _ in range(2):
         with pytest.raises(AppendRaceLostError, match="another writer appended at offset 1"):
             writer.append_log([batch([b"late"], 10)])
@@ -166,34 +195,34 @@ def test_a_new_leaders_fence_shuts_the_old_writer_out(writer, path, log):
     assert [p for _, p in payloads(log)] == [b"new"]
 
 
-def test_a_writer_under_an_older_epoch_cannot_open(writer, path):
-    EventLogWriter.open(path, SOURCE, 7)
+def test_a_writer_under_an_older_epoch_cannot_open(writer, place):
+    EventLogWriter.open(place, SOURCE, 7)
     with pytest.raises(LeaseLostError, match="above epoch 7"):
-        EventLogWriter.open(path, SOURCE, 6)
-    EventLogWriter.open(path, SOURCE, 7)
+        EventLogWriter.open(place, SOURCE, 6)
+    EventLogWriter.open(place, SOURCE, 7)
 
 
-def test_nothing_is_appended_once_the_lease_is_in_doubt(path):
+def test_nothing_is_appended_once_the_lease_is_in_doubt(path, place):
     doubtful = []
 
     def check_lease():
         if doubtful:
             raise LeaseLostError("in doubt")
 
-    writer = EventLogWriter.create(path, SOURCE, 1, check_lease=check_lease)
-    register(path)
+    writer = EventLogWriter.create(place, SOURCE, 1, check_lease=check_lease)
+    register(place)
     writer.append_log([batch([b"a"], 10)])
     doubtful.append(True)
     with pytest.raises(LeaseLostError):
         writer.append_log([batch([b"b"], 20)])
-    assert [p for _, p in payloads(EventLog.open(path))] == [b"a"]
+    assert [p for _, p in payloads(EventLog.open(place))] == [b"a"]
     assert not list(path.glob(".tmp*"))
     doubtful.clear()
     with pytest.raises(LeaseLostError):
         writer.append_log([batch([b"b"], 20)])
 
 
-def test_an_old_leaders_append_between_our_look_and_our_fence_counts(writer, path):
+def test_an_old_leaders_append_between_our_look_and_our_fence_counts(writer, place):
     late = []
 
     def before_fence():
@@ -201,21 +230,21 @@ def test_an_old_leaders_append_between_our_look_and_our_fence_counts(writer, pat
             late.append(writer.append_log([batch([b"late"], 10)]))
 
     with failpoints.arm({"writer.before_fence": before_fence}):
-        leader = EventLogWriter.open(path, SOURCE, 2)
+        leader = EventLogWriter.open(place, SOURCE, 2)
     assert leader.resume == late[0].resume
     assert leader.tail.pred.name == late[0].name
 
 
-def test_another_source_is_refused(writer, path):
+def test_another_source_is_refused(writer, place):
     for other in [
         SourceId("postgres", "1", "shop"),
         SourceId("postgres", SOURCE.system, "other"),
         SourceId("mysql", SOURCE.system, "shop"),
     ]:
         with pytest.raises(SourceChangedError, match=f"system {other.system}"):
-            EventLogWriter.open(path, other, 2)
+            EventLogWriter.open(place, other, 2)
     promoted = SourceId("postgres", SOURCE.system, "shop", timeline=2)
-    assert EventLogWriter.open(path, promoted, 2).tail.source.timeline == 2
+    assert EventLogWriter.open(place, promoted, 2).tail.source.timeline == 2
 
 
 def test_a_put_that_failed_after_it_happened_is_recognised(writer, log):
@@ -230,7 +259,7 @@ def test_a_put_that_failed_after_it_happened_is_recognised(writer, log):
     assert [p for _, p in payloads(log)] == [b"a", b"b"]
 
 
-def test_if_durability_stays_unknown_the_writer_closes(writer, path, monkeypatch):
+def test_if_durability_stays_unknown_the_writer_closes(writer, monkeypatch, place, on_disk):
     def fail(*_):
         raise OSError(5, "injected")
 
@@ -240,11 +269,14 @@ def test_if_durability_stays_unknown_the_writer_closes(writer, path, monkeypatch
     monkeypatch.undo()
     with pytest.raises(AppendRaceLostError):
         writer.append_log([batch([b"a"], 10)])
-    assert EventLogWriter.open(path, SOURCE, 1).resume == Resume(10, 10, 0)
+    assert EventLogWriter.open(place, SOURCE, 1).resume == Resume(10, 10, 0)
 
 
 @pytest.mark.parametrize("point", ["put.before_write", "put.after_write", "put.before_link"])
-def test_a_put_that_failed_leaves_nothing_and_may_be_repeated(writer, path, log, point):
+def test_a_put_that_failed_leaves_nothing_and_may_be_repeated(writer, path, log, point, root):
+    if not root.on_disk and point != "put.before_link":
+        pytest.skip("only a local disk has this")
+
     def fail():
         raise OSError(28, "No space left on device")
 
@@ -256,49 +288,49 @@ def test_a_put_that_failed_leaves_nothing_and_may_be_repeated(writer, path, log,
     assert [p for _, p in payloads(log)] == [b"a"]
 
 
-def test_temporary_files_of_dead_writers_are_removed_at_open(writer, path):
+def test_temporary_files_of_dead_writers_are_removed_at_open(writer, path, place, on_disk):
     (path / ".tmp-1234-00000000000000000001.arrow").write_bytes(b"half")
-    EventLogWriter.open(path, SOURCE, 2)
+    EventLogWriter.open(place, SOURCE, 2)
     assert not list(path.glob(".tmp*"))
 
 
 # ---------------------------------------------------------------- the log as a whole
 
 
-def test_a_recreated_log_starts_above_and_has_another_generation(tmp_path):
-    first = EventLogWriter.create(tmp_path / "a", SOURCE, 1)
-    second = EventLogWriter.create(tmp_path / "b", SOURCE, 1, start_offset=1_000_000)
+def test_a_recreated_log_starts_above_and_has_another_generation(root):
+    first = EventLogWriter.create(f"{root.place}/a", SOURCE, 1)
+    second = EventLogWriter.create(f"{root.place}/b", SOURCE, 1, start_offset=1_000_000)
     assert first.generation != second.generation
-    assert EventLog.open(tmp_path / "b").head_offset == 1_000_000
+    assert EventLog.open(f"{root.place}/b").head_offset == 1_000_000
     assert second.next_offset == 1_000_001
     # created already: the start is what it was
-    again = EventLogWriter.create(tmp_path / "b", SOURCE, 2, start_offset=5)
+    again = EventLogWriter.create(f"{root.place}/b", SOURCE, 2, start_offset=5)
     assert again.generation == second.generation
     assert again.next_offset == 1_000_002
 
 
-def test_a_log_recreated_under_an_open_reader_is_noticed(writer, log, path):
+def test_a_log_recreated_under_an_open_reader_is_noticed(writer, log, path, place):
     log.chain()
     for file in path.glob("*.*"):
         if file.is_file():
             file.unlink()
-    EventLogWriter.create(path, SOURCE, 1, start_offset=100)
+    EventLogWriter.create(place, SOURCE, 1, start_offset=100)
     with pytest.raises(ForeignSegmentError, match="recreated"):
         log.latest_offset()
 
 
-def test_no_log_at_the_path_is_said(tmp_path):
-    assert not EventLog.exists(tmp_path)
+def test_no_log_at_the_path_is_said(place):
+    assert not EventLog.exists(place)
     with pytest.raises(EventLogError, match=r"no log\.json"):
-        EventLog.open(tmp_path)
+        EventLog.open(place)
     with pytest.raises(EventLogError, match=r"no log\.json"):
-        EventLogWriter.open(tmp_path, SOURCE, 1)
+        EventLogWriter.open(place, SOURCE, 1)
 
 
-def test_segments_without_a_log_file_are_not_adopted(writer, path):
+def test_segments_without_a_log_file_are_not_adopted(writer, path, place):
     (path / "log.json").unlink()
     with pytest.raises(ForeignSegmentError, match="not an empty place"):
-        EventLogWriter.create(path, SOURCE, 1)
+        EventLogWriter.create(place, SOURCE, 1)
 
 
 # ---------------------------------------------------------------- reading
@@ -324,15 +356,16 @@ def test_ranges_columns_and_tables_are_pruned(writer, log):
     assert log.read(part)["payload"].to_pylist() == [b"i1"]
 
 
-def test_references_travel(writer, log, path):
+def test_references_travel(writer, log, place):
     writer.append_log([batch([b"a"], 10)])
     refs = pickle.loads(pickle.dumps(log.segments(0)))
-    assert EventLog.open(path).read(refs[0])["payload"].to_pylist() == [b"a"]
+    assert EventLog.open(place).read(refs[0])["payload"].to_pylist() == [b"a"]
 
 
 def test_a_long_lived_reader_follows_without_listing(writer, log, monkeypatch):
     log.chain()
-    monkeypatch.setattr(LocalStorage, "names", None)
+    monkeypatch.setattr(type(log.storage), "names", None)
+    monkeypatch.setattr(type(log.storage), "tags", None)
     writer.append_log([batch([b"a"], 10)])
     assert payloads(log) == [(1, b"a")]
 
@@ -347,10 +380,9 @@ def test_beyond_the_end_is_an_error_not_an_empty_answer(writer, log):
 
 def test_latest_offset_is_durable_before_it_is_told(writer, log, monkeypatch):
     synced = []
-    original = LocalStorage.make_durable
-    monkeypatch.setattr(
-        LocalStorage, "make_durable", lambda s, n: synced.append(n) or original(s, n)
-    )
+    storage = type(log.storage)
+    original = storage.make_durable
+    monkeypatch.setattr(storage, "make_durable", lambda s, n: synced.append(n) or original(s, n))
     writer.append_log([batch([b"a"], 10)])
     assert log.latest_offset(durable=False) == 2
     assert synced == []
@@ -358,12 +390,12 @@ def test_latest_offset_is_durable_before_it_is_told(writer, log, monkeypatch):
     assert synced == [log.tail.name], "once for each new tail"
 
 
-def test_emitted_transactions_are_found_by_xid(writer, log, path):
+def test_emitted_transactions_are_found_by_xid(writer, log, place):
     for position, xid in [(10, 735), (20, 740), (30, 738), (40, 735)]:
         writer.append_log([batch([b"a", b"b"], position, schema_id=[1, 1 + xid % 2], xid=xid)])
     expected = {735: frozenset({1, 2}), 740: frozenset({1})}
     assert log.records_with_xids(ranges_of([735, 740, 736, 999])) == expected
-    assert small(path)
+    assert small(place)
     assert log.records_with_xids(ranges_of([735, 740, 736, 999])) == expected
     assert log.records_with_xids(ranges_of([])) == {}
     assert log.records_with_xids(ranges_of([735]), down_to=log.tail.next) == {}
@@ -377,45 +409,45 @@ def fill(writer, segments=6):
         writer.append_log([batch([b"%04d" % index], 10 + index, xid=100 + index)])
 
 
-def test_roll_up_changes_files_not_records(writer, log, path):
+def test_roll_up_changes_files_not_records(writer, log, path, place):
     fill(writer)
     writer.append_chunk(batch([b"r"], 0, kind=Kind.DUMP_ROW), chunk("c"), 20)
     writer.append_position(Resume(90, 90, 0))
     before, refs, tail = payloads(log), log.segments(0), log.tail
     tables = [log.read(ref) for ref in refs]
-    assert small(path) == 7
+    assert small(place) == 7
     assert len(list(path.glob("*.arrow"))) == 2, "never the tail"
-    assert payloads(log) == payloads(EventLog.open(path)) == before
+    assert payloads(log) == payloads(EventLog.open(place)) == before
     assert log.tail == tail
     merged = log.chain().segments[0]
     assert merged.rows == 7
     assert (merged.min_xid, merged.max_xid) == (100, 105)
     assert [c.chunk_id for _, c in log.chunks()] == ["c"]
     # references planned before still read the same records, here and in another process
-    for reader in (log, EventLog.open(path)):
+    for reader in (log, EventLog.open(place)):
         assert [reader.read(ref) for ref in refs] == tables
     writer.append_log([batch([b"next"], 100)])
     assert payloads(log)[-1][1] == b"next"
-    assert small(path) == 1, "rolled-up segments are rolled up again"
+    assert small(place) == 1, "rolled-up segments are rolled up again"
     assert payloads(log)[:-1] == before
 
 
-def test_roll_up_leaves_young_large_and_few_segments(writer, path):
+def test_roll_up_leaves_young_large_and_few_segments(writer, place):
     fill(writer)
-    maintenance = EventLogMaintenance(path)
+    maintenance = EventLogMaintenance(place)
     assert maintenance.rollup(min_age_s=3600) == 0
     assert maintenance.rollup(min_age_s=-10, min_segments=50) == 0
     assert maintenance.rollup(min_age_s=-10, target_bytes=7) == 0
     assert maintenance.rollup(min_age_s=-10, target_bytes=8) > 0
 
 
-def test_retention_removes_old_segments_and_readers_are_told(writer, log, path):
+def test_retention_removes_old_segments_and_readers_are_told(writer, log, place):
     fill(writer)
     refs = log.segments(0)
     kept = payloads(log)[-1:]
-    head = EventLogMaintenance(path).retain(-10)
+    head = EventLogMaintenance(place).retain(-10)
     assert log.head_offset == head == refs[-1].start
-    assert payloads(log) == payloads(EventLog.open(path)) == kept
+    assert payloads(log) == payloads(EventLog.open(place)) == kept
     message = f"offset 0 was asked for, but retention removed everything before {head}"
     with pytest.raises(OffsetGoneError, match=message):
         log.segments(0)
@@ -423,20 +455,20 @@ def test_retention_removes_old_segments_and_readers_are_told(writer, log, path):
         log.read(refs[0])
 
 
-def test_retention_goes_by_age(writer, log, path):
+def test_retention_goes_by_age(writer, log, place):
     fill(writer)
     now_ms = time.time_ns() // 1_000_000
-    maintenance = EventLogMaintenance(path)
+    maintenance = EventLogMaintenance(place)
     assert maintenance.retain(3600, now_ms=now_ms) == 0
     assert maintenance.retain(3600, now_ms=now_ms + 3_700_000) == log.tail.first
 
 
-def test_retention_keeps_what_a_registered_consumer_needs_unless_capped(writer, log, path):
+def test_retention_keeps_what_a_registered_consumer_needs_unless_capped(writer, log, place):
     fill(writer)
-    consumers = Consumers(LocalStorage(path))
+    consumers = Consumers(storage_at(place))
     consumers.register("lake", 10)
     consumers.register("search.index-1", 15)
-    maintenance = EventLogMaintenance(path)
+    maintenance = EventLogMaintenance(place)
     assert maintenance.retain(-10) == 9, "the segment that holds offset 10 stays"
     consumers.register("lake", 15)
     assert maintenance.retain(-10) == 13
@@ -448,24 +480,24 @@ def test_retention_keeps_what_a_registered_consumer_needs_unless_capped(writer, 
         consumers.register("../x", 1)
 
 
-def test_a_damaged_consumer_file_stops_retention(writer, path):
+def test_a_damaged_consumer_file_stops_retention(writer, path, place):
     fill(writer)
-    Consumers(LocalStorage(path)).register("lake", 100)
+    Consumers(storage_at(place)).register("lake", 100)
     (path / "consumers" / "lake.json").write_text("{")
     with pytest.raises(SegmentCorruptError, match=r"lake\.json"):
-        EventLogMaintenance(path).retain(-10)
+        EventLogMaintenance(place).retain(-10)
 
 
-def test_only_one_process_maintains(writer, path):
+def test_only_one_process_maintains(writer, place, on_disk):
     fill(writer)
-    with LocalStorage(path).exclusive("maintenance") as held:
+    with storage_at(place).exclusive("maintenance") as held:
         assert held
-        assert small(path) == 0
-        assert EventLogMaintenance(path).retain(-10) == 0
-    assert small(path) > 0
+        assert small(place) == 0
+        assert EventLogMaintenance(place).retain(-10) == 0
+    assert small(place) > 0
 
 
-def test_maintenance_stops_when_the_lease_is_in_doubt(writer, path, log):
+def test_maintenance_stops_when_the_lease_is_in_doubt(writer, log, place):
     fill(writer)
     before = payloads(log)
 
@@ -473,9 +505,9 @@ def test_maintenance_stops_when_the_lease_is_in_doubt(writer, path, log):
         raise LeaseLostError("in doubt")
 
     with pytest.raises(LeaseLostError):
-        EventLogMaintenance(path, check_lease).rollup(min_age_s=-10, min_segments=2)
+        EventLogMaintenance(place, check_lease).rollup(min_age_s=-10, min_segments=2)
     with pytest.raises(LeaseLostError):
-        EventLogMaintenance(path, check_lease).retain(-10)
+        EventLogMaintenance(place, check_lease).retain(-10)
     assert payloads(log) == before
 
 
@@ -495,27 +527,27 @@ def zero_page(file):
 
 @pytest.mark.parametrize("keep", [0, 0.3, 0.99])
 @pytest.mark.parametrize("which", [1, -1])
-def test_a_truncated_segment_is_named_not_skipped(writer, path, keep, which):
+def test_a_truncated_segment_is_named_not_skipped(writer, path, keep, which, place):
     fill(writer)
     file = sorted(path.glob("*.arrow"))[which]
     truncate(file, keep)
     with pytest.raises(SegmentCorruptError, match=file.name):
-        payloads(EventLog.open(path))
+        payloads(EventLog.open(place))
     if which == -1:
         with pytest.raises(SegmentCorruptError, match=file.name):
-            EventLogWriter.open(path, SOURCE, 2)
+            EventLogWriter.open(place, SOURCE, 2)
 
 
-def test_a_torn_page_inside_a_segment_is_found(writer, path):
+def test_a_torn_page_inside_a_segment_is_found(writer, path, place):
     rng = np.random.default_rng(7)
     rows = [rng.bytes(40) + b"abcd" * 40 for _ in range(500)]
     meta = writer.append_log([batch(rows, 10)])
     zero_page(path / meta.name)
     with pytest.raises(SegmentCorruptError, match=meta.name):
-        payloads(EventLog.open(path))
+        payloads(EventLog.open(place))
 
 
-def test_a_flipped_bit_in_a_payload_is_found(writer, path):
+def test_a_flipped_bit_in_a_payload_is_found(writer, path, place):
     """LZ4 stores incompressible bytes as they are: only the checksum can tell."""
     rows = [np.random.default_rng(7).bytes(5000)]
     meta = writer.append_log([batch(rows, 10)])
@@ -523,47 +555,47 @@ def test_a_flipped_bit_in_a_payload_is_found(writer, path):
     data[data.find(rows[0][2000:2100])] ^= 4
     (path / meta.name).write_bytes(data)
     with pytest.raises(SegmentCorruptError, match="checksum"):
-        payloads(EventLog.open(path))
+        payloads(EventLog.open(place))
 
 
-def test_a_missing_segment_is_named(writer, path):
+def test_a_missing_segment_is_named(writer, path, place):
     fill(writer)
     file = sorted(path.glob("*.arrow"))[2]
     file.unlink()
     with pytest.raises(SegmentCorruptError, match=f"missing: {file.name}"):
-        payloads(EventLog.open(path))
+        payloads(EventLog.open(place))
 
 
-def test_a_segment_deleted_at_the_head_is_not_taken_for_retention(writer, path):
+def test_a_segment_deleted_at_the_head_is_not_taken_for_retention(writer, path, place):
     fill(writer)
     sorted(path.glob("*.arrow"))[0].unlink()
     with pytest.raises(SegmentCorruptError, match="missing"):
-        payloads(EventLog.open(path))
+        payloads(EventLog.open(place))
 
 
-def test_a_foreign_file_at_the_tail_is_named(writer, path, tmp_path):
+def test_a_foreign_file_at_the_tail_is_named(writer, path, tmp_path, place):
     other = EventLogWriter.create(tmp_path / "other", SOURCE, 1)
     newest = path / "00000000000000000900.arrow"
     newest.write_bytes((tmp_path / "other" / other.tail.name).read_bytes())
     with pytest.raises(ForeignSegmentError, match="was renamed"):
-        EventLog.open(path).latest_offset()
+        EventLog.open(place).latest_offset()
     moved = EventLogWriter.create(tmp_path / "third", SOURCE, 1, start_offset=900)
     newest.write_bytes((tmp_path / "third" / moved.tail.name).read_bytes())
     with pytest.raises(ForeignSegmentError, match=f"generation {moved.generation}"):
-        EventLog.open(path).latest_offset()
+        EventLog.open(place).latest_offset()
     pa.ipc.new_file(str(newest), pa.schema([("a", pa.int64())])).close()
     with pytest.raises(ForeignSegmentError, match="not written by Tidelog"):
-        EventLogWriter.open(path, SOURCE, 2)
+        EventLogWriter.open(place, SOURCE, 2)
 
 
-def test_strays_are_ignored_and_quarantined_with_their_content(writer, path, log):
+def test_strays_are_ignored_and_quarantined_with_their_content(writer, path, log, place):
     fill(writer)
-    small(path)
+    small(place)
     expected = payloads(log)
     stray = path / "00000000000000000005.arrow"
     stray.write_bytes(b"whatever a late writer left")
-    assert payloads(EventLog.open(path)) == expected
-    swept = EventLogMaintenance(path).quarantine_strays()
+    assert payloads(EventLog.open(place)) == expected
+    swept = EventLogMaintenance(place).quarantine_strays()
     assert [name.split("/")[0] for name in swept.quarantined] == ["quarantine"]
     assert (path / swept.quarantined[0]).read_bytes() == b"whatever a late writer left"
     assert not stray.exists()
@@ -577,28 +609,28 @@ def forge(path, meta, **changes):
     (path / meta.name).write_bytes(encode(forged, records))
 
 
-def test_a_stray_under_a_name_planned_before_is_not_read(writer, path, log):
+def test_a_stray_under_a_name_planned_before_is_not_read(writer, path, log, place):
     fill(writer)
     chain, refs = log.chain(), log.segments(0)
     expected = [log.read(ref) for ref in refs]
-    small(path)
+    small(place)
     forge(path, chain.segments[3])
     assert [log.read(ref) for ref in refs] == expected
 
 
-def test_a_segment_that_does_not_follow_the_tail_is_not_read(writer, path, log):
+def test_a_segment_that_does_not_follow_the_tail_is_not_read(writer, path, log, place):
     fill(writer)
     before = log.tail
     meta = writer.append_log([batch([b"right"], 100)])
     forge(path, meta, pred=replace(before.identity, nonce="another"))
-    for reader in (log, EventLog.open(path)):
+    for reader in (log, EventLog.open(place)):
         with pytest.raises(SegmentCorruptError, match=f"before {meta.name} is missing"):
             payloads(reader)
 
 
-def test_what_is_appended_during_a_sweep_is_no_stray(writer, path, log):
+def test_what_is_appended_during_a_sweep_is_no_stray(writer, log, place):
     fill(writer)
-    maintenance = EventLogMaintenance(path)
+    maintenance = EventLogMaintenance(place)
     walk = maintenance._reader.walk
 
     def walk_then_append():
@@ -613,9 +645,9 @@ def test_what_is_appended_during_a_sweep_is_no_stray(writer, path, log):
 
 
 @pytest.mark.parametrize("file", ["log.json", "chain.json"])
-def test_damaged_state_files_are_named(writer, path, file):
+def test_damaged_state_files_are_named(writer, path, file, place):
     fill(writer)
-    small(path)
+    small(place)
     (path / file).write_text("{")
     with pytest.raises(SegmentCorruptError, match=file):
-        payloads(EventLog.open(path))
+        payloads(EventLog.open(place))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,15 @@ from tidelog.errors import EventLogError, SegmentCorruptError
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.model.schema import TableName
 
-REGISTRIES = {"store": lambda tmp: lambda: SchemaStore(tmp)}
+_numbers = count(1)
 
 
-@pytest.fixture(params=sorted(REGISTRIES))
+@pytest.fixture(params=["store", pytest.param("store on s3", marks=pytest.mark.integration)])
 def open_registry(request, tmp_path):
-    return REGISTRIES[request.param](tmp_path)
+    place = tmp_path
+    if request.param == "store on s3":
+        place = request.getfixturevalue("s3").url(f"schemas-{next(_numbers)}")
+    return lambda: SchemaStore(place)
 
 
 def test_shapes_are_numbered_once_from_one(open_registry):

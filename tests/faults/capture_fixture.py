@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.e2e.history_run import CaptureProcess
 from tidelog import runtime
 from tidelog.config import Config, load_config
 from tidelog.eventlog.reader import EventLog
+from tidelog.runtime.log_place import log_place
 from tidelog.testing.oracle_log import read_event_log
 from tidelog.testing.oracle_values import Change
 
@@ -23,20 +25,28 @@ from tidelog.testing.oracle_values import Change
 class Source:
     """A database with a table ``app.t (id, v)``, and captures of it."""
 
-    def __init__(self, dsn: str, directory: Path, log: Path | None = None) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        directory: Path,
+        log: Path | str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
         self.dsn = dsn
         self.directory = directory
         self.captures: list[CaptureProcess] = []
         self.sql = psycopg.connect(dsn, autocommit=True)
         self.sql.execute("CREATE SCHEMA app; CREATE TABLE app.t (id int PRIMARY KEY, v text)")
         self.config_file = directory / "tidelog.yaml"
+        self.storage_options = dict(storage_options or {})
         self.write_config(dsn, log or directory / "log")
 
-    def write_config(self, dsn: str, log: Path) -> None:
+    def write_config(self, dsn: str, log: Path | str) -> None:
         slot = "slot_" + self.dsn.rsplit("/", 1)[1]
+        place = json.dumps({"path": str(log), "storage_options": self.storage_options})
         self.config_file.write_text(
             f"source: {{kind: postgres, url: '{dsn}', tables: ['app.*'], slot: {slot}}}\n"
-            f"log: {{path: {log}}}\nstate: {{url: 'sqlite:///{self.directory}/state.db'}}\n"
+            f"log: {place}\nstate: {{url: 'sqlite:///{self.directory}/state.db'}}\n"
             "capture: {flush_ms: 10, lease_ms: 1500}\n"
         )
 
@@ -71,7 +81,7 @@ class Source:
         )
 
     def records(self) -> list[Change]:
-        path = self.config.log.path
+        path = log_place(self.config)
         if not EventLog.exists(path):
             return []
         log = EventLog.open(path)

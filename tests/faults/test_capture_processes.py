@@ -21,13 +21,18 @@ from tidelog.control.mailbox import Mailbox
 from tidelog.eventlog.reader import EventLog
 from tidelog.state.sqlite import SqliteState
 from tidelog.testing.postgres import PostgresServer
+from tidelog.testing.s3 import S3Server
 
 LEASE_S = 1.5
 
 
 @pytest.fixture
-def source(database: str, tmp_path: Path) -> Iterator[Source]:
-    made = Source(database, tmp_path)
+def source(request: pytest.FixtureRequest, database: str, tmp_path: Path) -> Iterator[Source]:
+    if getattr(request, "param", "disk") == "s3":
+        server: S3Server = request.getfixturevalue("s3")
+        made = Source(database, tmp_path, server.url(tmp_path.name), server.options)
+    else:
+        made = Source(database, tmp_path)
     made.write(1, 10)
     yield made
     made.close()
@@ -52,6 +57,7 @@ def test_standby_takes_over_within_the_lease_when_the_leader_is_killed(source: S
     assert str(runtime.status(source.config)["leader"]).endswith(f":{standby.pid}")
 
 
+@pytest.mark.parametrize("source", ["disk", "s3"], indirect=True)
 def test_frozen_leader_adds_no_record_when_it_wakes_up(source: Source) -> None:
     """Invariant 7 (DESIGN.md §3)."""
     leader = source.start()

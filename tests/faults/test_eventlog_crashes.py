@@ -26,13 +26,12 @@ ROOT = Path(__file__).parents[2]
 # Appends forever; prints each offset once the append has returned.
 APPENDER = """
 import sys
-from pathlib import Path
 import tidelog
 from tests.unit.eventlog.records import SOURCE, batch, register
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.writer import EventLogWriter
 
-path, epoch, work = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+path, epoch, work = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 writer = EventLogWriter.create(path, SOURCE, epoch)
 register(path)
 position = writer.resume.position + 10 if writer.resume else 10

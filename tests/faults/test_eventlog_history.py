@@ -10,12 +10,19 @@ import os
 import shutil
 import tempfile
 import threading
+from itertools import count
 from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from tests.unit.eventlog.records import SOURCE, batch, payloads, register
 
 from tidelog import failpoints
@@ -23,7 +30,10 @@ from tidelog.errors import AppendRaceLostError, LeaseLostError, OffsetGoneError,
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.writer import EventLogWriter
+from tidelog.testing.s3 import S3Server
 
+_numbers = count(1)
+EXAMPLES = int(os.environ.get("TIDELOG_HISTORY_EXAMPLES", "60"))
 FAST_DISK = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
 PUT_POINTS = ["put.before_write", "put.after_write", "put.before_link", "put.after_link"]
 MAINTENANCE_POINTS = [
@@ -86,20 +96,26 @@ CRASHING: dict[str, bool] = {}
 class EventLogHistory(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
-        self.path = Path(tempfile.mkdtemp(prefix="tidelog-history-", dir=FAST_DISK))
+        self.place = self.new_place()
         self.points = failpoints.arm({name: _at(name) for name in POINTS})
         self.points.__enter__()
         self.epoch, self.tokens = 1, 0
-        self.leader = EventLogWriter.create(self.path, SOURCE, 1, start_offset=100)
-        register(self.path)
+        self.leader = EventLogWriter.create(self.place, SOURCE, 1, start_offset=100)
+        register(self.place)
         self.zombies: list[EventLogWriter] = []
         self.frozen: list[tuple[Frozen, dict]] = []
         self.frozen_maintenance: list[Frozen] = []
         self.appended: dict[int, bytes] = {}  # offset → payload of what returned success
         self.attempted: set[bytes] = set()
         self.seen: list[tuple[int, bytes]] = []
-        self.readers = [EventLog.open(self.path), EventLog.open(self.path)]
+        self.readers = [EventLog.open(self.place), EventLog.open(self.place)]
         self.refs = []
+
+    def new_place(self):
+        return tempfile.mkdtemp(prefix="tidelog-history-", dir=FAST_DISK)
+
+    def remove(self):
+        shutil.rmtree(self.place)
 
     def teardown(self):
         for thread, _ in self.frozen:
@@ -108,7 +124,7 @@ class EventLogHistory(RuleBasedStateMachine):
             thread.thaw()
         self.points.__exit__(None, None, None)
         CRASHING.clear()
-        shutil.rmtree(self.path)
+        self.remove()
 
     def _append(self, writer, rows):
         tokens = []
@@ -153,7 +169,7 @@ class EventLogHistory(RuleBasedStateMachine):
         if self.leader:
             self._lost()
         self.epoch += 1
-        self.leader = EventLogWriter.open(self.path, SOURCE, self.epoch)
+        self.leader = EventLogWriter.open(self.place, SOURCE, self.epoch)
 
     @precondition(lambda self: self.zombies)
     @rule(index=st.integers(0, 5))
@@ -188,21 +204,23 @@ class EventLogHistory(RuleBasedStateMachine):
             assert isinstance(thread.error, AppendRaceLostError | StorageError), thread.error
         self.zombies.append(writer)
 
-    def _maintain(self, action, keep):
-        maintenance = EventLogMaintenance(self.path)
+    def _maintain(self, action, keep, size=60):
+        maintenance = EventLogMaintenance(self.place)
         if action == "rollup":
-            return maintenance.rollup(min_age_s=-10, min_segments=2, target_bytes=60)
+            return maintenance.rollup(min_age_s=-10, min_segments=2, target_bytes=size)
         if action == "retain":
-            tail = EventLog.open(self.path).tail
-            size = sum(s.payload_bytes for s in EventLog.open(self.path).chain().segments)
-            return tail and maintenance.retain(1e9, hard_cap_bytes=size * keep // 4)
+            tail = EventLog.open(self.place).tail
+            kept = sum(s.payload_bytes for s in EventLog.open(self.place).chain().segments)
+            return tail and maintenance.retain(1e9, hard_cap_bytes=kept * keep // 4)
         return maintenance.quarantine_strays()
 
     @rule(
-        action=st.sampled_from(["rollup", "rollup", "retain", "quarantine"]), keep=st.integers(1, 4)
+        action=st.sampled_from(["rollup", "rollup", "retain", "quarantine"]),
+        keep=st.integers(1, 4),
+        size=st.sampled_from([60, 20]),
     )
-    def maintain(self, action, keep):
-        self._maintain(action, keep)
+    def maintain(self, action, keep, size):
+        self._maintain(action, keep, size)
 
     @rule(
         action=st.sampled_from(["rollup", "retain", "quarantine"]),
@@ -259,7 +277,7 @@ class EventLogHistory(RuleBasedStateMachine):
 
     @invariant()
     def one_history(self):
-        self._check(EventLog.open(self.path))
+        self._check(EventLog.open(self.place))
 
     def _check(self, log):
         chain = log.chain()
@@ -283,12 +301,33 @@ class EventLogHistory(RuleBasedStateMachine):
 
 TestEventLogHistory = EventLogHistory.TestCase
 TestEventLogHistory.settings = settings(
-    max_examples=int(os.environ.get("TIDELOG_HISTORY_EXAMPLES", "60")),
+    max_examples=EXAMPLES,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )
+
+
+class EventLogHistoryOnS3(EventLogHistory):
+    """Without a lock: maintenance that was frozen wakes up amid what its successor has done."""
+
+    server: S3Server
+
+    def new_place(self):
+        return self.server.url(f"history-{next(_numbers)}")
+
+    def remove(self):
+        shutil.rmtree(self.server.files(self.place.rpartition("/")[2]))
+
+
+@pytest.mark.integration
+def test_one_history_on_an_object_store(s3):
+    EventLogHistoryOnS3.server = s3
+    run_state_machine_as_test(
+        EventLogHistoryOnS3,
+        settings=settings(TestEventLogHistory.settings, max_examples=max(1, EXAMPLES // 6)),
+    )
 
 
 def test_a_frozen_writers_late_link_after_roll_up_is_not_read(tmp_path):
@@ -354,6 +393,46 @@ def test_a_frozen_roll_up_cannot_overwrite_its_successors(tmp_path):
         thread.thaw()
     assert thread.error is None
     assert payloads(EventLog.open(tmp_path)) == expected
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("hit", [1, 2])
+def test_a_frozen_roll_up_without_a_lock_spoils_nothing(s3, hit):
+    """It freezes before it replaces chain.json, or the first of its segments; its successor, which
+    is configured otherwise, rolls up others.
+    """
+    place = s3.url(f"frozen-{hit}")
+    writer = EventLogWriter.create(place, SOURCE, 1)
+    register(place)
+    writer.append_log([batch([b"a large first one, as it were"], 10)])
+    for position in range(20, 70, 10):
+        writer.append_log([batch([b"row"], position)])
+    hits = count(1)
+
+    def freeze():
+        thread = threading.current_thread()
+        if isinstance(thread, Frozen) and next(hits) == hit:
+            thread.reached()
+
+    with failpoints.arm({"replace.before_rename": freeze}):
+        thread = Frozen(
+            lambda: EventLogMaintenance(place).rollup(min_age_s=-10, min_segments=2), "anywhere"
+        )
+        thread.start()
+        assert thread.standing.wait(30)
+        for position in range(70, 100, 10):
+            writer.append_log([batch([b"new"], position)])
+        expected = payloads(EventLog.open(place))
+        successor = EventLogMaintenance(place)
+        successor.rollup(min_age_s=-10, min_segments=2, target_bytes=40)
+        assert payloads(EventLog.open(place)) == expected
+        thread.thaw()
+    # Or its successor has finished what it had begun, to the same bytes.
+    assert thread.error is None or isinstance(thread.error, StorageError)
+    assert payloads(EventLog.open(place)) == expected
+    successor.rollup(min_age_s=-10, min_segments=2)
+    successor.quarantine_strays()
+    assert payloads(EventLog.open(place)) == expected
 
 
 @pytest.fixture(autouse=True)

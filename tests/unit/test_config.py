@@ -33,6 +33,43 @@ def problem(tmp_path: Path, text: str, environ: dict[str, str] | None = None) ->
     return str(caught.value).replace(f"{tmp_path}/", "")
 
 
+_SOURCE = 'source: {kind: postgres, url: "postgresql://h/d", tables: ["a.b"]}'
+
+
+def test_the_event_log_may_be_on_an_object_store(tmp_path: Path) -> None:
+    config = load(
+        tmp_path,
+        f"""
+{_SOURCE}
+log:
+  path: s3://bucket/some/prefix/
+  storage_options: {{region: eu-central-1, allow_http: true, secret_access_key: "${{PGPASSWORD}}"}}
+""",
+    )
+    assert config.log.path == "s3://bucket/some/prefix"
+    options = {name: v.get_secret_value() for name, v in config.log.storage_options.items()}
+    assert options["allow_http"] == "true"
+    assert options["secret_access_key"] == "s3cret"
+    assert "s3cret" not in repr(config) + config.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("log", "message"),
+    [
+        ("{path: 'ftp://host/log'}", "expected a directory, or a URL of s3,"),
+        ("{path: 's3://'}", "expected scheme://bucket/prefix"),
+        ("{path: 's3://key:${PGPASSWORD}@bucket/x'}", "keys belong under storage_options"),
+        ("{path: ./log, storage_options: {region: x}}", "path is a local directory"),
+    ],
+)
+def test_a_wrong_place_of_the_event_log_is_explained(
+    tmp_path: Path, log: str, message: str
+) -> None:
+    told = problem(tmp_path, f"{_SOURCE}\nlog: {log}\n")
+    assert message in told
+    assert "s3cret" not in told
+
+
 def test_file_of_the_design_is_read(tmp_path: Path) -> None:
     config = load(
         tmp_path,
@@ -47,7 +84,7 @@ outputs:
     )
     assert config.source.url.reveal() == "postgresql://user:s3cret@host:5432/shop"
     assert config.log.retention == timedelta(days=7)
-    assert config.log.path == tmp_path / "data/log"
+    assert config.log.path == str(tmp_path / "data/log")
     assert config.state.sqlite_path == tmp_path / "data/state.db"
     assert config.outputs[0].path == str(tmp_path / "data/lake")
 

@@ -12,11 +12,18 @@ import secrets
 import threading
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
-from tidelog.errors import EventLogError, ForeignSegmentError, SegmentCorruptError
+from tidelog.errors import (
+    EventLogError,
+    ForeignSegmentError,
+    SegmentCorruptError,
+    StorageError,
+)
 from tidelog.eventlog.layout import (
     FORMAT,
     SegmentMeta,
@@ -43,11 +50,23 @@ class LogInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Merging:
+    """A roll-up that was begun: of the segments of offsets ``[first, next)`` into one whose nonce
+    is ``nonce``. Whoever finds it begun finishes it.
+    """
+
+    first: int
+    next: int
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
 class ChainState:
     """``chain.json``: where the log begins, and a number that grows before names are freed."""
 
     head: int
     revision: int
+    merging: Merging | None = None
 
 
 def create_log(storage: Storage, source: SourceId, start_offset: int) -> LogInfo:
@@ -101,7 +120,9 @@ def load_log(storage: Storage) -> LogInfo:
 def load_state(storage: Storage, info: LogInfo) -> ChainState:
     """What ``chain.json`` says; the state of a new log if there is none."""
     try:
-        return ChainState(**json.loads(storage.read(CHAIN_FILE)))
+        data = json.loads(storage.read(CHAIN_FILE))
+        merging = data.pop("merging", None)
+        return ChainState(**data, merging=None if merging is None else Merging(**merging))
     except FileNotFoundError:
         return ChainState(info.start_offset, 0)
     except (ValueError, TypeError) as error:
@@ -111,17 +132,29 @@ def load_state(storage: Storage, info: LogInfo) -> ChainState:
         ) from error
 
 
-def store_state(storage: Storage, state: ChainState) -> None:
-    """Durable when it returns. Under the maintenance lock only."""
-    storage.replace(CHAIN_FILE, json.dumps(asdict(state)).encode())
+def store_state(storage: Storage, state: ChainState, expected: Tag | None) -> Tag:
+    """Durable when it returns. For maintenance only; ``expected``: `Chain.state_tag`."""
+    data: dict[str, Any] = asdict(state)
+    if state.merging is None:
+        del data["merging"]
+    tag = storage.replace_if(CHAIN_FILE, json.dumps(data).encode(), expected)
+    if tag is None:
+        raise StorageError(
+            f"{storage!r}: {CHAIN_FILE} was changed by another process. Roll-up and retention go "
+            "on with the next round; if this is said again and again, two captures write one log."
+        )
+    return tag
 
 
 class Chain:
     """The segments from head to tail, gap-free, as of one moment. Immutable."""
 
-    def __init__(self, segments: Sequence[SegmentMeta], state: ChainState) -> None:
+    def __init__(
+        self, segments: Sequence[SegmentMeta], state: ChainState, state_tag: Tag | None
+    ) -> None:
         self.segments = segments
         self.state = state
+        self.state_tag = state_tag
         self.firsts = [segment.first for segment in segments]
 
     @property
@@ -169,7 +202,6 @@ class ChainReader:
         self._log_tag = storage.tag(LOG_FILE)
         self._cache: dict[str, tuple[Tag, SegmentMeta]] = {}
         self._chain: Chain | None = None
-        self._state_tag: Tag | None = None
         self._lock = threading.Lock()
 
     def meta(self, name: str) -> SegmentMeta:
@@ -177,9 +209,16 @@ class ChainReader:
 
         Raises FileNotFoundError, SegmentCorruptError, ForeignSegmentError.
         """
+        return self.tagged(name)[1]
+
+    def tagged(self, name: str) -> tuple[Tag, SegmentMeta]:
+        """`meta`, and the tag of the file that has it: the file's, or an older one's."""
         tag = self.storage.tag(name)
         if tag is None:
             raise FileNotFoundError(name)
+        return tag, self._meta_under(tag, name)
+
+    def _meta_under(self, tag: Tag, name: str) -> SegmentMeta:
         cached = self._cache.get(name)
         if cached is not None and cached[0] == tag:
             return cached[1]
@@ -212,7 +251,7 @@ class ChainReader:
             if chain is not None and chain.segments:
                 chain = self._extended(chain)
                 # Read after the probes: a stray under a freed name is always younger than this.
-                if chain is not None and self.storage.tag(CHAIN_FILE) == self._state_tag:
+                if chain is not None and self.storage.tag(CHAIN_FILE) == chain.state_tag:
                     self._chain = chain
                     return chain
             self._chain = self._walk()
@@ -249,7 +288,9 @@ class ChainReader:
                 return None
             added.append(meta)
             tail = meta
-        return Chain([*chain.segments, *added], chain.state) if added else chain
+        if not added:
+            return chain
+        return Chain([*chain.segments, *added], chain.state, chain.state_tag)
 
     def _walk(self) -> Chain:
         broken = "unknown"
@@ -268,28 +309,29 @@ class ChainReader:
                 continue
             if self.storage.tag(CHAIN_FILE) != state_tag:
                 continue
-            self._state_tag = state_tag
             kept = {segment.name for segment in segments}
             for name in [name for name in self._cache if name not in kept]:
                 del self._cache[name]
-            return Chain(segments, state)
+            return Chain(segments, state, state_tag)
         raise SegmentCorruptError(
             f"{self.storage!r} is damaged: {broken}. Restore the file from a backup or a replica; "
             "without one, recreate the event log with a new dump."
         )
 
     def _walk_back(self, state: ChainState) -> list[SegmentMeta]:
-        names = [name for name in self.storage.names() if is_segment_name(name)]
+        tags = self.storage.tags()
+        names = [name for name in tags if is_segment_name(name)]
         if not names:
             if state.revision:
                 raise _BrokenError("it has no segments any more")
             return []
+        self._load_ahead(names, tags)
         try:
-            segments = [self.meta(names[-1])]
+            segments = [self._meta_under(tags[names[-1]], names[-1])]
         except FileNotFoundError:
             raise _BrokenError(f"segment {names[-1]} vanished") from None
         while segments[-1].first > state.head:
-            found = self._predecessor(segments[-1], names)
+            found = self._predecessor(segments[-1], names, tags)
             # An interrupted roll-up leaves segments behind that the merged one holds as well.
             while len(segments) > 1 and segments[-1].first < found.next:
                 segments.pop()
@@ -304,13 +346,30 @@ class ChainReader:
         segments.reverse()
         return segments
 
-    def _predecessor(self, segment: SegmentMeta, names: list[str]) -> SegmentMeta:
+    def _load_ahead(self, names: Sequence[str], tags: Mapping[str, Tag]) -> None:
+        """Fill the cache at once, where one file after the other would take long."""
+        unknown = [name for name in names if self._cache.get(name, (None,))[0] != tags[name]]
+        if self.storage.parallel == 1 or len(unknown) < 2:
+            return
+
+        def load(name: str) -> None:
+            # What fails here fails again, and is judged, where it is needed.
+            with suppress(FileNotFoundError, EventLogError):
+                self._meta_under(tags[name], name)
+
+        with ThreadPoolExecutor(self.storage.parallel, "tidelog-metadata") as pool:
+            for _ in pool.map(load, unknown):
+                pass
+
+    def _predecessor(
+        self, segment: SegmentMeta, names: list[str], tags: Mapping[str, Tag]
+    ) -> SegmentMeta:
         if segment.pred is None:
             raise _BrokenError(
                 f"segment {segment.name} says that it is the log's first, but the log begins at "
                 "a lower offset"
             )
-        found = self.find_predecessor(segment, names)
+        found = self.find_predecessor(segment, names, tags)
         if isinstance(found, SegmentMeta):
             return found
         missing = (
@@ -320,7 +379,7 @@ class ChainReader:
         raise _BrokenError(missing if found is None else f"{missing}; {found} cannot be read")
 
     def find_predecessor(
-        self, segment: SegmentMeta, names: Sequence[str]
+        self, segment: SegmentMeta, names: Sequence[str], tags: Mapping[str, Tag]
     ) -> SegmentMeta | str | None:
         """What stands before ``segment``, or what it was rolled up into itself.
 
@@ -333,10 +392,14 @@ class ChainReader:
         below = bisect_left(names, pred.name)
         # Its own name first; if it was rolled up, the older name that it was merged under.
         for name in (pred.name, *reversed(names[:below])):
+            if name not in tags:
+                continue
             try:
-                meta = self.meta(name)
+                meta = self._meta_under(tags[name], name)
             except FileNotFoundError:
                 continue
+            except StorageError:
+                raise
             except EventLogError:
                 unreadable = unreadable or name
                 continue
@@ -346,11 +409,12 @@ class ChainReader:
 
     def leftovers(self, chain: Chain) -> list[SegmentMeta]:
         """Segments before the head that retention was about to delete, newest first."""
-        names = [name for name in self.storage.names() if is_segment_name(name)]
+        tags = self.storage.tags()
+        names = [name for name in tags if is_segment_name(name)]
         result: list[SegmentMeta] = []
         segment = chain.segments[0] if chain.segments else None
         while segment is not None and segment.pred is not None:
-            found = self.find_predecessor(segment, names)
+            found = self.find_predecessor(segment, names, tags)
             segment = found if isinstance(found, SegmentMeta) else None
             if segment is not None:
                 result.append(segment)

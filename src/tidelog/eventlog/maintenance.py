@@ -1,8 +1,14 @@
 """Roll-up, retention and quarantine: everything that frees the names of segments.
 
-All of it runs under one lock that a frozen process keeps and a dead one does not, so a leader that
-wakes up late cannot overwrite what its successor has rolled up. Before a name is freed,
-``chain.json`` gets a greater revision: readers with a cached chain then walk it again.
+A leader that wakes up late must not overwrite what its successor has rolled up. On a local disk
+all of it runs under one lock that a frozen process keeps and a dead one does not. An object store
+has no such lock; there, each replacement is made only if what it replaces is what was read.
+``chain.json`` is replaced first and names the roll-up that follows, so two of them never overlap:
+who finds one begun finishes it, to the same bytes, before anything else. Deleting needs no
+condition, for a name that was freed never is a segment's again.
+
+Before a name is freed, ``chain.json`` gets a greater revision: readers with a cached chain then
+walk it again.
 """
 
 from __future__ import annotations
@@ -17,12 +23,20 @@ from typing import Final
 import pyarrow as pa
 
 from tidelog import failpoints
-from tidelog.errors import EventLogError
-from tidelog.eventlog.chain import Chain, ChainReader, ChainState, load_log, store_state
+from tidelog.errors import EventLogError, StorageError
+from tidelog.eventlog.chain import (
+    Chain,
+    ChainReader,
+    ChainState,
+    Merging,
+    load_log,
+    store_state,
+)
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.layout import SegmentMeta, first_offset_of, is_segment_name
 from tidelog.eventlog.segments import SegmentFile, encode, payload_bytes
-from tidelog.eventlog.storage import Guard, LocalStorage, Storage
+from tidelog.eventlog.storage import Guard, Storage
+from tidelog.eventlog.storages import storage_at
 
 _LOCK: Final = "maintenance"
 _MERGED_BATCH_BYTES: Final = 4 << 20
@@ -38,11 +52,11 @@ class Swept:
 
 
 class EventLogMaintenance:
-    """For the leader. If another process holds the maintenance lock, every call does nothing."""
+    """For the leader. If another process holds the lock that a local disk has, calls do nothing."""
 
     def __init__(self, storage: Storage | str | Path, check_lease: Guard | None = None) -> None:
         if isinstance(storage, (str, Path)):
-            storage = LocalStorage(storage)
+            storage = storage_at(storage)
         self._storage: Storage = storage
         self._reader = ChainReader(storage, load_log(storage))
         self._check_lease: Guard = check_lease or (lambda: None)
@@ -71,10 +85,17 @@ class EventLogMaintenance:
         with self._storage.exclusive(_LOCK) as held:
             if not held:
                 return 0
-            self._sweep()
-            chain = self._reader.walk()
+            chain = self._settled()
+            state, tag = chain.state, chain.state_tag
             for run in _runs(chain, target_bytes, youngest_ms, min_segments):
-                self._merge(run)
+                merged = _merged(run, token_hex(8))
+                data = encode(merged, self._records(run))
+                self._check_lease()
+                merging = Merging(merged.first, merged.next, merged.nonce)
+                state = ChainState(state.head, state.revision + 1, merging)
+                tag = store_state(self._storage, state, tag)
+                failpoints.hit("rollup.before_replace")
+                self._merge(run, merged, data)
                 removed += len(run) - 1
         return removed
 
@@ -98,8 +119,7 @@ class EventLogMaintenance:
         with self._storage.exclusive(_LOCK) as held:
             if not held:
                 return self._reader.refresh().head
-            self._sweep()
-            chain = self._reader.walk()
+            chain = self._settled()
             needed = min(
                 (consumer.offset for consumer in Consumers(self._storage).all()),
                 default=chain.next,
@@ -120,7 +140,8 @@ class EventLogMaintenance:
                 return chain.head
             head = chain.segments[count].first
             self._check_lease()
-            store_state(self._storage, ChainState(head, chain.state.revision + 1))
+            state = ChainState(head, chain.state.revision + 1)
+            store_state(self._storage, state, chain.state_tag)
             failpoints.hit("retention.after_head")
             # Oldest first: what a crash leaves then still hangs on the head and is recognised.
             for segment in chain.segments[:count]:
@@ -173,14 +194,32 @@ class EventLogMaintenance:
             failpoints.hit("sweep.after_file")
         return swept
 
-    def _merge(self, run: Sequence[SegmentMeta]) -> None:
-        meta = _merged(run)
-        data = encode(meta, self._records(run))
-        state = self._reader.refresh().state
-        self._check_lease()
-        store_state(self._storage, ChainState(state.head, state.revision + 1))
-        failpoints.hit("rollup.before_replace")
-        self._storage.replace(meta.name, data, self._check_lease)
+    def _settled(self) -> Chain:
+        """The chain, without strays and without a roll-up that was begun and not finished."""
+        self._sweep()
+        chain = self._reader.walk()
+        merging = chain.state.merging
+        run = [] if merging is None else chain.between(merging.first, merging.next)
+        if merging is None or not run or run[0].nonce == merging.nonce:
+            return chain
+        merged = _merged(run, merging.nonce)
+        if (merged.first, merged.next) != (merging.first, merging.next):
+            raise EventLogError(
+                f"{self._storage!r}: offsets {merging.first} to {merging.next} were to be rolled "
+                "up, but segments begin or end inside of them. Do two captures write one log?"
+            )
+        self._merge(run, merged, encode(merged, self._records(run)))
+        return self._reader.walk()
+
+    def _merge(self, run: Sequence[SegmentMeta], merged: SegmentMeta, data: pa.Buffer) -> None:
+        try:
+            tag, stored = self._reader.tagged(merged.name)
+        except FileNotFoundError:
+            raise self._disturbed(merged.name) from None
+        if stored.nonce != merged.nonce:  # else another process finished it
+            same = stored.identity == run[0].identity
+            if not same or not self._storage.replace_if(merged.name, data, tag, self._check_lease):
+                raise self._disturbed(merged.name)
         failpoints.hit("rollup.after_replace")
         for segment in run[1:]:
             self._check_lease()
@@ -191,7 +230,13 @@ class EventLogMaintenance:
         pending: list[pa.RecordBatch] = []
         pending_bytes = 0
         for segment in run:
-            for batch in SegmentFile(self._storage, segment.name).batches():
+            try:
+                file = SegmentFile(self._storage, segment.name)
+            except FileNotFoundError:
+                raise self._disturbed(segment.name) from None
+            if file.meta.identity != segment.identity:
+                raise self._disturbed(segment.name)
+            for batch in file.batches():
                 pending.append(batch.replace_schema_metadata(None))
                 pending_bytes += payload_bytes(batch)
                 if pending_bytes >= _MERGED_BATCH_BYTES:
@@ -199,6 +244,12 @@ class EventLogMaintenance:
                     pending, pending_bytes = [], 0
         if pending:
             yield pa.concat_batches(pending)
+
+    def _disturbed(self, name: str) -> StorageError:
+        return StorageError(
+            f"{self._storage!r}: segment {name} was rolled up by another process meanwhile. "
+            "Roll-up goes on with the next round."
+        )
 
 
 def _now_ms(now_ms: int | None) -> int:
@@ -231,7 +282,7 @@ def _runs(
         yield run
 
 
-def _merged(run: Sequence[SegmentMeta]) -> SegmentMeta:
+def _merged(run: Sequence[SegmentMeta], nonce: str) -> SegmentMeta:
     """The metadata of ``run`` as one segment, a link that replaces theirs in the chain."""
     first, last = run[0], run[-1]
     rows_by_table: dict[str, int] = {}
@@ -247,7 +298,7 @@ def _merged(run: Sequence[SegmentMeta]) -> SegmentMeta:
     return replace(
         last,
         kind=kinds.pop() if len(kinds) == 1 else "log",
-        nonce=token_hex(8),
+        nonce=nonce,
         pred=first.pred,
         tail=last.tail,
         first=first.first,

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.errors import EventLogError, SegmentCorruptError
-from tidelog.eventlog.storage import LocalStorage, Storage
+from tidelog.eventlog.storage import Storage
+from tidelog.eventlog.storages import storage_at
 
 _FOLDER: Final = "message-schemas"
 _FILE = re.compile(r"message-schemas/(\d{8})\.json")
@@ -41,7 +42,7 @@ class MessageSchemaStore:
 
     def __init__(self, storage: Storage | str | Path) -> None:
         if isinstance(storage, (str, Path)):
-            storage = LocalStorage(storage)
+            storage = storage_at(storage)
         self._storage: Storage = storage
         self._lock = threading.Lock()
         self._known: dict[int, MessageSchema] = {}  # by the file's number

@@ -15,7 +15,8 @@ from tidelog.eventlog.chain import LOG_FILE, Chain, ChainReader, load_log
 from tidelog.eventlog.layout import RECORD_SCHEMA, SegmentMeta
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.segments import SegmentFile
-from tidelog.eventlog.storage import LocalStorage, Storage
+from tidelog.eventlog.storage import Storage
+from tidelog.eventlog.storages import storage_at
 from tidelog.model.records import ChunkMeta, XidRanges, in_ranges, overlap
 from tidelog.ports import SourceId
 
@@ -54,11 +55,11 @@ class EventLog:
     @classmethod
     def open(cls, path: str | Path) -> EventLog:
         """Raises EventLogError if there is no event log at ``path``."""
-        return cls(LocalStorage(path))
+        return cls(storage_at(path))
 
     @staticmethod
     def exists(path: str | Path) -> bool:
-        return LocalStorage(path).tag(LOG_FILE) is not None
+        return storage_at(path).tag(LOG_FILE) is not None
 
     @property
     def generation(self) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.errors import EventLogError, SegmentCorruptError
-from tidelog.eventlog.storage import LocalStorage, Storage
+from tidelog.eventlog.storage import Storage
+from tidelog.eventlog.storages import storage_at
 from tidelog.model.schema import TableName, TableSchema
 
 _FOLDER: Final = "schemas"
@@ -31,7 +32,7 @@ class SchemaStore:
 
     def __init__(self, storage: Storage | str | Path) -> None:
         if isinstance(storage, (str, Path)):
-            storage = LocalStorage(storage)
+            storage = storage_at(storage)
         self._storage: Storage = storage
         self._lock = threading.Lock()
         self._schemas: dict[int, TableSchema] = {}

@@ -162,7 +162,7 @@ class SegmentFile:
             included_fields=[RECORD_SCHEMA.names.index(n) for n in self._names]
         )
         try:
-            source = storage.open(name)
+            source = storage.open(name, footer=not self._names)
             self._reader = pa.ipc.open_file(source, options=options)
         except FileNotFoundError:
             raise

@@ -1,7 +1,7 @@
 """The storage port under the event log, and its local directory.
 
-An object store needs the same few operations: a conditional put (``If-None-Match: *``), an
-unconditional one, list, get, delete. Names are relative, with ``/`` between folders.
+An object store does the same few operations otherwise: `tidelog.eventlog.object_storage`. Names are
+relative, with ``/`` between folders.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
@@ -34,23 +35,33 @@ _NOT_THE_FILES_FAULT = (
 )
 
 
-class Tag(NamedTuple):
-    """Changes whenever the file behind a name does."""
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """Changes whenever the file behind a name does.
 
-    inode: int
-    mtime_ns: int
-    bytes: int
+    ``version``: what some object stores ask for beside it in a conditional put.
+    """
+
+    identity: tuple[int, int, int] | str
+    version: str | None = field(default=None, compare=False)
 
 
 class Storage(Protocol):
-    """Whole immutable files by name. Thread-safe. Every failure is a StorageError."""
+    """Whole immutable files by name. Thread-safe. Every failure is a StorageError.
+
+    ``parallel``: how many small reads at once are faster than one after the other.
+    """
+
+    @property
+    def parallel(self) -> int: ...
 
     def put_if_absent(self, name: str, data: pa.Buffer | bytes, guard: Guard | None = None) -> bool:
         """Create ``name`` with all of ``data``, or nothing. True: created and durable.
 
         ``guard`` runs last before the file becomes visible; what it raises ends the put. False: the
         name exists, or another process took our temporary file away. A StorageError may leave it
-        open whether the file exists: read it back.
+        open whether the file exists: read it back. After an OutcomeUnknownError it may also appear
+        later.
         """
         ...
 
@@ -58,8 +69,20 @@ class Storage(Protocol):
         """Create or atomically replace ``name``; durable when it returns."""
         ...
 
-    def open(self, name: str) -> pa.NativeFile:
+    def replace_if(
+        self, name: str, data: pa.Buffer | bytes, expected: Tag | None, guard: Guard | None = None
+    ) -> Tag | None:
+        """`replace` only what has the tag ``expected`` (None: nothing); the new tag.
+
+        None: it is another file by now. To be called in the block of `exclusive`: where that is no
+        lock, this is atomic.
+        """
+        ...
+
+    def open(self, name: str, *, footer: bool = False) -> pa.NativeFile:
         """For random reads. Stays readable after a delete or replace.
+
+        ``footer``: little but the end of the file will be read, and soon.
 
         Raises FileNotFoundError; any other OSError means that the file itself is damaged.
         """
@@ -77,6 +100,10 @@ class Storage(Protocol):
         """Sorted names of the files in ``folder``, without temporary ones."""
         ...
 
+    def tags(self) -> dict[str, Tag]:
+        """`names` of the top folder with the tag of each, as of one moment or a little later."""
+        ...
+
     def delete(self, name: str) -> None:
         """Does nothing if there is no such file."""
         ...
@@ -90,19 +117,25 @@ class Storage(Protocol):
         ...
 
     def sweep(self) -> None:
-        """Remove temporary files that dead or frozen writers left. For a new leader."""
+        """Remove temporary files that dead or frozen writers left. For a new leader.
+
+        Raises UsageError if the storage can't keep two leaders apart.
+        """
         ...
 
     def exclusive(self, name: str) -> AbstractContextManager[bool]:
-        """True if this process holds the lock ``name`` within the block; never waits.
+        """True if this process may go on within the block; never waits.
 
-        A frozen holder keeps it, a dead one does not.
+        Either it is a lock, which a frozen holder keeps and a dead one does not; or others may be
+        in the block too, and `replace_if` is what keeps them apart.
         """
         ...
 
 
 class LocalStorage:
     """A directory of a local file system that has hard links."""
+
+    parallel: ClassVar[int] = 1
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
@@ -155,7 +188,15 @@ class LocalStorage:
             with suppress(OSError):
                 temporary.unlink()
 
-    def open(self, name: str) -> pa.NativeFile:
+    def replace_if(
+        self, name: str, data: pa.Buffer | bytes, expected: Tag | None, guard: Guard | None = None
+    ) -> Tag | None:
+        if self.tag(name) != expected:  # stays so: the caller holds the lock
+            return None
+        self.replace(name, data, guard)
+        return self.tag(name)
+
+    def open(self, name: str, *, footer: bool = False) -> pa.NativeFile:
         try:
             return pa.memory_map(str(self.path(name)), "r")
         except OSError as error:
@@ -172,7 +213,7 @@ class LocalStorage:
             status = self.path(name).stat()
         except FileNotFoundError:
             return None
-        return Tag(status.st_ino, status.st_mtime_ns, status.st_size)
+        return Tag((status.st_ino, status.st_mtime_ns, status.st_size))
 
     def names(self, folder: str = "") -> list[str]:
         prefix = f"{folder}/" if folder else ""
@@ -186,6 +227,10 @@ class LocalStorage:
                     )
             except FileNotFoundError:
                 return []
+
+    def tags(self) -> dict[str, Tag]:
+        found = ((name, self.tag(name)) for name in self.names())
+        return {name: tag for name, tag in found if tag is not None}
 
     def delete(self, name: str) -> None:
         with _storage_errors("delete", self.path(name)), suppress(FileNotFoundError):
@@ -219,7 +264,6 @@ class LocalStorage:
     @contextmanager
     def exclusive(self, name: str) -> Iterator[bool]:
         # flock: the kernel keeps it while its holder is frozen and frees it when the holder dies.
-        # An object store would make `replace` conditional (If-Match) instead.
         path = self.path(f".{name}.lock")
         with _storage_errors("lock", path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

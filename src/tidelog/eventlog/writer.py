@@ -17,6 +17,7 @@ from tidelog.errors import (
     AppendRaceLostError,
     EventLogError,
     LeaseLostError,
+    OutcomeUnknownError,
     SourceChangedError,
     StorageError,
 )
@@ -24,7 +25,8 @@ from tidelog.eventlog.chain import CHAIN_FILE, ChainReader, create_log, load_log
 from tidelog.eventlog.layout import Identity, SegmentMeta, segment_name
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.segments import encode, payload_bytes, to_record_batches
-from tidelog.eventlog.storage import Guard, LocalStorage, Storage, Tag
+from tidelog.eventlog.storage import Guard, Storage, Tag
+from tidelog.eventlog.storages import storage_at
 from tidelog.model.records import ChunkMeta, Kind, LogBatch, Resume
 from tidelog.ports import SchemaRegistry, SourceId
 
@@ -81,7 +83,7 @@ class EventLogWriter:
         """Open the log at its tail and append a fence segment, which shuts older writers out.
 
         Args:
-            path: the event log's directory.
+            path: the event log's directory, or its URL on an object store.
             source: must be the log's, but for the timeline.
             epoch: of our lease; not below the tail's.
             check_lease: called right before a segment becomes visible; raises LeaseLostError if
@@ -93,7 +95,7 @@ class EventLogWriter:
             SourceChangedError: the log belongs to another source.
             LeaseLostError: a leader with a greater epoch has written.
         """
-        return cls(LocalStorage(path), source, epoch, check_lease=check_lease, schemas=schemas)
+        return cls(storage_at(path), source, epoch, check_lease=check_lease, schemas=schemas)
 
     @classmethod
     def create(
@@ -109,7 +111,7 @@ class EventLogWriter:
         """Create the log unless it exists, then `open` it.
 
         Args:
-            path: the event log's directory; created if absent.
+            path: the event log's directory, created if absent, or its URL on an object store.
             source: see `open`.
             epoch: see `open`.
             check_lease: see `open`.
@@ -117,7 +119,7 @@ class EventLogWriter:
             start_offset: where a new log begins. A log recreated at the same place must begin above
                 every offset issued before, so that outputs can go on comparing versions.
         """
-        create_log(LocalStorage(path), source, start_offset)
+        create_log(storage_at(path), source, start_offset)
         return cls.open(path, source, epoch, check_lease=check_lease, schemas=schemas)
 
     @property
@@ -316,12 +318,29 @@ class EventLogWriter:
             self._closed = error
             raise
         except StorageError as error:
-            if self.storage.tag(meta.name) is None:
-                raise
-            self._settle(meta, error)
-            return
+            if self._is_there(meta, error):
+                self._settle(meta, error)
+                return
+            raise
         if not created:
             self._settle(meta, None)
+
+    def _is_there(self, meta: SegmentMeta, failure: StorageError) -> bool:
+        """Did a put that failed happen? One that may happen later closes this writer: it must not
+        meet another segment of ours under the same name.
+        """
+        try:
+            if self.storage.tag(meta.name) is not None:
+                return True
+            if not isinstance(failure, OutcomeUnknownError):
+                return False
+        except StorageError:
+            pass
+        self._closed = AppendRaceLostError(
+            f"{self.storage!r}: whether segment {meta.name} was written is unknown. Restart from "
+            "the tail."
+        )
+        raise self._closed from failure
 
     def _settle(self, meta: SegmentMeta, failure: StorageError | None) -> None:
         """A put failed, but its name exists or we were disturbed: was it ours after all?"""

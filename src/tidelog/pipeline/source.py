@@ -9,6 +9,7 @@ schema's metadata.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -32,6 +33,7 @@ from pyspark.sql.types import StructType
 
 from tidelog.errors import ConfigError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
+from tidelog.eventlog.storages import OPTIONS_VARIABLE
 from tidelog.model.schema import TableSchema
 from tidelog.pipeline import lag, places, planning, segment_rows, shapes
 from tidelog.pipeline.options import SourceOptions
@@ -42,7 +44,14 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("tidelog")`` known to ``spark``; harmless if it is already."""
+    """Make ``format("tidelog")`` known to ``spark``; harmless if it is already.
+
+    Options of an object store that this process was given (`tidelog.eventlog.storages`) go with it
+    to Spark's Python workers, by their environment.
+    """
+    context = getattr(spark, "_sc", None)  # a Spark Connect session has none
+    if context is not None and OPTIONS_VARIABLE in os.environ:
+        context.environment[OPTIONS_VARIABLE] = os.environ[OPTIONS_VARIABLE]
     spark.dataSource.register(TidelogSource)
 
 

@@ -18,6 +18,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
 from tidelog.runtime.capturing import LEASE_NAME, OnStatus, ignore
 from tidelog.runtime.key_scope import discard_keys
+from tidelog.runtime.log_place import log_place
 from tidelog.state.sqlite import SqliteState
 
 
@@ -79,8 +80,8 @@ def status(config: Config, *, ranges: bool = False) -> dict[str, Any]:
             return found
         found.update(document.value)
         found["age_ms"] = int(time.time() * 1000) - found["updated_ms"]
-        if EventLog.exists(str(config.log.path)):
-            log = EventLog.open(str(config.log.path))
+        if EventLog.exists(log_place(config)):
+            log = EventLog.open(log_place(config))
             chain = log.chain()
             found["log"] = {
                 "head": chain.head,
@@ -152,7 +153,7 @@ def read_log(
     """
     from tidelog.pipeline.log_lines import events
 
-    path = str(config.log.path)
+    path = log_place(config)
     if not EventLog.exists(path):
         raise EventLogError(f"{path} holds no event log; `tidelog capture` begins one")
     log = EventLog.open(path)

@@ -29,18 +29,19 @@ from tidelog.config import Config, load_config
 from tidelog.control.commands import Command
 from tidelog.control.mailbox import Mailbox, Outcome, new_id
 from tidelog.election.sqlite import SqliteElection
-from tidelog.errors import GapError
+from tidelog.errors import GapError, StorageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.emitted import EmittedTransactions
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
-from tidelog.eventlog.storage import LocalStorage
+from tidelog.eventlog.storages import is_url, storage_at
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Resume
 from tidelog.ports import RowsUnlogged, SchemaSeen, StateStore
 from tidelog.runtime.channels import Channels
 from tidelog.runtime.key_scope import discard_unused
+from tidelog.runtime.log_place import log_place
 from tidelog.runtime.notifying import OnNotification
 from tidelog.runtime.serving import Serving, open_rest
 from tidelog.runtime.sources import SourceLog, source_kind
@@ -93,7 +94,7 @@ class Capture:
         source_kind(config).prepare()
         state = SqliteState(config.state.url)
         lease_s = config.capture.lease_ms / 1000
-        path = str(config.log.path)
+        path = log_place(config)
         tail = EventLog.open(path).tail if EventLog.exists(path) else None
         election = SqliteElection(
             config.state.url,
@@ -126,7 +127,7 @@ class Capture:
     ) -> CaptureSession:
         config, source = self.config, self.config.source
         state = LeasedState(store, keeper.check)
-        path = str(config.log.path)
+        path = log_place(config)
         log = EventLog.open(path) if EventLog.exists(path) else None
         registry = SchemaStore(path)
         kind = source_kind(config)
@@ -189,7 +190,13 @@ class Capture:
         )
 
         def maintain() -> None:
-            self._maintain(keeper)
+            try:
+                self._maintain(keeper)
+            except StorageError as error:
+                if not is_url(path):
+                    raise
+                # Appends are what tells whether the store is away: this round waits.
+                logger.warning("maintenance: %s", error)
             now_ms = int(time.time() * 1000)
             channels.mailbox.forget_old_outcomes(now_ms)
             unfinished = [dump for dump in coordinator.dumps() if not dump.finished]
@@ -266,12 +273,12 @@ class Capture:
 
     def _maintain(self, keeper: LeaseKeeper) -> None:
         """Roll up, retain, and put strays aside."""
-        log = self.config.log
-        maintenance = EventLogMaintenance(str(log.path), keeper.check)
-        consumers = Consumers(LocalStorage(str(log.path)))
+        log, storage = self.config.log, storage_at(log_place(self.config))
+        maintenance = EventLogMaintenance(storage, keeper.check)
+        consumers = Consumers(storage)
         if self.config.outputs and not consumers.all():
             # The pipeline has not run yet: what it will need must wait for it.
-            consumers.register(PIPELINE_NAME, EventLog.open(str(log.path)).head_offset)
+            consumers.register(PIPELINE_NAME, EventLog(storage).head_offset)
         swept = maintenance.quarantine_strays()
         for name in swept.quarantined:
             logger.warning("segment %s was not on the log's chain and is in quarantine", name)

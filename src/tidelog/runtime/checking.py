@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.config import Config
+from tidelog.errors import StorageError, UsageError
+from tidelog.eventlog.chain import LOG_FILE
+from tidelog.eventlog.storages import is_url, storage_at
+from tidelog.runtime.log_place import log_place
 from tidelog.runtime.sources import source_kind
 
 LEVELS = {"ok": "ok", "warn": "warning", "fail": "error"}
@@ -27,7 +31,22 @@ def check(config: Config) -> list[dict[str, Any]]:
         }
         for finding in source_kind(config).check()
     ]
-    return [*findings, _check_disk(config)]
+    on_store = is_url(config.log.path)
+    return [*findings, _check_store(config) if on_store else _check_disk(config)]
+
+
+def _check_store(config: Config) -> dict[str, Any]:
+    """Can the event log's object store be listed and read?"""
+    place = log_place(config)
+    try:
+        storage = storage_at(place)
+        storage.names()
+        there = storage.tag(LOG_FILE) is not None
+    except (StorageError, UsageError) as error:
+        message, _, fix = str(error).partition(". ")
+        return {"check": "log", "level": "error", "message": message, "fix": fix or message}
+    found = "holds the event log" if there else "can be listed; it holds no event log yet"
+    return {"check": "log", "level": "ok", "message": f"{place} {found}", "fix": ""}
 
 
 def _check_disk(config: Config) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tidelog.model.schema import TableSchema
 from tidelog.ports import Catalogue, ChunkReader
 from tidelog.runtime.asking import send_command
 from tidelog.runtime.copies import copies
+from tidelog.runtime.log_place import log_place
 from tidelog.runtime.piping import session
 from tidelog.runtime.sources import source_kind
 
@@ -31,7 +32,7 @@ class _OpenReader:
         return "OpenReader()"
 
     def __call__(self) -> ChunkReader:
-        registry = SchemaStore(str(self._config.log.path))
+        registry = SchemaStore(log_place(self._config))
         return source_kind(self._config).plain_reader(registry)
 
 
@@ -41,7 +42,7 @@ def verify(config: Config, *, tables: Sequence[str] = (), repair: bool = False) 
 
     if not config.outputs:
         raise UsageError("there are no outputs to compare with; add one under 'outputs'")
-    path = str(config.log.path)
+    path = log_place(config)
     if not EventLog.exists(path):
         raise EventLogError(f"{path} holds no event log; `tidelog run` begins one")
     catalogue = source_kind(config).catalogue()

@@ -14,6 +14,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.runtime.capturing import PIPELINE_NAME, OnStatus, ignore
+from tidelog.runtime.log_place import log_place
 from tidelog.state.sqlite import SqliteState
 
 FINISHED = ("completed", "aborted")
@@ -86,7 +87,7 @@ class _Waiting:
 
     def __init__(self, config: Config, dump_id: str, output: str | None) -> None:
         self._dump_id = dump_id
-        self._path = str(config.log.path)
+        self._path = log_place(config)
         self._consumer = PIPELINE_NAME  # one stream drives all outputs, and is moved on after all
         patterns = {each.name: each.tables for each in config.outputs}
         if output is None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.config import Config
 from tidelog.errors import ConfigError, MissingExtraError
 from tidelog.ports import Output
+from tidelog.runtime.log_place import log_place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,7 +136,7 @@ def _delta(config: Config, section: Any, spark: SparkSession) -> Output:
     )
     return DeltaOutput(
         spark,
-        str(config.log.path),
+        log_place(config),
         str(section.path),
         tables=section.tables,
         name=section.name,
@@ -151,7 +152,7 @@ def _files(config: Config, section: Any, spark: SparkSession) -> Output:
     compression = section.compression or ("zstd" if section.format == "parquet" else "none")
     return FilesOutput(
         spark,
-        str(config.log.path),
+        log_place(config),
         state_of(config),
         delivery_of(section, keyed=False, order="none"),
         path=section.path,
@@ -181,7 +182,7 @@ def _http(config: Config, section: Any, spark: SparkSession) -> Output:
     delivery = delivery_of(section, keyed=False, order=section.order)
     return HttpOutput(
         spark,
-        str(config.log.path),
+        log_place(config),
         state_of(config),
         replace(
             delivery,
@@ -206,7 +207,7 @@ def _kafka(config: Config, section: Any, spark: SparkSession) -> Output:
     )
     return KafkaOutput(
         spark,
-        str(config.log.path),
+        log_place(config),
         state_of(config),
         # Formatting and sending cost more than reading: several tasks pay off sooner.
         replace(delivery, formatter=made, part_bytes=4 << 20),
@@ -233,7 +234,7 @@ def _opensearch(config: Config, section: Any, spark: SparkSession) -> Output:
     password = section.password
     return OpenSearchOutput(
         spark,
-        str(config.log.path),
+        log_place(config),
         state_of(config),
         delivery,
         cluster=ClusterOptions(
@@ -258,7 +259,7 @@ def _python(config: Config, section: Any, spark: SparkSession) -> Output:
 
     keyed = section.delivery == "keyed"
     delivery = delivery_of(section, keyed=keyed, order=section.order, message_format=section.format)
-    path = str(config.log.path)
+    path = log_place(config)
     return PythonOutput(spark, path, state_of(config), delivery, section.class_, section.options)
 
 
@@ -283,7 +284,7 @@ def _database(
 
     return DatabaseOutput(
         spark,
-        str(config.log.path),
+        log_place(config),
         state_of(config),
         delivery_of(section, keyed=True),
         dialect,

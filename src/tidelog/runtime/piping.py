@@ -10,6 +10,7 @@ from tidelog.config import Config
 from tidelog.errors import EventLogError
 from tidelog.eventlog.reader import EventLog
 from tidelog.runtime.capturing import OnStatus, capture, ignore
+from tidelog.runtime.log_place import log_place
 from tidelog.runtime.outputs import make_outputs
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def pipeline(
     """Spark alone: bring the event log over to the outputs."""
     from tidelog.pipeline.run import Progress, run_pipeline
 
-    path = str(config.log.path)
+    path = log_place(config)
     while not EventLog.exists(path):
         if once or stop_event.wait(0.5):
             if once:

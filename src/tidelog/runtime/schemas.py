@@ -17,6 +17,7 @@ from tidelog.eventlog.schemas import SchemaStore
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.runtime.capturing import LEASE_NAME
+from tidelog.runtime.log_place import log_place
 from tidelog.runtime.sources import SchemaNotes, source_kind
 from tidelog.state.sqlite import SqliteState
 
@@ -111,7 +112,7 @@ def _version(schema: TableSchema, notes: SchemaNotes, *, whole: bool) -> dict[st
 
 
 def _store(config: Config) -> SchemaStore:
-    path = str(config.log.path)
+    path = log_place(config)
     if not EventLog.exists(path):
         raise UsageError(f"{path} holds no event log; `tidelog capture` begins one")
     return SchemaStore(path)
@@ -140,7 +141,7 @@ def _parsed(text: str) -> _Columns:
 @contextmanager
 def _no_capture(config: Config) -> Iterator[None]:
     """Hold the lease, so that no capture leads meanwhile."""
-    path = str(config.log.path)
+    path = log_place(config)
     tail = EventLog.open(path).tail
     election = SqliteElection(
         config.state.url,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from tidelog.config import Config, Rest
 from tidelog.errors import MissingExtraError, UsageError
 from tidelog.eventlog.message_schemas import MessageSchemaStore
+from tidelog.runtime.log_place import log_place
 
 if TYPE_CHECKING:
     import uvicorn
@@ -41,7 +42,7 @@ def open_rest(config: Config, leader: Callable[[], str | None]) -> Serving:
         MissingExtraError: it is asked for, and starlette or uvicorn is not installed.
     """
     rest = config.control.rest
-    return NotServing() if rest is None else RestServer(rest, leader, str(config.log.path))
+    return NotServing() if rest is None else RestServer(rest, leader, log_place(config))
 
 
 class NotServing:

@@ -41,7 +41,7 @@ class MySqlKind:
         assert isinstance(config.source, MySqlSource)
         self._source = config.source
         self._url = config.source.server_url
-        self._name = str(config.log.path)
+        self._name = config.log.path
         where = parse_url(self._url).where
         replica = ReplicaId.derived(f"{where} {self._name}", config.source.server_id)
         self._server_id = replica.server_id

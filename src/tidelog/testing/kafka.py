@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import atexit
 import base64
-import os
 import shutil
 import subprocess
 import uuid
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from tidelog.errors import TidelogError, UsageError
-from tidelog.maven import fetch
+from tidelog.errors import TidelogError
 from tidelog.testing.embedded import EmbeddedServer
 from tidelog.testing.kafka_jars import KAFKA_JARS, KAFKA_VERSION
-from tidelog.testing.unprivileged import free_port, identity, server_cache
+from tidelog.testing.server_jars import java, placed
+from tidelog.testing.unprivileged import free_port, identity
 
 _DEFAULT_SETTINGS: dict[str, Any] = {
     "process.roles": "broker,controller",
@@ -156,19 +154,8 @@ class KafkaServer(EmbeddedServer):
         return self._is_ready(lambda: "Kafka Server started" in self.log_tail(200))
 
     def _java(self, *arguments: str) -> list[str]:
-        home = os.environ.get("JAVA_HOME")
-        java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-        if java is None:
-            raise UsageError("Kafka needs Java 17 or later: install it, or set JAVA_HOME")
-        jars = server_cache(self._account) / f"kafka-{KAFKA_VERSION}"
-        if not jars.exists() or len(list(jars.iterdir())) < len(KAFKA_JARS):
-            jars.mkdir(mode=0o755, exist_ok=True)
-            for jar in fetch(KAFKA_JARS, "Kafka's jars"):
-                scratch = jars / f".{jar.name}-{os.getpid()}"
-                shutil.copyfile(jar, scratch)
-                scratch.chmod(0o644)
-                scratch.replace(jars / jar.name)
-        return [java, *self._jvm, "-cp", f"{jars}/*", *arguments]
+        jars = placed(KAFKA_JARS, f"kafka-{KAFKA_VERSION}", self.title, self._account)
+        return [java(self.title), *self._jvm, "-cp", f"{jars}/*", *arguments]
 
 
 def _setting(value: Any) -> str:

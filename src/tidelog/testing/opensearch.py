@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.errors import TidelogError, UsageError
-from tidelog.maven import fetch
 from tidelog.testing.embedded import EmbeddedServer
 from tidelog.testing.opensearch_jars import OPENSEARCH_JARS, OPENSEARCH_VERSION
-from tidelog.testing.unprivileged import free_port, identity, server_cache
+from tidelog.testing.server_jars import placed
+from tidelog.testing.unprivileged import free_port, identity
 
 JAVA_MIN = 21
 # The runner takes ports of this range alone.
@@ -117,14 +117,8 @@ class OpenSearchServer(EmbeddedServer):
 
     def _command(self, port: int) -> list[str]:
         java = java_home() / "bin" / "java"
-        jars = server_cache(self._account) / f"opensearch-{OPENSEARCH_VERSION}"
-        if not jars.exists() or len(list(jars.iterdir())) < len(OPENSEARCH_JARS):
-            jars.mkdir(mode=0o755, exist_ok=True)
-            for jar in fetch(OPENSEARCH_JARS, "OpenSearch's jars"):
-                scratch = jars / f".{jar.name}-{os.getpid()}"
-                shutil.copyfile(jar, scratch)
-                scratch.chmod(0o644)
-                scratch.replace(jars / jar.name)
+        folder = f"opensearch-{OPENSEARCH_VERSION}"
+        jars = placed(OPENSEARCH_JARS, folder, self.title, self._account)
         arguments = ["-basePath", str(self._base), "-numOfNode", "1", "-useLogger"]
         arguments += ["-baseHttpPort", str(port - 1), "-moduleTypes", ",".join(_MODULES)]
         runner = "org.codelibs.opensearch.runner.OpenSearchRunner"

@@ -28,7 +28,7 @@ def table_schema(name: str = "orders", columns: int = 1) -> TableSchema:
     )
 
 
-def register(path: Path, *names: str) -> list[int]:
+def register(path: Path | str, *names: str) -> list[int]:
     store = SchemaStore(path)
     return [store.register(table_schema(name)).schema_id for name in names or ("orders",)]
 

@@ -1,0 +1,357 @@
+"""The event log's storage on an object store: S3 and what speaks its protocol, GCS, Azure.
+
+Of the store it needs what all of these have: puts that are whole or nothing, that can be made
+conditional (``If-None-Match: *``, ``If-Match``), and that every later read and listing shows.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+
+import pyarrow as pa
+
+from tidelog import failpoints
+from tidelog.errors import (
+    MissingExtraError,
+    OutcomeUnknownError,
+    StorageError,
+    UsageError,
+)
+from tidelog.eventlog.storage import Guard, Tag
+
+try:
+    import obstore
+    from obstore import exceptions as refusals
+    from obstore.store import from_url
+except ImportError as error:  # pragma: no cover - it is there in every test
+    raise MissingExtraError("obstore", "object-store") from error
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta, UpdateVersion
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+
+_QUARANTINE: Final = "quarantine"
+_PROBE: Final = ".conditional-put"
+_FOOTER_BYTES: Final = 64 << 10
+_CLIENT: Final[ClientConfig] = {
+    "connect_timeout": timedelta(seconds=5),
+    "timeout": timedelta(seconds=30),
+}
+# Options of the HTTP client, not of a kind of store.
+_OF_CLIENT: Final = (
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "proxy_excludes",
+    "proxy_url",
+    "root_certificate",
+    "timeout",
+)
+# A put that is tried for longer than leases last is of no use.
+_RETRY: Final[RetryConfig] = {
+    "max_retries": 6,
+    "retry_timeout": timedelta(seconds=20),
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=100),
+        "max_backoff": timedelta(seconds=2),
+        "base": 2,
+    },
+}
+# The store said no: nothing was changed, and nothing will be.
+_REFUSED: Final = (
+    refusals.PermissionDeniedError,
+    refusals.UnauthenticatedError,
+    refusals.NotSupportedError,
+    refusals.InvalidPathError,
+    FileNotFoundError,
+)
+_Answer = TypeVar("_Answer")
+
+
+class ObjectStorage:
+    """A prefix of a bucket. See `tidelog.eventlog.storage.Storage`.
+
+    Args:
+        url: such as ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://container/prefix``.
+        options: of the store, e.g. ``endpoint``, ``region``, ``access_key_id``; over those of the
+            environment. They may be secret: none is shown.
+
+    Raises:
+        UsageError: the URL or an option is wrong.
+    """
+
+    parallel: ClassVar[int] = 32
+
+    def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
+        self.url = url.rstrip("/")
+        self._options = tuple(sorted((options or {}).items()))
+        self._opened: tuple[int, ObjectStore] | None = None
+        self._store()
+
+    def __repr__(self) -> str:
+        return f"ObjectStorage({self.url!r})"
+
+    def put_if_absent(self, name: str, data: pa.Buffer | bytes, guard: Guard | None = None) -> bool:
+        def put() -> bool:
+            try:
+                self._put(name, data, "create")
+            except (refusals.AlreadyExistsError, refusals.PreconditionError):
+                return False
+            return True
+
+        return self._write("create", name, put, guard, ("put.before_link", "put.after_link"))
+
+    def replace(self, name: str, data: pa.Buffer | bytes, guard: Guard | None = None) -> None:
+        def put() -> None:
+            self._put(name, data, "overwrite")
+
+        self._write("replace", name, put, guard, _OF_REPLACE)
+
+    def replace_if(
+        self, name: str, data: pa.Buffer | bytes, expected: Tag | None, guard: Guard | None = None
+    ) -> Tag | None:
+        def put() -> Tag | None:
+            try:
+                return self._put(name, data, "create" if expected is None else _version(expected))
+            except (
+                refusals.AlreadyExistsError,
+                refusals.PreconditionError,
+                FileNotFoundError,
+            ):
+                return None
+
+        tag = self._write("replace", name, put, guard, _OF_REPLACE)
+        # Of a put whose answer got lost, the client's next attempt finds what the first has put.
+        return tag or self._tag_if_equal(name, data)
+
+    def open(self, name: str, *, footer: bool = False) -> pa.NativeFile:
+        with self._refusals("read", name):
+            if not footer:
+                return pa.BufferReader(pa.py_buffer(obstore.get(self._store(), name).bytes()))
+            try:
+                options: Any = {"range": {"suffix": _FOOTER_BYTES}}
+                end = obstore.get(self._store(), name, options=options)
+            except (refusals.NotSupportedError, refusals.GenericError):
+                # Azure has no ranges from the end, and an empty file has no range.
+                return self.open(name)
+            meta, data = end.meta, bytes(end.bytes())
+        if len(data) == meta["size"]:
+            return pa.BufferReader(data)
+        return pa.PythonFile(_FooterFirst(self, name, meta, data), "r")
+
+    def read(self, name: str) -> bytes:
+        with self._refusals("read", name):
+            return bytes(obstore.get(self._store(), name).bytes())
+
+    def read_range(self, name: str, start: int, end: int, e_tag: str | None) -> bytes:
+        """Bytes ``[start, end)``. Raises FileNotFoundError if it is another file by now."""
+        options: Any = {"range": (start, end)}
+        if e_tag is not None:
+            options["if_match"] = e_tag
+        try:
+            with self._refusals("read", name):
+                return bytes(obstore.get(self._store(), name, options=options).bytes())
+        except refusals.PreconditionError:
+            raise FileNotFoundError(name) from None
+
+    def tag(self, name: str) -> Tag | None:
+        try:
+            with self._refusals("look at", name):
+                return _tag(obstore.head(self._store(), name))
+        except FileNotFoundError:
+            return None
+
+    def names(self, folder: str = "") -> list[str]:
+        return sorted(meta["path"] for meta in self._listed(folder))
+
+    def tags(self) -> dict[str, Tag]:
+        return {meta["path"]: _tag(meta) for meta in sorted(self._listed(""), key=_path)}
+
+    def delete(self, name: str) -> None:
+        try:
+            with self._refusals("delete", name):
+                obstore.delete(self._store(), name)
+        except FileNotFoundError:
+            pass
+
+    def quarantine(self, name: str) -> str:
+        kept = f"{_QUARANTINE}/{name}.{time.time_ns()}"
+        with self._refusals("quarantine", name):
+            obstore.copy(self._store(), name, kept)
+        self.delete(name)
+        return kept
+
+    def make_durable(self, name: str) -> None:
+        """What can be read here is durable."""
+
+    def sweep(self) -> None:
+        """Puts leave nothing behind. But a store that ignores their conditions would let two
+        leaders overwrite each other's segments: it is found out here.
+        """
+        self.put_if_absent(_PROBE, b"")
+        if self.put_if_absent(_PROBE, b""):
+            raise self._unconditional("If-None-Match: *")
+        other = Tag('"0"', version="1")
+
+        def put() -> Tag | None:
+            try:
+                return self._put(_PROBE, b"", _version(other))
+            except (refusals.PreconditionError, refusals.AlreadyExistsError):
+                return None
+
+        if self._write("replace", _PROBE, put, None, _OF_REPLACE):
+            raise self._unconditional("If-Match")
+
+    @contextmanager
+    def exclusive(self, name: str) -> Iterator[bool]:
+        """No lock: a frozen process could not keep it, nor a dead one be told from a slow one."""
+        yield True
+
+    def _store(self) -> ObjectStore:
+        """Connections don't survive a fork, as Spark's workers are made by."""
+        if self._opened is None or self._opened[0] != os.getpid():
+            self._opened = os.getpid(), _opened(self.url, self._options, os.getpid())
+        return self._opened[1]
+
+    def _put(self, name: str, data: pa.Buffer | bytes, mode: Any) -> Tag:
+        view = memoryview(data).cast("B")
+        done = obstore.put(self._store(), name, view, mode=mode, use_multipart=False)
+        return Tag(done["e_tag"] or done["version"] or "", done["version"])
+
+    def _write(
+        self,
+        verb: str,
+        name: str,
+        put: Callable[[], _Answer],
+        guard: Guard | None,
+        points: tuple[str, str],
+    ) -> _Answer:
+        if guard is not None:
+            guard()
+        try:
+            failpoints.hit(points[0])
+        except OSError as error:
+            raise self._refused(verb, name, error) from error
+        try:
+            answer = put()
+            failpoints.hit(points[1])
+            return answer
+        except _REFUSED as error:
+            raise self._refused(verb, name, error) from error
+        except (refusals.BaseError, OSError) as error:
+            raise OutcomeUnknownError(str(self._refused(verb, name, error))) from error
+
+    def _tag_if_equal(self, name: str, data: pa.Buffer | bytes) -> Tag | None:
+        try:
+            with self._refusals("read", name):
+                stored = obstore.get(self._store(), name)
+                same = stored.bytes() == memoryview(data).cast("B")
+                return _tag(stored.meta) if same else None
+        except FileNotFoundError:
+            return None
+
+    def _listed(self, folder: str) -> list[ObjectMeta]:
+        with self._refusals("list", folder):
+            found = obstore.list_with_delimiter(self._store(), folder or None)
+        return [
+            meta for meta in found["objects"] if not meta["path"].rpartition("/")[2].startswith(".")
+        ]
+
+    @contextmanager
+    def _refusals(self, verb: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (FileNotFoundError, refusals.PreconditionError):
+            raise
+        except (refusals.BaseError, OSError) as error:
+            raise self._refused(verb, name, error) from error
+
+    def _refused(self, verb: str, name: str, error: BaseException) -> StorageError:
+        # The first line; what follows are the client's inner parts.
+        reason = str(error).partition("\n")[0].strip() or type(error).__name__
+        return StorageError(
+            f"cannot {verb} {self.url}/{name}: {reason}. Check the endpoint, the network, and that "
+            "the credentials may read, list, write and delete there."
+        )
+
+    def _unconditional(self, header: str) -> UsageError:
+        return UsageError(
+            f"{self.url} ignores the condition {header} of a put: two captures could overwrite "
+            "each other's segments there. Use a store that has conditional writes, as S3, GCS and "
+            "Azure Blob Storage have."
+        )
+
+
+_OF_REPLACE: Final = ("replace.before_rename", "replace.after_rename")
+
+
+@lru_cache(maxsize=16)
+def _opened(url: str, options: tuple[tuple[str, str], ...], _process: int) -> ObjectStore:
+    """One client, and so one pool of connections, for all storages of a place."""
+    config: Any = {name: value for name, value in options if name not in _OF_CLIENT}
+    client: Any = {name: _of_client(value) for name, value in options if name in _OF_CLIENT}
+    try:
+        return from_url(
+            url, config=config, client_options={**_CLIENT, **client}, retry_config=_RETRY
+        )
+    except refusals.BaseError as error:
+        reason = str(error).partition("\n")[0].strip()
+        raise UsageError(f"the event log's place {url}: {reason}") from None
+
+
+def _of_client(value: str) -> bool | str:
+    return {"true": True, "false": False}.get(value.lower(), value)
+
+
+def _tag(meta: ObjectMeta) -> Tag:
+    return Tag(meta["e_tag"] or meta["version"] or "", meta["version"])
+
+
+def _path(meta: ObjectMeta) -> str:
+    return meta["path"]
+
+
+def _version(tag: Tag) -> UpdateVersion:
+    version: UpdateVersion = {"e_tag": str(tag.identity)}
+    if tag.version is not None:
+        version["version"] = tag.version
+    return version
+
+
+class _FooterFirst(io.RawIOBase):
+    """A file whose end is here already; the rest is fetched if it is read."""
+
+    def __init__(self, storage: ObjectStorage, name: str, meta: ObjectMeta, end: bytes) -> None:
+        self._storage, self._name, self._meta = storage, name, meta
+        self._end, self._size, self._at = end, meta["size"], 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        until = self._size if size is None or size < 0 else min(self._size, self._at + size)
+        start, self._at = self._at, max(self._at, until)
+        begin = self._size - len(self._end)
+        if start >= begin:
+            return self._end[start - begin : until - begin]
+        if start >= until:
+            return b""
+        return self._storage.read_range(self._name, start, until, self._meta["e_tag"])

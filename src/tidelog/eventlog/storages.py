@@ -1,0 +1,65 @@
+"""Which storage a place of the event log is: a directory, or a URL of an object store.
+
+Options that may be secret (keys, tokens) travel in the environment of processes, under a name that
+Spark takes for a secret's, and so appear in no plan, log line or checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from tidelog.eventlog.storage import LocalStorage, Storage
+
+URL_SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
+OPTIONS_VARIABLE: Final = "TIDELOG_LOG_STORAGE_SECRETS"
+_providing = threading.Lock()
+
+
+def is_url(place: str | Path) -> bool:
+    """Is it a place on an object store? Else it is a local path."""
+    return "://" in str(place)
+
+
+def storage_at(place: str | Path) -> Storage:
+    """The storage at a directory or a URL such as ``s3://bucket/prefix``.
+
+    Raises:
+        MissingExtraError: for a URL, the extra ``object-store`` is needed.
+        UsageError: an option or the URL is wrong.
+    """
+    if not is_url(place):
+        return LocalStorage(place)
+    from tidelog.eventlog.object_storage import ObjectStorage
+
+    url = str(place).rstrip("/")
+    return ObjectStorage(url, _options_of(url))
+
+
+def provide_options(place: str | Path, options: Mapping[str, str]) -> None:
+    """Options of the object store at ``place`` and all below it, for this process and those that it
+    starts from now on.
+
+    What is not given here is taken from the store's own environment variables, such as ``AWS_*``.
+    """
+    if not options:
+        return
+    with _providing:
+        known = _all_options()
+        known[str(place).rstrip("/")] = dict(options)
+        os.environ[OPTIONS_VARIABLE] = json.dumps(known)
+
+
+def _options_of(url: str) -> dict[str, str]:
+    options = _all_options()
+    above = [place for place in options if f"{url}/".startswith(f"{place}/")]
+    return options[max(above, key=len)] if above else {}
+
+
+def _all_options() -> dict[str, dict[str, str]]:
+    options: dict[str, dict[str, str]] = json.loads(os.environ.get(OPTIONS_VARIABLE, "{}"))
+    return options

@@ -1,0 +1,112 @@
+"""A network that loses what goes through it, between a client and an HTTP server."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from types import TracebackType
+
+_BUSY = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+class FaultyNetwork:
+    """Forwards a port of its own to ``port``. Use it as a context manager.
+
+    A test arms one fault at a time; it befalls each request whose first line begins with
+    ``request``, as often as ``times`` says:
+
+    - ``busy``: the request is answered by 503 and not forwarded.
+    - ``lose_answer``: it is forwarded; its answer is not, the connection breaks.
+    - ``delay``: it is kept, the connection breaks, and `deliver` forwards it later.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._lock = threading.Lock()
+        self._fault, self._request, self._times = "", b"", 0
+        self.struck = 0
+        self.delayed: list[bytes] = []
+
+    def arm(self, fault: str, request: str, times: int = 1) -> None:
+        with self._lock:
+            self._fault, self._request, self._times = fault, request.encode(), times
+            self.struck = 0
+
+    def deliver(self) -> list[bytes]:
+        """Forward what was delayed; the first line of each answer."""
+        answers = []
+        for request in self.delayed:
+            with socket.create_connection(("127.0.0.1", self._target), timeout=30) as server:
+                server.sendall(request)
+                answers.append(server.recv(65_536).partition(b"\r\n")[0])
+        self.delayed = []
+        return answers
+
+    def __enter__(self) -> FaultyNetwork:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            while True:
+                request = _message(client)
+                if not request:
+                    return
+                fault = self._fault_of(request)
+                if fault == "busy":
+                    client.sendall(_BUSY)
+                    return
+                if fault == "delay":
+                    self.delayed.append(request)
+                    return
+                with socket.create_connection(("127.0.0.1", self._target), timeout=30) as server:
+                    server.sendall(request)
+                    answer = _message(server, to_head=request.startswith(b"HEAD"))
+                if fault == "lose_answer":
+                    return
+                client.sendall(answer)
+
+    def _fault_of(self, request: bytes) -> str:
+        with self._lock:
+            if self._times and request.startswith(self._request):
+                self._times -= 1
+                self.struck += 1
+                return self._fault
+            return ""
+
+
+def _message(source: socket.socket, *, to_head: bool = False) -> bytes:
+    """One request or answer, with its body; empty at the end of the stream."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        part = source.recv(65_536)
+        if not part:
+            return b""
+        data += part
+    head, _, _ = data.partition(b"\r\n\r\n")
+    fields = dict(line.lower().split(b":", 1) for line in head.split(b"\r\n")[1:] if b":" in line)
+    length = 0 if to_head else int(fields.get(b"content-length", b"0"))
+    chunked = b"chunked" in fields.get(b"transfer-encoding", b"") and not to_head
+    while not data.endswith(b"0\r\n\r\n") if chunked else len(data) < len(head) + 4 + length:
+        part = source.recv(65_536)
+        if not part:
+            break
+        data += part
+    return data

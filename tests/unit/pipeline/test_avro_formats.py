@@ -14,7 +14,7 @@ import pytest
 from tests.unit.pipeline.avro_rows import CELLS, Told, everything, register
 
 from tidelog.outputs.formatters import formatter
-from tidelog.ports import SchemaFormatter
+from tidelog.ports import SchemaFormatter, SourceId
 from tidelog.testing.build_log import BuiltLog
 from tidelog.testing.pgoutput_messages import UNCHANGED, Value
 
@@ -49,7 +49,9 @@ def test_each_type_reads_back_as_its_own(built: BuiltLog) -> None:
     assert found[1][1]["after"] == {"id": 2, **dict.fromkeys(wanted)}
 
 
-def test_the_envelope_tells_what_debeziums_json_tells(told: Told) -> None:
+@pytest.mark.parametrize("kind", ["postgres", "mysql", "mariadb", "another"])
+def test_the_envelope_tells_what_debeziums_json_tells(told: Told, kind: str) -> None:
+    told.table = replace(told.table, origin=SourceId(kind, "1", "shop"))
     json_ = formatter("debezium").format(told.table, told.events[0]).to_pylist()
     avro = told.messages("avro")
     assert len(avro) == len(json_) == 8

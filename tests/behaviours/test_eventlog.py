@@ -370,6 +370,21 @@ def test_a_long_lived_reader_follows_without_listing(writer, log, monkeypatch):
     assert payloads(log) == [(1, b"a")]
 
 
+def test_what_was_read_ahead_is_the_log_as_well(writer, log, place):
+    fill(writer)
+    refs = log.segments(0)
+    expected = [log.read(ref) for ref in refs]
+    log.read_ahead(refs)
+    small(place)
+    assert [log.read(ref) for ref in refs] == expected
+    log.read_ahead(refs)
+    EventLogMaintenance(place).retain(-10)
+    with pytest.raises(OffsetGoneError):
+        log.read(refs[1])
+    log.read_ahead(refs[-1:])
+    assert log.read(refs[-1]) == expected[-1]
+
+
 def test_beyond_the_end_is_an_error_not_an_empty_answer(writer, log):
     with pytest.raises(EventLogError, match=r"offset 99 .* ends at 1"):
         log.segments(0, 99)

@@ -4,7 +4,9 @@ holds the event log against the truth afterwards; shrinks what fails.
 
 from __future__ import annotations
 
+import json
 import random
+import secrets
 import shutil
 import signal
 import time
@@ -106,13 +108,16 @@ class Run:
         return self._check(config, collector)
 
     def _write_config(self) -> Path:
-        log = "{path: ./log, rollup_bytes: 0}"
+        log: dict[str, Any] = {"path": self.spec.log, "rollup_bytes": 0}
+        if self.spec.storage_options:
+            log["path"] += f"/{secrets.token_hex(4)}"
+            log["storage_options"] = dict(self.spec.storage_options)
         if self.spec.maintenance:
-            log = "{path: ./log, rollup_bytes: 200KiB, retention: 4s}"
+            log |= {"rollup_bytes": "200KiB", "retention": "4s"}
         path = self.directory / "tidelog.yaml"
         path.write_text(
             f"source: {self.source.section(self.spec.watermarks, self.spec.initial)}\n"
-            f"log: {log}\n"
+            f"log: {json.dumps(log)}\n"
             f"state: {{url: 'sqlite:///{self.directory}/state.db'}}\n"
             f"capture: {{flush_bytes: 16KiB, flush_ms: 20, buffer_bytes: 128KiB, "
             f"lease_ms: {int(LEASE_S * 1000)}}}\n"

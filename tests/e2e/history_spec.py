@@ -80,6 +80,7 @@ class Spec:
         each_failpoint: ends once they were killed at each of them, under two dumps a time; until
             then it waits for as long as ``seconds``.
         mutation: of `oracle_mutations`, for the oracle's own test.
+        log, storage_options: where the event log is; below it, each run has a place of its own.
     """
 
     seed: int
@@ -100,6 +101,8 @@ class Spec:
     failpoints: tuple[str, ...] = tuple(FAILPOINTS)
     each_failpoint: bool = False
     mutation: str = ""
+    log: str = "./log"
+    storage_options: tuple[tuple[str, str], ...] = ()
 
 
 def reachable(maintenance: bool, blocking: bool = True) -> tuple[str, ...]:

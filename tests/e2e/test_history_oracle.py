@@ -20,6 +20,7 @@ from tests.e2e.history_spec import FAILPOINTS, Spec, failpoints_in_source, rando
 from tidelog.testing.history import HistoryError
 from tidelog.testing.oracle_source import OracleSource
 from tidelog.testing.oracle_workload import Mix
+from tidelog.testing.s3 import S3Server
 
 SECONDS = 3.0
 SHRINK_S = 45.0
@@ -115,6 +116,22 @@ def test_event_log_is_a_true_history(
     server: str, name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     holds(SHORT[server][name], request.getfixturevalue(server), tmp_path)
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["killed", "frozen", "maintained"])
+def test_event_log_on_an_object_store_is_a_true_history(
+    name: str, oracle16: OracleSource, s3: S3Server, tmp_path: Path
+) -> None:
+    spec = {
+        "killed": SHORT["oracle16"]["one-reader"],
+        "frozen": SHORT["oracle16"]["messages-4-readers-frozen"],
+        "maintained": Spec(8, 8.0, maintenance=True, faults=("kill", "freeze")),
+    }[name]
+    options = tuple(s3.options.items())
+    holds(replace(spec, log=s3.url("history"), storage_options=options), oracle16, tmp_path)
 
 
 @pytest.mark.integration

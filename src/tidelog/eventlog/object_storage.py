@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
@@ -93,6 +94,7 @@ class ObjectStorage:
         self.url = url.rstrip("/")
         self._options = tuple(sorted((options or {}).items()))
         self._opened: tuple[int, ObjectStore] | None = None
+        self._ahead: dict[str, Future[pa.Buffer]] = {}
         self._store()
 
     def __repr__(self) -> str:
@@ -132,9 +134,10 @@ class ObjectStorage:
         return tag or self._tag_if_equal(name, data)
 
     def open(self, name: str, *, footer: bool = False) -> pa.NativeFile:
+        if not footer:
+            ahead = self._ahead.pop(name, None)
+            return pa.BufferReader(self._whole(name) if ahead is None else ahead.result())
         with self._refusals("read", name):
-            if not footer:
-                return pa.BufferReader(pa.py_buffer(obstore.get(self._store(), name).bytes()))
             try:
                 options: Any = {"range": {"suffix": _FOOTER_BYTES}}
                 end = obstore.get(self._store(), name, options=options)
@@ -146,9 +149,22 @@ class ObjectStorage:
             return pa.BufferReader(data)
         return pa.PythonFile(_FooterFirst(self, name, meta, data), "r")
 
+    def fetch_ahead(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name not in self._ahead:
+                self._ahead[name] = _fetching(os.getpid()).submit(self._whole, name)
+        # What was not asked for after all.
+        for name in set(self._ahead).difference(names):
+            dropped = self._ahead.pop(name, None)
+            if dropped is not None:
+                dropped.cancel()
+
     def read(self, name: str) -> bytes:
+        return bytes(self._whole(name))
+
+    def _whole(self, name: str) -> pa.Buffer:
         with self._refusals("read", name):
-            return bytes(obstore.get(self._store(), name).bytes())
+            return pa.py_buffer(obstore.get(self._store(), name).bytes())
 
     def read_range(self, name: str, start: int, end: int, e_tag: str | None) -> bytes:
         """Bytes ``[start, end)``. Raises FileNotFoundError if it is another file by now."""
@@ -290,6 +306,11 @@ class ObjectStorage:
 
 
 _OF_REPLACE: Final = ("replace.before_rename", "replace.after_rename")
+
+
+@lru_cache(maxsize=1)
+def _fetching(_process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(8, "tidelog-read-ahead")
 
 
 @lru_cache(maxsize=16)

@@ -21,6 +21,9 @@ from tidelog.model.records import ChunkMeta, XidRanges, in_ranges, overlap
 from tidelog.ports import SourceId
 
 _RESOLVE_ATTEMPTS: Final = 50
+# Of what is read next: a worker holds so much in memory beside what it decodes.
+_AHEAD_BYTES: Final = 32 << 20
+_AHEAD_SEGMENTS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,19 @@ class EventLog:
                 or not meta.rows_by_table.keys().isdisjoint(tables)
             )
         ]
+
+    def read_ahead(self, refs: Sequence[SegmentRef]) -> None:
+        """`batches` of these is asked for next: fetch the first of them, if they are far away."""
+        names: list[str] = []
+        waiting = 0
+        for ref in refs:
+            waiting += ref.payload_bytes
+            if names and waiting > _AHEAD_BYTES:
+                break
+            names.append(ref.name)
+            if len(names) == _AHEAD_SEGMENTS:
+                break
+        self.storage.fetch_ahead(names)
 
     def read(
         self,

@@ -11,7 +11,7 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,6 +86,10 @@ class Storage(Protocol):
 
         Raises FileNotFoundError; any other OSError means that the file itself is damaged.
         """
+        ...
+
+    def fetch_ahead(self, names: Sequence[str]) -> None:
+        """A hint: these will be opened next, in this order, each once and by this object."""
         ...
 
     def read(self, name: str) -> bytes:
@@ -203,6 +207,9 @@ class LocalStorage:
             if error.errno in _NOT_THE_FILES_FAULT:
                 raise _refused("open", self.path(name), error) from error
             raise
+
+    def fetch_ahead(self, names: Sequence[str]) -> None:
+        """The operating system reads ahead."""
 
     def read(self, name: str) -> bytes:
         with _storage_errors("read", self.path(name)):

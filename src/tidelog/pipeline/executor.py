@@ -119,7 +119,8 @@ def _records(
     """
     wanted = None if schemas is None else {*schemas, 0} if control else schemas.keys()
     tables = None if schemas is None else {str(schema.table) for schema in schemas.values()}
-    for ref in refs:
+    for index, ref in enumerate(refs):
+        log.read_ahead(refs[index : index + 32])
         for batch in log.batches(ref, schema_ids=wanted):
             if not control and wanted is None:
                 ids = batch.column("schema_id").to_numpy()

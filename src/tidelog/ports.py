@@ -235,6 +235,53 @@ class BlockingReader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Digest:
+    """Of a set of rows: how many, and the sum of 60 bits of each row's MD5."""
+
+    rows: int
+    total: int
+
+
+class DigestReader(Protocol):
+    """Sums rows up inside the source, so that they need not travel. Used by one thread.
+
+    Of each row the first 15 hexadecimal digits of the MD5 of one text are taken as a number. The
+    text is UTF-8, the columns' texts one behind the other, each followed by a comma; ``~`` stands
+    for NULL. By the column's logical type the text is
+
+    * ``bool``: ``true``, ``false``; integers and decimals: digits, with all of the scale's
+    * ``float32``, ``float64``: the IEEE 754 bits as a signed integer, of NaN the canonical ones
+    * ``date``: days, ``timestamp`` and ``timestamptz``: microseconds since 1970
+    * ``binary``, ``bytes``: lower-case hexadecimal digits
+    * ``text``: its length in bytes, a colon, itself
+
+    of the value that the column decodes to: a cell that decodes to NULL counts as NULL.
+    """
+
+    def why_not(self, schema: TableSchema, columns: Sequence[str]) -> str | None:
+        """Why the source can't write these columns so; None: it can."""
+        ...
+
+    def boundaries(self, request: ChunkRequest, count: int) -> list[tuple[str | None, ...]]:
+        """As `ChunkReader.boundaries`."""
+        ...
+
+    def digest(self, request: ChunkRequest, schema: TableSchema, columns: Sequence[str]) -> Digest:
+        """Of a range's rows, by one SELECT under a snapshot of its own. Raises ChunkError."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """What every SELECT that begins from now on can see, at least. Raises ChunkError."""
+        ...
+
+    def position(self) -> int:
+        """A place in the source's log that all which a SELECT could see by now lies before."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
 class SourceLoad:
     """How hard the source has it now; None where it can't be known.
 

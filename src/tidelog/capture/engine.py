@@ -77,9 +77,14 @@ class CaptureOptions:
 
 @dataclass(slots=True)
 class CaptureProgress:
-    """What an engine did, for status."""
+    """What an engine did, for status.
+
+    ``covered``: all that was committed before this position in the source is durable in the event
+    log, whether or not a record of it says so.
+    """
 
     position: int = 0
+    covered: int = 0
     durable: Resume | None = None
     records: int = 0
     segments: int = 0
@@ -347,9 +352,14 @@ class CaptureEngine:
 
     def progress(self) -> CaptureProgress:
         writer = self._writer
+        # In this order: what came before `reached` was put, and remembered as `resume`, before.
+        reached = self._reached
+        resume = self._resume
+        durable = writer.durable
         return CaptureProgress(
-            position=self._resume.position,
-            durable=writer.durable,
+            position=resume.position,
+            covered=max(reached, durable.acknowledge) if durable == resume else durable.acknowledge,
+            durable=durable,
             records=writer.records,
             segments=writer.segments,
             next_offset=writer.next_offset,

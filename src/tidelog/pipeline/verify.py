@@ -1,145 +1,71 @@
-"""Is an output equal to its source? Row by row, on Spark's executors, while both may change.
+"""Is an output equal to its source? Found out while both change, and never answered wrongly.
 
-An executor reads the source in key order, with the same SELECT and the same decoder as a dump's
-chunks; Spark compares the rows with the output's by key. Rows that differ may only be on
-their way: they are looked at again, once the output has taken in all that was committed when they
-were read, and only what still differs then is reported.
+Ranges of the key are summed up in the source, by SQL, and in the output, by Spark
+(`tidelog.pipeline.row_digests`). Equal sums are equal rows. Where they differ, executors read both
+sides' rows of these ranges and Spark compares them. A row that differs may only be on its way: the
+event log tells. A key that has no record there which the source's SELECTs did not see, nor one that
+the output may lack, had one state in the source all the while, and the output should hold it: it
+differs indeed. All others are looked at again by key, and count as unsettled if they never rest
+(docs/adr/0013).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
-
-from tidelog.eventlog.layout import RECORD_SCHEMA
-from tidelog.model.records import LogBatch, binary_array
-from tidelog.model.schema import TableSchema
-from tidelog.pipeline import transforms
-from tidelog.pipeline.arrow_frames import map_in_arrow
-from tidelog.pipeline.key_frames import as_text
-from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION, row_type
-from tidelog.pipeline.transforms import Step, quoted, steps_of
-from tidelog.ports import ChunkReader, ChunkRequest, TargetTable
-from tidelog.wire.decode import decode
+from tidelog.errors import ChunkError, OutputError
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.pipeline import row_digests, transforms
+from tidelog.pipeline.row_comparison import Found, Key, Unequal, of_keys
+from tidelog.pipeline.row_digests import Range, within
+from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
+from tidelog.pipeline.source_rows import OpenReader, source_frame
+from tidelog.pipeline.transforms import Step, steps_of
+from tidelog.ports import ChunkRequest, Digest, TargetTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Key = tuple[str | None, ...]
 MOST_KEYS = 1_000
+MOST_UNSETTLED = 20_000  # looked at again by key
 ROUNDS = 5
-ROUND_ROWS = 50_000
+RANGE_ROWS = 20_000
+RANGES_AT_ONCE = 64
 BEHIND = "the output did not catch up with the source: is the pipeline running?"
-
-
-class OpenReader(Protocol):
-    """Opens a chunk reader; pickled to the executors."""
-
-    def __call__(self) -> ChunkReader: ...
+BY_CHECKSUM, BY_ROWS = "checksum", "rows"
+_UNCHANGING = ("select", "drop", "rename", "route")
+ALL: Range = (None, None)
 
 
 @dataclass(slots=True)
 class TableReport:
-    """What the comparison of one table found; ``keys`` are for repair, not for logs."""
+    """What the comparison of one table found; ``keys`` are for repair, not for logs.
+
+    ``equal``: nothing differs. ``unsettled`` rows changed whenever they were looked at. ``method``:
+    ``checksum``, or ``rows`` where all were read; ``because`` says why. ``ranges`` were summed up,
+    ``ranges_read`` of them read row by row.
+    """
 
     table: str
     equal: bool
-    rows: int
-    missing: int
-    surplus: int
-    different: int
-    keys: list[Key]
+    rows: int = 0
+    missing: int = 0
+    surplus: int = 0
+    different: int = 0
+    unsettled: int = 0
+    keys: tuple[Key, ...] = ()
+    method: str = BY_CHECKSUM
+    because: str = ""
+    ranges: int = 0
+    ranges_read: int = 0
     note: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-
-def records_of(rows: LogBatch) -> pa.RecordBatch:
-    """A chunk's rows in the event log's record layout, for the decoder."""
-    numbers = pa.array(range(len(rows)), pa.int64())
-    return pa.RecordBatch.from_arrays(
-        [
-            numbers,
-            pa.array(rows.kind, pa.uint8()),
-            pa.array(rows.schema_id, pa.int32()),
-            pa.array(rows.position, pa.int64()),
-            pa.array(rows.ordinal, pa.int64()),
-            pa.array(rows.xid, pa.int64()),
-            pa.array(rows.commit_ts, pa.int64()),
-            binary_array(rows.payload_offsets, rows.payload),
-        ],
-        schema=RECORD_SCHEMA,
-    )
-
-
-def read_rows(
-    open_reader: OpenReader, schema: TableSchema, requests: Iterable[ChunkRequest]
-) -> Iterator[pa.RecordBatch]:
-    """The source's rows, decoded to ``schema``. Runs on executors."""
-    reader = open_reader()
-    try:
-        for request in requests:
-            after = request.after
-            while True:
-                chunk = reader.read(
-                    ChunkRequest(
-                        request.table, after, request.upto, ROUND_ROWS, request.keys, request.where
-                    )
-                )
-                reader.release()
-                present = chunk.rows.filter(chunk.rows.kind == ord("r"))
-                if len(present):
-                    decoded = decode(records_of(present), chunk.schema, target=schema, before=False)
-                    assert decoded.after is not None
-                    yield pa.RecordBatch.from_struct_array(decoded.after)
-                if chunk.exhausted or request.keys is not None:
-                    break
-                after = chunk.last_key
-    finally:
-        reader.close()
-
-
-def source_frame(
-    spark: SparkSession, open_reader: OpenReader, schema: TableSchema, requests: list[ChunkRequest]
-) -> DataFrame:
-    """The source's rows of ``requests``, each read by one task."""
-
-    class SourceRows(DataSource):
-        """Made for one frame: what it holds travels inside the pickled class, never in options,
-        which Spark shows in plans.
-        """
-
-        @classmethod
-        def name(cls) -> str:
-            return "tidelog-source-rows"
-
-        def schema(self) -> StructType:
-            return row_type(schema)
-
-        def reader(self, schema: StructType) -> DataSourceReader:
-            return Reader()
-
-    class Reader(DataSourceReader):
-        def partitions(self) -> Sequence[InputPartition]:
-            return [InputPartition(place) for place in range(len(requests))]
-
-        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-            kind = to_arrow_schema(row_type(schema), timezone="UTC")
-            for batch in read_rows(open_reader, schema, [requests[partition.value]]):
-                yield batch.cast(kind)
-
-    spark.dataSource.register(SourceRows)
-    return spark.read.format("tidelog-source-rows").load()
+        return {name: getattr(self, name) for name in self.__slots__} | {"keys": list(self.keys)}
 
 
 @dataclass(frozen=True)
@@ -149,142 +75,266 @@ class Copy:
     Attributes:
         target: its columns and key, after the steps.
         steps: what makes its rows of the source's.
-        frame: the rows as they are now; None if there is no such table.
+        frame: the rows as they are now, those of a range of the key at least; None if there is no
+            such table.
+        committed: the offset below which everything of the table is in the copy by now.
     """
 
     target: TargetTable
     steps: tuple[Step, ...]
-    frame: Callable[[], DataFrame | None]
+    frame: Callable[[Range], DataFrame | None]
+    committed: Callable[[], int]
 
 
-def compare(
-    source: DataFrame, output: DataFrame, columns: Sequence[str], key: Sequence[str]
-) -> tuple[int, int, int, list[Key]]:
-    """Rows missing in the output, surplus in it, different; and up to `MOST_KEYS` of their keys."""
-    from pyspark.sql import functions as f
+class Source(Protocol):
+    """What is asked of the source and the event log beside."""
 
-    others = [name for name in columns if name not in key]
-    kinds = {field.name: field.dataType for field in source.schema.fields}
+    @property
+    def open_reader(self) -> OpenReader:
+        """Opens chunk readers on executors."""
+        ...
 
-    def side(frame: DataFrame, mark: str) -> DataFrame:
-        # An output may keep a value in another type (an enum as text): as the source's it counts.
-        values = {
-            name: f.col(quoted(name))
-            if frame.schema[name].dataType == kinds[name]
-            else f.col(quoted(name)).try_cast(kinds[name])
-            for name in columns
-        }
-        return frame.select(
-            *[values[name].alias(f"k{i}") for i, name in enumerate(key)],
-            f.struct(*[values[n].alias(f"c{i}") for i, n in enumerate(others)], f.lit(1)).alias(
-                mark
-            ),
-        )
+    def why_not(self, schema: TableSchema, columns: Sequence[str]) -> str | None: ...
 
-    joined = side(source, "l").join(
-        side(output, "r"), [f"k{i}" for i in range(len(key))], "full_outer"
-    )
-    kind = (
-        f.when(f.col("r").isNull(), "missing")
-        .when(f.col("l").isNull(), "surplus")
-        .when(~f.col("l").eqNullSafe(f.col("r")), "different")
-    )
-    texts = [as_text(f"k{i}", joined.schema[f"k{i}"].dataType) for i in range(len(key))]
-    unequal = joined.select(
-        kind.alias("kind"), *[text.alias(f"k{i}") for i, text in enumerate(texts)]
-    ).where("kind is not null")
-    names = [f"k{i}" for i in range(len(key))]
-    shape = StructType(
-        [
-            StructField("kind", StringType()),
-            StructField("n", LongType()),
-            StructField("named", BooleanType()),
+    def boundaries(self, request: ChunkRequest, count: int) -> list[Key]: ...
+
+    def digests(
+        self, schema: TableSchema, columns: Sequence[str], ranges: Sequence[Range]
+    ) -> list[Digest]:
+        """Of each range."""
+        ...
+
+    def caught_up(self, copy: Copy) -> bool:
+        """Wait until the copy has what is committed by now; False if it does not come."""
+        ...
+
+    def watch(self, table: TableName, copy: Copy) -> Callable[[SparkSession], DataFrame | bool]:
+        """Call it before rows are read, and what it returns when they were: the keys that can't be
+        judged by what was read, as `tidelog.pipeline.touched.touched_keys` gives them.
+        """
+        ...
+
+
+def verify_table(spark: SparkSession, copy: Copy, source: Source) -> TableReport:
+    """Compare one table, whose match key must be set, with its copy."""
+    return _Comparison(spark, copy, source).report()
+
+
+class _Comparison:
+    def __init__(self, spark: SparkSession, copy: Copy, source: Source) -> None:
+        self._spark = spark
+        self._copy = copy
+        self._source = source
+        self._target = copy.target
+        self._schema = copy.target.schema
+        self._steps = steps_of(copy.steps, self._schema.table)
+        self._columns = copy.target.columns.names
+        self._report = TableReport(str(self._schema.table), True)
+
+    def report(self) -> TableReport:
+        report = self._report
+        refused = self._key_changes()
+        if not refused:
+            if not self._source.caught_up(self._copy):
+                report.note = BEHIND
+            refused = self._lacks()
+        if refused:
+            report.equal, report.note = False, refused
+            return report
+        names = _unchanged_columns(self._columns, self._steps, self._schema)
+        if names is None:
+            self._by_rows("the output's steps change rows")
+        else:
+            because = self._source.why_not(self._schema, list(names.values()))
+            if because is None:
+                because = self._by_checksum(names)
+            if because is not None:
+                self._by_rows(because)
+        report.equal = not (report.missing or report.surplus or report.different)
+        if report.note and report.unsettled:
+            report.equal = False
+        return report
+
+    def _key_changes(self) -> str:
+        """Why rows of the copy can't be found by key; empty if they can."""
+        changed = [step for step in self._steps if _changes_key(step, self._target.key)]
+        if not changed:
+            return ""
+        return f"the step {changed[0].action} changes the key's values: rows can't be found by it"
+
+    def _lacks(self) -> str:
+        """What the copy lacks to be compared; empty if nothing."""
+        rows = self._copy.frame(ALL)
+        if rows is None:
+            return "the output has no such table"
+        absent = [column for column in self._columns if column not in rows.columns]
+        return f"the output lacks column {absent[0]}" if absent else ""
+
+    # ------------------------------------------------------------------ checksums
+
+    def _by_checksum(self, names: Mapping[str, str]) -> str | None:
+        """Compare sums; or, with nothing found so far, why that can't be."""
+        after: Key | None = None
+        ordered = row_digests.has_common_order(self._schema)
+        theirs: list[Digest] = []
+        while True:
+            try:
+                ranges = self._ranges(after)
+                if ordered and not row_digests.ascending(self._schema, _bounds(ranges)):
+                    if after is not None:
+                        raise ChunkError("the key's order in the source can't be followed")
+                    ordered = False
+                if ordered:
+                    unequal = self._unequal(names, ranges)
+                else:
+                    theirs += self._source.digests(self._schema, list(names.values()), ranges)
+                    unequal = []
+            except ChunkError as error:
+                if after is None or not ordered:
+                    return str(error)
+                self._report.because = str(error)
+                ranges = unequal = [(after, None)]
+                self._report.rows += self._rows_in(ranges).count()
+            self._report.ranges += len(ranges)
+            if unequal:
+                self._compare(unequal)
+            after = ranges[-1][1]
+            if after is None:
+                break
+        if not ordered:
+            self._compare_all(names, theirs)
+        return None
+
+    def _ranges(self, after: Key | None) -> list[Range]:
+        """The next ones."""
+        request = ChunkRequest(self._schema.table, after=after, limit_rows=RANGE_ROWS)
+        ends: list[Key | None] = list(self._source.boundaries(request, RANGES_AT_ONCE))
+        if len(ends) < RANGES_AT_ONCE:
+            ends.append(None)
+        return list(pairwise([after, *ends]))
+
+    def _unequal(self, names: Mapping[str, str], ranges: list[Range]) -> list[Range]:
+        """Those whose sums differ."""
+        whole = (ranges[0][0], ranges[-1][1])
+        theirs = self._source.digests(self._schema, list(names.values()), ranges)
+        found = self._rows(whole)
+        found = found.where(within(found, self._schema, self._target.key, whole))
+        bounds = [upto for _, upto in ranges[:-1] if upto is not None]
+        ours = row_digests.digests(found, self._schema, names, bounds)
+        self._report.rows += sum(digest.rows for digest in ours)
+        pairs = zip(ranges, theirs, ours, strict=True)
+        return [part for part, their, our in pairs if their != our]
+
+    def _compare_all(self, names: Mapping[str, str], theirs: list[Digest]) -> None:
+        """The same where a row of the output can't be told its range: ranges add up."""
+        [ours] = row_digests.digests(self._rows(ALL), self._schema, names, [])
+        self._report.rows = ours.rows
+        if ours != Digest(sum(d.rows for d in theirs), sum(d.total for d in theirs)):
+            self._compare([ALL])
+
+    # ------------------------------------------------------------------ rows
+
+    def _by_rows(self, because: str) -> None:
+        report = self._report
+        report.method, report.because = BY_ROWS, because
+        report.rows = self._rows(ALL).count()
+        self._compare([ALL])
+
+    def _compare(self, ranges: list[Range]) -> None:
+        """Compare rows of the ranges; what may be on its way again by key."""
+        self._report.ranges_read += len(ranges)
+        requests = [
+            ChunkRequest(self._schema.table, after=after, upto=upto) for after, upto in ranges
         ]
-        + [StructField(name, StringType()) for name in names]
-    )
-    # In one job: between two, the output may have changed.
-    counts = dict.fromkeys(("missing", "surplus", "different"), 0)
-    keys: list[Key] = []
-    for row in map_in_arrow(unequal, _Few(), shape).collect():
-        counts[row["kind"]] += row["n"]
-        if row["named"] and len(keys) < MOST_KEYS:
-            keys.append(tuple(row[name] for name in names))
-    return counts["missing"], counts["surplus"], counts["different"], keys
+        found = self._look(requests, self._rows_in(ranges))
+        report = self._report
+        again = list(found.keys["unsettled"])
+        beyond = found.counts["unsettled"] - len(again)
+        if found.definite > MOST_KEYS:
+            self._count(found)
+        else:  # by key, whatever the order of keys is
+            again += found.definite_keys
+        for round_ in range(ROUNDS):
+            if not again:
+                break
+            if round_:
+                time.sleep(0.5)
+            if not self._source.caught_up(self._copy):
+                report.note = BEHIND
+            request = ChunkRequest(
+                self._schema.table, keys=tuple(again), key_columns=self._schema.match_key
+            )
+            rows = of_keys(self._spark, self._rows(ALL), self._target.key, again)
+            found = self._look([request], rows)
+            self._count(found)
+            again = list(found.keys["unsettled"])
+        report.unsettled += len(again) + beyond
+
+    def _look(self, requests: list[ChunkRequest], rows: DataFrame) -> Found:
+        """What differs between rows of the source and of the copy."""
+        judge = self._source.watch(self._schema.table, self._copy)
+        source = source_frame(self._spark, self._source.open_reader, self._schema, requests)
+        expected = _transformed(source, self._steps, self._schema)
+        unequal = Unequal(expected, rows, self._columns, self._target.key)
+        try:
+            touched = judge(self._spark) if unequal.count else False
+            most = dict.fromkeys(("missing", "surplus", "different"), MOST_KEYS)
+            return unequal.judged(touched, {**most, "unsettled": MOST_UNSETTLED})
+        finally:
+            unequal.close()
+
+    def _rows_in(self, ranges: list[Range]) -> DataFrame:
+        if ranges == [ALL]:
+            return self._rows(ALL)
+        found = self._rows((ranges[0][0], ranges[-1][1]))
+        conditions = [within(found, self._schema, self._target.key, part) for part in ranges]
+        condition = conditions[0]
+        for other in conditions[1:]:
+            condition |= other
+        return found.where(condition)
+
+    def _rows(self, part: Range) -> DataFrame:
+        """The copy's, of the range at least."""
+        found = self._copy.frame(part)
+        if found is None:
+            raise OutputError(f"the copy of {self._schema.table} is gone")
+        return found
+
+    def _count(self, found: Found) -> None:
+        report = self._report
+        report.missing += found.counts["missing"]
+        report.surplus += found.counts["surplus"]
+        report.different += found.counts["different"]
+        report.keys = (*report.keys, *found.definite_keys)[:MOST_KEYS]
 
 
-class _Few:
-    """Of each task's rows (kind, key) at most `MOST_KEYS`; the others are counted, with no key."""
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        left = MOST_KEYS
-        for batch in batches:
-            few = batch.slice(0, left)
-            left -= len(few)
-            if len(few):
-                ones = pa.array(np.ones(len(few), np.int64))
-                named = pa.array(np.ones(len(few), np.bool_))
-                yield _named([few.column(0), ones, named, *few.columns[1:]], batch)
-            for found in pc.value_counts(batch.slice(len(few)).column(0)).to_pylist():
-                kind, count = pa.array([found["values"]]), pa.array([found["counts"]], pa.int64())
-                none = [pa.nulls(1, pa.string()) for _ in batch.schema.names[1:]]
-                yield _named([kind, count, pa.array([False]), *none], batch)
+def _bounds(ranges: Sequence[Range]) -> list[Key]:
+    ends = [ranges[0][0], *(upto for _, upto in ranges)]
+    return [end for end in ends if end is not None]
 
 
-def _named(columns: list[pa.Array], batch: pa.RecordBatch) -> pa.RecordBatch:
-    names = ["kind", "n", "named", *batch.schema.names[1:]]
-    return pa.RecordBatch.from_arrays(columns, names=names)
-
-
-def verify_table(
-    spark: SparkSession,
-    copy: Copy,
-    *,
-    open_reader: OpenReader,
-    caught_up: Callable[[], bool],
-) -> TableReport:
-    """Compare one table with its copy.
-
-    Args:
-        spark: runs the comparison.
-        copy: of the table, whose match key must be set.
-        open_reader: opens chunk readers of the source, here and on executors.
-        caught_up: waits until the output has what is committed by now; False if it does not.
+def _unchanged_columns(
+    columns: Sequence[str], steps: Sequence[Step], schema: TableSchema
+) -> dict[str, str] | None:
+    """By column of the output, the source's column that it holds as it is; None if steps do more
+    than choose and name columns.
     """
-    target, schema = copy.target, copy.target.schema
-    name = str(schema.table)
-    steps = steps_of(copy.steps, schema.table)
-    changed = [step for step in steps if _changes_key(step, target.key)]
-    if changed:
-        note = f"the step {changed[0].action} changes the key's values: rows can't be found by it"
-        return TableReport(name, False, 0, 0, 0, 0, [], note)
-    note = ""
-    rows_there = copy.frame()
-    if rows_there is None:
-        return TableReport(name, False, 0, 0, 0, 0, [], "the output has no such table")
-    columns = target.columns.names
-    absent = [column for column in columns if column not in rows_there.columns]
-    if absent:
-        return TableReport(name, False, 0, 0, 0, 0, [], f"the output lacks column {absent[0]}")
+    names = {name: name for name in schema.column_names}
+    for step in steps:
+        if step.action not in _UNCHANGING:
+            return None
+        if step.action == "rename":
+            names = {step.argument.get(name, name): source for name, source in names.items()}
+    return {name: names[name] for name in columns}
 
-    def expected(requests: list[ChunkRequest]) -> DataFrame:
-        return _transformed(source_frame(spark, open_reader, schema, requests), steps, schema)
 
-    source = expected([ChunkRequest(schema.table)])
-    rows = rows_there.count()
-    missing, surplus, different, keys = compare(source, rows_there, columns, target.key)
-    for _ in range(ROUNDS):
-        if not keys or missing + surplus + different > MOST_KEYS:
-            break
-        if not caught_up():
-            note = BEHIND
-            break
-        again = [ChunkRequest(schema.table, keys=tuple(keys))]
-        narrowed = _of_keys(spark, copy.frame(), target.key, keys)
-        source = expected(again)
-        missing, surplus, different, keys = compare(source, narrowed, columns, target.key)
-        if keys:
-            time.sleep(1)
-    return TableReport(name, not keys, rows, missing, surplus, different, keys, note)
+def _changes_key(step: Step, key: Sequence[str]) -> bool:
+    """May the step give a column of the key other values? (Its function may not, says a step
+    python.)
+    """
+    return step.action in ("cast", "compute", "mask", "hash") and not set(key).isdisjoint(
+        step.argument
+    )
 
 
 def _transformed(rows: DataFrame, steps: Sequence[Step], schema: TableSchema) -> DataFrame:
@@ -301,31 +351,3 @@ def _transformed(rows: DataFrame, steps: Sequence[Step], schema: TableSchema) ->
         }
     )
     return transforms.apply(marked, steps, schema, keyed=True).where(f"{CHANGE_OP} = 'u'")
-
-
-def _changes_key(step: Step, key: Sequence[str]) -> bool:
-    """May the step give a column of the key other values? (Its function may not, says a step
-    python.)
-    """
-    return step.action in ("cast", "compute", "mask", "hash") and not set(key).isdisjoint(
-        step.argument
-    )
-
-
-def _of_keys(
-    spark: SparkSession, frame: DataFrame | None, names: Sequence[str], keys: Sequence[Key]
-) -> DataFrame:
-    """The output's rows with one of ``keys``."""
-    from pyspark.sql import functions as f
-
-    assert frame is not None
-    columns = ", ".join(f"w{i} string" for i in range(len(names)))
-    wanted = f.broadcast(spark.createDataFrame(list(keys), columns))
-    conditions = [
-        as_text(name, frame.schema[name].dataType).eqNullSafe(wanted[f"w{i}"])
-        for i, name in enumerate(names)
-    ]
-    condition = conditions[0]
-    for other in conditions[1:]:
-        condition &= other
-    return frame.join(wanted, condition, "left_semi")

@@ -3,117 +3,233 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
+from tidelog.capture.session import GENERATION_KEY, STATUS_KEY
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import new_id
 from tidelog.errors import EventLogError, UsageError
 from tidelog.eventlog.reader import EventLog
-from tidelog.eventlog.schemas import SchemaStore
 from tidelog.model.patterns import matches
-from tidelog.model.schema import TableSchema
-from tidelog.ports import Catalogue, ChunkReader
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.ports import Catalogue, ChunkRequest, Digest, DigestReader
 from tidelog.runtime.asking import send_command
-from tidelog.runtime.copies import copies
+from tidelog.runtime.copies import OpenReader, copies, has_copies
 from tidelog.runtime.log_place import log_place
 from tidelog.runtime.piping import session
 from tidelog.runtime.sources import source_kind
+from tidelog.state.sqlite import SqliteState
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
-class _OpenReader:
-    """Opens chunk readers on executors; holds the connection string, so it is never shown."""
+    from tidelog.pipeline.row_comparison import Key
+    from tidelog.pipeline.row_digests import Range
+    from tidelog.pipeline.verify import Copy
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
-
-    def __repr__(self) -> str:
-        return "OpenReader()"
-
-    def __call__(self) -> ChunkReader:
-        registry = SchemaStore(log_place(self._config))
-        return source_kind(self._config).plain_reader(registry)
+CATCH_UP_S = 180.0
+LOOK_EVERY_S = 0.2
+NO_COPIES = (
+    "no output keeps rows that could be compared: verify knows outputs of the kinds delta, "
+    "postgres and mysql"
+)
 
 
 def verify(config: Config, *, tables: Sequence[str] = (), repair: bool = False) -> dict[str, Any]:
     """Compare source and outputs; with ``repair``, dump the keys that differ."""
-    from tidelog.pipeline.verify import BEHIND, verify_table
-
     if not config.outputs:
         raise UsageError("there are no outputs to compare with; add one under 'outputs'")
+    sections = [section for section in config.outputs if has_copies(section)]
+    if not sections:
+        raise UsageError(NO_COPIES)
     path = log_place(config)
     if not EventLog.exists(path):
         raise EventLogError(f"{path} holds no event log; `tidelog run` begins one")
     catalogue = source_kind(config).catalogue()
-    spark = session(config)
-    log = EventLog.open(path)
-    open_reader = _OpenReader(config)
-    reports = []
-    compared = False
+    reports: list[dict[str, Any]] = []
     try:
-        chosen = catalogue.tables(config.source.tables)
-        for pattern in tables:
-            if not any(matches([pattern], table) for table in chosen):
-                raise UsageError(f"no captured table matches {pattern!r}")
-        behind = not _caught_up(config, log, catalogue)
-        for output in config.outputs:
-            copy_of = copies(config, output, spark, log.source)
-            if copy_of is None:
-                continue
-            compared = True
-            for table in chosen:
-                if not matches(output.tables, table) or (tables and not matches(tables, table)):
-                    continue
-                shape = catalogue.shape(table)
-                if shape is None or not shape.schema.match_key:
-                    continue
-                report = verify_table(
-                    spark,
-                    copy_of(shape.schema),
-                    open_reader=open_reader,
-                    caught_up=lambda: _caught_up(config, log, catalogue),
-                )
-                if behind and not report.equal:
-                    report.note = report.note or BEHIND
-                found = report.to_json()
-                if report.keys and repair:
-                    found["repair"] = _repair(config, shape.schema, report.keys)
-                reports.append({"output": output.name, **found})
+        chosen = _chosen(catalogue.tables(config.source.tables), tables, sections)
+        source = ComparedSource(config)
+        try:
+            spark = _session(config)
+            for section in sections:
+                kept = copies(config, section, spark, source.log.source)
+                try:
+                    for table in chosen:
+                        if matches(section.tables, table):
+                            reports += _compared(
+                                config, section.name, catalogue, kept, source, spark, table, repair
+                            )
+                finally:
+                    kept.close()
+        finally:
+            source.close()
     finally:
         catalogue.close()
-    if not compared:
-        raise UsageError(
-            "no output keeps rows that could be compared: verify knows outputs of the kinds delta, "
-            "postgres and mysql"
-        )
     return {"equal": all(report["equal"] for report in reports), "tables": reports}
 
 
-def _caught_up(config: Config, log: EventLog, catalogue: Catalogue, timeout_s: float = 180) -> bool:
-    """Wait until the pipeline has passed all that the source has committed by now."""
-    from tidelog.eventlog.consumers import Consumers
-
-    target = catalogue.position()
-    deadline = time.monotonic() + timeout_s
-    offset: int | None = None
-    while time.monotonic() < deadline:
-        tail = log.tail
-        if offset is None and tail is not None and tail.resume is not None:
-            reached = max(tail.resume.acknowledge, tail.last_position or 0)
-            offset = tail.next if reached >= target else None
-        if offset is not None and all(
-            _nothing_between(log, consumer.offset, offset)
-            for consumer in Consumers(log.storage).all()
-        ):
-            return True
-        time.sleep(0.2)
-    return False
+def _chosen(
+    captured: Sequence[TableName], patterns: Sequence[str], sections: Sequence[Any]
+) -> list[TableName]:
+    for pattern in patterns:
+        found = [table for table in captured if matches([pattern], table)]
+        if not found:
+            raise UsageError(f"no captured table matches {pattern!r}")
+        if not any(matches(section.tables, table) for section in sections for table in found):
+            raise UsageError(f"no output that could be compared holds a table of {pattern!r}")
+    return [table for table in captured if not patterns or matches(patterns, table)]
 
 
-def _nothing_between(log: EventLog, start: int, end: int) -> bool:
-    """Is there no record for a consumer at ``start`` to take in before ``end``?"""
-    return start >= end or not any(ref.rows for ref in log.segments(start, end))
+def _session(config: Config) -> SparkSession:
+    from tidelog.pipeline.row_digests import SESSION_CONF
+    from tidelog.pipeline.source import register
+
+    spark = session(config).newSession()
+    for name, value in SESSION_CONF.items():
+        spark.conf.set(name, value)
+    register(spark)
+    return spark
+
+
+def _compared(
+    config: Config,
+    output: str,
+    catalogue: Catalogue,
+    kept: Any,
+    source: ComparedSource,
+    spark: SparkSession,
+    table: TableName,
+    repair: bool,
+) -> list[dict[str, Any]]:
+    """The report of a table and an output; none for a table without a key."""
+    from tidelog.pipeline.verify import verify_table
+
+    shape = catalogue.shape(table)
+    if shape is None or not shape.schema.match_key:
+        return []
+    report = verify_table(spark, kept.of(shape.schema), source)
+    found = report.to_json()
+    if report.keys and repair:
+        found["repair"] = _repair(config, shape.schema, report.keys)
+    return [{"output": output, **found}]
+
+
+class ComparedSource:
+    """`tidelog.pipeline.verify.Source` over a configured source and its event log."""
+
+    def __init__(self, config: Config) -> None:
+        self._path = log_place(config)
+        self.log = EventLog.open(self._path)
+        self.open_reader = OpenReader(config)
+        self._kind = source_kind(config)
+        self._pause_s = config.dump.delay_ms / 1000
+        self._readers: list[DigestReader] = [
+            self._kind.digests() for _ in range(min(2, config.dump.parallelism))
+        ]
+        self._pool = ThreadPoolExecutor(len(self._readers), thread_name_prefix="tidelog-digests")
+        exists = config.state.sqlite_path.exists()
+        self._state = SqliteState(config.state.url) if exists else None
+        self._waits_until: float | None = None  # it was waited for in vain
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for reader in self._readers:
+            reader.close()
+        if self._state is not None:
+            self._state.close()
+
+    # ------------------------------------------------------------------ port
+
+    def why_not(self, schema: TableSchema, columns: Sequence[str]) -> str | None:
+        return self._readers[0].why_not(schema, columns)
+
+    def boundaries(self, request: ChunkRequest, count: int) -> list[Key]:
+        return self._readers[0].boundaries(request, count)
+
+    def digests(
+        self, schema: TableSchema, columns: Sequence[str], ranges: Sequence[Range]
+    ) -> list[Digest]:
+        def work(number: int) -> list[Digest]:
+            found = []
+            for after, upto in ranges[number :: len(self._readers)]:
+                request = ChunkRequest(schema.table, after=after, upto=upto)
+                found.append(self._readers[number].digest(request, schema, columns))
+                time.sleep(self._pause_s)
+            return found
+
+        shares = list(self._pool.map(work, range(len(self._readers))))
+        return [shares[place % len(shares)][place // len(shares)] for place in range(len(ranges))]
+
+    def caught_up(self, copy: Copy) -> bool:
+        """Once it was waited for in vain, others are not waited for as long again."""
+        timeout_s = CATCH_UP_S if self._waits_until is None else 0.0
+        deadline = time.monotonic() + timeout_s
+        end = self._covering(self._readers[0].position(), deadline)
+        while end is not None:
+            if not self._records(copy.target.source, copy.committed(), end):
+                return True
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(LOOK_EVERY_S)
+        self._waits_until = deadline
+        return False
+
+    def watch(self, table: TableName, copy: Copy) -> Callable[[SparkSession], DataFrame | bool]:
+        from tidelog.pipeline.touched import first_unseen, touched_keys
+
+        reader = self._readers[0]
+        snapshot = reader.snapshot()
+        committed = copy.committed()
+
+        def judge(spark: SparkSession) -> DataFrame | bool:
+            end = self._covering(reader.position(), time.monotonic() + CATCH_UP_S)
+            if end is None:
+                return True  # nothing is known of what happened meanwhile
+            start = min(committed, first_unseen(self.log, table, snapshot, end))
+            return touched_keys(spark, self._path, self.log, table, start, end)
+
+        return judge
+
+    # ------------------------------------------------------------------ the log
+
+    def _covering(self, position: int, deadline: float) -> int | None:
+        """Where the event log ends, once it has all that was committed before ``position``."""
+        while True:
+            if self._covered() >= position:
+                return self.log.latest_offset()
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(LOOK_EVERY_S)
+
+    def _covered(self) -> int:
+        """All before this position is in the event log: by its last segment, or by what capture
+        says of itself, which on an idle source is newer by seconds.
+        """
+        tail = self.log.tail
+        covered = 0
+        if tail is not None and tail.resume is not None:
+            covered = max(tail.resume.acknowledge, tail.last_position or 0)
+        if self._state is not None:
+            generation, status = self._state.get(GENERATION_KEY), self._state.get(STATUS_KEY)
+            if generation is not None and generation.value == self.log.generation and status:
+                covered = max(covered, int(status.value.get("capture", {}).get("covered", 0)))
+        return covered
+
+    def _records(self, table: TableName, start: int, end: int) -> bool:
+        """Are there records of the table in ``[start, end)``?"""
+        start = max(start, self.log.head_offset)
+        if start >= end:
+            return False
+        return any(
+            batch.num_rows
+            for ref in self.log.segments(start, end, tables=(str(table),))
+            if ref.rows
+            for batch in self.log.batches(ref, ("offset",), tables=(str(table),))
+        )
 
 
 def _repair(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tidelog.config import Config
 from tidelog.configsource import MySqlSource, PostgresSource
@@ -11,75 +10,144 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkReader, ChunkRequest, SourceId
 from tidelog.runtime.outputs import make_output, transform_steps
 from tidelog.runtime.sources import source_kind
+from tidelog.sources.unnumbered import Unnumbered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.pipeline.verify import Copy
-
-CopyOf = Callable[[TableSchema], "Copy"]
-
-
-def copies(config: Config, section: Any, spark: SparkSession, origin: SourceId) -> CopyOf | None:
-    """What gives an output's copy of a table; None for kinds that keep no rows by key."""
-    if section.kind == "delta":
-        return lambda schema: _delta(section, spark, origin, schema)
-    if section.kind in ("postgres", "mysql"):
-        return lambda schema: _database(config, section, spark, schema)
-    return None
-
-
-def _delta(section: Any, spark: SparkSession, origin: SourceId, schema: TableSchema) -> Copy:
-    from tidelog.outputs.delta_table import DELETED, path_of
-    from tidelog.pipeline.transforms import target_table
-    from tidelog.pipeline.verify import Copy
-
-    steps = transform_steps(section)
-    target = target_table(spark, schema, steps, origin, keyed=True)
-    location = path_of(str(section.path), schema.table, target.name)
-
-    def frame() -> DataFrame | None:
-        from pyspark.errors import AnalysisException
-
-        try:
-            found = spark.read.format("delta").load(location)
-        except AnalysisException:
-            return None
-        if section.deletes == "soft":
-            found = found.where(f"NOT coalesce({DELETED}, false)")
-        return found
-
-    return Copy(target, steps, frame)
-
-
-def _database(config: Config, section: Any, spark: SparkSession, schema: TableSchema) -> Copy:
-    """Read as a source is: by the chunk reader of its kind, on an executor."""
-    from tidelog.outputs.database.layout import DELETED
     from tidelog.outputs.database.output import DatabaseOutput
-    from tidelog.pipeline.verify import Copy, source_frame
+    from tidelog.pipeline.row_digests import Range
+    from tidelog.pipeline.verify import Copy
 
-    output = make_output(config, section, spark)
-    assert isinstance(output, DatabaseOutput)
-    try:
-        target, place = output.target_of(schema)
-    finally:
-        output.close()
-    there = _as_source(config, section, place)
 
-    def frame() -> DataFrame | None:
-        catalogue = source_kind(there).catalogue()
+class OpenReader:
+    """Opens chunk readers of a database, source or copy, on executors; holds the connection string,
+    so it is never shown.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def __repr__(self) -> str:
+        return "OpenReader()"
+
+    def __call__(self) -> ChunkReader:
+        return source_kind(self._config).plain_reader(Unnumbered())
+
+
+class Copies(Protocol):
+    """The copies that one output keeps."""
+
+    def of(self, schema: TableSchema) -> Copy:
+        """The source's table's."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def has_copies(section: Any) -> bool:
+    """Does an output of this kind keep rows by key, which can be compared?"""
+    return section.kind in _KINDS
+
+
+def copies(config: Config, section: Any, spark: SparkSession, origin: SourceId) -> Copies:
+    """Those of an output that `has_copies`."""
+    return cast(Copies, _KINDS[section.kind](config, section, spark, origin))
+
+
+class _DeltaCopies:
+    def __init__(self, config: Config, section: Any, spark: SparkSession, origin: SourceId) -> None:
+        self._section = section
+        self._spark = spark
+        self._origin = origin
+        self._output = make_output(config, section, spark)
+
+    def of(self, schema: TableSchema) -> Copy:
+        from tidelog.outputs.delta_table import DELETED, path_of
+        from tidelog.pipeline.transforms import target_table
+        from tidelog.pipeline.verify import Copy
+
+        section, spark = self._section, self._spark
+        steps = transform_steps(section)
+        target = target_table(spark, schema, steps, self._origin, keyed=True)
+        location = path_of(str(section.path), schema.table, target.name)
+
+        def frame(part: Range) -> DataFrame | None:
+            from pyspark.errors import AnalysisException
+
+            del part  # the caller's filter goes down to Delta's files
+            try:
+                found = spark.read.format("delta").load(location)
+            except AnalysisException:
+                return None
+            if section.deletes == "soft":
+                found = found.where(f"NOT coalesce({DELETED}, false)")
+            return found
+
+        return Copy(target, steps, frame, lambda: self._output.committed(schema.table) or 0)
+
+    def close(self) -> None:
+        self._output.close()
+
+
+class _DatabaseCopies:
+    """Read as a source is: by the chunk reader of its kind, on an executor."""
+
+    def __init__(self, config: Config, section: Any, spark: SparkSession, origin: SourceId) -> None:
+        del origin
+        self._config = config
+        self._section = section
+        self._spark = spark
+
+    def of(self, schema: TableSchema) -> Copy:
+        from tidelog.outputs.database.layout import DELETED
+        from tidelog.pipeline.source_rows import source_frame
+        from tidelog.pipeline.verify import Copy
+
+        section, spark = self._section, self._spark
+        output = self._output()
         try:
-            shape = catalogue.shape(place)
+            target, place = output.target_of(schema)
         finally:
-            catalogue.close()
-        if shape is None:
-            return None
-        found = source_frame(spark, _OpenCopy(there), shape.schema, [ChunkRequest(place)])
-        if section.deletes == "soft":
-            found = found.where(f"NOT coalesce(CAST({DELETED} AS BOOLEAN), false)")
-        return found
+            output.close()
+        there = _as_source(self._config, section, place)
 
-    return Copy(target, transform_steps(section), frame)
+        def frame(part: Range) -> DataFrame | None:
+            catalogue = source_kind(there).catalogue()
+            try:
+                shape = catalogue.shape(place)
+            finally:
+                catalogue.close()
+            if shape is None:
+                return None
+            after, upto = part if shape.schema.match_key == target.key else (None, None)
+            request = ChunkRequest(place, after=after, upto=upto)
+            found = source_frame(spark, OpenReader(there), shape.schema, [request])
+            if section.deletes == "soft":
+                found = found.where(f"NOT coalesce(CAST({DELETED} AS BOOLEAN), false)")
+            return found
+
+        def committed() -> int:
+            output = self._output()  # anew: it remembers how far it was
+            try:
+                return output.committed(schema.table) or 0
+            finally:
+                output.close()
+
+        return Copy(target, transform_steps(section), frame, committed)
+
+    def close(self) -> None:
+        pass
+
+    def _output(self) -> DatabaseOutput:
+        return cast("DatabaseOutput", make_output(self._config, self._section, self._spark))
+
+
+_KINDS: dict[str, Any] = {
+    "delta": _DeltaCopies,
+    "postgres": _DatabaseCopies,
+    "mysql": _DatabaseCopies,
+}
 
 
 def _as_source(config: Config, section: Any, place: TableName) -> Config:
@@ -87,38 +155,3 @@ def _as_source(config: Config, section: Any, place: TableName) -> Config:
     kind = PostgresSource if section.kind == "postgres" else MySqlSource
     source = kind.model_validate(options)
     return config.model_copy(update={"source": source})
-
-
-class _OpenCopy:
-    """Opens chunk readers of a copy; holds the connection string, so it is never shown."""
-
-    def __init__(self, config: Config) -> None:
-        self._config = config
-
-    def __repr__(self) -> str:
-        return "OpenCopy()"
-
-    def __call__(self) -> ChunkReader:
-        return source_kind(self._config).plain_reader(_Unregistered())
-
-
-class _Unregistered:
-    """Numbers schemas for one reader, who keeps them: a copy's are nobody else's business."""
-
-    def __init__(self) -> None:
-        self._schemas: list[TableSchema] = []
-
-    def register(self, schema: TableSchema) -> TableSchema:
-        numbered = schema.numbered(len(self._schemas) + 1)
-        self._schemas.append(numbered)
-        return numbered
-
-    def get(self, schema_id: int) -> TableSchema:
-        return self._schemas[schema_id - 1]
-
-    def latest(self, table: TableName) -> TableSchema | None:
-        found = [schema for schema in self._schemas if schema.table == table]
-        return found[-1] if found else None
-
-    def versions(self, table: TableName) -> list[TableSchema]:
-        return [schema for schema in self._schemas if schema.table == table]

@@ -13,9 +13,10 @@ from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
 from tidelog.errors import TidelogError, UsageError
 from tidelog.model.patterns import matches
-from tidelog.model.schema import TableName, TableSchema
+from tidelog.model.schema import TableName
 from tidelog.ports import ChunkReader, ChunkRequest
 from tidelog.runtime.sources import Estimates, source_kind
+from tidelog.sources.unnumbered import Unnumbered
 from tidelog.state.sqlite import SqliteState
 
 SAMPLE_CHUNKS = 2  # the second tells the speed better: caches and plans are warm
@@ -32,22 +33,6 @@ class Sample:
     bytes_per_row: float
     rows_per_s: float | None
     exhausted: bool
-
-
-class _Unnumbered:
-    """Schemas of chunks that go nowhere need no number."""
-
-    def register(self, schema: TableSchema) -> TableSchema:
-        return schema
-
-    def get(self, schema_id: int) -> TableSchema:
-        raise KeyError(schema_id)
-
-    def versions(self, table: TableName) -> list[TableSchema]:
-        return []
-
-    def latest(self, table: TableName) -> TableSchema | None:
-        return None
 
 
 def plan(
@@ -80,7 +65,7 @@ def plan(
     asked = {"parallelism": parallelism, "chunk_rows": chunk_rows}
     options.update({name: value for name, value in asked.items() if value is not None})
     source = source_kind(config)
-    reader = source.plain_reader(_Unnumbered())
+    reader = source.plain_reader(Unnumbered())
     catalogue = source.catalogue()
     estimates = source.estimates()
     try:

@@ -21,6 +21,7 @@ from tidelog.ports import (
     BlockingReader,
     Catalogue,
     ChunkReader,
+    DigestReader,
     KeyExtractor,
     LogReader,
     SchemaRegistry,
@@ -131,6 +132,10 @@ class SourceKind(Protocol):
 
     def plain_reader(self, registry: SchemaRegistry) -> ChunkReader:
         """A reader of rows that no log has to be told of: for samples and comparisons."""
+        ...
+
+    def digests(self) -> DigestReader:
+        """A reader that sums rows up inside the source."""
         ...
 
     def estimates(self) -> Estimates: ...

@@ -20,6 +20,7 @@ from tidelog.sources.mysql.cascades import cascades
 from tidelog.sources.mysql.catalogue import MySqlCatalogue
 from tidelog.sources.mysql.chunks import MySqlChunkReader
 from tidelog.sources.mysql.connect import connect
+from tidelog.sources.mysql.digests import MySqlDigests
 from tidelog.sources.mysql.failures import translated
 from tidelog.sources.mysql.gtids import SeenGtids
 from tidelog.sources.mysql.key_texts import key_texts
@@ -127,6 +128,14 @@ class MySqlKind:
         return MySqlChunkReader(
             self._url,
             registry,
+            watermark_schema=self._source.watermark_schema,
+            keys=self._source.keys,
+            statement_timeout_ms=self._statement_timeout_ms,
+        )
+
+    def digests(self) -> MySqlDigests:
+        return MySqlDigests(
+            self._url,
             watermark_schema=self._source.watermark_schema,
             keys=self._source.keys,
             statement_timeout_ms=self._statement_timeout_ms,

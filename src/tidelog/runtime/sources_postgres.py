@@ -18,6 +18,7 @@ from tidelog.sources.postgres.blocking import PostgresBlockingReader
 from tidelog.sources.postgres.catalogue import PostgresCatalogue
 from tidelog.sources.postgres.chunks import PostgresChunkReader
 from tidelog.sources.postgres.connect import connect
+from tidelog.sources.postgres.digests import PostgresDigests
 from tidelog.sources.postgres.key_texts import key_texts
 from tidelog.sources.postgres.log_reader import PostgresLogReader
 from tidelog.sources.postgres.planning import PostgresEstimates
@@ -127,6 +128,13 @@ class PostgresKind:
             self._dsn,
             registry,
             watermark_schema=self._source.watermark_schema,
+            keys=self._source.keys,
+            statement_timeout_ms=self._statement_timeout_ms,
+        )
+
+    def digests(self) -> PostgresDigests:
+        return PostgresDigests(
+            self._dsn,
             keys=self._source.keys,
             statement_timeout_ms=self._statement_timeout_ms,
         )

@@ -207,6 +207,16 @@ def test_waiting_ends_when_the_lake_holds_the_dump_and_not_before(shop: Shop) ->
     assert marks[-1]["version"] + 1 == tables["public.orders"]["finalized_until"]
 
 
+def test_capture_says_how_far_it_is_where_nothing_is_captured(shop: Shop) -> None:
+    """Verify need not wait for the event log's next position record."""
+    shop.sql.execute("SELECT pg_logical_emit_message(true, 'of nobody', '')")
+    [end] = shop.sql.execute("SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn").fetchone() or ()
+    deadline = time.monotonic() + 60
+    while runtime.status(shop.config)["capture"]["covered"] < end:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def test_verify_repairs_what_it_finds(shop: Shop) -> None:
     shop.deliver()
     shop.spark.sql(f"DELETE FROM {shop.delta} WHERE total < 11")

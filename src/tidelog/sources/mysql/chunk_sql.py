@@ -105,6 +105,12 @@ class ChunkSql:
         rows = self._range(self.key_schema.columns, after, upto, where)
         return f"{rows} LIMIT {limit_rows - 1:d}, 1"
 
+    def digest(self, listed: str, after: Key | None, upto: Key | None) -> str:
+        """``listed``, aggregates, of the rows ``after < key <= upto``."""
+        bounds = self._bounds(after, upto)
+        filtered = f" WHERE {' AND '.join(bounds)}" if bounds else ""
+        return f"SELECT {listed} FROM {self._source}{filtered}"  # noqa: S608 - quoted
+
     def shared_keys(self, after: Key | None, last: Key) -> str:
         """A row if rows of the range share a key that holds NULL; such a key is not unique."""
         conditions = self.conditions

@@ -104,6 +104,17 @@ class ChunkSql:
         """
         return _copy(" UNION ALL ".join(self._key.absent(keys, self.source)))
 
+    def digests(self, expression: str, after: Key | None, upto: Key | None) -> str:
+        """``expression`` as ``h`` for each row ``after < key <= upto``, in no order."""
+        bounds = [] if upto is None else [self._key.upto(upto)]
+        begins = [[]] if after is None else [[begin] for begin in self._key.after(after)]
+        parts = [
+            self._select(f"{expression} AS h", [*begin, *bounds], None)
+            for begin in begins or [["false"]]
+        ]
+        # Computed once, though it is looked at twice.
+        return f"{' UNION ALL '.join(parts)} OFFSET 0"
+
     @property
     def _key(self) -> KeySql:
         return KeySql(self.schema, self.key, self.operators, quote_ident(self.schema.table.name))

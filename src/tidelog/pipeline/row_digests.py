@@ -1,0 +1,216 @@
+"""Sums over rows of an output, as `tidelog.ports.DigestReader` says them: Spark SQL expressions."""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as f
+from pyspark.sql.types import DataType
+
+from tidelog.model.schema import Column, TableSchema
+from tidelog.pipeline.shapes import spark_type
+from tidelog.pipeline.transforms import quoted
+from tidelog.ports import Digest
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
+
+Key = tuple[str | None, ...]
+Range = tuple[Key | None, Key | None]
+"""``after < key <= upto``; None: open."""
+
+# What a sum needs of a session: decimals are written without an exponent, times are UTC.
+SESSION_CONF = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+
+_HALF = 30  # bits: 2³³ rows' halves can be added up in 64 bits
+
+
+def _digits(value: Expression) -> Expression:
+    return value.cast("string")
+
+
+def _bits(java: str, method: str, kind: str) -> Callable[[Expression], Expression]:
+    """Java's: NaN has one form there."""
+
+    def text(value: Expression) -> Expression:
+        given = f.coalesce(value, f.lit(0).cast(kind))  # it takes no NULL
+        return f.reflect(f.lit(f"java.lang.{java}"), f.lit(method), given)
+
+    return text
+
+
+def _hexadecimal(value: Expression) -> Expression:
+    return f.lower(f.hex(value))
+
+
+def _counted(value: Expression) -> Expression:
+    return f.concat(f.octet_length(value), f.lit(":"), value)
+
+
+_TEXTS: Mapping[str, Callable[[Expression], Expression]] = {
+    "bool": _digits,
+    "int16": _digits,
+    "int32": _digits,
+    "int64": _digits,
+    "float32": _bits("Float", "floatToIntBits", "float"),
+    "float64": _bits("Double", "doubleToLongBits", "double"),
+    "date": lambda value: f.unix_date(value).cast("string"),
+    "timestamp": lambda value: f.unix_micros(value.cast("timestamp")).cast("string"),
+    "timestamptz": lambda value: f.unix_micros(value).cast("string"),
+    "binary": _hexadecimal,
+    "bytes": _hexadecimal,
+}
+
+# Keys of these types have one order, in the databases, in Spark and here.
+_ORDERED: Mapping[str, Callable[[str], Any]] = {
+    "int16": int,
+    "int32": int,
+    "int64": int,
+    "date": date.fromisoformat,
+    "timestamp": datetime.fromisoformat,
+    "timestamptz": datetime.fromisoformat,
+    "uuid": str,
+}
+
+
+def _order_of(column: Column) -> Callable[[str], Any] | None:
+    if column.logical.startswith("decimal("):
+        return decimal.Decimal
+    uuid = column.type_name == "uuid" and column.logical == "text"
+    return _ORDERED.get("uuid" if uuid else column.logical)
+
+
+def has_common_order(schema: TableSchema) -> bool:
+    """Do the source, Spark and Python order the table's keys alike? A text's order is its
+    collation's.
+    """
+    columns = [schema.columns[schema.column_index(name)] for name in schema.match_key]
+    # MariaDB orders a uuid by its bytes, and not as they are written.
+    return all(
+        _order_of(column) is not None
+        and not column.nullable
+        and (column.type_name != "uuid" or schema.wire_format == "pgoutput")
+        for column in columns
+    )
+
+
+def ascending(schema: TableSchema, bounds: Sequence[Key]) -> bool:
+    """Is each bound above the one before? Not so with an index that counts down, and never with
+    values that are beyond Python's dates.
+    """
+    columns = [schema.columns[schema.column_index(name)] for name in schema.match_key]
+    orders = [_order_of(column) for column in columns]
+    try:
+        values = [
+            tuple(order(text) for order, text in zip(orders, bound, strict=True))  # type: ignore[misc,arg-type]
+            for bound in bounds
+        ]
+        return all(low < high for low, high in pairwise(values))
+    except (ValueError, TypeError, ArithmeticError):
+        return False
+
+
+def within(frame: DataFrame, schema: TableSchema, key: Sequence[str], part: Range) -> Expression:
+    """The condition that a row of ``frame`` is in the range; ``key`` names its key's columns."""
+    after, upto = part
+    condition = f.lit(True)
+    if after is not None:
+        condition &= ~_upto(frame, schema, key, after)
+    if upto is not None:
+        condition &= _upto(frame, schema, key, upto)
+    return condition
+
+
+def digests(
+    frame: DataFrame,
+    schema: TableSchema,
+    names: Mapping[str, str],
+    bounds: Sequence[Key],
+) -> list[Digest]:
+    """Of the rows up to the first bound, from there to the second, …, behind the last.
+
+    Args:
+        frame: the output's rows.
+        schema: of the source.
+        names: by column of the output, in order, the source's column.
+        bounds: of the key, ascending.
+    """
+    sources = {source: target for target, source in names.items()}
+    key = [sources[name] for name in schema.match_key]
+    parts = [
+        column_text(
+            _typed(frame, target, schema.columns[schema.column_index(source)]),
+            schema.columns[schema.column_index(source)].logical,
+        )
+        for target, source in names.items()
+    ]
+    row = frame.select(
+        _place(frame, schema, key, bounds, 0).alias("place"),
+        f.conv(f.substring(f.md5(f.concat(*parts).cast("binary")), 1, 15), 16, 10)
+        .cast("bigint")
+        .alias("h"),
+    )
+    found = (
+        row.groupBy("place")
+        .agg(
+            f.count("*").alias("rows"),
+            f.sum(f.shiftright("h", _HALF)).alias("high"),
+            f.sum(f.col("h").bitwiseAND(f.lit((1 << _HALF) - 1))).alias("low"),
+        )
+        .collect()
+    )
+    out = [Digest(0, 0)] * (len(bounds) + 1)
+    for each in found:
+        out[each["place"]] = Digest(each["rows"], (each["high"] << _HALF) + each["low"])
+    return out
+
+
+def column_text(column: Expression, logical: str) -> Expression:
+    """The text of a value of this logical type, with the comma behind it; never NULL."""
+    text = _digits if logical.startswith("decimal(") else _TEXTS.get(logical, _counted)
+    written = f.when(column.isNull(), f.lit("~")).otherwise(text(column))
+    return f.concat(written, f.lit(","))
+
+
+def _typed(frame: DataFrame, name: str, column: Column) -> Expression:
+    """The column in the type that the source's decodes to: as that it counts."""
+    kind: DataType = spark_type(column.logical)
+    value = f.col(quoted(name))
+    return value if frame.schema[name].dataType == kind else value.try_cast(kind)
+
+
+def _place(
+    frame: DataFrame, schema: TableSchema, key: Sequence[str], bounds: Sequence[Key], first: int
+) -> Expression:
+    """The number, from ``first`` on, of the range that a row is in: by a tree of comparisons."""
+    if not bounds:
+        return f.lit(first)
+    middle = len(bounds) // 2
+    return f.when(
+        _upto(frame, schema, key, bounds[middle]),
+        _place(frame, schema, key, bounds[:middle], first),
+    ).otherwise(_place(frame, schema, key, bounds[middle + 1 :], first + middle + 1))
+
+
+def _upto(frame: DataFrame, schema: TableSchema, key: Sequence[str], bound: Key) -> Expression:
+    """``key <= bound``"""
+    condition: Expression | None = None
+    for name, source, text in reversed(list(zip(key, schema.match_key, bound, strict=True))):
+        column = schema.columns[schema.column_index(source)]
+        value = _typed(frame, name, column)
+        limit = f.lit(text).cast(spark_type(column.logical))
+        if condition is None:
+            condition = value <= limit
+        else:
+            condition = (value < limit) | ((value == limit) & condition)
+    # A key that holds NULL, which the source's never does, comes last.
+    return f.lit(True) if condition is None else f.coalesce(condition, f.lit(False))

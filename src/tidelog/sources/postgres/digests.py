@@ -1,0 +1,182 @@
+"""`tidelog.ports.DigestReader` over PostgreSQL: a range's rows summed up by one SELECT."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import psycopg
+
+from tidelog.errors import ChunkError
+from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.ports import ChunkRequest, Digest
+from tidelog.sources.postgres.chunk_sql import ChunkSql, operator_schemas
+from tidelog.sources.postgres.chunks import (
+    LOCK_TIMEOUT_MS,
+    STATEMENT_TIMEOUT_MS,
+    PostgresChunkReader,
+    chunk_errors,
+)
+from tidelog.sources.postgres.connect import connect, quote_ident
+from tidelog.sources.postgres.marks import WalLayout, emission_point
+from tidelog.sources.postgres.schemas import SchemaFinder
+from tidelog.sources.postgres.snapshot import TAKE_SNAPSHOT, PgSnapshot, snapshot_taken
+from tidelog.sources.unnumbered import Unnumbered
+
+_TEXT, _VARCHAR = 25, 1043
+# What is sent has the same bytes for the same value, in every version of the server.
+_TO_1970: Final = 946_684_800_000_000  # microseconds from 1970 to 2000
+# As `tidelog.wire.time_kernels` has them: of infinity and -infinity.
+_LAST_DAY, _FIRST_DAY = 2_932_896, -719_160
+_DAY_US: Final = 86_400_000_000
+
+
+def _float(name: str, bits: int, integer: str, nan: int) -> str:
+    sent = f"('x' || encode(float{bits // 8}send({name}), 'hex'))::bit({bits})::{integer}::text"
+    return f"CASE WHEN {name} = 'NaN' THEN '{nan}' ELSE {sent} END"
+
+
+def _timestamp(name: str, kind: str) -> str:
+    sent = f"('x' || encode({kind}_send({name}), 'hex'))::bit(64)::bigint"
+    last, first = _LAST_DAY * _DAY_US, _FIRST_DAY * _DAY_US
+    return (
+        f"CASE WHEN {name} >= '294247-01-10 00:00:00' THEN '{last}' "
+        f"WHEN {name} = '-infinity' THEN '{first}' ELSE ({sent} + {_TO_1970})::text END"
+    )
+
+
+def _date(name: str) -> str:
+    return (
+        f"CASE {name} WHEN 'infinity' THEN '{_LAST_DAY}' WHEN '-infinity' THEN '{_FIRST_DAY}' "
+        f"ELSE ({name} - date '1970-01-01')::text END"
+    )
+
+
+def _as_text(name: str) -> str:
+    return f"{name}::text"
+
+
+_BY_LOGICAL: Mapping[str, Callable[[str], str]] = {
+    "bool": _as_text,
+    "int16": _as_text,
+    "int32": _as_text,
+    "int64": _as_text,
+    "float32": lambda name: _float(name, 32, "int", 0x7FC00000),
+    "float64": lambda name: _float(name, 64, "bigint", 0x7FF8 << 48),
+    "date": _date,
+    "timestamp": lambda name: _timestamp(name, "timestamp"),
+    "timestamptz": lambda name: _timestamp(name, "timestamptz"),
+    "binary": lambda name: f"encode({name}, 'hex')",
+}
+
+
+def column_text(column: Column) -> str:
+    """The column's text as SQL, never NULL; see `tidelog.ports.DigestReader`."""
+    name = quote_ident(column.name)
+    if column.logical.startswith("decimal("):
+        return f"coalesce(nullif({name}::text, 'NaN'), '~')"
+    form = _BY_LOGICAL.get(column.logical)
+    if form is not None:
+        return f"coalesce({form(name)}, '~')"
+    if column.type_id in (_TEXT, _VARCHAR):
+        return f"coalesce(octet_length({name}) || ':' || {name}, '~')"
+    # concat writes any type by its output function, as COPY and the log do; a cast may not. A row
+    # of NULLs IS NULL, and is not one.
+    text = f"concat({name})"
+    return (
+        f"CASE WHEN {name} IS NOT DISTINCT FROM NULL THEN '~' "
+        f"ELSE octet_length({text}) || ':' || {text} END"
+    )
+
+
+class PostgresDigests:
+    """See the port. Writes nothing, and takes no lock that lasts.
+
+    Args:
+        dsn: connection string.
+        keys: surrogate keys by table pattern, see `SchemaFinder`.
+        statement_timeout_ms: how long a SELECT may take.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        keys: Mapping[str, Sequence[str]] | None = None,
+        statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
+    ) -> None:
+        self._dsn = dsn
+        self._finder = SchemaFinder(keys)
+        self._settings = {
+            "lock_timeout": str(LOCK_TIMEOUT_MS),
+            "statement_timeout": str(statement_timeout_ms),
+            "row_security": "off",
+            "jit": "off",
+        }
+        self._plans = PostgresChunkReader(
+            dsn,
+            Unnumbered(),
+            strategy="snapshot",
+            keys=keys,
+            statement_timeout_ms=statement_timeout_ms,
+        )
+        self._sql: dict[str, ChunkSql] = {}
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+
+    def why_not(self, schema: TableSchema, columns: Sequence[str]) -> str | None:
+        del schema, columns  # every type has a text
+        with chunk_errors("asking for the encoding"):
+            encoding = self._connected().info.parameter_status("server_encoding")
+        return None if encoding == "UTF8" else f"the database's encoding is {encoding}"
+
+    def boundaries(self, request: ChunkRequest, count: int) -> list[tuple[str | None, ...]]:
+        return self._plans.boundaries(request, count)
+
+    def digest(self, request: ChunkRequest, schema: TableSchema, columns: Sequence[str]) -> Digest:
+        chosen = [schema.columns[schema.column_index(name)] for name in columns]
+        text = " || ',' || ".join(map(column_text, chosen)) + " || ','"
+        with chunk_errors(f"summing up rows of {request.table}"):
+            connection = self._connected()
+            sql = self._sql_of(connection, request.table, schema)
+            query = (
+                "SELECT count(*), coalesce(sum(('x' || h)::bit(60)::bigint), 0)::text FROM ("  # noqa: S608 - quoted
+                f"{sql.digests(f'substr(md5({text}), 1, 15)', request.after, request.upto)}) AS s"
+            )
+            row = connection.execute(query.encode()).fetchone()
+        assert row is not None
+        return Digest(row[0], int(row[1]))
+
+    def snapshot(self) -> PgSnapshot:
+        with chunk_errors("taking a snapshot"):
+            return snapshot_taken(self._connected().execute(TAKE_SNAPSHOT.encode()))
+
+    def position(self) -> int:
+        with chunk_errors("asking for the log's end"):
+            connection = self._connected()
+            return emission_point(connection, WalLayout.of(connection))
+
+    def close(self) -> None:
+        self._plans.close()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _sql_of(
+        self,
+        connection: psycopg.Connection[tuple[Any, ...]],
+        table: TableName,
+        schema: TableSchema,
+    ) -> ChunkSql:
+        if schema.fingerprint not in self._sql:
+            found = self._finder.find(connection, table)
+            if found is None:
+                raise ChunkError(f"summing up rows of {table}: there is no such table (any more)")
+            key = schema.match_key
+            operators = operator_schemas(connection, schema, key)
+            self._sql[schema.fingerprint] = ChunkSql(schema, key, operators, found.partitioned)
+        return self._sql[schema.fingerprint]
+
+    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+        if self._connection is None or self._connection.closed or self._connection.broken:
+            self._connection = connect(self._dsn, purpose="digests", settings=self._settings)
+        return self._connection

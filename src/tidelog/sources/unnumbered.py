@@ -1,0 +1,32 @@
+"""A registry of schemas for rows that no log has."""
+
+from __future__ import annotations
+
+from tidelog.model.schema import TableName, TableSchema
+
+
+class Unnumbered:
+    """`tidelog.ports.SchemaRegistry` of one reader, who alone has to know: its numbers mean nothing
+    to anybody else.
+    """
+
+    def __init__(self) -> None:
+        self._schemas: list[TableSchema] = []
+
+    def register(self, schema: TableSchema) -> TableSchema:
+        for known in self._schemas:
+            if known.fingerprint == schema.fingerprint:
+                return known
+        numbered = schema.numbered(len(self._schemas) + 1)
+        self._schemas.append(numbered)
+        return numbered
+
+    def get(self, schema_id: int) -> TableSchema:
+        return self._schemas[schema_id - 1]
+
+    def versions(self, table: TableName) -> list[TableSchema]:
+        return [schema for schema in self._schemas if schema.table == table]
+
+    def latest(self, table: TableName) -> TableSchema | None:
+        found = self.versions(table)
+        return found[-1] if found else None

@@ -1,0 +1,173 @@
+"""A row's text is the same in the source's SQL and in Spark, for every type; so are their sums."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import functions as f
+from tests.integration.mysql import random_values
+from tests.integration.test_types import CASES
+
+from tidelog.config import Config
+from tidelog.model.schema import Column, TableName
+from tidelog.pipeline import row_digests
+from tidelog.pipeline.row_digests import Key
+from tidelog.pipeline.source_rows import source_frame
+from tidelog.ports import ChunkRequest
+from tidelog.runtime.copies import OpenReader
+from tidelog.runtime.sources import source_kind
+from tidelog.sources.mysql import digests as mysql_digests
+from tidelog.sources.mysql.connect import connect as mysql_connect
+from tidelog.sources.postgres import digests as postgres_digests
+from tidelog.sources.postgres.connect import connect as postgres_connect
+from tidelog.testing.mysql import MySqlFamilyServer
+from tidelog.testing.postgres import PostgresServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
+
+ROWS = 60
+
+
+@pytest.fixture
+def digesting(spark: Any) -> Any:
+    session = spark.newSession()
+    for name, value in row_digests.SESSION_CONF.items():
+        session.conf.set(name, value)
+    return session
+
+
+def check(
+    spark: Any,
+    url: str,
+    kind: str,
+    table: TableName,
+    texts_in_source: Callable[[list[str]], list[tuple[Any, ...]]],
+    column_text: Callable[[Column], str],
+) -> None:
+    """Texts of each column, and sums of ranges."""
+    config = Config.model_validate(
+        {
+            "source": {"kind": kind, "url": url, "tables": [str(table)]},
+            "log": {"path": "unused"},
+            "state": {"url": "sqlite:///unused"},
+        }
+    )
+    source = source_kind(config)
+    catalogue, reader = source.catalogue(), source.digests()
+    try:
+        shape = catalogue.shape(table)
+        assert shape is not None
+        schema = shape.schema
+        rows = source_frame(spark, OpenReader(config), schema, [ChunkRequest(table)]).persist()
+        names = [c.name for c in schema.columns if reader.why_not(schema, [c.name]) is None]
+        columns = [schema.columns[schema.column_index(name)] for name in names]
+        theirs = texts_in_source([column_text(column) for column in columns])
+        ours = [
+            tuple(text.removesuffix(",") for text in row)
+            for row in rows.orderBy("id")
+            .select(
+                *(
+                    row_digests.column_text(f.col(column.name), column.logical).alias(column.name)
+                    for column in columns
+                )
+            )
+            .collect()
+        ]
+        for place, column in enumerate(columns):
+            mine, yours = [row[place] for row in ours], [row[place] for row in theirs]
+            assert mine == [str(text) for text in yours], column.type_name
+        bounds: list[Key] = list(reader.boundaries(ChunkRequest(table, limit_rows=25), 10))
+        assert row_digests.ascending(schema, bounds)
+        edges: Sequence[Key | None] = [None, *bounds, None]
+        found = [
+            reader.digest(ChunkRequest(table, after=low, upto=high), schema, names)
+            for low, high in pairwise(edges)
+        ]
+        own = {name: name for name in names}
+        assert found == row_digests.digests(rows, schema, own, bounds)
+        assert sum(each.rows for each in found) == ROWS
+    finally:
+        catalogue.close()
+        reader.close()
+
+
+def test_postgres_and_spark_write_every_type_alike(
+    digesting: Any, postgres16: PostgresServer
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    dsn = postgres16.create_database("digests")
+    with psycopg.connect(dsn, autocommit=True) as sql:
+        sql.execute("CREATE TYPE mood AS ENUM ('sad', 'so, so', 'très \"happy\"')")
+        sql.execute("CREATE DOMAIN positive AS int CHECK (VALUE > 0)")
+        sql.execute("CREATE DOMAIN amount AS numeric(10,2)")
+        sql.execute("CREATE DOMAIN word AS varchar(60)")
+        sql.execute("CREATE TYPE pair AS (a int, b text)")
+        kinds = ", ".join(f"c{i} {case.sql}" for i, case in enumerate(CASES))
+        sql.execute(f"CREATE TABLE t (id bigint PRIMARY KEY, {kinds}, w word)")
+        holders = ", ".join(f"%s::text::{case.sql}" for case in CASES)
+        rows = [
+            [i, *(None if chance.random() < 0.1 else case.generate(chance) for case in CASES)]
+            for i in range(ROWS)
+        ]
+        with sql.transaction(), sql.cursor() as cursor:
+            cursor.executemany(f"INSERT INTO t VALUES (%s, {holders}, '~,:')", rows)
+
+    def texts(expressions: list[str]) -> list[tuple[Any, ...]]:
+        with postgres_connect(dsn, purpose="test") as sql:
+            found = []
+            for at in range(0, len(expressions), 30):
+                listed = ", ".join(expressions[at : at + 30])
+                found.append(sql.execute(f"SELECT {listed} FROM public.t ORDER BY id").fetchall())
+            return [sum(parts, ()) for parts in zip(*found, strict=True)]
+
+    try:
+        table = TableName("public", "t")
+        check(digesting, dsn, "postgres", table, texts, postgres_digests.column_text)
+    finally:
+        postgres16.drop_database("digests")
+
+
+def test_mysql_and_spark_write_every_type_alike(
+    digesting: Any, mysql_family: MySqlFamilyServer, mysql_family_database: str
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    kinds = list(random_values.TYPES)
+    if mysql_family.flavour == "mariadb":
+        kinds += random_values.MARIADB_TYPES
+    kinds += [f"varchar(40) character set {name}" for name in ("latin1", "sjis", "utf16", "cp1251")]
+    with mysql_family.connect(mysql_family_database) as session, session.cursor() as cursor:
+        cursor.execute("SET sql_mode = 'ALLOW_INVALID_DATES', time_zone = '+00:00'")
+        listed = ", ".join(f"c{i} {kind}" for i, kind in enumerate(kinds))
+        cursor.execute(f"CREATE TABLE t (id int PRIMARY KEY, {listed})")
+        for row in range(ROWS):
+            # A date of no calendar but in the right month is told apart by the rows alone.
+            values = [random_values.literal(kind, chance) for kind in kinds]
+            given = ", ".join("NULL" if v == "'2024-02-31'" else v for v in values)
+            cursor.execute(f"INSERT INTO t VALUES ({row}, {given})")
+
+    def texts(expressions: list[str]) -> list[tuple[Any, ...]]:
+        mode = {"sql_mode": "'ALLOW_INVALID_DATES'"}
+        url = mysql_family.dsn(mysql_family_database)
+        connection = mysql_connect(url, purpose="test", settings=mode)
+        try:
+            return connection.rows(f"SELECT {', '.join(expressions)} FROM t ORDER BY id")
+        finally:
+            connection.close()
+
+    check(
+        digesting,
+        mysql_family.dsn(mysql_family_database),
+        mysql_family.flavour,
+        TableName(mysql_family_database, "t"),
+        texts,
+        mysql_digests.column_text,
+    )

@@ -1,0 +1,231 @@
+"""Verify while writers run: what was falsified is found to the row, and no row that only moves is
+called different, however fast it does.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import tidelog
+from tidelog import runtime
+from tidelog.config import Config, load_config
+from tidelog.eventlog.reader import EventLog
+from tidelog.pipeline import verify
+from tidelog.testing.mysql import MySqlFamilyServer
+from tidelog.testing.postgres import PostgresServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
+
+ROWS = 3_000
+QUIET = range(1_000, 2_000)  # no writer touches these
+HOT = range(1, 6)
+COLUMNS = "n int, total decimal(10,2), at {time}(6), note varchar(50), code {number}"
+ROW = "({id}, {id}, {id}.50, '2024-01-01 00:00:00.000001', 'note {id}', {id}.50)"
+
+# What is done to the copy's row → what verify has to say of which keys.
+FALSIFIED = {
+    1001: {"n": "n + 1"},
+    1003: {"id": "-1003"},
+    1004: {"note": "NULL"},
+    1005: {"note": "''"},
+    # Two rows that have swapped a value: sums of columns would not tell.
+    1006: {"n": "1007"},
+    1007: {"n": "1006"},
+    1008: {"total": "total + 0.01"},
+    1009: {"code": "'1009.5'"},  # the same number of another scale
+    1010: {"at": "at + INTERVAL '0.000001' SECOND"},
+    1011: {"note": "note || ' '"},
+}
+GONE = 1002
+EXPECTED = {
+    "missing": {GONE, 1003},
+    "surplus": {-1003},
+    "different": FALSIFIED.keys() - {1003},
+}
+
+
+class Writers:
+    """Sessions that change the table all the time, and never rows of `QUIET`."""
+
+    def __init__(self, run: Callable[[], Callable[[str], Any]]) -> None:
+        self._run = run
+        self._stop = threading.Event()
+        self.failures: list[Exception] = []
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(work,), daemon=True)
+            for work in (self._hammer, self._mixed)
+        ]
+
+    def __enter__(self) -> Writers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(30)
+
+    def _guarded(self, work: Callable[[Callable[[str], Any]], None]) -> None:
+        try:
+            work(self._run())
+        except Exception as failure:  # noqa: BLE001 - looked at by the test
+            self.failures.append(failure)
+
+    def _hammer(self, run: Callable[[str], Any]) -> None:
+        while not self._stop.wait(0.002):
+            run(f"UPDATE items SET n = n + 1 WHERE id BETWEEN {HOT[0]} AND {HOT[-1]}")
+
+    def _mixed(self, run: Callable[[str], Any]) -> None:
+        chance, last = random.Random(1), ROWS
+        while not self._stop.wait(0.05):
+            last += 1
+            run(f"INSERT INTO items VALUES {ROW.format(id=last)}")
+            run(f"UPDATE items SET id = -id WHERE id = {chance.randrange(QUIET[-1] + 1, ROWS)}")
+            run(f"UPDATE items SET total = 0 WHERE id = {chance.randrange(10, QUIET[0])}")
+            run(f"DELETE FROM items WHERE id = {chance.randrange(10, QUIET[0])}")
+
+
+@pytest.fixture(autouse=True)
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several ranges, in more than one go."""
+    monkeypatch.setattr(verify, "RANGE_ROWS", 300)
+    monkeypatch.setattr(verify, "RANGES_AT_ONCE", 6)
+
+
+def create(run: Callable[[str], Any], time_type: str, number: str) -> None:
+    columns = COLUMNS.format(time=time_type, number=number)
+    run(f"CREATE TABLE items (id int PRIMARY KEY, {columns})")
+    run(f"INSERT INTO items VALUES {', '.join(ROW.format(id=i) for i in range(1, ROWS + 1))}")
+
+
+def test_falsified_rows_are_found_among_moving_ones_of_postgres(
+    spark: Any, postgres16: PostgresServer, tmp_path: Path
+) -> None:
+    dsn = postgres16.create_database("moving")
+
+    def connected() -> Callable[[str], Any]:
+        return psycopg.connect(dsn, autocommit=True).execute
+
+    create(connected(), "timestamp", "numeric")
+    try:
+        with Writers(connected) as writers:
+            check(spark, f"{{kind: postgres, url: '{dsn}', slot: moving}}", "public", tmp_path)
+        assert not writers.failures
+    finally:
+        postgres16.drop_database("moving")
+
+
+@pytest.mark.thorough
+def test_falsified_rows_are_found_among_moving_ones_of_mysql(
+    spark: Any, mysql_family: MySqlFamilyServer, mysql_family_database: str, tmp_path: Path
+) -> None:
+    name = mysql_family_database
+
+    def connected() -> Callable[[str], Any]:
+        connection = mysql_family.connect(name)
+
+        def run(sql: str) -> None:
+            with connection.cursor() as cursor:
+                cursor.execute(sql)
+
+        return run
+
+    create(connected(), "datetime", "decimal(60,2)")
+    source = (
+        f"{{kind: {mysql_family.flavour}, url: '{mysql_family.dsn(name)}', tables: [{name}.*]}}"
+    )
+    with Writers(connected) as writers:
+        check(spark, source, name, tmp_path)
+    assert not writers.failures
+
+
+def check(spark: Any, source: str, namespace: str, directory: Path) -> None:
+    file = directory / "tidelog.yaml"
+    file.write_text(
+        f"source: {source}\n"
+        f"log: {{path: {directory}/log}}\n"
+        f"state: {{url: 'sqlite:///{directory}/state.db'}}\n"
+        f"outputs: [{{kind: delta, path: {directory}/lake, tables: ['{namespace}.items']}}]\n"
+        f"pipeline: {{checkpoint: {directory}/checkpoint}}\n"
+    )
+    config = load_config(file)
+    with running(config):
+        [before] = runtime.verify(config)["tables"]
+        assert before["method"] == "checksum", before
+        assert counts(before) == (0, 0, 0), before
+        assert before["ranges"] > 6
+        assert before["rows"] >= ROWS - len(QUIET)
+        copy = f"delta.`{directory}/lake/{namespace}/items`"
+        falsify(spark, copy)
+        [after] = runtime.verify(config)["tables"]
+    assert {int(key) for (key,) in after["keys"]} == set().union(*EXPECTED.values())
+    assert counts(after) == tuple(len(keys) for keys in EXPECTED.values())
+    assert not after["equal"]
+
+
+def counts(table: dict[str, Any]) -> tuple[int, ...]:
+    return table["missing"], table["surplus"], table["different"]
+
+
+def falsify(spark: Any, copy: str) -> None:
+    changes = []
+    for name in sorted({name for change in FALSIFIED.values() for name in change}):
+        cases = [f"WHEN {id_} THEN {c[name]}" for id_, c in FALSIFIED.items() if name in c]
+        changes.append(f"{name} = CASE id {' '.join(cases)} ELSE {name} END")
+    keys = ", ".join(map(str, FALSIFIED))
+    attempt(spark, f"UPDATE {copy} SET {', '.join(changes)} WHERE id IN ({keys})")
+    attempt(spark, f"DELETE FROM {copy} WHERE id = {GONE}")
+
+
+def attempt(spark: Any, statement: str) -> None:
+    """Until no MERGE of the pipeline comes in between."""
+    for _ in range(50):
+        try:
+            spark.sql(statement)
+            return
+        except Exception as error:
+            if "CONCURRENT" not in str(error).upper():
+                raise
+            time.sleep(0.1)
+    raise AssertionError("the copy is written to all the time")
+
+
+@contextmanager
+def running(config: Config) -> Iterator[None]:
+    """Capture and pipeline on threads; begins once the table is there and was dumped."""
+    stop = threading.Event()
+    capture = threading.Thread(target=tidelog.Capture(config).run, args=(stop,), daemon=True)
+    capture.start()
+    wait_for(lambda: EventLog.exists(str(config.log.path)))
+    pipeline = threading.Thread(
+        target=runtime.pipeline, args=(config,), kwargs={"stop_event": stop}, daemon=True
+    )
+    pipeline.start()
+    try:
+        wait_for(
+            lambda: any(
+                dump["status"] == "completed" for dump in runtime.status(config).get("dumps", ())
+            )
+        )
+        yield
+    finally:
+        stop.set()
+        capture.join(60)
+        pipeline.join(60)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

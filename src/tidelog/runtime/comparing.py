@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tidelog.pipeline.verify import Copy
 
 CATCH_UP_S = 180.0
+IMPATIENT_S = 10.0
 LOOK_EVERY_S = 0.2
 NO_COPIES = (
     "no output keeps rows that could be compared: verify knows outputs of the kinds delta, "
@@ -133,7 +134,7 @@ class ComparedSource:
         self._pool = ThreadPoolExecutor(len(self._readers), thread_name_prefix="tidelog-digests")
         exists = config.state.sqlite_path.exists()
         self._state = SqliteState(config.state.url) if exists else None
-        self._waits_until: float | None = None  # it was waited for in vain
+        self._patience_s = CATCH_UP_S
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -165,9 +166,8 @@ class ComparedSource:
         return [shares[place % len(shares)][place // len(shares)] for place in range(len(ranges))]
 
     def caught_up(self, copy: Copy) -> bool:
-        """Once it was waited for in vain, others are not waited for as long again."""
-        timeout_s = CATCH_UP_S if self._waits_until is None else 0.0
-        deadline = time.monotonic() + timeout_s
+        """Once it was waited for in vain, it is not waited for as long again."""
+        deadline = time.monotonic() + self._patience_s
         end = self._covering(self._readers[0].position(), deadline)
         while end is not None:
             if not self._records(copy.target.source, copy.committed(), end):
@@ -175,7 +175,7 @@ class ComparedSource:
             if time.monotonic() >= deadline:
                 break
             time.sleep(LOOK_EVERY_S)
-        self._waits_until = deadline
+        self._patience_s = IMPATIENT_S
         return False
 
     def watch(self, table: TableName, copy: Copy) -> Callable[[SparkSession], DataFrame | bool]:
@@ -186,7 +186,7 @@ class ComparedSource:
         committed = copy.committed()
 
         def judge(spark: SparkSession) -> DataFrame | bool:
-            end = self._covering(reader.position(), time.monotonic() + CATCH_UP_S)
+            end = self._covering(reader.position(), time.monotonic() + self._patience_s)
             if end is None:
                 return True  # nothing is known of what happened meanwhile
             start = min(committed, first_unseen(self.log, table, snapshot, end))

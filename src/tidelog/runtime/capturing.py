@@ -35,7 +35,7 @@ from tidelog.eventlog.emitted import EmittedTransactions
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
-from tidelog.eventlog.storages import is_url, storage_at
+from tidelog.eventlog.storages import is_url
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Resume
 from tidelog.ports import RowsUnlogged, SchemaSeen, StateStore
@@ -143,6 +143,8 @@ class Capture:
             schemas=registry,
         )
         log = EventLog.open(path)
+        # Kept from round to round: it remembers what the segments hold.
+        maintenance = EventLogMaintenance(log.storage, keeper.check)
         begin = self._begin(state, reader, writer)
         parts = kind.parts(registry)
         options = CaptureOptions(
@@ -191,7 +193,7 @@ class Capture:
 
         def maintain() -> None:
             try:
-                self._maintain(keeper)
+                self._maintain(maintenance, log)
             except StorageError as error:
                 if not is_url(path):
                     raise
@@ -271,14 +273,13 @@ class Capture:
             writer.append_position(begin)
         return begin
 
-    def _maintain(self, keeper: LeaseKeeper) -> None:
+    def _maintain(self, maintenance: EventLogMaintenance, event_log: EventLog) -> None:
         """Roll up, retain, and put strays aside."""
-        log, storage = self.config.log, storage_at(log_place(self.config))
-        maintenance = EventLogMaintenance(storage, keeper.check)
-        consumers = Consumers(storage)
+        log = self.config.log
+        consumers = Consumers(event_log.storage)
         if self.config.outputs and not consumers.all():
             # The pipeline has not run yet: what it will need must wait for it.
-            consumers.register(PIPELINE_NAME, EventLog(storage).head_offset)
+            consumers.register(PIPELINE_NAME, event_log.head_offset)
         swept = maintenance.quarantine_strays()
         for name in swept.quarantined:
             logger.warning("segment %s was not on the log's chain and is in quarantine", name)

@@ -122,7 +122,10 @@ def _log_place(text: str, info: ValidationInfo) -> str:
     scheme, _, rest = text.partition("://")
     if scheme not in URL_SCHEMES:
         raise ValueError(f"expected a directory, or a URL of {', '.join(URL_SCHEMES)}")
-    if any(character in rest for character in "@?#") or not rest.strip("/"):
+    host = rest.partition("/")[0]
+    # abfss://container@account.dfs.core.windows.net/prefix is how Azure spells it.
+    with_keys = "@" in host and (":" in host or not scheme.startswith("abfs"))
+    if with_keys or any(character in rest for character in "?#") or not rest.strip("/"):
         raise ValueError("expected scheme://bucket/prefix; keys belong under storage_options")
     return text.rstrip("/")
 

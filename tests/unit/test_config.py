@@ -53,6 +53,11 @@ log:
     assert "s3cret" not in repr(config) + config.model_dump_json()
 
 
+def test_azures_spelling_of_a_place_is_taken(tmp_path: Path) -> None:
+    url = "abfss://container@account.dfs.core.windows.net/log"
+    assert load(tmp_path, f"{_SOURCE}\nlog: {{path: '{url}'}}\n").log.path == url
+
+
 @pytest.mark.parametrize(
     ("log", "message"),
     [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -73,6 +74,7 @@ _REFUSED: Final = (
     refusals.InvalidPathError,
     FileNotFoundError,
 )
+_CODE = re.compile(r"<Code>(\w+)</Code>")
 _Answer = TypeVar("_Answer")
 
 
@@ -254,15 +256,15 @@ class ObjectStorage:
         try:
             failpoints.hit(points[0])
         except OSError as error:
-            raise self._refused(verb, name, error) from error
+            raise self._refused(verb, name, error) from None
         try:
             answer = put()
             failpoints.hit(points[1])
             return answer
         except _REFUSED as error:
-            raise self._refused(verb, name, error) from error
+            raise self._refused(verb, name, error) from None
         except (refusals.BaseError, OSError) as error:
-            raise OutcomeUnknownError(str(self._refused(verb, name, error))) from error
+            raise OutcomeUnknownError(str(self._refused(verb, name, error))) from None
 
     def _tag_if_equal(self, name: str, data: pa.Buffer | bytes) -> Tag | None:
         try:
@@ -287,14 +289,12 @@ class ObjectStorage:
         except (FileNotFoundError, refusals.PreconditionError):
             raise
         except (refusals.BaseError, OSError) as error:
-            raise self._refused(verb, name, error) from error
+            raise self._refused(verb, name, error) from None
 
     def _refused(self, verb: str, name: str, error: BaseException) -> StorageError:
-        # The first line; what follows are the client's inner parts.
-        reason = str(error).partition("\n")[0].strip() or type(error).__name__
         return StorageError(
-            f"cannot {verb} {self.url}/{name}: {reason}. Check the endpoint, the network, and that "
-            "the credentials may read, list, write and delete there."
+            f"cannot {verb} {self.url}/{name}: {_reason(error)}. Check the endpoint, the network, "
+            "and that the credentials may read, list, write and delete there."
         )
 
     def _unconditional(self, header: str) -> UsageError:
@@ -323,8 +323,17 @@ def _opened(url: str, options: tuple[tuple[str, str], ...], _process: int) -> Ob
             url, config=config, client_options={**_CLIENT, **client}, retry_config=_RETRY
         )
     except refusals.BaseError as error:
-        reason = str(error).partition("\n")[0].strip()
-        raise UsageError(f"the event log's place {url}: {reason}") from None
+        raise UsageError(f"the event log's place {url}: {_reason(error)}") from None
+
+
+def _reason(error: BaseException) -> str:
+    """Without the client's inner parts, and without the server's document: of a refused request
+    that may hold what was signed, a session's token among it.
+    """
+    text = str(error)
+    reason = text.partition("\n")[0].partition("<")[0].strip(" :") or type(error).__name__
+    code = _CODE.search(text)
+    return reason if code is None else f"{reason} ({code[1]})"
 
 
 def _of_client(value: str) -> bool | str:

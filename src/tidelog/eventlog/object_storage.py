@@ -143,10 +143,13 @@ class ObjectStorage:
             try:
                 options: Any = {"range": {"suffix": _FOOTER_BYTES}}
                 end = obstore.get(self._store(), name, options=options)
-            except (refusals.NotSupportedError, refusals.GenericError):
-                # Azure has no ranges from the end, and an empty file has no range.
+                meta, data = end.meta, bytes(end.bytes())
+            except refusals.NotSupportedError:  # Azure has no ranges from the end
+                meta = obstore.head(self._store(), name)
+                start = max(0, meta["size"] - _FOOTER_BYTES)
+                data = self.read_range(name, start, meta["size"], meta["e_tag"])
+            except refusals.GenericError:  # an empty file has no range
                 return self.open(name)
-            meta, data = end.meta, bytes(end.bytes())
         if len(data) == meta["size"]:
             return pa.BufferReader(data)
         return pa.PythonFile(_FooterFirst(self, name, meta, data), "r")

@@ -18,8 +18,11 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 STAMPS := .make
 DEPENDENCIES := $(STAMPS)/dependencies
 INSTALLED := $(STAMPS)/installed
+ICEBERG_VENV := .venv-iceberg
+ICEBERG_PY := $(ICEBERG_VENV)/bin/python
+ICEBERG_INSTALLED := $(STAMPS)/iceberg
 
-.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-fast test-spark test-thorough bench bench-quick soak lint format docs lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-fast test-spark test-iceberg test-thorough bench bench-quick soak lint format docs lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +38,15 @@ $(DEPENDENCIES): requirements.lock
 
 $(INSTALLED): $(DEPENDENCIES) pyproject.toml
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+# Spark 4.1 of its own, all else from .venv: site packages are searched in this order.
+$(ICEBERG_INSTALLED): $(INSTALLED) requirements-iceberg.lock
+	@test -x $(ICEBERG_PY) || $(PY) -m venv $(ICEBERG_VENV)
+	$(ICEBERG_PY) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-iceberg.lock
+	@rest=$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+		&& own=$$($(ICEBERG_PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+		&& echo "import site; site.addsitedir('$$rest')" > "$$own/zz-rest.pth"
 	@touch $@
 
 demo: venv ## Everything embedded, from an empty directory to a verified lake, in under three minutes
@@ -58,9 +70,14 @@ test-fast: venv ## Tests without Spark, in parallel
 test-spark: venv ## Tests that start Spark, one after the other
 	$(PY) -m pytest -m "spark and not soak and not thorough" $(ARGS)
 
-test-thorough: venv ## The ways of reading and the sources that `make test` leaves to other tests
+test-iceberg: $(ICEBERG_INSTALLED) ## Tests of the Iceberg output, with the Spark that it needs, in .venv-iceberg
+	PYSPARK_PYTHON=$(CURDIR)/$(ICEBERG_PY) $(ICEBERG_PY) -m pytest -m "spark and not thorough" -k iceberg \
+		tests/integration/iceberg tests/behaviours/outputs $(ARGS)
+
+test-thorough: venv $(ICEBERG_INSTALLED) ## The ways of reading and the sources that `make test` leaves to other tests
 	$(PY) -m pytest -n $(WORKERS) --dist worksteal -m "thorough and not spark" $(ARGS)
 	$(PY) -m pytest -m "thorough and spark" $(ARGS)
+	PYSPARK_PYTHON=$(CURDIR)/$(ICEBERG_PY) $(ICEBERG_PY) -m pytest -m "thorough and spark" tests/integration/iceberg $(ARGS)
 
 soak: venv ## The history oracle for TIDELOG_SOAK_SECONDS (600)
 	$(PY) -m pytest -m soak --timeout 0 $(ARGS)
@@ -92,4 +109,4 @@ lock: ## Renew requirements.lock (needs uv)
 		--custom-compile-command "make lock" --python-version 3.11 --extra dev pyproject.toml -o requirements.lock
 
 clean: ## Remove .venv and everything generated
-	rm -rf $(VENV) $(STAMPS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(ICEBERG_VENV) $(STAMPS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -264,6 +264,13 @@ class Control(Section):
 class Pipeline(Section):
     """How Spark runs."""
 
+    name: str = Field(
+        default="pipeline",
+        pattern=r"^[A-Za-z0-9_-]{1,64}$",
+        description="Names it among those that read the event log, which keeps for each what it "
+        "has not read. Pipelines that read one log side by side have names, and checkpoints, of "
+        "their own.",
+    )
     checkpoint: Location = Field(
         default="./data/checkpoint",
         description="Directory of the streaming query's checkpoint. It may be lost: outputs know "

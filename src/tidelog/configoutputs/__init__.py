@@ -14,6 +14,7 @@ from tidelog.configoutputs.database import MySqlOutput, PostgresOutput
 from tidelog.configoutputs.delta import DeltaOutput
 from tidelog.configoutputs.files import FilesOutput
 from tidelog.configoutputs.http import HttpOutput
+from tidelog.configoutputs.iceberg import IcebergOutput
 from tidelog.configoutputs.kafka import KafkaOutput
 from tidelog.configoutputs.opensearch import DocumentPart, JoinedDocument, OpenSearchOutput
 from tidelog.configoutputs.python import PythonOutput
@@ -29,6 +30,7 @@ OUTPUTS: dict[str, type[OutputSection]] = {
     "delta": DeltaOutput,
     "files": FilesOutput,
     "http": HttpOutput,
+    "iceberg": IcebergOutput,
     "kafka": KafkaOutput,
     "opensearch": OpenSearchOutput,
     "python": PythonOutput,
@@ -42,6 +44,7 @@ AnyOutput = Annotated[
     | DeltaOutput
     | FilesOutput
     | HttpOutput
+    | IcebergOutput
     | PythonOutput
     | KafkaOutput
     | OpenSearchOutput,
@@ -58,6 +61,7 @@ __all__ = [
     "ExecutorSection",
     "FilesOutput",
     "HttpOutput",
+    "IcebergOutput",
     "JoinedDocument",
     "KafkaOutput",
     "MySqlOutput",

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from tidelog.configoutputs.sections import SteppedSection, named
-from tidelog.configtypes import Duration, Location, TablePattern
+from tidelog.configoutputs.lake import LakeSection
+from tidelog.configoutputs.sections import named
+from tidelog.configtypes import Location, TablePattern
 
 
-class DeltaOutput(SteppedSection):
+class DeltaOutput(LakeSection):
     """Delta tables, one for each source table, kept by MERGE (docs/outputs/delta.md)."""
 
     kind: Literal["delta"] = Field(description="The kind of output.")
@@ -40,26 +40,3 @@ class DeltaOutput(SteppedSection):
         "lays rows out by. May be changed.",
         examples=[{"public.orders": ["customer_id"]}],
     )
-    optimize_every: Duration | None = Field(
-        default=None,
-        description="After so long the small files of tables that were written are rewritten as "
-        "large ones (OPTIMIZE), between two batches. Unset: never.",
-        examples=["1h"],
-    )
-    vacuum_after: Duration | None = Field(
-        default=None,
-        description="With `optimize_every`: then files are removed that no version of the last so "
-        "long has (VACUUM). At least a week. Unset: never.",
-        examples=["7d"],
-    )
-    parallelism: int = Field(default=2, ge=1, le=256, description="Tables that are merged at once.")
-
-    @model_validator(mode="after")
-    def _vacuum_is_safe(self) -> DeltaOutput:
-        if self.vacuum_after is None:
-            return self
-        if self.optimize_every is None:
-            raise ValueError("vacuum_after needs optimize_every")
-        if self.vacuum_after < timedelta(days=7):
-            raise ValueError("vacuum_after: readers may still need younger files; at least 7d")
-        return self

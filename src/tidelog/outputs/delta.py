@@ -1,95 +1,34 @@
 """The Delta output: a copy of each table, kept by MERGE, exactly once.
 
-Per batch and table: executors decode the range and fold it to the newest state per key; one MERGE
-brings it over. What is done is read from the table itself: a MERGE commits the batch's end offset
-as Delta's transaction version (application: log generation and output), and a batch's part below
-the committed offset is skipped. So a batch may come again, cut differently, also from a new
-checkpoint. Names in SQL are quoted by `tidelog.outputs.delta_table.quoted`.
+The batch's end is Delta's transaction version (application: log generation and output); the rest is
+`tidelog.outputs.lake`.
 """
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tidelog.errors import OutputError, OutputRefusedError, TidelogError
-from tidelog.eventlog.reader import EventLog
-from tidelog.model.patterns import matches
-from tidelog.model.schema import TableName, TableSchema
-from tidelog.outputs import delta_rows
+from tidelog.model.schema import TableName
 from tidelog.outputs.delta_table import DELETED, DeltaLayout, DeltaTable, path_of
-from tidelog.outputs.folding import fold_parts
-from tidelog.outputs.ranges import gone_below, refs_of, schema_in
-from tidelog.pipeline import transforms
-from tidelog.pipeline.failures import find_error
-from tidelog.pipeline.options import PlannedRefs
-from tidelog.pipeline.planning import runs
-from tidelog.pipeline.source import register
-from tidelog.pipeline.transforms import Step, destination_name, steps_of, target_table
-from tidelog.ports import OutputBatch, TableRange, TargetTable
-from tidelog.wire.partial_rows import columns_that_may_lack
+from tidelog.outputs.lake import LakeOptions, LakeOutput, of_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-logger = logging.getLogger(__name__)
-
-# One task folds this much alone, without a shuffle; more is folded in parts and then by Spark.
-_PART_BYTES = 512 << 20
-
-# Of sessions that run our MERGEs.
-_SESSION_CONF = {
-    "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-}
-_TXN_APP = "spark.databricks.delta.write.txnAppId"
-_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+_SESSION_CONF = {"spark.databricks.delta.snapshotPartitions": "1"}
 
 
 @dataclass(frozen=True)
-class DeltaOptions:
-    """What can be chosen of the copies.
+class DeltaOptions(LakeOptions):
+    """``cluster_by``: columns by table or pattern, of tables that are not partitioned."""
 
-    Attributes:
-        steps: transforms of rows, and routes of tables.
-        on_schema_change: evolve, lenient, ignore or fail.
-        soft_deletes: deleted rows stay, with true in the column ``_deleted``.
-        partition_by: columns by table or pattern; the first that matches.
-        cluster_by: the same, for tables that are not partitioned.
-        optimize_every_s: after so long small files of tables that were written are rewritten.
-        vacuum_after_s: then files of versions older than this are removed.
-    """
-
-    steps: tuple[Step, ...] = ()
-    on_schema_change: str = "evolve"
-    soft_deletes: bool = False
-    partition_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
     cluster_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    optimize_every_s: float | None = None
-    vacuum_after_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """What is to be done for one table in one batch."""
-
-    table: TableName
-    start: int
-    end: int
-    has_rows: bool
-    gone_below: int  # rows of a lower version are gone from the source (truncate, full dump)
-
-
-class DeltaOutput:
-    """`tidelog.ports.Output` over a directory (or object-store prefix) of Delta tables.
+class DeltaOutput(LakeOutput):
+    """A directory (or object-store prefix) of Delta tables.
 
     Args:
         spark: a session with Delta; each table gets a session of its own beside it.
@@ -100,6 +39,9 @@ class DeltaOutput:
         options: see there.
         parallel_tables: how many tables are merged at once.
     """
+
+    product = "Delta"
+    _options: DeltaOptions
 
     def __init__(
         self,
@@ -112,239 +54,22 @@ class DeltaOutput:
         options: DeltaOptions | None = None,
         parallel_tables: int = 2,
     ) -> None:
-        self.name = name
-        self._spark = spark
-        self._log = EventLog.open(log_path)
-        self._log_path = log_path
-        self._root = path
-        self._patterns = tuple(tables) or ("*.*",)
-        self._options = options or DeltaOptions()
-        self._tables: dict[TableName, DeltaTable] = {}
-        self._checked: set[TableName] = set()
-        self._targets: dict[TableName, TargetTable] = {}
-        self._delivered: dict[TableName, tuple[str, ...]] = {}
-        self._written: set[TableName] = set()  # since they were optimized
-        self._optimized_at = time.monotonic()
-        self._pool = ThreadPoolExecutor(max(1, parallel_tables), thread_name_prefix="delta")
-
-    def prepare(self, generation: str) -> None:
-        """Check the tables that are there already, and for all known so far, the steps."""
-        if self._log.generation != generation:
-            raise OutputError(
-                f"the Delta output reads generation {self._log.generation} of the event log, the "
-                f"pipeline generation {generation}: restart the pipeline"
-            )
-        for table in self._log.schemas.tables():
-            if not matches(self._patterns, table):
-                continue
-            schema = self._log.schemas.latest(table)
-            delta = self._table(table)
-            if schema is not None and schema.match_key:
-                delta.check_layout(self._target(schema))
-            if delta.exists():
-                delta.check_ours(table, generation)
-                self._checked.add(table)
-
-    def write(self, batch: OutputBatch) -> None:
-        """Merge every table of the batch; tables in parallel."""
-        self._in_parallel([(self._run, task, batch.generation) for task in self._tasks(batch)])
-        every_s = self._options.optimize_every_s
-        if every_s is not None and time.monotonic() - self._optimized_at >= every_s:
-            self._in_parallel([(self._optimize, table) for table in sorted(self._written)])
-            self._optimized_at = time.monotonic()
-
-    def _in_parallel(self, calls: Sequence[tuple[Any, ...]]) -> None:
-        futures: list[Any] = [self._pool.submit(*call) for call in calls]
-        failures = [error for future in futures if (error := future.exception()) is not None]
-        if failures:
-            raise failures[0]
-
-    def committed(self, table: TableName) -> int | None:
-        delta = self._table(table)
-        return delta.committed(self._application) if delta.exists() else None
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    @property
-    def _application(self) -> str:
-        return f"tidelog/{self._log.generation}/{self.name}"
-
-    def _tasks(self, batch: OutputBatch) -> list[_Task]:
-        gone = gone_below(self._log, batch)
-        ranges = {str(each.table): each for each in batch.tables}
-        names = {name: each.table for name, each in ranges.items()}
-        names |= {name: TableName.parse(name) for name in gone if name not in names}
-        tasks = [
-            _Task(table, batch.start, batch.end, name in ranges, gone.get(name, 0))
-            for name, table in sorted(names.items())
-            if matches(self._patterns, table)
-        ]
-        # The largest first: it decides how long the batch takes.
-        return sorted(tasks, key=lambda task: -_size(ranges.get(str(task.table))))
-
-    def _run(self, task: _Task, generation: str) -> None:
-        try:
-            self._bring_over(task, generation)
-        except TidelogError:
-            raise
-        except Exception as error:
-            ours = find_error(str(error))  # of an executor: retrying helps no undecodable record
-            if ours is not None:
-                raise ours from error
-            raise OutputError(
-                f"Delta table {self._table(task.table).path}: writing offsets {task.start} to "
-                f"{task.end} of {task.table} failed: {_reason(error)}"
-            ) from error
-
-    def _bring_over(self, task: _Task, generation: str) -> None:
-        delta = self._table(task.table)
-        exists = delta.exists()
-        if exists and task.table not in self._checked:
-            delta.check_ours(task.table, generation)
-        start = max(task.start, (delta.committed(self._application) or 0) if exists else 0)
-        if start >= task.end:
-            return
-        parts = self._parts(task, start) if task.has_rows else []
-        schema = schema_in(self._log, task.table, start, task.end)
-        if schema is None or not schema.match_key:
-            if schema is not None:
-                raise OutputError(
-                    f"{task.table} has no primary key and no surrogate key: a Delta copy can't be "
-                    "kept. Exclude it from this output's tables, or name a surrogate key."
-                )
-            if not exists:
-                return
-        else:
-            self._follow(delta, schema, generation, exists)
-        self._checked.add(task.table)
-        session = delta.spark
-        session.conf.set(_TXN_APP, self._application)
-        session.conf.set(_TXN_VERSION, str(task.end))
-        try:
-            if parts and schema is not None:
-                self._write_rows(delta, task, self._target(schema), parts)
-            elif task.gone_below and exists:
-                delta_rows.remove_below(delta, task.gone_below)
-        finally:
-            session.conf.unset(_TXN_APP)
-            session.conf.unset(_TXN_VERSION)
-        self._written.add(task.table)
-
-    def _follow(
-        self, delta: DeltaTable, schema: TableSchema, generation: str, exists: bool
-    ) -> None:
-        """Have the copy take rows of ``schema``."""
-        known = self._targets.get(schema.table)
-        target = self._target(schema)
-        if not exists:
-            delta.create(target, generation)
-            self._delivered[schema.table] = tuple(target.columns.names)
-        elif target is not known or schema.table not in self._delivered:
-            policy = self._options.on_schema_change
-            self._delivered[schema.table] = delta.evolve(target, policy)
-            delta.cluster()
-
-    def _target(self, schema: TableSchema) -> TargetTable:
-        found = self._targets.get(schema.table)
-        if found is None or found.schema.schema_id != schema.schema_id:
-            steps = self._options.steps
-            found = target_table(self._spark, schema, steps, self._log.source, keyed=True)
-            self._targets[schema.table] = found
-        return found
-
-    def _optimize(self, table: TableName) -> None:
-        """Not needed for the copy to be right: a failure stops nothing, and is tried again."""
-        delta = self._table(table)
-        try:
-            delta.optimize(self._options.vacuum_after_s)
-            self._written.discard(table)
-        except Exception as error:  # noqa: BLE001 - whatever Spark raises
-            logger.warning("Delta table %s could not be optimized: %s", delta.path, _reason(error))
-
-    def _parts(self, task: _Task, start: int) -> list[PlannedRefs]:
-        """Nothing, or the range as what single tasks fold."""
-        refs = refs_of(self._log, task.table, start, task.end)
-        if not refs:
-            return []
-        split = runs(refs, partition_bytes=_PART_BYTES, partitions=None)
-        return [PlannedRefs(self._log.generation, tuple(run)) for run in split]
-
-    def _write_rows(
-        self, delta: DeltaTable, task: _Task, target: TargetTable, parts: list[PlannedRefs]
-    ) -> None:
-        schema = target.schema
-        refs = PlannedRefs(parts[0].generation, tuple(r for part in parts for r in part.refs))
-        source: DataFrame = (
-            delta.spark.read.format("tidelog")
-            .option("path", self._log_path)
-            .option("shape", "changes")
-            .option("table", str(task.table))
-            .option("schemaVersion", schema.schema_id)
-            .option("refs", refs.to_option())
-            .option("partitions", len(parts))
-            .option("partitionBytes", 1)
-            .load()
+        super().__init__(
+            spark,
+            log_path,
+            tables=tables,
+            name=name,
+            options=options or DeltaOptions(),
+            parallel_tables=parallel_tables,
         )
-        held = source.persist() if len(parts) > 1 else None
-        try:
-            if held is not None:
-                source = fold_parts(held, schema)
-            steps = steps_of(self._options.steps, task.table)
-            source = delta_rows.gone(source, task.gone_below)
-            # Names of missing columns instead of their numbers.
-            source = transforms.apply(source, steps, schema, keyed=True)
-            columns = self._delivered[task.table]
-            may_lack = columns if steps else columns_that_may_lack(schema)
-            if delta.is_empty():
-                delta_rows.append(delta, source, columns)
-            else:
-                lacking = frozenset(may_lack) - set(target.key)
-                delta_rows.merge(delta, source, columns, target.key, lacking, task.gone_below)
-        finally:
-            if held is not None:
-                held.unpersist()
+        self._root = path
 
-    def _table(self, table: TableName) -> DeltaTable:
-        found = self._tables.get(table)
-        if found is None:
-            session = self._spark.newSession()
-            for name, value in _SESSION_CONF.items():
-                session.conf.set(name, value)
-            register(session)
-            options = self._options
-            partitions = _of_table(options.partition_by, table)
-            layout = DeltaLayout(
-                deleted=DELETED if options.soft_deletes else "",
-                partitions=partitions,
-                clusters=() if partitions else _of_table(options.cluster_by, table),
-            )
-            path = path_of(self._root, table, destination_name(options.steps, table))
-            found = DeltaTable(session, path, layout)
-            for other, copy in list(self._tables.items()):
-                if copy.path == found.path:
-                    raise OutputRefusedError(
-                        f"output {self.name}: {other} and {table} both go to {found.path}; change "
-                        "the step route"
-                    )
-            self._tables[table] = found
-        return found
-
-
-def _of_table(chosen: Mapping[str, Sequence[str]], table: TableName) -> tuple[str, ...]:
-    """What is configured for the first pattern that matches."""
-    for pattern, columns in chosen.items():
-        if matches((pattern,), table):
-            return tuple(columns)
-    return ()
-
-
-def _size(found: TableRange | None) -> int:
-    return found.payload_bytes if found else 0
-
-
-def _reason(error: Exception) -> str:
-    """The error's kind and Spark's error class; its text may hold values."""
-    get_condition = getattr(error, "getCondition", None)
-    condition = get_condition() if get_condition is not None else None
-    return f"{type(error).__name__}{f' ({condition})' if condition else ''}"
+    def _open(self, table: TableName, name: str) -> DeltaTable:
+        options = self._options
+        partitions = of_table(options.partition_by, table)
+        layout = DeltaLayout(
+            deleted=DELETED if options.soft_deletes else "",
+            partitions=partitions,
+            clusters=() if partitions else of_table(options.cluster_by, table),
+        )
+        return DeltaTable(self._session(_SESSION_CONF), path_of(self._root, table, name), layout)

@@ -1,4 +1,4 @@
-"""Delta's jars: pinned, checked, fetched once into a directory of ours.
+"""Delta's and Iceberg's jars: pinned, checked, fetched once into a directory of ours.
 
 They are passed to Spark by ``spark.jars`` and not by ``spark.jars.packages``: Ivy consults the
 local Maven repository first and fails on one that holds a pom without its jar, and it would resolve
@@ -48,6 +48,19 @@ DELTA_JARS = (
     ),
 )
 
+# All in one: what Iceberg needs beside Spark is inside, under names of its own. Clients of cloud
+# stores are jars of their own (iceberg-aws-bundle, …), to be given to Spark where they are needed.
+ICEBERG_VERSION = "1.12.0"
+SPARK_OF_ICEBERG = "4.1"
+ICEBERG_JARS = (
+    Jar(
+        "org.apache.iceberg",
+        "iceberg-spark-runtime-4.1_2.13",
+        ICEBERG_VERSION,
+        "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
+    ),
+)
+
 
 def delta_jars(directory: Path | None = None) -> list[Path]:
     """Paths of Delta's jars, fetched if they are not there yet: see `tidelog.maven.fetch`.
@@ -55,3 +68,8 @@ def delta_jars(directory: Path | None = None) -> list[Path]:
     Raises UsageError that says how to go on without network.
     """
     return fetch(DELTA_JARS, "Delta's jars", directory)
+
+
+def iceberg_jars(directory: Path | None = None) -> list[Path]:
+    """Paths of Iceberg's jars, like `delta_jars`."""
+    return fetch(ICEBERG_JARS, "Iceberg's jars", directory)

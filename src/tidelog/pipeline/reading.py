@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidelog.model.schema import TableSchema
 from tidelog.pipeline.options import SourceOptions
+from tidelog.pipeline.spark_versions import arrow_schema
 
 
 @dataclass
@@ -25,5 +25,5 @@ class Reading:
     def arrow_schema(self) -> pa.Schema:
         """The shape's Arrow schema, exactly as Spark expects it."""
         if self._arrow is None:
-            self._arrow = to_arrow_schema(self.spark_schema, timezone="UTC")
+            self._arrow = arrow_schema(self.spark_schema)
         return self._arrow

@@ -16,10 +16,12 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
 from tidelog.pipeline.failures import find_error
 from tidelog.pipeline.source import register
+from tidelog.pipeline.spark_versions import STREAMS_ARE_LIMITED
 from tidelog.ports import DumpCompleted, Output, OutputBatch, TableRange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 logger = logging.getLogger(__name__)
 
@@ -126,8 +128,18 @@ def _run_query(
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{int(trigger_s * 1000)} milliseconds")
+    until = loop.latest_offset()
+    while True:
+        loop.batch_end = until
+        _await(writer.start(), loop, stop)
+        # Spark 4.1 ends "once" after one batch.
+        if STREAMS_ARE_LIMITED or not once or stop.is_set() or loop.batch_end >= until:
+            return
+
+
+def _await(query: StreamingQuery, loop: _Loop, stop: threading.Event) -> None:
+    """Until it ends, or ``stop`` is set. Raises what ended it."""
     loop.failure = None
-    query = writer.start()
     try:
         while query.isActive and not stop.is_set():
             query.awaitTermination(_WAIT_S)  # type: ignore[arg-type]  # takes a float
@@ -156,6 +168,7 @@ class _Loop:
     ) -> None:
         self.name = name
         self.done = done
+        self.batch_end = 0  # of the newest batch
         self.failure: TidelogError | None = None
         self._log = log
         self._outputs = outputs
@@ -180,6 +193,10 @@ class _Loop:
         finally:
             self._idle.set()
 
+    def latest_offset(self) -> int:
+        """Where the log ends."""
+        return self._log.latest_offset()
+
     def explain(self, error: Exception) -> TidelogError:
         """What ended the query. Spark's own message may hold values of rows: it stays the cause."""
         found = self.failure or find_error(str(error))
@@ -199,6 +216,7 @@ class _Loop:
         batch = output_batch(self._log, rows)
         for output in self._outputs:
             output.write(batch)
+        self.batch_end = batch.end
         self.done = max(self.done, batch.end)
         self._consumers.register(self.name, self.done)
         if self._on_progress is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidelog.errors import MissingExtraError, UsageError
-from tidelog.pipeline.jars import DELTA_VERSION, SPARK_OF_DELTA, delta_jars
+from tidelog.pipeline.jars import DELTA_VERSION, SPARK_OF_DELTA, delta_jars, iceberg_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,6 +62,7 @@ def spark_session(
     *,
     conf: Mapping[str, str] | None = None,
     delta: bool = True,
+    iceberg: bool = False,
     warehouse: Path | None = None,
 ) -> SparkSession:
     """A session with Delta and the ``tidelog`` source; the running one if there is one.
@@ -70,6 +71,7 @@ def spark_session(
         master: a Spark master; by default ``$SPARK_MASTER`` or all cores of this machine.
         conf: settings that win over our defaults.
         delta: fetch (once) and load Delta's jars.
+        iceberg: those of Iceberg; never both.
         warehouse: Spark's warehouse directory; by default a name under the system's temporary
             directory, so that no ``spark-warehouse`` appears where the command was run.
 
@@ -95,6 +97,8 @@ def spark_session(
         _check_spark_version()
         settings.update(DELTA_CONF)
         settings["spark.jars"] = ",".join(str(path) for path in delta_jars())
+    elif iceberg:
+        settings["spark.jars"] = ",".join(str(path) for path in iceberg_jars())
     settings.update(conf or {})
     builder = SparkSession.builder.master(master or os.environ.get("SPARK_MASTER") or "local[*]")
     for name, value in settings.items():

@@ -22,13 +22,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from tidelog.errors import ConfigError, TidelogError
@@ -38,6 +31,13 @@ from tidelog.model.schema import TableSchema
 from tidelog.pipeline import lag, places, planning, segment_rows, shapes
 from tidelog.pipeline.options import SourceOptions
 from tidelog.pipeline.reading import Reading
+from tidelog.pipeline.spark_versions import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -165,14 +165,23 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         options = self.options
-        return self._offset(places.start_of(self.log, options.starting, options.tables))
+        start = places.start_of(self.log, options.starting, options.tables)
+        self.planned = start
+        return self._offset(start)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self.options.max_records is not None:
             return ReadMaxRows(self.options.max_records)
         return ReadMaxBytes(self.options.max_bytes)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(  # noqa: N802  # Spark 4.1 gives no arguments
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        if start is None:
+            if self.planned is None:  # restarted, and Spark did not tell where
+                return self._offset(self.log.latest_offset())
+            start = self._offset(self.planned)
+        limit = limit or self.getDefaultReadLimit()
         begin = self.planned = self._checked(start)
         end = self.log.latest_offset()
         if self.last is not None:
@@ -206,6 +215,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, until = self._checked(start), int(end["offset"])
+        self.planned = max(self.planned or 0, until)  # of a batch that a restart plans again
         if begin >= until:
             return []
         if self.options.shape == "typed" and self.target is not None:

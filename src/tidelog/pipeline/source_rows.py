@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidelog.eventlog.layout import RECORD_SCHEMA
 from tidelog.model.records import LogBatch, binary_array
 from tidelog.model.schema import TableSchema
 from tidelog.pipeline.shapes import row_type
+from tidelog.pipeline.spark_versions import arrow_schema
 from tidelog.ports import ChunkReader, ChunkRequest
 from tidelog.wire.decode import decode
 
@@ -100,7 +100,7 @@ def source_frame(
             return [InputPartition(place) for place in range(len(requests))]
 
         def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-            kind = to_arrow_schema(row_type(schema), timezone="UTC")
+            kind = arrow_schema(row_type(schema))
             for batch in read_rows(open_reader, schema, [requests[partition.value]]):
                 yield batch.cast(kind)
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidelog.errors import ConfigError
@@ -23,6 +22,7 @@ from tidelog.model.patterns import matches
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.pipeline import shapes
 from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP, EVENT_BEFORE
+from tidelog.pipeline.spark_versions import arrow_schema
 from tidelog.ports import SourceId, TargetTable
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def target_table(
         schema.table,
         destination_name(steps, schema.table),
         schema,
-        to_arrow_schema(fields, timezone="UTC"),
+        arrow_schema(fields),
         key,
         origin,
         _unchanged(schema, own),

@@ -35,7 +35,7 @@ IMPATIENT_S = 10.0
 LOOK_EVERY_S = 0.2
 NO_COPIES = (
     "no output keeps rows that could be compared: verify knows outputs of the kinds delta, "
-    "postgres and mysql"
+    "iceberg, postgres and mysql"
 )
 
 

@@ -90,6 +90,48 @@ class _DeltaCopies:
         self._output.close()
 
 
+class _IcebergCopies:
+    def __init__(self, config: Config, section: Any, spark: SparkSession, origin: SourceId) -> None:
+        from tidelog.outputs.iceberg import catalog_conf
+
+        self._section = section
+        self._spark = spark
+        self._origin = origin
+        self._output = make_output(config, section, spark)
+        self._catalog, conf = catalog_conf(section.name, section.catalog_properties())
+        for name, value in conf.items():
+            spark.conf.set(name, value)
+
+    def of(self, schema: TableSchema) -> Copy:
+        from tidelog.outputs.iceberg_table import DELETED
+        from tidelog.outputs.lake_table import parts_of
+        from tidelog.pipeline.transforms import quoted, target_table
+        from tidelog.pipeline.verify import Copy
+
+        section, spark = self._section, self._spark
+        steps = transform_steps(section)
+        target = target_table(spark, schema, steps, self._origin, keyed=True)
+        parts = [self._catalog, *parts_of(schema.table, target.name)]
+        name = ".".join(map(quoted, parts))
+
+        def frame(part: Range) -> DataFrame | None:
+            from pyspark.errors import AnalysisException
+
+            del part  # the caller's filter goes down to Iceberg's files
+            try:
+                found = spark.table(name)
+            except AnalysisException:
+                return None
+            if section.deletes == "soft":
+                found = found.where(f"NOT coalesce({DELETED}, false)")
+            return found
+
+        return Copy(target, steps, frame, lambda: self._output.committed(schema.table) or 0)
+
+    def close(self) -> None:
+        self._output.close()
+
+
 class _DatabaseCopies:
     """Read as a source is: by the chunk reader of its kind, on an executor."""
 
@@ -145,6 +187,7 @@ class _DatabaseCopies:
 
 _KINDS: dict[str, Any] = {
     "delta": _DeltaCopies,
+    "iceberg": _IcebergCopies,
     "postgres": _DatabaseCopies,
     "mysql": _DatabaseCopies,
 }

@@ -124,16 +124,7 @@ def handling_of(section: Any) -> Handling:
 def _delta(config: Config, section: Any, spark: SparkSession) -> Output:
     from tidelog.outputs.delta import DeltaOptions, DeltaOutput
 
-    every, after = section.optimize_every, section.vacuum_after
-    options = DeltaOptions(
-        transform_steps(section),
-        section.on_schema_change,
-        soft_deletes=section.deletes == "soft",
-        partition_by=section.partition_by,
-        cluster_by=section.cluster_by,
-        optimize_every_s=None if every is None else every.total_seconds(),
-        vacuum_after_s=None if after is None else after.total_seconds(),
-    )
+    options = DeltaOptions(**_lake_options(section), cluster_by=section.cluster_by)
     return DeltaOutput(
         spark,
         log_place(config),
@@ -143,6 +134,35 @@ def _delta(config: Config, section: Any, spark: SparkSession) -> Output:
         options=options,
         parallel_tables=section.parallelism,
     )
+
+
+def _iceberg(config: Config, section: Any, spark: SparkSession) -> Output:
+    from tidelog.outputs.iceberg import IcebergOptions, IcebergOutput
+
+    options = IcebergOptions(
+        **_lake_options(section), mode=section.mode, format_version=section.format_version
+    )
+    return IcebergOutput(
+        spark,
+        log_place(config),
+        section.catalog_properties(),
+        tables=section.tables,
+        name=section.name,
+        options=options,
+        parallel_tables=section.parallelism,
+    )
+
+
+def _lake_options(section: Any) -> dict[str, Any]:
+    every, after = section.optimize_every, section.vacuum_after
+    return {
+        "steps": transform_steps(section),
+        "on_schema_change": section.on_schema_change,
+        "soft_deletes": section.deletes == "soft",
+        "partition_by": section.partition_by,
+        "optimize_every_s": None if every is None else every.total_seconds(),
+        "vacuum_after_s": None if after is None else after.total_seconds(),
+    }
 
 
 def _files(config: Config, section: Any, spark: SparkSession) -> Output:
@@ -298,6 +318,7 @@ _FACTORIES: Mapping[str, Callable[[Config, Any, SparkSession], Output]] = {
     "delta": _delta,
     "files": _files,
     "http": _http,
+    "iceberg": _iceberg,
     "kafka": _kafka,
     "opensearch": _opensearch,
     "python": _python,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tidelog.config import Config
-from tidelog.errors import EventLogError
+from tidelog.errors import EventLogError, MissingExtraError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.runtime.capturing import OnStatus, capture, ignore
 from tidelog.runtime.log_place import log_place
@@ -21,8 +21,32 @@ def session(config: Config) -> SparkSession:
     """The Spark session that the configuration asks for; the running one if there is one."""
     from tidelog.pipeline.session import spark_session
 
+    iceberg = check_spark(config)
     settings = {name: str(value) for name, value in config.pipeline.conf.items()}
-    return spark_session(config.pipeline.master, conf=settings)
+    return spark_session(config.pipeline.master, conf=settings, delta=not iceberg, iceberg=iceberg)
+
+
+def check_spark(config: Config) -> bool:
+    """Is the Spark wanted the one with Iceberg, not with Delta? Raises UsageError if this Spark
+    can't write what the outputs say.
+    """
+    kinds = {output.kind for output in config.outputs}
+    if "iceberg" not in kinds:
+        return False
+    if "delta" in kinds:
+        raise UsageError(
+            "outputs of the kinds delta and iceberg can't run in one process: they need different "
+            "versions of Spark. Write two configurations with the same log and state, each with "
+            "its outputs, a pipeline.name and a pipeline.checkpoint of its own; run `tidelog "
+            "capture` once and `tidelog pipeline` with each, the one with iceberg from a virtual "
+            "environment with tidelog[iceberg] (docs/outputs/iceberg.md)"
+        )
+    try:
+        from tidelog.outputs import iceberg
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("pyspark", "iceberg") from error
+    iceberg.check_spark()
+    return True
 
 
 def start_spark(config: Config) -> None:
@@ -40,6 +64,7 @@ def pipeline(
     """Spark alone: bring the event log over to the outputs."""
     from tidelog.pipeline.run import Progress, run_pipeline
 
+    check_spark(config)
     path = log_place(config)
     while not EventLog.exists(path):
         if once or stop_event.wait(0.5):
@@ -70,6 +95,7 @@ def pipeline(
             outputs,
             str(config.pipeline.checkpoint),
             once=once,
+            name=config.pipeline.name,
             on_progress=report,
             stop=stop_event,
             max_batch_bytes=config.pipeline.batch_bytes,
@@ -84,6 +110,7 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
     """Capture and pipeline together; ends when either ends, and raises what ended it. Where capture
     is complete (``snapshot: initial_only``), what it captured is delivered first.
     """
+    check_spark(config)
     ended = threading.Event()
     complete = threading.Event()
     failures: list[BaseException] = []

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from tidelog.outputs.delta import DeltaOutput
+from tidelog.outputs.delta import DeltaOptions, DeltaOutput
 from tidelog.pipeline import spark_session
+from tidelog.pipeline.jars import SPARK_OF_ICEBERG
 from tidelog.pipeline.run import run_pipeline
+from tidelog.pipeline.spark_versions import SPARK_VERSION
 from tidelog.testing.build_log import BuiltLog
 
 SHARED = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
@@ -18,7 +20,9 @@ SHARED = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    session = spark_session("local[2]", conf=SHARED)
+    """With Delta, or, in the environment that `make test-iceberg` makes, with Iceberg."""
+    iceberg = SPARK_VERSION == SPARK_OF_ICEBERG
+    session = spark_session("local[2]", conf=SHARED, delta=not iceberg, iceberg=iceberg)
     yield session
     session.stop()
 
@@ -31,13 +35,18 @@ def built(tmp_path: Path) -> BuiltLog:
 class Lake:
     """A Delta output of one event log, run once per call."""
 
+    deleted = "_deleted"
+
     def __init__(self, spark: Any, built: BuiltLog, root: Path) -> None:
         self.spark = spark
         self.built = built
         self.root = root
         self.path = str(root / "lake")
 
-    def output(self, **options: Any) -> DeltaOutput:
+    def options(self, **options: Any) -> Any:
+        return DeltaOptions(**options)
+
+    def output(self, **options: Any) -> Any:
         return DeltaOutput(self.spark, self.built.path, self.path, **options)
 
     def run(self, checkpoint: str = "checkpoint", **options: Any) -> int:

@@ -12,7 +12,7 @@ from tests.integration.spark.orders import orders
 
 from tidelog.errors import DecodeError, OutputError
 from tidelog.eventlog.consumers import Consumers
-from tidelog.outputs import delta as delta_module
+from tidelog.outputs import lake as lake_module
 from tidelog.pipeline.run import Progress, run_pipeline
 from tidelog.testing.build_log import BuiltLog
 from tidelog.testing.pgoutput_messages import UNCHANGED
@@ -252,7 +252,7 @@ def test_folds_in_parts_and_blocks_give_the_same(
     lake: Lake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch folded by several tasks, then by Spark, equals the batch folded by one."""
-    monkeypatch.setattr(delta_module, "_PART_BYTES", 300)
+    monkeypatch.setattr(lake_module, "_PART_BYTES", 300)
     table = orders(built)
     lake.run()
     assert len(lake.rows("public.orders")) == 4

@@ -22,12 +22,12 @@ pytestmark = pytest.mark.spark
 
 
 def run(lake: Lake, **options: Any) -> None:
-    lake.run(output=lake.output(options=DeltaOptions(**options)))
+    lake.run(output=lake.output(options=lake.options(**options)))
 
 
 def soft(lake: Lake) -> dict[int, tuple[str, bool]]:
     return {
-        row["id"]: (row["name"], row["_deleted"]) for row in lake.frame("public.orders").collect()
+        row["id"]: (row["name"], row[lake.deleted]) for row in lake.frame("public.orders").collect()
     }
 
 

@@ -1,17 +1,18 @@
-"""The statements that bring rows of the shape `changes` into a Delta table."""
+"""The statements that bring rows of the shape `changes` into a lake's table."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from tidelog.outputs.delta_table import DeltaTable, literal
+from tidelog.outputs.lake_table import LakeTable, literal
 from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.pipeline.transforms import quoted
 
-_VIEW = "tidelog_changes"
+_views = itertools.count(1)  # tables may share a session
 
 
 def gone(source: DataFrame, below: int) -> DataFrame:
@@ -22,18 +23,18 @@ def gone(source: DataFrame, below: int) -> DataFrame:
     return source.withColumn(CHANGE_OP, f.expr(op))
 
 
-def append(delta: DeltaTable, source: DataFrame, columns: Sequence[str]) -> None:
+def append(copy: LakeTable, source: DataFrame, columns: Sequence[str]) -> None:
     """Into an empty table, where nothing can match. Rows of which not all is known are left out."""
     rows = source.where(f"{CHANGE_OP} = 'u' AND {CHANGE_MISSING} IS NULL")
     chosen = [quoted(name) for name in columns]
-    chosen.append(f"{CHANGE_VERSION} AS {quoted(delta.layout.version)}")
-    if delta.layout.deleted:
-        chosen.append(f"false AS {quoted(delta.layout.deleted)}")
-    rows.selectExpr(*chosen).write.format("delta").mode("append").save(delta.path)
+    chosen.append(f"{CHANGE_VERSION} AS {quoted(copy.layout.version)}")
+    if copy.layout.deleted:
+        chosen.append(f"false AS {quoted(copy.layout.deleted)}")
+    copy.append(rows.selectExpr(*chosen))
 
 
 def merge(
-    delta: DeltaTable,
+    copy: LakeTable,
     source: DataFrame,
     columns: Sequence[str],
     key: Sequence[str],
@@ -43,15 +44,15 @@ def merge(
     """Bring one row per key over, unless the table has it in a later version.
 
     Args:
-        delta: the table, not empty.
+        copy: the table, not empty.
         source: its ``_tidelog_missing`` holds the names of columns that are not known.
         columns: to be written.
         key: those of them by which rows are known.
         may_lack: those of them that may be missing from a row.
         gone_below: rows of a lower version are gone from the source, told or not.
     """
-    source.createOrReplaceTempView(_VIEW)
-    layout = delta.layout
+    view = f"tidelog_changes_{next(_views)}"
+    layout = copy.layout
     version, deleted = quoted(layout.version), quoted(layout.deleted)
     matched = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key)
     updates = [f"t.{version} = s.{CHANGE_VERSION}"]
@@ -74,7 +75,7 @@ def merge(
         # What a deleted row held is not what a row that came back holds.
         may_update += f" AND (s.{CHANGE_MISSING} IS NULL OR NOT coalesce(t.{deleted}, false))"
     statement = (
-        f"MERGE INTO {delta.sql_name} t USING {_VIEW} s ON {matched} "  # noqa: S608
+        f"MERGE INTO {copy.sql_name} t USING {view} s ON {matched} "  # noqa: S608
         f"WHEN MATCHED AND {newer} AND s.{CHANGE_OP} = 'd' THEN {removed} "
         f"WHEN MATCHED AND {may_update} THEN UPDATE SET {', '.join(updates)} "
         f"WHEN NOT MATCHED AND s.{CHANGE_OP} = 'u' AND s.{CHANGE_MISSING} IS NULL "
@@ -87,18 +88,22 @@ def merge(
             statement += f" THEN UPDATE SET t.{deleted} = true"
         else:
             statement += " THEN DELETE"
-    delta.spark.sql(statement)
+    source.createOrReplaceTempView(view)
+    try:
+        copy.spark.sql(statement)
+    finally:
+        copy.spark.catalog.dropTempView(view)
 
 
-def remove_below(delta: DeltaTable, version: int) -> None:
+def remove_below(copy: LakeTable, version: int) -> None:
     """Delete the rows of a lower version."""
-    layout = delta.layout
+    layout = copy.layout
     where = f"{quoted(layout.version)} < {version}"
     if layout.deleted:
         deleted = quoted(layout.deleted)
-        delta.spark.sql(
-            f"UPDATE {delta.sql_name} SET {deleted} = true "  # noqa: S608
+        copy.spark.sql(
+            f"UPDATE {copy.sql_name} SET {deleted} = true "  # noqa: S608
             f"WHERE {where} AND NOT coalesce({deleted}, false)"
         )
     else:
-        delta.spark.sql(f"DELETE FROM {delta.sql_name} WHERE {where}")  # noqa: S608
+        copy.spark.sql(f"DELETE FROM {copy.sql_name} WHERE {where}")  # noqa: S608

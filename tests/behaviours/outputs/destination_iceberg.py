@@ -1,0 +1,22 @@
+"""Iceberg tables; with the Spark that Iceberg needs only: `make test-iceberg`."""
+
+from __future__ import annotations
+
+import pytest
+from tests.behaviours.outputs.destinations import Context, Destination, Row
+from tests.integration.iceberg.conftest import IcebergLake
+
+from tidelog.pipeline.jars import SPARK_OF_ICEBERG
+from tidelog.pipeline.spark_versions import SPARK_VERSION
+
+
+def destination(context: Context) -> Destination:
+    if SPARK_VERSION != SPARK_OF_ICEBERG:
+        pytest.skip(f"Iceberg needs Spark {SPARK_OF_ICEBERG}: make test-iceberg")
+    lake = IcebergLake(context.spark, context.built, context.path)
+
+    def rows(table: str) -> list[Row]:
+        frame = lake.frame(table).drop("_version")
+        return [row.asDict() for row in frame.orderBy("id").collect()]
+
+    return Destination(lambda **_: lake.output(), rows, frozenset({"no-delivery"}))

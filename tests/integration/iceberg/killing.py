@@ -1,0 +1,52 @@
+"""Drivers and executors to be killed.
+
+python -m tests.integration.iceberg.killing LOG WAREHOUSE CHECKPOINT brings an event log over to
+Iceberg in a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tidelog.outputs.iceberg import IcebergOutput
+from tidelog.pipeline import spark_session
+from tidelog.pipeline.arrow_frames import map_in_arrow
+from tidelog.pipeline.run import run_pipeline
+
+
+class _DieOnce:
+    """Kills the executor's Python worker amid the rows, once."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch
+            if not self.mark.exists():
+                self.mark.touch()
+                os.kill(os.getpid(), 9)
+
+
+def die_once(frame: Any) -> Any:
+    """A step; where it leaves its mark is in the environment."""
+    mark = Path(os.environ["TIDELOG_TEST_MARK"])
+    return frame if mark.exists() else map_in_arrow(frame, _DieOnce(mark), frame.schema)
+
+
+def main() -> None:
+    log, warehouse, checkpoint = sys.argv[1:]
+    spark = spark_session("local[2]", delta=False, iceberg=True)
+    output = IcebergOutput(spark, log, {"type": "hadoop", "warehouse": warehouse})
+    run_pipeline(spark, log, [output], checkpoint, once=True)
+    output.close()
+
+
+if __name__ == "__main__":
+    main()

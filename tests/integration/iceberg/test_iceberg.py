@@ -1,0 +1,353 @@
+"""The Iceberg output on real tables: exactness by Iceberg's commits, and what is its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.iceberg import killing
+from tests.integration.iceberg.conftest import IcebergLake
+from tests.integration.spark.orders import orders
+from tests.integration.spark.test_delta import (  # noqa: F401
+    test_infinite_times_survive,
+    test_partial_rows_keep_what_they_do_not_tell,
+)
+from tests.integration.spark.test_delta_layouts import (  # noqa: F401
+    run,
+    test_soft_deletes_keep_the_last_state_until_the_row_comes_back,
+)
+
+from tidelog import failpoints
+from tidelog.config import load_config
+from tidelog.errors import ConfigError, OutputError, OutputRefusedError
+from tidelog.outputs import iceberg_table
+from tidelog.outputs.ranges import batch_of
+from tidelog.pipeline.transforms import Step
+from tidelog.ports import SourceId
+from tidelog.runtime.copies import copies
+from tidelog.runtime.piping import pipeline
+from tidelog.testing.build_log import BuiltLog
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[3]
+NAMES = ["n0", "n1", "n2", "n3"]
+
+
+def written(lake: IcebergLake, *, empty: bool) -> int:
+    """Four orders, brought over unless the table is to be empty; where that ends."""
+    orders(lake.built)
+    end = lake.built.log.latest_offset()
+    if empty:
+        built = lake.built.log
+        lake.built.truncate(built.schemas.latest(built.schemas.tables()[0]))
+        lake.built.flush()
+        end = built.latest_offset()
+    lake.run()
+    return end
+
+
+def names(lake: IcebergLake) -> dict[int, str]:
+    return {row["id"]: row["name"] for row in lake.frame("public.orders").collect()}
+
+
+@pytest.mark.parametrize("empty", [False, True], ids=["merge", "append"])
+@pytest.mark.parametrize("place", ["begins", "publishes"])
+def test_a_driver_that_hung_brings_no_older_state_back(
+    lake: IcebergLake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch, place: str, empty: bool
+) -> None:
+    """Invariant 2. One reads what is committed and hangs; another goes on; the first wakes up."""
+    start = written(lake, empty=empty)
+    table = built.log.schemas.latest(built.log.schemas.tables()[0])
+    built.insert(table, "1", "older", "1")
+    built.insert(table, "8", "older", "1")
+    middle = built.flush().next
+    built.insert(table, "1", "newer", "2")
+    built.delete(table, "8")
+    end = built.flush().next
+    hung, other = lake.output(), lake.output()
+    for output in (hung, other):
+        output.prepare(built.log.generation)
+
+    def go_on() -> None:
+        with failpoints.arm({"iceberg.written": lambda: None}):
+            other.write(batch_of(built.log, start, end))
+
+    if place == "publishes":
+        with (
+            failpoints.arm({"iceberg.written": go_on}),
+            pytest.raises(OutputError, match="another writer"),
+        ):
+            hung.write(batch_of(built.log, start, middle))
+    else:
+        begin = iceberg_table.IcebergTable._begin
+
+        def later(table: Any, *of: Any) -> int:
+            if table._branch == hung._branch:
+                go_on()
+            return begin(table, *of)
+
+        monkeypatch.setattr(iceberg_table.IcebergTable, "_begin", later)
+        with pytest.raises(OutputError, match="another writer"):
+            hung.write(batch_of(built.log, start, middle))
+        monkeypatch.undo()
+    after = names(lake)
+    assert after == {**({} if empty else dict(enumerate(NAMES))), 1: "newer"}
+    commits = lake.commits("public.orders")
+    hung.write(batch_of(built.log, start, middle))  # again: it sees that all is there
+    assert names(lake) == after
+    assert lake.commits("public.orders") == commits
+    for output in (hung, other):
+        output.close()
+
+
+def test_drivers_killed_in_the_middle_lose_and_double_nothing(
+    lake: IcebergLake, built: BuiltLog
+) -> None:
+    """Invariants 1 and 8: killed before what was written is seen, and after, before Spark knows."""
+    table = orders(built)
+    built.update(table, "1", "changed", "2.00")
+    built.delete(table, "3")
+    built.flush()
+
+    def killed(place: str) -> int:
+        environment = os.environ | {failpoints.ENVIRONMENT_VARIABLE: f"iceberg.{place}:kill"}
+        arguments = [built.path, lake.path, str(lake.root / "checkpoint")]
+        done = subprocess.run(
+            [sys.executable, "-m", killing.__name__, *arguments],
+            cwd=ROOT,
+            env=environment,
+            timeout=280,
+            check=False,
+        )
+        return done.returncode
+
+    assert killed("written") == -9
+    assert names(lake) == {}
+    assert killed("published") == -9
+    assert names(lake) == {0: "n0", 1: "changed", 2: "n2"}
+    seen = lake.commits("public.orders")
+    lake.run()
+    assert names(lake) == {0: "n0", 1: "changed", 2: "n2"}
+    assert lake.commits("public.orders") == seen
+
+
+def test_executors_killed_in_the_middle_lose_and_double_nothing(
+    lake: IcebergLake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(lake, empty=False)
+    table = built.log.schemas.latest(built.log.schemas.tables()[0])
+    built.update(table, "1", "changed", "2.00")
+    built.delete(table, "3")
+    built.flush()
+    monkeypatch.setenv("TIDELOG_TEST_MARK", str(lake.root / "died"))
+    steps = (Step("python", f"{killing.__name__}:die_once"),)
+    with pytest.raises(OutputError, match="writing offsets"):
+        run(lake, steps=steps)
+    assert (lake.root / "died").exists()
+    assert names(lake) == dict(enumerate(NAMES))
+    run(lake, steps=steps)
+    assert names(lake) == {0: "n0", 1: "changed", 2: "n2"}
+
+
+def test_columns_are_followed_by_their_identity(lake: IcebergLake, built: BuiltLog) -> None:
+    old = built.table("public.t", {"id": "int32", "n": "int32", "d": "decimal(8,2)", "x.y": "text"})
+    built.insert(old, "1", "10", "1.25", "a")
+    built.flush()
+    lake.run()
+    columns = {"id": "int64", "n": "int64", "d": "decimal(12,2)", "x.y": "text", "added": "text"}
+    new = built.table("public.t", columns)
+    built.insert(old, "2", "20", "2.25", "b")  # both versions in one batch
+    built.insert(new, "5000000000", "6000000000", "1234567890.25", "c", "x")
+    built.update(new, "1", "11", "1.50", "d", "y")
+    built.flush()
+    lake.run()
+    assert lake.rows("public.t") == [
+        (1, 11, Decimal("1.50"), "d", "y"),
+        (2, 20, Decimal("2.25"), "b", None),
+        (5_000_000_000, 6_000_000_000, Decimal("1234567890.25"), "c", "x"),
+    ]
+    columns.pop("n")
+    dropped = built.table("public.t", columns)
+    built.insert(dropped, "3", "3.00", "e", None)
+    built.flush()
+    lake.run()
+    values = {row["id"]: row["n"] for row in lake.frame("public.t").collect()}
+    assert values == {1: 11, 2: 20, 3: None, 5_000_000_000: 6_000_000_000}
+    again = built.table("public.t", columns | {"n": "int64"})
+    built.insert(again, "4", "4.00", "f", None, "44")
+    built.flush()
+    lake.run()
+    values = {row["id"]: row["n"] for row in lake.frame("public.t").collect()}
+    assert values == {1: None, 2: None, 3: None, 4: 44, 5_000_000_000: None}
+
+
+@pytest.mark.parametrize(("policy", "what"), [("fail", "on_schema_change is fail"), ("evolve", "")])
+def test_a_change_that_can_not_be_followed_stops(
+    lake: IcebergLake, built: BuiltLog, policy: str, what: str
+) -> None:
+    """Also when the batch comes again."""
+    built.insert(built.table("public.t", {"id": "int64", "d": "decimal(8,2)"}), "1", "1")
+    built.flush()
+    run(lake, on_schema_change=policy)
+    built.insert(built.table("public.t", {"id": "int64", "d": "decimal(12,4)"}), "2", "3")
+    built.flush()
+    output = lake.output(options=lake.options(on_schema_change=policy))
+    output.prepare(built.log.generation)
+    batch = batch_of(built.log, built.log.head_offset, built.log.latest_offset())
+    for _ in range(2):
+        with pytest.raises(
+            OutputError, match=what or r"decimal\(12,4\) now and was decimal\(8,2\)"
+        ):
+            output.write(batch)
+    output.close()
+
+
+VALUES = {
+    "a": ("int16", "-7"),
+    "b": ("int32", "70000"),
+    "c": ("int64", "-9000000000"),
+    "e": ("float32", "1.5"),
+    "f": ("float64", "NaN"),
+    "g": ("bool", "t"),
+    "h": ("decimal(38,10)", "-1234567890123456789012345678.0123456789"),
+    "i": ("text", "é\n🙂"),
+    "j": ("binary", "\\x00ff"),
+    "k": ("date", "1999-12-31"),
+    "l": ("timestamp", "1999-12-31 23:59:59.123456"),
+    "m": ("timestamptz", "1999-12-31 23:59:59.123456+02"),
+}
+
+
+@pytest.mark.parametrize("version", [2, pytest.param(3, marks=pytest.mark.thorough)])
+def test_every_type_survives(lake: IcebergLake, built: BuiltLog, version: int) -> None:
+    """As a copy holds it, a value is what the source `tidelog` gives; in keys, too."""
+    table = built.table("public.t", {n: kind for n, (kind, _) in VALUES.items()}, ("c", "i", "m"))
+    texts = [text for _, text in VALUES.values()]
+    built.insert(table, *texts)
+    nulls = [text if n in ("c", "i", "m") else None for n, text in zip(VALUES, texts, strict=True)]
+    nulls[2] = "1"
+    built.insert(table, *nulls)
+    built.flush()
+    run(lake, format_version=version)
+    built.update(table, *texts)
+    built.flush()
+    run(lake)
+    read = lake.spark.read.format("tidelog").option("path", built.path).option("table", "public.t")
+    sent = read.load().where("op = 'u' OR after.c = 1").select("after.*")
+    kept = lake.frame("public.t").drop("_version").select(*sent.columns)
+    assert kept.exceptAll(sent).count() == sent.exceptAll(kept).count() == 0
+    assert kept.count() == 2
+    kinds = dict(kept.dtypes)
+    assert kinds.pop("a") == "int"  # Iceberg's smallest
+    expected = dict(sent.dtypes)
+    expected.pop("a")
+    assert kinds == expected
+
+
+@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+def test_partitions_are_made_of_columns_and_kept(
+    lake: IcebergLake, built: BuiltLog, mode: str
+) -> None:
+    columns = {"id": "int64", "at": "timestamp", "name.x": "text"}
+    table = built.table("public.t", columns)
+    for day in "123":
+        built.insert(table, day, f"2026-01-0{day} 10:00:00", f"n{day}")
+    built.flush()
+    chosen = {"public.*": ["day(at)", "bucket(4, name.x)"]}
+    run(lake, partition_by=chosen, mode=mode)
+    built.update(table, "1", "2026-01-03 10:00:00", "moved")
+    built.delete(table, "2")
+    built.flush()
+    run(lake, partition_by=chosen, mode=mode)
+    rows = lake.frame("public.t").select("id", "`name.x`", "_partition.at_day").orderBy("id")
+    assert [(row[0], row[1], str(row[2])) for row in rows.collect()] == [
+        (1, "moved", "2026-01-03"),
+        (3, "n3", "2026-01-03"),
+    ]
+    deletes = lake.session().table(f"{lake.name('public.t')}.delete_files").count()
+    assert (deletes > 0) == (mode == "merge-on-read")
+    with pytest.raises(OutputRefusedError, match=r"by days\(at\), bucket\(4, name.x\), and .*noth"):
+        run(lake)
+    with pytest.raises(OutputRefusedError, match="no column other"):
+        run(lake, partition_by={"public.t": ["days(other)"]})
+
+
+def test_maintenance_keeps_what_is_committed(lake: IcebergLake, built: BuiltLog) -> None:
+    table = orders(built)
+    lake.run()
+    for number in range(3):
+        built.update(table, str(number), "changed", "2.00")
+        built.flush()
+        lake.run()
+
+    def count(of: str) -> int:
+        return int(lake.session().table(f"{lake.name('public.orders')}.{of}").count())
+
+    assert count("delete_files") > 0
+    built.update(table, "3", "changed", "2.00")
+    built.flush()
+    run(lake, optimize_every_s=0.0, vacuum_after_s=0.0)
+    assert (count("data_files"), count("delete_files")) == (1, 0)
+    assert count("snapshots") <= 2  # and what our branch holds
+    before = names(lake)
+    commits = count("history")
+    lake.run("another checkpoint")  # everything again
+    assert names(lake) == before == dict.fromkeys(range(4), "changed")
+    assert count("history") == commits
+
+
+def test_what_is_not_ours_or_was_rolled_back_is_refused(lake: IcebergLake, built: BuiltLog) -> None:
+    table = orders(built)
+    session = lake.session()
+    session.sql("CREATE TABLE lake.public.orders (id BIGINT) USING iceberg")
+    with pytest.raises(OutputError, match="an Iceberg table that Tidelog did not make"):
+        lake.run()
+    session.sql("DROP TABLE lake.public.orders")
+    lake.run()
+    first = session.table("lake.public.orders.snapshots").orderBy("committed_at").first()
+    built.update(table, "1", "changed", "2.00")
+    built.flush()
+    lake.run()
+    session.sql(
+        f"CALL lake.system.set_current_snapshot('public.orders', {first['snapshot_id']})"
+    ).collect()
+    with pytest.raises(OutputRefusedError, match="rolled back"):
+        lake.run()
+
+
+def test_names_of_iceberg_s_own_columns_are_refused(lake: IcebergLake, built: BuiltLog) -> None:
+    table = built.table("public.t", {"id": "int64", "_pos": "int64"})
+    built.insert(table, "1", "1")
+    built.flush()
+    with pytest.raises(ConfigError, match=r"_pos.*rename it by a step"):
+        lake.run()
+
+
+def test_the_documented_example_runs_and_can_be_compared(
+    lake: IcebergLake, built: BuiltLog, tmp_path: Path
+) -> None:
+    table = orders(built)
+    built.delete(table, "3")
+    built.flush()
+    page = (ROOT / "docs/outputs/iceberg.md").read_text()
+    outputs = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0]
+    (tmp_path / "tidelog.yaml").write_text(
+        f"source: {{kind: postgres, url: 'postgresql://u@h/d'}}\nlog: {{path: ./log}}\n{outputs}"
+    )
+    config = load_config(tmp_path / "tidelog.yaml", {})
+    pipeline(config, once=True, stop_event=threading.Event())
+    kept = copies(config, config.outputs[0], lake.spark, SourceId("postgres", "", ""))
+    copy = kept.of(table)
+    frame = copy.frame((None, None))
+    assert frame is not None
+    assert sorted(row["id"] for row in frame.collect()) == [0, 1, 2]
+    assert copy.committed() == built.log.latest_offset()
+    kept.close()

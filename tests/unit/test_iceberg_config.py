@@ -1,0 +1,77 @@
+"""Outputs of kind iceberg in the configuration, and which Spark may run them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidelog.config import Config, load_config
+from tidelog.errors import ConfigError, UsageError
+from tidelog.outputs.iceberg_table import Partition
+from tidelog.pipeline.jars import SPARK_OF_ICEBERG
+from tidelog.pipeline.spark_versions import SPARK_VERSION
+from tidelog.runtime.piping import check_spark
+
+
+def config(path: Path, *outputs: str) -> Config:
+    (path / "tidelog.yaml").write_text(
+        "source: {kind: postgres, url: 'postgresql://u@h/d'}\nlog: {path: ./log}\n"
+        + "".join(f"{'' if n else 'outputs:'}\n  - {{{o}}}" for n, o in enumerate(outputs))
+    )
+    return load_config(path / "tidelog.yaml", {"TOKEN": "secret"})
+
+
+def test_a_path_is_a_hadoop_catalog_s_warehouse(tmp_path: Path) -> None:
+    (output,) = config(tmp_path, "kind: iceberg, path: ./lake").outputs
+    assert output.catalog_properties() == {"type": "hadoop", "warehouse": str(tmp_path / "lake")}
+
+
+def test_a_catalog_s_properties_are_passed_on_and_never_shown(tmp_path: Path) -> None:
+    given = "kind: iceberg, catalog: {type: rest, uri: 'https://c', token: '${TOKEN}'}"
+    (output,) = config(tmp_path, given).outputs
+    assert output.catalog_properties() == {"type": "rest", "uri": "https://c", "token": "secret"}
+    assert "secret" not in repr(output)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("kind: iceberg", "say where"),
+        ("kind: iceberg, path: a, catalog: {type: hive, warehouse: b}", "one of the two"),
+        ("kind: iceberg, path: a, vacuum_after: 7d", "vacuum_after needs optimize_every"),
+    ],
+)
+def test_what_does_not_fit_is_said(tmp_path: Path, given: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config(tmp_path, given)
+
+
+def test_delta_and_iceberg_are_not_run_by_one_process(tmp_path: Path) -> None:
+    both = config(tmp_path, "kind: delta, path: a", "kind: iceberg, path: b")
+    with pytest.raises(UsageError, match="two configurations") as caught:
+        check_spark(both)
+    assert caught.value.exit_code == 2
+    assert check_spark(config(tmp_path, "kind: delta, path: a")) is False
+
+
+@pytest.mark.skipif(SPARK_VERSION == SPARK_OF_ICEBERG, reason="this is Iceberg's Spark")
+def test_another_spark_than_iceberg_s_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"needs Spark 4\.1.*tidelog\[iceberg\]"):
+        check_spark(config(tmp_path, "kind: iceberg, path: b"))
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "sql"),
+    [
+        ("name", ("name", "identity"), "`name`"),
+        ("day(at)", ("at", "day"), "days(`at`)"),
+        ("hours(at)", ("at", "hour"), "hours(`at`)"),
+        ("bucket(16, a b)", ("a b", "bucket[16]"), "bucket(16, `a b`)"),
+        ("truncate(4,name)", ("name", "truncate[4]"), "truncate(4, `name`)"),
+        ("odd(name)", ("odd(name)", "identity"), "`odd(name)`"),
+    ],
+)
+def test_partitions_read_as_iceberg_tells_them(text: str, kept: tuple[str, str], sql: str) -> None:
+    assert Partition.parse(text) == Partition.kept(*kept)
+    assert Partition.parse(text).sql() == sql

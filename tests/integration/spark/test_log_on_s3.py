@@ -13,6 +13,7 @@ from tests.behaviours.outputs.activity_files import read
 from tests.faults.capture_fixture import Source
 
 from tidelog.eventlog.storages import OPTIONS_VARIABLE
+from tidelog.pipeline.source import register
 from tidelog.runtime.checking import check
 from tidelog.runtime.piping import pipeline
 from tidelog.testing.s3 import S3Server
@@ -50,6 +51,7 @@ def test_a_log_on_s3_from_the_source_to_an_output(
     rows = read(tmp_path / "out")
     assert sorted(row["after"]["id"] for row in rows) == list(range(1, 21))
 
+    register(spark)  # the pipeline's session may be another
     frame = spark.read.format("tidelog").option("path", s3.url("log")).option("table", "app.t")
     changes = frame.load().select("op", "after.id").collect()
     assert sorted((row.op, row.id) for row in changes) == sorted(

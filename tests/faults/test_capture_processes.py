@@ -11,7 +11,6 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 from tests.faults.capture_fixture import Source
 
@@ -20,7 +19,7 @@ from tidelog.control.commands import PauseSnapshot
 from tidelog.control.mailbox import Mailbox
 from tidelog.eventlog.reader import EventLog
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.postgres import PostgresServer
+from tidelog.testing.postgres import PostgresServer, drop_slot
 from tidelog.testing.s3 import S3Server
 
 LEASE_S = 1.5
@@ -133,7 +132,7 @@ def test_dropped_slot_ends_capture_with_what_to_do(source: Source) -> None:
     source.wait_led()
     assert source.captures[0].stop() == 0
     slot = source.config.source.slot
-    source.sql.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+    drop_slot(source.sql, slot)
     again = source.start()
     assert again.wait(60) == 1
     message = again.log_file.read_text()
@@ -145,18 +144,7 @@ def test_slot_dropped_under_a_running_capture_is_a_gap(source: Source) -> None:
     running = source.start()
     source.wait_led()
     slot = source.config.source.slot
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        source.sql.execute(
-            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
-            "WHERE slot_name = %s AND active_pid IS NOT NULL",
-            (slot,),
-        )
-        try:
-            source.sql.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
-            break
-        except psycopg.errors.ObjectInUse:
-            continue
+    drop_slot(source.sql, slot)
     source.write(11, 20)
     assert running.wait(60) == 1
     assert slot in running.log_file.read_text()

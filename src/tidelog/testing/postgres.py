@@ -190,16 +190,19 @@ class PostgresServer(EmbeddedServer):
 
     def drop_database(self, name: str) -> None:
         """Drop a database with its slots, whoever is connected to it."""
+        self.drop_slots(name)
+        self.execute(f"DROP DATABASE IF EXISTS {_quoted(name)} WITH (FORCE)")
+
+    def drop_slots(self, dbname: str) -> None:
+        """Drop a database's replication slots, whoever reads them."""
         import psycopg
 
         with psycopg.connect(self.dsn(), autocommit=True) as connection:
-            slots = connection.execute(
-                "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s",
-                (name,),
-            ).fetchall()
-            for slot, active_pid in slots:
-                _drop_slot(connection, slot, active_pid)
-            connection.execute(f"DROP DATABASE IF EXISTS {_quoted(name)} WITH (FORCE)".encode())
+            found = connection.execute(
+                "SELECT slot_name FROM pg_replication_slots WHERE database = %s", (dbname,)
+            )
+            for (slot,) in found.fetchall():
+                drop_slot(connection, slot)
 
     def execute(self, sql: str, dbname: str = "postgres") -> list[tuple[Any, ...]]:
         """Run one statement in autocommit; its rows, if it has any."""
@@ -368,12 +371,16 @@ def _copy_installation(package: Path, name: str) -> Path:
     return target
 
 
-def _drop_slot(connection: Any, slot: str, active_pid: int | None) -> None:
+def drop_slot(connection: Any, slot: str) -> None:
+    """Drop a replication slot, whoever reads it, or has left without the server knowing yet."""
     import psycopg
 
-    if active_pid is not None:
-        connection.execute("SELECT pg_terminate_backend(%s)", (active_pid,))
-    for _ in range(200):
+    for _ in range(500):
+        connection.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
+            "WHERE slot_name = %s AND active_pid IS NOT NULL",
+            (slot,),
+        )
         try:
             connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
             return
@@ -381,6 +388,7 @@ def _drop_slot(connection: Any, slot: str, active_pid: int | None) -> None:
             time.sleep(0.02)
         except psycopg.errors.UndefinedObject:
             return
+    raise TidelogError(f"slot {slot} could not be dropped: somebody always reads it")
 
 
 def _quoted(name: str) -> str:

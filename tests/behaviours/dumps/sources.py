@@ -17,7 +17,7 @@ from tests.behaviours.dumps.ledger import Change, Key
 from tests.integration.windows.live import LOCALLY
 
 from tidelog.sources.postgres.publication import Publications
-from tidelog.testing.postgres import PostgresServer
+from tidelog.testing.postgres import PostgresServer, drop_slot
 
 N = "ns()"
 """SQL: greater with every call."""
@@ -277,7 +277,7 @@ class PostgresSource:
         )
 
     def lose_log(self, sql: Any, meanwhile: Sequence[str]) -> None:
-        sql.execute("SELECT pg_drop_replication_slot(%s)", (self.database,))
+        drop_slot(sql, self.database)
         for statement in meanwhile:
             sql.execute(statement)
 

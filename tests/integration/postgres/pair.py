@@ -97,9 +97,7 @@ def pair(servers: tuple[PostgresServer, PostgresStandby]) -> Iterator[Pair]:
         yield pair
     for capture in pair.captures:
         capture.reader.close()
-    slots = "SELECT slot_name FROM pg_replication_slots WHERE database = "
-    for (slot,) in standby.execute(f"{slots} '{name}'"):
-        standby.execute(f"SELECT pg_drop_replication_slot('{slot}')")
+    standby.drop_slots(name)
     primary.drop_database(name)
     standby.replayed()
 

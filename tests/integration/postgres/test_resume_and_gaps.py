@@ -22,20 +22,10 @@ from tidelog.errors import (
 from tidelog.ports import IdleAt
 from tidelog.sources.postgres.connect import lsn_value
 from tidelog.sources.postgres.log_reader import PostgresLogReader
-from tidelog.testing.postgres import PostgresServer
+from tidelog.testing.postgres import PostgresServer, drop_slot
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]
-
-
-def drop_slot(sql: Connection, slot: str) -> None:
-    """Once the walsender has noticed that its client is gone."""
-    for _ in range(100):
-        try:
-            sql.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
-            return
-        except psycopg.errors.ObjectInUse:
-            time.sleep(0.05)
 
 
 def confirmed(sql: Connection) -> int:

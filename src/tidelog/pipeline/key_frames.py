@@ -64,26 +64,24 @@ def keys_of_frame(
     texts = [_text(df, name, columns) for name in columns]
     names = [f"k{place}" for place in range(len(columns))]
     chosen = df.select(*(text.alias(name) for text, name in zip(texts, names, strict=True)))
-    distinct = chosen.groupBy(*names).count().persist()
-    try:
-        null = f.greatest(f.lit(False), *(f.col(name).isNull() for name in names))
-        [totals] = distinct.agg(
-            f.count(f.lit(1)).alias("keys"), f.sum(f.when(null, f.col("count"))).alias("nulls")
-        ).collect()
-        if totals["nulls"]:
-            raise UsageError(
-                f"{totals['nulls']} rows have NULL in the key ({', '.join(columns)}), and a key "
-                "never has: leave them out, e.g. with DataFrame.dropna"
-            )
-        slices = -(-totals["keys"] // slice_keys)
-        # Not the hash of the shuffle before, or each slice would lie in a few partitions.
-        place = f.pmod(f.xxhash64(*names), f.lit(max(1, slices)))
-        for number in range(slices):
-            taken = distinct.where(place == number).select(*names).toArrow()
-            for batch in taken.to_batches(max_chunksize=10_000):
-                yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
-    finally:
-        distinct.unpersist()
+    # Not persisted: Spark would compute it anew once a table that it reads was written to.
+    distinct = chosen.groupBy(*names).count().localCheckpoint()
+    null = f.greatest(f.lit(False), *(f.col(name).isNull() for name in names))
+    [totals] = distinct.agg(
+        f.count(f.lit(1)).alias("keys"), f.sum(f.when(null, f.col("count"))).alias("nulls")
+    ).collect()
+    if totals["nulls"]:
+        raise UsageError(
+            f"{totals['nulls']} rows have NULL in the key ({', '.join(columns)}), and a key "
+            "never has: leave them out, e.g. with DataFrame.dropna"
+        )
+    slices = -(-totals["keys"] // slice_keys)
+    # Not the hash of the shuffle before, or each slice would lie in a few partitions.
+    place = f.pmod(f.xxhash64(*names), f.lit(max(1, slices)))
+    for number in range(slices):
+        taken = distinct.where(place == number).select(*names).toArrow()
+        for batch in taken.to_batches(max_chunksize=10_000):
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def _text(df: DataFrame, name: str, columns: Sequence[str]) -> Column:

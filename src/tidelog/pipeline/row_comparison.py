@@ -41,7 +41,9 @@ class Found:
 
 
 class Unequal:
-    """Rows that differ between ``source`` and ``output``, computed once when it is made.
+    """Rows that differ between ``source`` and ``output``, computed once when it is made: a later
+    write to either never changes them. (``persist`` would let it: Spark computes cached frames anew
+    once a table that they read was written to, in any session.)
 
     Args:
         source: its types are what values are compared as.
@@ -54,7 +56,8 @@ class Unequal:
         self, source: DataFrame, output: DataFrame, columns: Sequence[str], key: Sequence[str]
     ) -> None:
         self._names = [f"k{place}" for place in range(len(key))]
-        self._frame = _unequal(source, output, columns, key).persist(StorageLevel.DISK_ONLY)
+        found = _unequal(source, output, columns, key)
+        self._frame = found.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
         self.count = self._frame.count()
 
     def judged(self, touched: DataFrame | bool, most: dict[str, int]) -> Found:
@@ -92,9 +95,6 @@ class Unequal:
             if row["named"] and len(keys[kind]) < most[kind]:
                 keys[kind].append(tuple(row[name] for name in self._names))
         return Found(counts, keys)
-
-    def close(self) -> None:
-        self._frame.unpersist()
 
 
 def _unequal(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -75,8 +76,8 @@ class Copy:
     Attributes:
         target: its columns and key, after the steps.
         steps: what makes its rows of the source's.
-        frame: the rows as they are now, those of a range of the key at least; None if there is no
-            such table.
+        frame: the rows, those of a range of the key at least; None if there is no such table. They
+            are as of when the frame is made, or as of when it is computed.
         committed: the offset below which everything of the table is in the copy by now.
     """
 
@@ -246,7 +247,7 @@ class _Comparison:
         requests = [
             ChunkRequest(self._schema.table, after=after, upto=upto) for after, upto in ranges
         ]
-        found = self._look(requests, self._rows_in(ranges))
+        found = self._look(requests, lambda: self._rows_in(ranges))
         report = self._report
         again = list(found.keys["unsettled"])
         beyond = found.counts["unsettled"] - len(again)
@@ -264,24 +265,24 @@ class _Comparison:
             request = ChunkRequest(
                 self._schema.table, keys=tuple(again), key_columns=self._schema.match_key
             )
-            rows = of_keys(self._spark, self._rows(ALL), self._target.key, again)
-            found = self._look([request], rows)
+            found = self._look([request], partial(self._rows_of, again))
             self._count(found)
             again = list(found.keys["unsettled"])
         report.unsettled += len(again) + beyond
 
-    def _look(self, requests: list[ChunkRequest], rows: DataFrame) -> Found:
-        """What differs between rows of the source and of the copy."""
+    def _look(self, requests: list[ChunkRequest], rows: Callable[[], DataFrame]) -> Found:
+        """What differs between rows of the source and of the copy.
+
+        The copy may be pinned to its state when its frame is made: that has to be after ``watch``
+        asked what is in it.
+        """
         judge = self._source.watch(self._schema.table, self._copy)
         source = source_frame(self._spark, self._source.open_reader, self._schema, requests)
         expected = _transformed(source, self._steps, self._schema)
-        unequal = Unequal(expected, rows, self._columns, self._target.key)
-        try:
-            touched = judge(self._spark) if unequal.count else False
-            most = dict.fromkeys(("missing", "surplus", "different"), MOST_KEYS)
-            return unequal.judged(touched, {**most, "unsettled": MOST_UNSETTLED})
-        finally:
-            unequal.close()
+        unequal = Unequal(expected, rows(), self._columns, self._target.key)
+        touched = judge(self._spark) if unequal.count else False
+        most = dict.fromkeys(("missing", "surplus", "different"), MOST_KEYS)
+        return unequal.judged(touched, {**most, "unsettled": MOST_UNSETTLED})
 
     def _rows_in(self, ranges: list[Range]) -> DataFrame:
         if ranges == [ALL]:
@@ -292,6 +293,9 @@ class _Comparison:
         for other in conditions[1:]:
             condition |= other
         return found.where(condition)
+
+    def _rows_of(self, keys: list[Key]) -> DataFrame:
+        return of_keys(self._spark, self._rows(ALL), self._target.key, keys)
 
     def _rows(self, part: Range) -> DataFrame:
         """The copy's, of the range at least."""

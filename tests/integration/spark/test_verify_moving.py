@@ -4,11 +4,13 @@ called different, however fast it does.
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,10 @@ import tidelog
 from tidelog import runtime
 from tidelog.config import Config, load_config
 from tidelog.eventlog.reader import EventLog
+from tidelog.model.schema import TableName
 from tidelog.pipeline import verify
+from tidelog.pipeline.row_digests import Range
+from tidelog.runtime.comparing import ComparedSource
 from tidelog.testing.mysql import MySqlFamilyServer
 from tidelog.testing.postgres import PostgresServer
 
@@ -28,6 +33,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(90
 ROWS = 3_000
 QUIET = range(1_000, 2_000)  # no writer touches these
 HOT = range(1, 6)
+MOVING = 9
 COLUMNS = "n int, total decimal(10,2), at {time}(6), note varchar(50), code {number}"
 ROW = "({id}, {id}, {id}.50, '2024-01-01 00:00:00.000001', 'note {id}', {id}.50)"
 
@@ -150,7 +156,60 @@ def test_falsified_rows_are_found_among_moving_ones_of_mysql(
     assert not writers.failures
 
 
-def check(spark: Any, source: str, namespace: str, directory: Path) -> None:
+def test_a_copy_that_is_written_to_just_when_it_is_looked_at(
+    spark: Any, postgres16: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its frame was made, of which state it is then; and after both sides were read, where a
+    frame that Spark caches would be read again.
+    """
+    dsn = postgres16.create_database("moving")
+    connection = psycopg.connect(dsn, autocommit=True)
+    create(connection.execute, "timestamp", "numeric")
+    inserted = f"INSERT INTO items VALUES {ROW.format(id=MOVING)}"
+    statements = itertools.cycle([f"DELETE FROM items WHERE id = {MOVING}", inserted])
+    watch = ComparedSource.watch
+
+    def move(source: ComparedSource, copy: verify.Copy) -> None:
+        connection.execute(next(statements))
+        assert source.caught_up(copy)
+
+    def watched(self: ComparedSource, table: TableName, copy: verify.Copy) -> Any:
+        judge = watch(self, table, copy)
+
+        def moved(session: Any) -> Any:
+            touched = judge(session)
+            move(self, copy)
+            return touched
+
+        return moved
+
+    def verified(session: Any, copy: verify.Copy, source: ComparedSource) -> verify.TableReport:
+        def frame(part: Range) -> Any:
+            found = copy.frame(part)
+            assert found is not None
+            pinned = found.where(f"id = {MOVING}").localCheckpoint()
+            move(source, copy)
+            return found.where(f"id <> {MOVING}").unionByName(pinned)
+
+        return verify_table(session, replace(copy, frame=frame), source)
+
+    verify_table = verify.verify_table
+    config = configured(f"{{kind: postgres, url: '{dsn}', slot: moving}}", "public", tmp_path)
+    try:
+        with connection, running(config):
+            assert runtime.verify(config)["equal"]
+            monkeypatch.setattr(verify, "verify_table", verified)
+            monkeypatch.setattr(ComparedSource, "watch", watched)
+            attempt(spark, f"UPDATE delta.`{tmp_path}/lake/public/items` SET n = 0 WHERE id = 7")
+            [report] = runtime.verify(config)["tables"]
+    finally:
+        postgres16.drop_database("moving")
+    assert counts(report) == (0, 0, 1), report["keys"]
+    assert report["keys"] == [("7",)]
+    assert report["unsettled"] == 1
+
+
+def configured(source: str, namespace: str, directory: Path) -> Config:
     file = directory / "tidelog.yaml"
     file.write_text(
         f"source: {source}\n"
@@ -159,11 +218,15 @@ def check(spark: Any, source: str, namespace: str, directory: Path) -> None:
         f"outputs: [{{kind: delta, path: {directory}/lake, tables: ['{namespace}.items']}}]\n"
         f"pipeline: {{checkpoint: {directory}/checkpoint}}\n"
     )
-    config = load_config(file)
+    return load_config(file)
+
+
+def check(spark: Any, source: str, namespace: str, directory: Path) -> None:
+    config = configured(source, namespace, directory)
     with running(config):
         [before] = runtime.verify(config)["tables"]
         assert before["method"] == "checksum", before
-        assert counts(before) == (0, 0, 0), before
+        assert counts(before) == (0, 0, 0), before["keys"]
         assert before["ranges"] > 4
         assert before["rows"] >= ROWS - len(QUIET)
         copy = f"delta.`{directory}/lake/{namespace}/items`"

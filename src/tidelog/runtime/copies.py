@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tidelog.config import Config
@@ -55,7 +56,11 @@ def copies(config: Config, section: Any, spark: SparkSession, origin: SourceId) 
     return cast(Copies, _KINDS[section.kind](config, section, spark, origin))
 
 
-class _DeltaCopies:
+class _LakeCopies(ABC):
+    """Tables of a lake, which Spark reads itself."""
+
+    deleted: str  # the column of soft deletes
+
     def __init__(self, config: Config, section: Any, spark: SparkSession, origin: SourceId) -> None:
         self._section = section
         self._spark = spark
@@ -63,25 +68,22 @@ class _DeltaCopies:
         self._output = make_output(config, section, spark)
 
     def of(self, schema: TableSchema) -> Copy:
-        from tidelog.outputs.delta_table import DELETED, path_of
+        from pyspark.errors import AnalysisException
+
         from tidelog.pipeline.transforms import target_table
         from tidelog.pipeline.verify import Copy
 
-        section, spark = self._section, self._spark
-        steps = transform_steps(section)
-        target = target_table(spark, schema, steps, self._origin, keyed=True)
-        location = path_of(str(section.path), schema.table, target.name)
+        steps = transform_steps(self._section)
+        target = target_table(self._spark, schema, steps, self._origin, keyed=True)
 
         def frame(part: Range) -> DataFrame | None:
-            from pyspark.errors import AnalysisException
-
-            del part  # the caller's filter goes down to Delta's files
+            del part  # the caller's filter goes down to the lake's files
             try:
-                found = spark.read.format("delta").load(location)
+                found = self._read(schema.table, target.name)
             except AnalysisException:
                 return None
-            if section.deletes == "soft":
-                found = found.where(f"NOT coalesce({DELETED}, false)")
+            if self._section.deletes == "soft":
+                found = found.where(f"NOT coalesce({self.deleted}, false)")
             return found
 
         return Copy(target, steps, frame, lambda: self._output.committed(schema.table) or 0)
@@ -89,47 +91,41 @@ class _DeltaCopies:
     def close(self) -> None:
         self._output.close()
 
+    @abstractmethod
+    def _read(self, table: TableName, name: str) -> DataFrame:
+        """The copy of a table, whose destination's name is ``name``."""
 
-class _IcebergCopies:
+
+class _DeltaCopies(_LakeCopies):
+    def __init__(self, config: Config, section: Any, spark: SparkSession, origin: SourceId) -> None:
+        from tidelog.outputs.delta_table import DELETED
+
+        super().__init__(config, section, spark, origin)
+        self.deleted = DELETED
+
+    def _read(self, table: TableName, name: str) -> DataFrame:
+        from tidelog.outputs.delta_table import path_of
+
+        path = path_of(str(self._section.path), table, name)
+        return self._spark.read.format("delta").load(path)
+
+
+class _IcebergCopies(_LakeCopies):
     def __init__(self, config: Config, section: Any, spark: SparkSession, origin: SourceId) -> None:
         from tidelog.outputs.iceberg import catalog_conf
+        from tidelog.outputs.iceberg_table import DELETED
 
-        self._section = section
-        self._spark = spark
-        self._origin = origin
-        self._output = make_output(config, section, spark)
+        super().__init__(config, section, spark, origin)
+        self.deleted = DELETED
         self._catalog, conf = catalog_conf(section.name, section.catalog_properties())
         for name, value in conf.items():
             spark.conf.set(name, value)
 
-    def of(self, schema: TableSchema) -> Copy:
-        from tidelog.outputs.iceberg_table import DELETED
+    def _read(self, table: TableName, name: str) -> DataFrame:
         from tidelog.outputs.lake_table import parts_of
-        from tidelog.pipeline.transforms import quoted, target_table
-        from tidelog.pipeline.verify import Copy
+        from tidelog.pipeline.transforms import quoted
 
-        section, spark = self._section, self._spark
-        steps = transform_steps(section)
-        target = target_table(spark, schema, steps, self._origin, keyed=True)
-        parts = [self._catalog, *parts_of(schema.table, target.name)]
-        name = ".".join(map(quoted, parts))
-
-        def frame(part: Range) -> DataFrame | None:
-            from pyspark.errors import AnalysisException
-
-            del part  # the caller's filter goes down to Iceberg's files
-            try:
-                found = spark.table(name)
-            except AnalysisException:
-                return None
-            if section.deletes == "soft":
-                found = found.where(f"NOT coalesce({DELETED}, false)")
-            return found
-
-        return Copy(target, steps, frame, lambda: self._output.committed(schema.table) or 0)
-
-    def close(self) -> None:
-        self._output.close()
+        return self._spark.table(".".join(map(quoted, [self._catalog, *parts_of(table, name)])))
 
 
 class _DatabaseCopies:

@@ -29,14 +29,18 @@ from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.mysql.chunk_failures import chunk_errors
 from tidelog.sources.mysql.chunk_rows import ChunkSelect
 from tidelog.sources.mysql.chunks import (
-    BEGIN,
     LOCK_TIMEOUT_MS,
     SQL_MODE,
     STATEMENT_TIMEOUT_MS,
     open_reading,
 )
 from tidelog.sources.mysql.connect import Connection, connect, quote_name
-from tidelog.sources.mysql.marks import binlog_end, check_commit_order, snapshot_position
+from tidelog.sources.mysql.marks import (
+    BEGIN,
+    binlog_end,
+    check_commit_order,
+    snapshot_position,
+)
 from tidelog.sources.mysql.schemas import SchemaFinder
 from tidelog.sources.mysql.snapshot import BinlogSnapshot
 from tidelog.sources.mysql.storage import storage_of

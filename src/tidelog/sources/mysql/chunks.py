@@ -20,9 +20,11 @@ from tidelog.sources.mysql.chunk_rows import ChunkSelect
 from tidelog.sources.mysql.connect import Connection, connect, quote_name
 from tidelog.sources.mysql.gtids import GtidSet, SeenGtids
 from tidelog.sources.mysql.marks import (
+    BEGIN,
     Strategy,
     binlog_end,
     check_commit_order,
+    current_position,
     snapshot_position,
     write_mark,
 )
@@ -37,7 +39,6 @@ KILL_TIMEOUT_S = 2.0
 
 # A date that some ALLOW_INVALID_DATES let in may be part of a key.
 SQL_MODE = {"sql_mode": "'ALLOW_INVALID_DATES'"}
-BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
 
 
 class MySqlChunkReader:
@@ -162,11 +163,7 @@ class MySqlChunkReader:
         with chunk_errors("taking a snapshot"):
             connection = self._marking()
             if connection.flavor is Flavor.MARIADB:
-                connection.rows(BEGIN)
-                try:
-                    return BinlogSnapshot(snapshot_position(connection))
-                finally:
-                    connection.rows("COMMIT")
+                return BinlogSnapshot(current_position(connection))
             if self._strategy == "gtid" or self._seen is not None:
                 with suppress(ChunkBusyError):
                     return BinlogSnapshot(self._visible_before(connection))

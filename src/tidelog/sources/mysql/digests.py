@@ -15,7 +15,6 @@ from tidelog.ports import ChunkRequest, Digest
 from tidelog.sources.mysql.chunk_failures import chunk_errors
 from tidelog.sources.mysql.chunk_sql import ChunkSql, KeyIndex, key_index
 from tidelog.sources.mysql.chunks import (
-    BEGIN,
     LOCK_TIMEOUT_MS,
     SQL_MODE,
     STATEMENT_TIMEOUT_MS,
@@ -26,7 +25,7 @@ from tidelog.sources.mysql.connect import Connection, quote_name
 from tidelog.sources.mysql.marks import (
     binlog_end,
     check_commit_order,
-    snapshot_position,
+    current_position,
     write_mark,
 )
 from tidelog.sources.mysql.snapshot import BinlogSnapshot
@@ -152,11 +151,7 @@ class MySqlDigests:
         with chunk_errors("taking a snapshot"):
             connection = self._connected()
             if connection.flavor is Flavor.MARIADB:
-                connection.rows(BEGIN)
-                try:
-                    return BinlogSnapshot(snapshot_position(connection))
-                finally:
-                    connection.rows("COMMIT")
+                return BinlogSnapshot(current_position(connection))
             check_commit_order(connection)
             end = binlog_end(connection)
             if str(connection.value("SELECT @@GLOBAL.gtid_mode")).upper() == "ON":

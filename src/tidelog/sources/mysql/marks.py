@@ -40,6 +40,7 @@ Strategy = Literal["table", "gtid"]
 WATERMARK_TABLE = "watermark"
 WATERMARK_COLUMN = "mark"
 
+BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
 _MISSING = {ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE}
 
 
@@ -96,6 +97,15 @@ def snapshot_position(connection: Connection) -> int:
     if not name:
         raise ChunkRefusedError(NO_BINLOG)
     return pack(file_number(str(name))[1], int(values["binlog_snapshot_position"]))
+
+
+def current_position(connection: Connection) -> int:
+    """MariaDB: where a consistent snapshot stands that is taken now."""
+    connection.rows(BEGIN)
+    try:
+        return snapshot_position(connection)
+    finally:
+        connection.rows("COMMIT")
 
 
 def check_commit_order(connection: Connection) -> None:

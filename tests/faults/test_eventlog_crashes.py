@@ -3,50 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
-import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.faults.appender import start, told, wait_frozen
 from tests.unit.eventlog.records import SOURCE, batch, payloads, register
 
-import tidelog
 from tidelog.errors import StorageError
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.storage import LocalStorage
 from tidelog.eventlog.writer import EventLogWriter
-
-ROOT = Path(__file__).parents[2]
-
-# Appends forever; prints each offset once the append has returned.
-APPENDER = """
-import sys
-import tidelog
-from tests.unit.eventlog.records import SOURCE, batch, register
-from tidelog.eventlog.maintenance import EventLogMaintenance
-from tidelog.eventlog.writer import EventLogWriter
-
-path, epoch, work = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-writer = EventLogWriter.create(path, SOURCE, epoch)
-register(path)
-position = writer.resume.position + 10 if writer.resume else 10
-print("leads", flush=True)
-for n in range(200):
-    meta = writer.append_log([batch([b"%06d" % position], position)])
-    print(meta.first, position, flush=True)
-    position += 10
-    if n % 8 == 7 and work != "append":
-        maintenance = EventLogMaintenance(path)
-        if work == "rollup":
-            maintenance.rollup(min_age_s=-10, min_segments=2, target_bytes=200)
-        else:
-            maintenance.retain(-10, hard_cap_bytes=40)
-"""
 
 POINTS = {
     "append": [
@@ -68,26 +37,6 @@ POINTS = {
     ],
     "retain": ["retention.after_head", "retention.after_delete"],
 }
-
-
-def start(path, epoch, work, failpoint=""):
-    environment = {
-        **os.environ,
-        "TIDELOG_FAILPOINT": failpoint,
-        "PYTHONPATH": f"{Path(tidelog.__file__).parents[1]}:{ROOT}",
-    }
-    return subprocess.Popen(
-        [sys.executable, "-c", APPENDER, str(path), str(epoch), work],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-
-
-def told(output: str) -> dict[int, int]:
-    """Offsets → positions of appends that had returned."""
-    lines = [line.split() for line in output.splitlines() if line[0].isdigit()]
-    return {int(offset): int(position) for offset, position in lines}
 
 
 @pytest.mark.parametrize("hit", [1, 2, 9])
@@ -128,11 +77,7 @@ def test_a_frozen_leader_cannot_append_when_it_wakes_up(tmp_path):
     """Invariant 7, with a real SIGSTOP."""
     process = start(tmp_path, 1, "append", "put.before_write:pause:20")
     try:
-        stat = Path(f"/proc/{process.pid}/stat")
-        deadline = time.monotonic() + 30
-        while stat.read_text().rsplit(")", 1)[1].split()[0] != "T":
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_frozen(process)
         leader = EventLogWriter.open(tmp_path, SOURCE, 2)
         position = leader.resume.position
         for n in range(1, 6):

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import time
 import traceback
 from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 
 import pytest
+from tests.faults.appender import start, told, wait_frozen
 from tests.faults.faulty_network import FaultyNetwork
-from tests.faults.test_eventlog_crashes import APPENDER, ROOT, told
 from tests.unit.eventlog.records import SOURCE, batch, payloads, register
 
-import tidelog
 from tidelog import failpoints
 from tidelog.errors import AppendRaceLostError, StorageError, UsageError
 from tidelog.eventlog import object_storage
@@ -207,31 +202,13 @@ def test_a_listing_that_lags_behind_costs_a_new_leader_a_second_look(writer, pla
 # ---------------------------------------------------------------- two leaders
 
 
-def start(place: str, epoch: int, work: str, failpoint: str = "") -> subprocess.Popen[str]:
-    environment = {
-        **os.environ,
-        "TIDELOG_FAILPOINT": failpoint,
-        "PYTHONPATH": f"{Path(tidelog.__file__).parents[1]}:{ROOT}",
-    }
-    return subprocess.Popen(
-        [sys.executable, "-c", APPENDER, place, str(epoch), work],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-
-
 @pytest.mark.parametrize("point", ["put.before_link", "replace.before_rename"])
 def test_a_frozen_leader_changes_nothing_when_it_wakes_up(place, point):
     """Invariant 7, with a real SIGSTOP right before a put: of a segment, of a rolled-up one."""
     hit = 20 if point == "put.before_link" else 4
     process = start(place, 1, "rollup", f"{point}:pause:{hit}")
     try:
-        stat = Path(f"/proc/{process.pid}/stat")
-        deadline = time.monotonic() + 60
-        while stat.read_text().rsplit(")", 1)[1].split()[0] != "T":
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_frozen(process)
         leader = EventLogWriter.open(place, SOURCE, 2)
         position = leader.resume.position
         for n in range(1, 12):

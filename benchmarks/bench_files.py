@@ -10,17 +10,15 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from benchmarks.spark_workload import COLUMNS, Meter, append, delivered_s, report
+from benchmarks.spark_workload import Meter, build_tables, delivered_s, report
 from benchmarks.table import Row, show
 from tidelog.outputs.executing import Delivery
 from tidelog.outputs.files import FilesOutput
 from tidelog.pipeline import spark_session
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.build_log import BuiltLog
 
 
 def main() -> None:
@@ -37,7 +35,7 @@ def main() -> None:
 
 def _run(given: argparse.Namespace, scratch: Path) -> None:
     log = scratch / "log"
-    build(log, given.changes, given.tables)
+    build_tables(log, given.changes, given.tables)
     spark = spark_session("local[2]", delta=False)
 
     def bring(name: str) -> float:
@@ -64,17 +62,6 @@ def _run(given: argparse.Namespace, scratch: Path) -> None:
         ]
     )
     spark.stop()
-
-
-def build(path: Path, changes: int, tables: int) -> None:
-    """Random changes of ``tables`` tables of 10 columns."""
-    built = BuiltLog(path)
-    random = np.random.default_rng(1)
-    notes = [random.bytes(36).hex().encode() for _ in range(4096)]
-    for number in range(tables):
-        schema = built.table(f"bench.orders{number}", COLUMNS)
-        ids = random.integers(0, 100_000, changes // tables)
-        append(built, schema, ids, np.arange(len(ids)), notes, random, "")
 
 
 def _floor(path: Path, target: Path) -> tuple[int, float]:

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.bench_files import build
-from benchmarks.spark_workload import Meter, delivered_s, report
+from benchmarks.spark_workload import Meter, build_tables, delivered_s, report
 from benchmarks.table import Row, show
 from tidelog.outputs.executing import Delivery
 from tidelog.outputs.formatters import formatter
@@ -41,7 +40,7 @@ def main() -> None:
 
 def _run(given: argparse.Namespace, scratch: Path) -> None:
     log = scratch / "log"
-    build(log, given.changes, given.tables)
+    build_tables(log, given.changes, given.tables)
     spark = spark_session("local[2]", delta=False)
     api = HttpReceiver(scratch / "received.db")
     api.start()

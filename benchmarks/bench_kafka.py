@@ -11,18 +11,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from benchmarks.spark_workload import COLUMNS, Meter, append, delivered_s, report
+from benchmarks.spark_workload import Meter, build_tables, delivered_s, report
 from benchmarks.table import Row, show
 from tidelog.outputs.executing import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.kafka import KafkaOutput
 from tidelog.pipeline import spark_session
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.build_log import BuiltLog
 from tidelog.testing.kafka import KafkaServer
 
 _PARTITIONS = 4
@@ -48,7 +46,7 @@ def main() -> None:
 
 
 def _run(given: argparse.Namespace, server: KafkaServer, scratch: Path) -> None:
-    names = _build(scratch / "log", given)
+    names = build_tables(scratch / "log", given.changes, given.tables, given.keys)
     spark = spark_session("local[2]", delta=False)
 
     def bring(topic: str) -> float:
@@ -83,19 +81,6 @@ def _run(given: argparse.Namespace, server: KafkaServer, scratch: Path) -> None:
         ]
     )
     spark.stop()
-
-
-def _build(path: Path, given: argparse.Namespace) -> list[str]:
-    built = BuiltLog(path)
-    random = np.random.default_rng(1)
-    notes = [random.bytes(36).hex().encode() for _ in range(4096)]
-    names = [f"orders{number}" for number in range(given.tables)]
-    for name in names:
-        schema = built.table(f"bench.{name}", COLUMNS)
-        changes = given.changes // given.tables
-        ids = random.integers(0, given.keys, changes)
-        append(built, schema, ids, np.arange(changes), notes, random, "")
-    return names
 
 
 def _read(server: KafkaServer, topics: list[str]) -> dict[str, list[Any]]:

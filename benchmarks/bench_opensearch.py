@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from benchmarks.spark_workload import COLUMNS, Meter, append, delivered_s, report
+from benchmarks.spark_workload import COLUMNS, Meter, append, delivered_s, drawn, report
 from benchmarks.table import Row, show
 from tidelog.outputs.executing import Delivery
 from tidelog.outputs.opensearch import OpenSearchOutput
@@ -100,19 +100,14 @@ def _build(path: Path, given: argparse.Namespace) -> list[str]:
     for number, name in enumerate(names):
         schema = built.table(f"bench.{name}", COLUMNS)
         count = given.rows // given.tables
-        notes, random = _notes(number)
+        random, notes = drawn(number)
         append(built, schema, np.arange(count), np.zeros(count, np.int64), notes, random, "I")
     return names
 
 
-def _notes(seed: int) -> tuple[list[bytes], np.random.Generator]:
-    random = np.random.default_rng(seed)
-    return [random.bytes(36).hex().encode() for _ in range(4096)], random
-
-
 def _documents(given: argparse.Namespace, name: str, number: int) -> list[bytes]:
     """Of each row what a bulk request holds: action and document."""
-    notes, _ = _notes(number)
+    _, notes = drawn(number)
     lines = []
     for i in range(given.rows // given.tables):
         row = {

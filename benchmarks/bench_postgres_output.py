@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import psycopg
 
-from benchmarks.spark_workload import COLUMNS, Meter, append, delivered_s, report
+from benchmarks.spark_workload import COLUMNS, Meter, append, delivered_s, drawn, report
 from benchmarks.table import Row, show
 from tidelog.outputs.database.output import DatabaseOutput
 from tidelog.outputs.database.postgres import Postgres
@@ -50,8 +50,7 @@ def main() -> None:
 
 def _run(given: argparse.Namespace, server: PostgresServer, scratch: Path) -> None:
     spark = spark_session("local[2]", delta=False)
-    random = np.random.default_rng(1)
-    notes = [random.bytes(36).hex().encode() for _ in range(4096)]
+    random, notes = drawn(1)
     names = [f"orders{number}" for number in range(given.tables)]
     keys, changes = given.rows // given.tables, given.changes // given.tables
 

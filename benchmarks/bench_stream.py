@@ -20,8 +20,8 @@ from typing import Any
 import psycopg
 
 from tidelog.model.records import LogBatch
-from tidelog.model.schema import TableName, TableSchema
 from tidelog.sources.postgres.log_reader import PostgresLogReader
+from tidelog.sources.unnumbered import Unnumbered
 from tidelog.testing.postgres import PostgresServer
 
 TABLE = """
@@ -36,26 +36,6 @@ FROM generate_series(%s::bigint, %s::bigint) g
 """
 
 
-class _Schemas:
-    """Numbers schemas in memory: the event log's cost is another benchmark's."""
-
-    def __init__(self) -> None:
-        self._known: list[TableSchema] = []
-
-    def register(self, schema: TableSchema) -> TableSchema:
-        self._known.append(schema.numbered(len(self._known) + 1))
-        return self._known[-1]
-
-    def get(self, schema_id: int) -> TableSchema:
-        return self._known[schema_id - 1]
-
-    def versions(self, table: TableName) -> list[TableSchema]:
-        return []
-
-    def latest(self, table: TableName) -> TableSchema | None:
-        return None
-
-
 def write_backlog(dsn: str, rows: int, rows_per_transaction: int) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         for first in range(1, rows + 1, rows_per_transaction):
@@ -63,7 +43,9 @@ def write_backlog(dsn: str, rows: int, rows_per_transaction: int) -> None:
 
 
 def run_ours(dsn: str, slot: str, rows: int) -> dict[str, float]:
-    reader = PostgresLogReader(dsn, _Schemas(), slot=slot, publication="bench", tables=["public.*"])
+    reader = PostgresLogReader(
+        dsn, Unnumbered(), slot=slot, publication="bench", tables=["public.*"]
+    )
     reader.start(None)
     # Compiled and connected before the clock runs, as pg_recvlogical is.
     began, cpu = time.perf_counter(), _cpu_s()
@@ -112,7 +94,7 @@ def main() -> None:
     with PostgresServer(options.version, settings, fsync=True) as server:
         dsn = server.dsn()
         server.execute(TABLE)
-        warm = PostgresLogReader(dsn, _Schemas(), slot="first", publication="bench")
+        warm = PostgresLogReader(dsn, Unnumbered(), slot="first", publication="bench")
         warm.start(None)
         warm.close()
         slots = [f"{name}_{run}" for run in range(options.runs) for name in ("floor", "ours")]

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.spark_workload import COLUMNS, Meter, Reading, append, report
+from benchmarks.spark_workload import COLUMNS, Meter, Reading, append, drawn, report
 from benchmarks.table import Row, show
 from tidelog.outputs.delta import DeltaOutput
 from tidelog.pipeline import spark_session
@@ -37,8 +37,7 @@ class Stream:
         self.directory = directory
         self.keys = keys
         self.built = BuiltLog(directory / "log")
-        self.random = np.random.default_rng(1)
-        self.notes = [self.random.bytes(36).hex().encode() for _ in range(4096)]
+        self.random, self.notes = drawn(1)
         self.schemas = [self.built.table(f"bench.orders{n}", COLUMNS) for n in range(tables)]
         for schema in self.schemas:
             self._append(schema, np.arange(keys), "I")
@@ -68,9 +67,6 @@ class Stream:
         finally:
             output.close()
 
-    def rows(self) -> int:
-        return sum(self._copy(n).count() for n in range(len(self.schemas)))
-
     def merge_nothing(self) -> None:
         """A MERGE of no rows into each table."""
 
@@ -83,9 +79,6 @@ class Stream:
 
         with ThreadPoolExecutor(_PARALLEL) as pool:
             list(pool.map(merge, range(len(self.schemas))))
-
-    def _copy(self, number: int) -> Any:
-        return self.spark.read.format("delta").load(f"{self.directory}/lake/bench/orders{number}")
 
 
 def measured(what: str, rows: int, work: Callable[[], None]) -> Reading:

@@ -37,11 +37,28 @@ def build(path: Path, changes: int, keys: int, *, seed: int = 1) -> tuple[BuiltL
     and as many inserts again."""
     built = BuiltLog(path)
     schema = built.table("bench.orders", COLUMNS)
-    random = np.random.default_rng(seed)
-    notes = [random.bytes(36).hex().encode() for _ in range(4096)]
+    random, notes = drawn(seed)
     append(built, schema, np.arange(keys), np.zeros(keys, np.int64), notes, random, "I")
     append(built, schema, random.integers(0, keys, changes), np.arange(changes), notes, random, "")
     return built, schema
+
+
+def build_tables(path: Path, changes: int, tables: int, keys: int = 100_000) -> list[str]:
+    """A log of as many changes of random keys in each table; the tables' names."""
+    built = BuiltLog(path)
+    random, notes = drawn(1)
+    names = [f"orders{number}" for number in range(tables)]
+    for name in names:
+        schema = built.table(f"bench.{name}", COLUMNS)
+        ids = random.integers(0, keys, changes // tables)
+        append(built, schema, ids, np.arange(len(ids)), notes, random, "")
+    return names
+
+
+def drawn(seed: int) -> tuple[np.random.Generator, list[bytes]]:
+    """What `append` draws from, and the texts that it takes for notes."""
+    random = np.random.default_rng(seed)
+    return random, [random.bytes(36).hex().encode() for _ in range(4096)]
 
 
 def append(built, schema, ids, salts, notes, random, kind) -> None:  # type: ignore[no-untyped-def]

@@ -298,7 +298,7 @@ class IcebergTable(LakeTable):
             rewrite = f"{system}.rewrite_position_delete_files"
             self.spark.sql(f"CALL {rewrite}(table => {table}, {options.format('')})").collect()
         if keep_s is not None:
-            until = (datetime.now(UTC) - timedelta(seconds=keep_s)).strftime("%Y-%m-%d %H:%M:%S")
+            until = (datetime.now(UTC) - timedelta(seconds=keep_s)).strftime("%Y-%m-%d %H:%M:%S.%f")
             self.spark.sql(
                 f"CALL {system}.expire_snapshots(table => {table}, "
                 f"older_than => TIMESTAMP '{until}')"

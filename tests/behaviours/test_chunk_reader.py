@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
-from tests.integration.postgres.conftest import Capture, MemorySchemas, Row, rows_of
+from tests.integration.postgres.conftest import Capture, Row, rows_of
 
 from tidelog.errors import (
     ChunkError,
@@ -26,6 +26,7 @@ from tidelog.errors import (
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
 from tidelog.sources.postgres.chunks import PostgresChunkReader
+from tidelog.sources.unnumbered import Unnumbered
 from tidelog.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
@@ -39,7 +40,7 @@ class Source:
 
     dsn: str
     strategy: Any
-    schemas: MemorySchemas
+    schemas: Unnumbered
     sql: psycopg.Connection[Any]
     chunks: PostgresChunkReader
     log: Capture
@@ -63,7 +64,7 @@ def source(request: pytest.FixtureRequest) -> Iterator[Source]:
     server: PostgresServer = request.getfixturevalue(f"postgres{version}")
     name = f"chunks_{strategy}_{version}"
     dsn = server.create_database(name)
-    schemas = MemorySchemas()
+    schemas = Unnumbered()
     chunks = PostgresChunkReader(
         dsn, schemas, strategy=strategy, lock_timeout_ms=300, statement_timeout_ms=2_000
     )

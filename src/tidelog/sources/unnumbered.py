@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import threading
+
 from tidelog.model.schema import TableName, TableSchema
 
 
 class Unnumbered:
-    """`tidelog.ports.SchemaRegistry` of one reader, who alone has to know: its numbers mean nothing
-    to anybody else.
+    """`tidelog.ports.SchemaRegistry` of one process's readers, who alone have to know: its numbers
+    mean nothing to anybody else. Thread-safe.
     """
 
     def __init__(self) -> None:
         self._schemas: list[TableSchema] = []
+        self._lock = threading.Lock()
 
     def register(self, schema: TableSchema) -> TableSchema:
-        for known in self._schemas:
-            if known.fingerprint == schema.fingerprint:
-                return known
-        numbered = schema.numbered(len(self._schemas) + 1)
-        self._schemas.append(numbered)
-        return numbered
+        with self._lock:
+            for known in self._schemas:
+                if known.fingerprint == schema.fingerprint:
+                    return known
+            self._schemas.append(schema.numbered(len(self._schemas) + 1))
+            return self._schemas[-1]
 
     def get(self, schema_id: int) -> TableSchema:
         return self._schemas[schema_id - 1]

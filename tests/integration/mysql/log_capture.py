@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.integration.postgres.conftest import MemorySchemas
-
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import Column
 from tidelog.ports import IdleAt, LogEvent, RowsUnlogged, SchemaSeen, SignalSeen, WatermarkSeen
 from tidelog.sources.mysql.log_reader import MySqlLogReader
 from tidelog.sources.mysql.positions import log_end
+from tidelog.sources.unnumbered import Unnumbered
 from tidelog.testing.mysql import MySqlFamilyServer
 from tidelog.wire import binlog_types as types
 
@@ -65,7 +64,7 @@ def image(columns: Sequence[Column], data: bytes, at: int) -> tuple[dict[str, An
     return found, at
 
 
-def rows_of(batch: LogBatch, schemas: MemorySchemas) -> list[Row]:
+def rows_of(batch: LogBatch, schemas: Unnumbered) -> list[Row]:
     rows = []
     for i in range(len(batch)):
         schema = schemas.get(int(batch.schema_id[i]))
@@ -101,7 +100,7 @@ class LogCapture:
 
     server: MySqlFamilyServer
     tables: Sequence[str] = ("*.*",)
-    schemas: MemorySchemas = field(default_factory=MemorySchemas)
+    schemas: Unnumbered = field(default_factory=Unnumbered)
     options: dict[str, Any] = field(default_factory=dict)
     url: str = ""
     rows: list[Row] = field(default_factory=list)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pymysql
 import pytest
-from tests.integration.postgres.conftest import MemorySchemas, Row, rows_of
+from tests.integration.postgres.conftest import Row, rows_of
 
 from tidelog.errors import (
     ChunkBusyError,
@@ -29,6 +29,7 @@ from tidelog.sources.mysql.chunk_rows import cells
 from tidelog.sources.mysql.chunk_sql import ChunkSql, key_index
 from tidelog.sources.mysql.chunks import SQL_MODE, MySqlChunkReader
 from tidelog.sources.mysql.connect import connect
+from tidelog.sources.unnumbered import Unnumbered
 from tidelog.testing.mysql import MySqlFamilyServer
 from tidelog.wire.binlog_keys import BinlogKeys
 
@@ -43,7 +44,7 @@ class Source:
     database: str
     sql: pymysql.Connection[Any]
     chunks: MySqlChunkReader
-    schemas: MemorySchemas = field(default_factory=MemorySchemas)
+    schemas: Unnumbered = field(default_factory=Unnumbered)
 
     @property
     def table(self) -> TableName:
@@ -73,7 +74,7 @@ class Source:
 
 @pytest.fixture
 def source(mysql_family: MySqlFamilyServer, mysql_family_database: str) -> Iterator[Source]:
-    schemas = MemorySchemas()
+    schemas = Unnumbered()
     chunks = MySqlChunkReader(
         mysql_family.url,
         schemas,

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
-from tests.integration.postgres.conftest import MemorySchemas
 
 from tidelog.errors import SourceError
 from tidelog.model.schema import TableName
@@ -18,6 +17,7 @@ from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.log_schemas import ColumnFact, fix_version
 from tidelog.sources.mysql.pins import SchemaPins
 from tidelog.sources.mysql.schemas import SchemaFinder
+from tidelog.sources.unnumbered import Unnumbered
 from tidelog.state.sqlite import SqliteState
 from tidelog.testing.mysql import MySqlFamilyServer
 
@@ -378,7 +378,7 @@ def test_every_type_in_the_catalogue_fits_its_table_map(
 def test_full_metadata_tells_a_dropped_tables_columns(
     mysql_family: MySqlFamilyServer, mysql_family_database: str
 ) -> None:
-    schemas = MemorySchemas()
+    schemas = Unnumbered()
     capture = LogCapture(mysql_family, (f"{mysql_family_database}.*",), schemas)
     mysql_family.execute("SET GLOBAL binlog_row_metadata = FULL")
     try:

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from tests.integration.postgres.conftest import MemorySchemas, rows_of
+from tests.integration.postgres.conftest import rows_of
 
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest
 from tidelog.sources.mysql.blocking import MySqlBlockingReader
 from tidelog.sources.mysql.catalogue import MySqlCatalogue
 from tidelog.sources.mysql.chunks import MySqlChunkReader
+from tidelog.sources.unnumbered import Unnumbered
 from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer
 
 pytestmark = pytest.mark.integration
@@ -75,7 +76,7 @@ def test_mariadb_counts_as_done_what_no_select_sees(waiting: tuple[MariaDbServer
 
 def test_the_snapshots_own_position_closes_it(waiting: tuple[MariaDbServer, int]) -> None:
     server, before = waiting
-    schemas = MemorySchemas()
+    schemas = Unnumbered()
     chunks = MySqlChunkReader(server.url, schemas, strategy="gtid")
     try:
         chunk = chunks.read(ChunkRequest(TableName("shop", "t")))
@@ -117,7 +118,7 @@ def test_blocking_reads_stand_exactly_at_their_position(
     writers = [threading.Thread(target=write, args=(row,)) for row in range(1, 9)]
     for writer in writers:
         writer.start()
-    schemas, found = MemorySchemas(), []
+    schemas, found = Unnumbered(), []
     try:
         for _ in range(5):
             reader = MySqlBlockingReader(server.url, schemas, tables=[table])

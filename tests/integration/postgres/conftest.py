@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,39 +14,13 @@ import psycopg
 import pytest
 
 from tidelog.model.records import Kind, LogBatch, Resume
-from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import IdleAt, LogEvent, SchemaSeen, WatermarkSeen
 from tidelog.sources.postgres.connect import lsn_value
 from tidelog.sources.postgres.log_reader import PostgresLogReader
+from tidelog.sources.unnumbered import Unnumbered
 
 PATIENCE_S = 60.0
 """For what must come: however busy the machine is. A wait ends as soon as it has."""
-
-
-class MemorySchemas:
-    """A registry as the schema store is one, without its files."""
-
-    def __init__(self) -> None:
-        self._schemas: list[TableSchema] = []
-        self._lock = threading.Lock()
-
-    def register(self, schema: TableSchema) -> TableSchema:
-        with self._lock:
-            for known in self._schemas:
-                if known.fingerprint == schema.fingerprint:
-                    return known
-            self._schemas.append(schema.numbered(len(self._schemas) + 1))
-            return self._schemas[-1]
-
-    def get(self, schema_id: int) -> TableSchema:
-        return self._schemas[schema_id - 1]
-
-    def versions(self, table: TableName) -> list[TableSchema]:
-        return [schema for schema in self._schemas if schema.table == table]
-
-    def latest(self, table: TableName) -> TableSchema | None:
-        found = self.versions(table)
-        return found[-1] if found else None
 
 
 @dataclass(frozen=True)
@@ -84,7 +57,7 @@ def tuple_values(payload: bytes, at: int) -> tuple[list[str | None], int]:
     return values, at
 
 
-def rows_of(batch: LogBatch, schemas: MemorySchemas) -> list[Row]:
+def rows_of(batch: LogBatch, schemas: Unnumbered) -> list[Row]:
     rows = []
     for i in range(len(batch)):
         if batch.kind[i] == Kind.MESSAGE:
@@ -122,7 +95,7 @@ class Capture:
 
     dsn: str
     tables: Sequence[str] = ("*.*",)
-    schemas: MemorySchemas = field(default_factory=MemorySchemas)
+    schemas: Unnumbered = field(default_factory=Unnumbered)
     options: dict[str, Any] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     events: list[LogEvent] = field(default_factory=list)

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
-from tests.integration.postgres.conftest import Capture, MemorySchemas, Row, rows_of
+from tests.integration.postgres.conftest import Capture, Row, rows_of
 
 from tidelog.errors import ChunkError, ChunkVoidError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
 from tidelog.sources.postgres.catalogue import PostgresCatalogue
 from tidelog.sources.postgres.chunks import PostgresChunkReader
+from tidelog.sources.unnumbered import Unnumbered
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]
@@ -22,12 +23,12 @@ T = TableName("public", "t")
 
 
 @pytest.fixture
-def schemas() -> MemorySchemas:
-    return MemorySchemas()
+def schemas() -> Unnumbered:
+    return Unnumbered()
 
 
 @pytest.fixture
-def chunks(database: str, schemas: MemorySchemas) -> Iterator[PostgresChunkReader]:
+def chunks(database: str, schemas: Unnumbered) -> Iterator[PostgresChunkReader]:
     reader = PostgresChunkReader(database, schemas, lock_timeout_ms=300)
     yield reader
     reader.close()
@@ -41,7 +42,7 @@ def read(chunks: PostgresChunkReader, request: ChunkRequest) -> ChunkRows:
 
 
 def dump(
-    chunks: PostgresChunkReader, schemas: MemorySchemas, table: TableName, limit_rows: int
+    chunks: PostgresChunkReader, schemas: Unnumbered, table: TableName, limit_rows: int
 ) -> list[Row]:
     rows: list[Row] = []
     after = None
@@ -84,7 +85,7 @@ KEYS = {
 
 @pytest.mark.parametrize("name", KEYS)
 def test_keys_of_any_type_are_walked_and_found(
-    name: str, chunks: PostgresChunkReader, schemas: MemorySchemas, sql: Connection
+    name: str, chunks: PostgresChunkReader, schemas: Unnumbered, sql: Connection
 ) -> None:
     type_, values = KEYS[name]
     sql.execute("CREATE TYPE mood AS ENUM ('sad', 'o''k', 'Happy')")
@@ -101,7 +102,7 @@ def test_keys_of_any_type_are_walked_and_found(
 
 
 def test_composite_key_uses_the_index(
-    chunks: PostgresChunkReader, schemas: MemorySchemas, sql: Connection
+    chunks: PostgresChunkReader, schemas: Unnumbered, sql: Connection
 ) -> None:
     sql.execute('CREATE TABLE t (v text, "B b" text, a int, PRIMARY KEY (a, "B b"))')
     sql.execute("INSERT INTO t SELECT 'v', (g % 7)::text, g / 7 FROM generate_series(0, 9999) g")
@@ -128,7 +129,7 @@ def test_composite_key_uses_the_index(
 
 
 def test_operators_of_several_schemas_compare_alike(
-    chunks: PostgresChunkReader, schemas: MemorySchemas, sql: Connection
+    chunks: PostgresChunkReader, schemas: Unnumbered, sql: Connection
 ) -> None:
     """As for a key of an int and a citext, whose operators are the extension's."""
     sql.execute("CREATE TABLE t (a int, b int, PRIMARY KEY (a, b))")
@@ -149,7 +150,7 @@ def test_operators_of_several_schemas_compare_alike(
 
 
 def test_equal_but_differently_written_key_is_not_absent(
-    chunks: PostgresChunkReader, schemas: MemorySchemas, sql: Connection
+    chunks: PostgresChunkReader, schemas: Unnumbered, sql: Connection
 ) -> None:
     sql.execute("CREATE TABLE t (k numeric PRIMARY KEY)")
     sql.execute("INSERT INTO t VALUES (1.00)")
@@ -158,7 +159,7 @@ def test_equal_but_differently_written_key_is_not_absent(
 
 
 def test_keys_may_be_of_the_identity_index(
-    chunks: PostgresChunkReader, schemas: MemorySchemas, sql: Connection
+    chunks: PostgresChunkReader, schemas: Unnumbered, sql: Connection
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, code text NOT NULL UNIQUE)")
     sql.execute("ALTER TABLE t REPLICA IDENTITY USING INDEX t_code_key")
@@ -270,7 +271,7 @@ def test_errors_are_chunk_errors_and_the_next_read_works(
 
 
 def test_rows_hidden_by_a_policy_fail_the_chunk(
-    schemas: MemorySchemas, sql: Connection, database: str
+    schemas: Unnumbered, sql: Connection, database: str
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
     sql.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
@@ -287,7 +288,7 @@ def test_rows_hidden_by_a_policy_fail_the_chunk(
 
 
 def test_partitioned_inherited_and_case_insensitive(
-    chunks: PostgresChunkReader, schemas: MemorySchemas, sql: Connection
+    chunks: PostgresChunkReader, schemas: Unnumbered, sql: Connection
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY) PARTITION BY HASH (id)")
     for n in range(3):

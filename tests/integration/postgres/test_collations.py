@@ -10,10 +10,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.integration.postgres.conftest import MemorySchemas
 from tests.integration.postgres.test_key_walk import walk, whole
 
 from tidelog.sources.postgres.chunks import PostgresChunkReader
+from tidelog.sources.unnumbered import Unnumbered
 from tidelog.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
@@ -53,7 +53,7 @@ def test_keys_are_walked_in_a_languages_order(server: PostgresServer, language: 
         )
         by_language = sql.execute("SELECT n FROM t ORDER BY a, b").fetchall()
         assert by_language != sql.execute('SELECT n FROM t ORDER BY a COLLATE "C", b').fetchall()
-        schemas = MemorySchemas()
+        schemas = Unnumbered()
         chunks = PostgresChunkReader(dsn, schemas, strategy="snapshot")
         for rows in (1, 7, 50):
             found = walk(chunks, schemas, rows)

@@ -7,13 +7,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.integration.postgres.conftest import MemorySchemas, rows_of
+from tests.integration.postgres.conftest import rows_of
 
 from tidelog.errors import ChunkRefusedError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
 from tidelog.sources.postgres.chunk_sql import ChunkSql, operator_schemas
 from tidelog.sources.postgres.chunks import PostgresChunkReader
+from tidelog.sources.unnumbered import Unnumbered
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]
@@ -22,19 +23,19 @@ Key = tuple[str | None, ...]
 
 
 @pytest.fixture
-def schemas() -> MemorySchemas:
-    return MemorySchemas()
+def schemas() -> Unnumbered:
+    return Unnumbered()
 
 
 @pytest.fixture
-def chunks(database: str, schemas: MemorySchemas) -> Iterator[PostgresChunkReader]:
+def chunks(database: str, schemas: Unnumbered) -> Iterator[PostgresChunkReader]:
     reader = PostgresChunkReader(database, schemas, keys={"public.t": ["a", "b"]})
     yield reader
     reader.close()
 
 
 @pytest.fixture
-def single(database: str, schemas: MemorySchemas) -> Iterator[PostgresChunkReader]:
+def single(database: str, schemas: Unnumbered) -> Iterator[PostgresChunkReader]:
     """With a surrogate key of one column."""
     reader = PostgresChunkReader(database, schemas, keys={"public.t": ["a"]})
     yield reader
@@ -49,7 +50,7 @@ def read(chunks: PostgresChunkReader, request: ChunkRequest) -> ChunkRows:
 
 
 def walk(
-    chunks: PostgresChunkReader, schemas: MemorySchemas, rows: int, where: str | None = None
+    chunks: PostgresChunkReader, schemas: Unnumbered, rows: int, where: str | None = None
 ) -> list[list[int]]:
     """Column ``n`` of the rows of each chunk, as a planner and readers behind it take them."""
     found = []
@@ -121,7 +122,7 @@ TABLES = {
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_row_is_in_one_chunk_of_exact_size(
-    name: str, chunks: PostgresChunkReader, schemas: MemorySchemas, sql: Connection
+    name: str, chunks: PostgresChunkReader, schemas: Unnumbered, sql: Connection
 ) -> None:
     columns, values = TABLES[name]
     sql.execute("CREATE DOMAIN code AS text CHECK (value <> '')")
@@ -170,7 +171,7 @@ CREATE OPERATOR CLASS ext.low_ops DEFAULT FOR TYPE ext.low USING btree AS OPERAT
 
 
 def test_operators_of_an_extension_type_walk(
-    chunks: PostgresChunkReader, schemas: MemorySchemas, sql: Connection
+    chunks: PostgresChunkReader, schemas: Unnumbered, sql: Connection
 ) -> None:
     """As citext: a type in a schema of its own, with its operators and operator class there."""
     sql.execute(EXTENSION)
@@ -190,7 +191,7 @@ def test_operators_of_an_extension_type_walk(
 
 
 def test_null_is_an_ordinary_value_of_a_surrogate_key(
-    chunks: PostgresChunkReader, schemas: MemorySchemas, sql: Connection
+    chunks: PostgresChunkReader, schemas: Unnumbered, sql: Connection
 ) -> None:
     sql.execute("CREATE TABLE t (a int, b int, n int, UNIQUE NULLS NOT DISTINCT (a, b))")
     sql.execute("ALTER TABLE t REPLICA IDENTITY FULL")
@@ -209,7 +210,7 @@ def test_null_is_an_ordinary_value_of_a_surrogate_key(
 
 
 def test_rows_that_share_a_key_with_null_are_refused_not_lost(
-    single: PostgresChunkReader, schemas: MemorySchemas, sql: Connection
+    single: PostgresChunkReader, schemas: Unnumbered, sql: Connection
 ) -> None:
     """A plain UNIQUE index holds any number of NULLs: these rows can't be told apart."""
     sql.execute("CREATE TABLE t (a int UNIQUE, n int)")

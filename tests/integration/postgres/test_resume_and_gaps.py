@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.integration.postgres.conftest import Capture, MemorySchemas
+from tests.integration.postgres.conftest import Capture
 
 from tidelog.errors import (
     ConfigError,
@@ -22,6 +22,7 @@ from tidelog.errors import (
 from tidelog.ports import IdleAt
 from tidelog.sources.postgres.connect import lsn_value
 from tidelog.sources.postgres.log_reader import PostgresLogReader
+from tidelog.sources.unnumbered import Unnumbered
 from tidelog.testing.postgres import PostgresServer, drop_slot
 
 pytestmark = pytest.mark.integration
@@ -41,7 +42,7 @@ def test_resume_in_the_middle_of_a_large_transaction(
     make_capture: Callable[..., Capture], sql: Connection
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    schemas = MemorySchemas()
+    schemas = Unnumbered()
     first = make_capture(schemas=schemas, buffer_bytes=1 << 18)
     first.start()
     sql.execute("INSERT INTO t VALUES (0)")
@@ -292,7 +293,7 @@ def test_connection_refusals_say_what_to_do_and_never_the_password() -> None:
             (f"postgresql://u:{secret}@127.0.0.1:port/d", ConfigError, "percent-encode"),
         ]
         for dsn, kind, advice in cases:
-            reader = PostgresLogReader(dsn, MemorySchemas())
+            reader = PostgresLogReader(dsn, Unnumbered())
             with pytest.raises(kind, match=advice) as caught:
                 reader.start(None)
             reader.close()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
-from tests.integration.postgres.conftest import Capture, MemorySchemas, rows_of
+from tests.integration.postgres.conftest import Capture, rows_of
 
 from tidelog.errors import PreflightError
 from tidelog.model.schema import TableName
@@ -18,6 +18,7 @@ from tidelog.sources.postgres.chunks import PostgresChunkReader
 from tidelog.sources.postgres.connect import lsn_value
 from tidelog.sources.postgres.marks import WalLayout
 from tidelog.sources.postgres.publication import Publications
+from tidelog.sources.unnumbered import Unnumbered
 from tidelog.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
@@ -80,7 +81,7 @@ class Source:
 @pytest.fixture
 def source(server: PostgresServer) -> Iterator[Source]:
     dsn = server.create_database("readonly")
-    schemas = MemorySchemas()
+    schemas = Unnumbered()
     with psycopg.connect(dsn, autocommit=True) as sql:
         sql.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
         sql.execute("INSERT INTO t SELECT g, 'old' FROM generate_series(1, 10) g")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
-from tests.integration.postgres.conftest import Capture, MemorySchemas, Row, rows_of
+from tests.integration.postgres.conftest import Capture, Row, rows_of
 from tests.integration.postgres.pair import Pair, pair, servers, writers
 
 from tidelog.errors import ChunkError, ConnectionLostError, GapError, PreflightError
@@ -22,6 +22,7 @@ from tidelog.sources.postgres.catalogue import PostgresCatalogue
 from tidelog.sources.postgres.chunks import PostgresChunkReader
 from tidelog.sources.postgres.preflight import Preflight
 from tidelog.sources.postgres.snapshot import PgSnapshot, StandbySnapshot
+from tidelog.sources.unnumbered import Unnumbered
 from tidelog.testing.postgres import PostgresServer
 from tidelog.testing.standby import PostgresStandby
 
@@ -38,8 +39,8 @@ def passed(capture: Capture, position: int, timeout_s: float = 30) -> None:
     capture.until(lambda: any(r.acknowledge >= position for r in capture.resumes[-1:]), timeout_s)
 
 
-def reader_on(pair: Pair, schemas: MemorySchemas | None = None) -> PostgresChunkReader:
-    return PostgresChunkReader(pair.dsn, schemas or MemorySchemas(), strategy="snapshot")
+def reader_on(pair: Pair, schemas: Unnumbered | None = None) -> PostgresChunkReader:
+    return PostgresChunkReader(pair.dsn, schemas or Unnumbered(), strategy="snapshot")
 
 
 def key_of(row: Row) -> str:
@@ -60,7 +61,7 @@ def state_before(rows: list[Row], position: int) -> dict[str, str]:
 
 
 def wrong_keys(
-    chunk: ChunkRows, snapshot: PgSnapshot, rows: list[Row], schemas: MemorySchemas
+    chunk: ChunkRows, snapshot: PgSnapshot, rows: list[Row], schemas: Unnumbered
 ) -> set[str]:
     """Keys for which the log up to the emission point, then the chunk's rows that no record
     supersedes, would not be the state at that point.
@@ -81,7 +82,7 @@ def wrong_keys(
 def test_chunks_fit_the_log_while_the_primary_is_written_to(pair: Pair) -> None:
     pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
     capture = pair.capture()
-    schemas = MemorySchemas()
+    schemas = Unnumbered()
     reader = reader_on(pair, schemas)
     chunks: list[ChunkRows] = []
     failed: list[str] = []
@@ -142,7 +143,7 @@ def test_transaction_open_on_the_primary_supersedes_what_the_standby_read(
         open_.execute("COMMIT PREPARED 'p'" if how == "prepared" else "COMMIT")
         pair.standby.replayed()
 
-    schemas = MemorySchemas()
+    schemas = Unnumbered()
     reader = CommittedMeanwhile(pair.dsn, schemas, strategy="snapshot")
     reader.meanwhile = commit
     chunk = reader.read(ChunkRequest(T))
@@ -199,7 +200,7 @@ def test_conflict_with_recovery_fails_the_chunk_alone(pair: Pair) -> None:
 def test_blocking_snapshot_stands_at_a_position_of_the_standbys_log(pair: Pair) -> None:
     pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
     capture = pair.capture()
-    schemas = MemorySchemas()
+    schemas = Unnumbered()
     reader = PostgresBlockingReader(pair.dsn, schemas, tables=[T])
     with writers(pair, 4):
         with pair.logging_snapshots():

@@ -143,15 +143,19 @@ def delivered_s(spark, log: Path, output, checkpoint: Path) -> float:  # type: i
 class Reading:
     seconds: float
     cpu_seconds: float
+    cpu_by_kind: dict[str, float]
     peak_bytes: int
     peak_by_kind: dict[str, int]
 
 
 class Meter:
-    """CPU seconds and peak resident memory of this process and all below it (JVM, workers)."""
+    """CPU seconds and peak resident memory of this process and all below it (JVM, workers, and the
+    servers that the benchmark started), in all and by kind of process.
+    """
 
     def __enter__(self) -> Meter:
-        self._peak, self._kinds = 0, {}
+        self._peak, self._peak_by_kind = 0, {}
+        self._kinds: dict[int, str] = {}
         self._gone: dict[int, float] = {}
         self._stop = threading.Event()
         self._before = self._sample()
@@ -164,9 +168,11 @@ class Meter:
         seconds = time.perf_counter() - self._started
         self._stop.set()
         self._thread.join()
-        after = self._sample()
-        cpu = sum(after[pid] - self._before.get(pid, 0.0) for pid in after)
-        self.reading = Reading(seconds, cpu, self._peak, self._kinds)
+        cpu: dict[str, float] = {}
+        for pid, spent in self._sample().items():
+            kind = self._kinds[pid]
+            cpu[kind] = cpu.get(kind, 0.0) + spent - self._before.get(pid, 0.0)
+        self.reading = Reading(seconds, sum(cpu.values()), cpu, self._peak, self._peak_by_kind)
 
     def _watch(self) -> None:
         while not self._stop.wait(0.5):
@@ -179,23 +185,39 @@ class Meter:
         for process in [me, *me.children(recursive=True)]:
             try:
                 times = process.cpu_times()
-                self._gone[process.pid] = times.user + times.system
-                name = "driver" if process.pid == me.pid else process.name()
                 size = process.memory_info().rss  # shared pages count in each: an upper bound
-                resident += size
-                kinds[name] = kinds.get(name, 0) + size
+                if process.pid not in self._kinds:
+                    self._kinds[process.pid] = "driver" if process.pid == me.pid else _kind(process)
             except psutil.Error:
                 continue
+            self._gone[process.pid] = times.user + times.system
+            resident += size
+            name = self._kinds[process.pid]
+            kinds[name] = kinds.get(name, 0) + size
         if resident > self._peak:
-            self._peak, self._kinds = resident, kinds
+            self._peak, self._peak_by_kind = resident, kinds
         return dict(self._gone)
 
 
+def _kind(process: psutil.Process) -> str:
+    name = process.name()
+    if name == "java":  # Spark's, or a server's
+        line = " ".join(process.cmdline())
+        return next((each for each in _SERVERS if f".{each}" in line.lower()), "spark")
+    return name
+
+
+_SERVERS = ("kafka", "opensearch")
+
+
 def report(what: str, rows: int, reading: Reading) -> None:
-    kinds = ", ".join(f"{k} {v >> 20}" for k, v in sorted(reading.peak_by_kind.items()))
+    def spelled(by_kind: dict[str, float], scale: float, form: str) -> str:
+        return ", ".join(f"{k} {v * scale:{form}}" for k, v in sorted(by_kind.items()))
+
     print(
         f"{what}: {rows / reading.seconds:,.0f} rows/s, "
-        f"{reading.cpu_seconds / rows * 1e6:.1f} µs CPU a row, "
-        f"{reading.seconds:.1f} s, peak {reading.peak_bytes >> 20} MB ({kinds})",
+        f"{reading.cpu_seconds / rows * 1e6:.1f} µs CPU a row "
+        f"({spelled(reading.cpu_by_kind, 1e6 / rows, '.1f')}), {reading.seconds:.1f} s, "
+        f"peak {reading.peak_bytes >> 20} MB ({spelled(reading.peak_by_kind, 2**-20, '.0f')})",
         flush=True,
     )

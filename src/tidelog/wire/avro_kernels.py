@@ -45,6 +45,15 @@ def _put(value, out, at):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def _branch(state, out, at):  # type: ignore[no-untyped-def]
+    """Write which branch of the union follows, if the field is one."""
+    if state == BARE:
+        return at
+    out[at] = 2 if state == BRANCH else 0
+    return at + 1
+
+
+@njit(cache=True, nogil=True)
 def size_numbers(values, state, sizes):  # type: ignore[no-untyped-def]
     """Add to ``sizes`` (int64[n]) what ``values`` (int64[n]) take as ``int`` or ``long``."""
     for i in range(len(values)):
@@ -60,10 +69,7 @@ def write_numbers(values, state, out, at):  # type: ignore[no-untyped-def]
     for i in range(len(values)):
         if state[i] == NOTHING:
             continue
-        place = at[i]
-        if state[i] != BARE:
-            out[place] = 2 if state[i] == BRANCH else 0
-            place += 1
+        place = _branch(state[i], out, at[i])
         if state[i] != NULL:
             place = _put(_zigzag(values[i]), out, place)
         at[i] = place
@@ -89,10 +95,7 @@ def write_bytes(data, start, length, counted, state, out, at):  # type: ignore[n
     for i in range(len(length)):
         if state[i] == NOTHING:
             continue
-        place = at[i]
-        if state[i] != BARE:
-            out[place] = 2 if state[i] == BRANCH else 0
-            place += 1
+        place = _branch(state[i], out, at[i])
         if state[i] != NULL:
             if counted:
                 place = _put(_zigzag(length[i]), out, place)

@@ -67,6 +67,9 @@ class EventLogWriter:
         self._tail: SegmentMeta | None = None
         self._state_tag: Tag | None = None
         self._check_source(self.info.source)
+        if check_lease is not None:
+            check_lease()
+        self._check_epoch(self._chain.newest())
         storage.sweep()
         self._fence()
 
@@ -220,12 +223,7 @@ class EventLogWriter:
             tail = self._chain.newest()
             if tail is not None:
                 self._check_source(tail.source)
-                if tail.epoch > self.epoch:
-                    raise LeaseLostError(
-                        f"segment {tail.name} was written under epoch {tail.epoch}, our lease has "
-                        f"epoch {self.epoch}: a newer leader exists. If the state store was "
-                        f"recreated, start its election above epoch {tail.epoch}."
-                    )
+                self._check_epoch(tail)
                 # What stands before our first append must not vanish under it.
                 self.storage.make_durable(tail.name)
             self._tail = tail
@@ -256,7 +254,14 @@ class EventLogWriter:
         records, following = to_record_batches(batches, first)
         meta = self._describe(kind, records, resume, chunks, first, max(following, first + 1))
         self._put(meta, encode(meta, records))
-        self._check_on_chain(meta)
+        try:
+            self._check_on_chain(meta)
+        except StorageError as error:
+            self._closed = AppendRaceLostError(
+                f"{self.storage!r}: segment {meta.name} was written, but whether another writer "
+                "leads by now is unknown. Restart from the tail."
+            )
+            raise self._closed from error
         self._tail = meta
         return meta
 
@@ -392,6 +397,14 @@ class EventLogWriter:
             or resume.acknowledge < old.acknowledge
         ):
             raise ValueError(f"{resume} would move the log's end backward from {old}")
+
+    def _check_epoch(self, tail: SegmentMeta | None) -> None:
+        if tail is not None and tail.epoch > self.epoch:
+            raise LeaseLostError(
+                f"segment {tail.name} was written under epoch {tail.epoch}, our lease has "
+                f"epoch {self.epoch}: a newer leader exists. If the state store was "
+                f"recreated, start its election above epoch {tail.epoch}."
+            )
 
     def _check_source(self, stored: SourceId) -> None:
         ours, theirs = self.source, stored

@@ -37,6 +37,7 @@ from tidelog.ports import SourceId
 LOG_FILE: Final = "log.json"
 CHAIN_FILE: Final = "chain.json"
 _WALK_ATTEMPTS: Final = 20
+_PROBE_AT_MOST: Final = 8  # new segments, one after the other: each takes two requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ def load_state(storage: Storage, info: LogInfo) -> ChainState:
         return ChainState(**data, merging=None if merging is None else Merging(**merging))
     except FileNotFoundError:
         return ChainState(info.start_offset, 0)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise SegmentCorruptError(
             f"{storage!r} {CHAIN_FILE} is damaged. Restore it from a backup, or write "
             '{"head": <first offset of the oldest segment>, "revision": <any greater number>}.'
@@ -288,6 +289,8 @@ class ChainReader:
                 return None
             added.append(meta)
             tail = meta
+            if self.storage.parallel > 1 and len(added) == _PROBE_AT_MOST:
+                return None  # far behind: a walk reads many at once
         if not added:
             return chain
         return Chain([*chain.segments, *added], chain.state, chain.state_tag)
@@ -405,6 +408,12 @@ class ChainReader:
                 continue
             if meta.tail == pred or segment.identity in meta.merged:
                 return meta
+        if pred.name not in tags:
+            # A listing may pass a name's place before it is made, and meet its successor.
+            with suppress(FileNotFoundError):
+                meta = self.meta(pred.name)
+                if meta.tail == pred:
+                    return meta
         return unreadable
 
     def leftovers(self, chain: Chain) -> list[SegmentMeta]:

@@ -166,7 +166,7 @@ class SegmentFile:
             self._reader = pa.ipc.open_file(source, options=options)
         except FileNotFoundError:
             raise
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError) as error:
             raise self._corrupt("it is not a whole Arrow file") from error
         self.meta = self._read_meta(name)
 
@@ -200,7 +200,7 @@ class SegmentFile:
                 batch = read.batch
                 sums = json.loads(read.custom_metadata[CHECKSUM_KEY])
                 sound = all(_checksum(batch.column(n)) == sums[n] for n in self._names)
-            except (pa.ArrowInvalid, OSError, KeyError, TypeError, ValueError) as error:
+            except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
                 raise self._corrupt(f"record batch {index} cannot be read") from error
             if not sound:
                 raise self._corrupt(f"record batch {index} does not match its checksum")

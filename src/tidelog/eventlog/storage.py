@@ -20,7 +20,7 @@ from typing import ClassVar, Protocol
 import pyarrow as pa
 
 from tidelog import failpoints
-from tidelog.errors import StorageError
+from tidelog.errors import EventLogError, StorageError
 
 Guard = Callable[[], None]
 _TEMPORARY = ".tmp-"
@@ -143,6 +143,7 @@ class LocalStorage:
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
+        self._written = False
 
     def __repr__(self) -> str:
         return f"LocalStorage({str(self.root)!r})"
@@ -217,7 +218,8 @@ class LocalStorage:
 
     def tag(self, name: str) -> Tag | None:
         try:
-            status = self.path(name).stat()
+            with _storage_errors("look at", self.path(name)):
+                status = self.path(name).stat()
         except FileNotFoundError:
             return None
         return Tag((status.st_ino, status.st_mtime_ns, status.st_size))
@@ -264,8 +266,8 @@ class LocalStorage:
 
     def sweep(self) -> None:
         with _storage_errors("sweep", self.root):
-            for path in self.root.iterdir():
-                if path.name.startswith(_TEMPORARY):
+            for place in (self.root, self.root / "schemas"):
+                for path in place.glob(f"{_TEMPORARY}*"):
                     path.unlink(missing_ok=True)
 
     @contextmanager
@@ -287,7 +289,11 @@ class LocalStorage:
     def _write_temporary(self, target: Path, data: pa.Buffer | bytes, step: str) -> Path:
         temporary = target.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}-{target.name}")
         with _storage_errors("write", target):
-            _make_directory(target.parent)
+            if target.parent != self.root or not self._written:
+                _make_directory(target.parent)
+            elif not self.root.is_dir():
+                raise EventLogError(f"{self.root} is gone: was it deleted, or a volume unmounted?")
+            self._written = True
             try:
                 failpoints.hit(f"{step}.before_write")
                 descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)

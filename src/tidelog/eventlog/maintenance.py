@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
@@ -184,13 +185,16 @@ class EventLogMaintenance:
                 )
             except FileNotFoundError:
                 continue
+            except StorageError:
+                raise
             except EventLogError:
                 known = False
             if known:
                 self._storage.delete(name)
                 swept.deleted.append(name)
             else:
-                swept.quarantined.append(self._storage.quarantine(name))
+                with suppress(FileNotFoundError):  # another process was first
+                    swept.quarantined.append(self._storage.quarantine(name))
             failpoints.hit("sweep.after_file")
         return swept
 

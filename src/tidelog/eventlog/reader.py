@@ -200,19 +200,20 @@ class EventLog:
         start = ref.start if start is None else max(start, ref.start)
         end = ref.end if end is None else min(end, ref.end)
         wanted = None if schema_ids is None else frozenset(schema_ids)
-        if tables is not None:
-            of_tables = frozenset(self._schema_ids_of(tables))
-            wanted = of_tables if wanted is None else wanted & of_tables
         needed = None if columns is None else {*columns, "offset", "schema_id"}
         if start >= end:
             return
         for segment in self._open(ref, start, end, needed):
-            if wanted is None or not wanted.isdisjoint(segment.meta.rows_by_schema):
-                whole = wanted is None or wanted.issuperset(segment.meta.rows_by_schema)
-                for batch in segment.batches():
-                    batch = _narrowed(batch, start, end, None if whole else wanted)
-                    if batch.num_rows:
-                        yield batch if columns is None else batch.select(list(columns))
+            there = frozenset(segment.meta.rows_by_schema)
+            chosen = there if wanted is None else there & wanted
+            if tables is not None:
+                chosen = frozenset(i for i in chosen if i and self._is_of(i, tables))
+            if there and not chosen:
+                continue
+            for batch in segment.batches():
+                batch = _narrowed(batch, start, end, None if chosen == there else chosen)
+                if batch.num_rows:
+                    yield batch if columns is None else batch.select(list(columns))
 
     def records_with_xids(
         self, xids: XidRanges, *, down_to: int | None = None
@@ -256,13 +257,8 @@ class EventLog:
             for chunk in meta.chunks:
                 yield meta, chunk
 
-    def _schema_ids_of(self, tables: Collection[str]) -> list[int]:
-        return [
-            schema.schema_id
-            for table in self.schemas.tables()
-            if str(table) in tables
-            for schema in self.schemas.versions(table)
-        ]
+    def _is_of(self, schema_id: int, tables: Collection[str]) -> bool:
+        return str(self.schemas.get(schema_id).table) in tables
 
     def _check_range(self, chain: Chain, start: int, end: int | None) -> None:
         if start < chain.head:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +35,7 @@ class SchemaStore:
         self._storage: Storage = storage
         self._lock = threading.Lock()
         self._schemas: dict[int, TableSchema] = {}
+        self._durable: set[int] = set()
 
     def register(self, schema: TableSchema) -> TableSchema:
         """The stored version of this shape, a new one if none has its fingerprint for the table."""
@@ -46,11 +46,16 @@ class SchemaStore:
                     self._load_new()
                     known = self._find(schema)
                 if known is not None:
+                    if known.schema_id not in self._durable:
+                        # Who made it visible may have died before it was durable.
+                        self._storage.make_durable(_name(known.schema_id))
+                        self._durable.add(known.schema_id)
                     return known
                 numbered = schema.numbered(max(self._schemas, default=0) + 1)
                 data = json.dumps(numbered.to_json(), ensure_ascii=False, indent=1).encode()
                 if self._storage.put_if_absent(_name(numbered.schema_id), data):
                     self._schemas[numbered.schema_id] = numbered
+                    self._durable.add(numbered.schema_id)
                     return numbered
         raise EventLogError(
             f"{self._storage!r}: could not number a schema of {schema.table} in {_ATTEMPTS} "
@@ -80,11 +85,6 @@ class SchemaStore:
         """The version of the table that was numbered last."""
         versions = self.versions(table)
         return versions[-1] if versions else None
-
-    def newest_at(self, table: TableName, schema_ids: Iterable[int]) -> TableSchema | None:
-        """Of the versions ``schema_ids`` (e.g. those in a range of the log), the table's newest."""
-        own = [i for i in schema_ids if i and self.get(i).table == table]
-        return self.get(max(own)) if own else None
 
     def tables(self) -> list[TableName]:
         """Every table that has a schema, sorted."""

@@ -25,6 +25,7 @@ from tidelog.capture.output_buffer import (
     PositionItem,
 )
 from tidelog.capture.windows import Closed, Voided, Window, Windows
+from tidelog.errors import OffsetGoneError
 from tidelog.model.records import LogBatch, Resume, Snapshot, XidRanges, ranges_of
 from tidelog.model.schema import TableName
 from tidelog.ports import (
@@ -337,7 +338,10 @@ class CaptureEngine:
 
     def resolve_keys(self, table: TableName, xids: Iterable[int]) -> None:
         wanted = set(xids)
-        batches = self._emitted.records_of(ranges_of(wanted), table)
+        try:
+            batches = self._emitted.records_of(ranges_of(wanted), table)
+        except OffsetGoneError:
+            return  # what retention removed can't be known: the chunk waits until all is visible
         with self._lock:
             self._windows.seed_keys(table, wanted, batches)
 

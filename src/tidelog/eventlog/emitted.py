@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from tidelog.errors import OffsetGoneError
+from tidelog.eventlog.layout import SegmentMeta
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import LogBatch, Resume, XidRanges, in_ranges, overlap
 from tidelog.model.schema import TableName
@@ -30,27 +32,41 @@ class EmittedTransactions:
         return {xid: set(ids) for xid, ids in found.items()}
 
     def first_offset_of(self, xids: XidRanges, table: TableName) -> int | None:
-        first = next(self._records(xids, table), None)
-        return None if first is None else int(first.column("offset")[0].as_py())
+        for meta in self._segments(xids):
+            try:
+                first = next(self._records(meta, xids, table), None)
+            except OffsetGoneError:
+                continue  # retention removed it meanwhile
+            if first is not None:
+                return int(first.column("offset")[0].as_py())
+        return None
 
     def records_of(self, xids: XidRanges, table: TableName) -> list[LogBatch]:
-        return [_log_batch(batch) for batch in self._records(xids, table)]
+        return [
+            _log_batch(batch)
+            for meta in self._segments(xids)
+            for batch in self._records(meta, xids, table)
+        ]
 
-    def _records(self, xids: XidRanges, table: TableName) -> Iterator[pa.RecordBatch]:
-        """The records of ``xids`` on ``table``, in log order."""
+    def _segments(self, xids: XidRanges) -> Iterator[SegmentMeta]:
+        """Those that may have records of ``xids``, in log order."""
         if not len(xids):
             return
-        chain = self._log.chain()
-        for meta in chain.segments:
-            if meta.max_xid is None or meta.min_xid is None or not chain.next > meta.first:
+        for meta in self._log.chain().segments:
+            if meta.max_xid is None or meta.min_xid is None:
                 continue
-            if not overlap(xids, meta.min_xid, meta.max_xid):
-                continue
-            for ref in self._log.segments(meta.first, meta.next, tables=[str(table)]):
-                for batch in self._log.batches(ref, tables=[str(table)]):
-                    hits = in_ranges(xids, batch.column("xid").to_numpy())
-                    if hits.any():
-                        yield batch.filter(pa.array(hits))
+            if overlap(xids, meta.min_xid, meta.max_xid):
+                yield meta
+
+    def _records(
+        self, meta: SegmentMeta, xids: XidRanges, table: TableName
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of ``xids`` on ``table`` in the segment. Raises OffsetGoneError."""
+        for ref in self._log.segments(meta.first, meta.next, tables=[str(table)]):
+            for batch in self._log.batches(ref, tables=[str(table)]):
+                hits = in_ranges(xids, batch.column("xid").to_numpy())
+                if hits.any():
+                    yield batch.filter(pa.array(hits))
 
 
 def _log_batch(batch: pa.RecordBatch) -> LogBatch:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 from pyspark.sql import functions as f
 
+from tidelog.errors import OffsetGoneError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Kind, Snapshot, in_ranges, overlap
 from tidelog.model.schema import TableName
@@ -30,12 +32,13 @@ def first_unseen(log: EventLog, table: TableName, snapshot: Snapshot, end: int) 
         unseen = snapshot.invisible_ranges(meta.max_xid)
         if not overlap(unseen, meta.min_xid, meta.max_xid):
             continue
-        for ref in log.segments(meta.first, min(meta.next, end)):
-            for batch in log.batches(ref, ("offset", "xid"), tables=(str(table),)):
-                offset, xid = (column.to_numpy() for column in batch.columns)
-                found = np.flatnonzero(in_ranges(unseen, xid))
-                if len(found):
-                    return int(offset[found[0]])
+        with suppress(OffsetGoneError):  # retention removed it meanwhile
+            for ref in log.segments(meta.first, min(meta.next, end)):
+                for batch in log.batches(ref, ("offset", "xid"), tables=(str(table),)):
+                    offset, xid = (column.to_numpy() for column in batch.columns)
+                    found = np.flatnonzero(in_ranges(unseen, xid))
+                    if len(found):
+                        return int(offset[found[0]])
     return end
 
 

@@ -32,7 +32,7 @@ from tidelog.outputs.parts import SHARED_BYTES, Part, spread
 from tidelog.outputs.progress import OutputProgress
 from tidelog.outputs.tasks import Item, Work, Written
 from tidelog.pipeline.failures import find_error
-from tidelog.pipeline.planning import check_start, runs
+from tidelog.pipeline.planning import check_start, runs, schema_now
 from tidelog.pipeline.source import register
 from tidelog.pipeline.transforms import Step, steps_of, target_table
 from tidelog.ports import (
@@ -112,7 +112,7 @@ class ExecutorOutput:
 
     def create(self, table: TargetTable) -> None:
         """Create the destination's table if it is not there. On the driver, before the first rows
-        in each run.
+        in each run, and those of other columns or another key.
         """
 
     def alter(self, table: TargetTable, change: ColumnChange) -> None:
@@ -152,7 +152,7 @@ class ExecutorOutput:
                     "destination and give the output another name, then dump the tables again."
                 )
         for table in self.log.schemas.tables():
-            schema = self.log.schemas.latest(table)
+            schema = schema_now(self.log, table)
             if schema is not None and matches(self.delivery.tables, table):
                 self._table_of(schema)
         self.check(generation)
@@ -250,7 +250,7 @@ class ExecutorOutput:
     def _target(self, table: TableName, batch: OutputBatch) -> TargetTable | None:
         """The table as it is delivered, after the destination has followed its schema."""
         schema = ranges.schema_in(self.log, table, batch.start, batch.end)
-        schema = schema or self.log.schemas.latest(table)
+        schema = schema or schema_now(self.log, table)
         if schema is None:
             return None
         known = self._targets.get(table)
@@ -266,8 +266,7 @@ class ExecutorOutput:
             policy = self.delivery.on_schema_change
             change = evolving.change(policy, str(table), columns, found.columns, found.key)
             found = replace(found, columns=change.delivered)
-            if known is None:
-                self.create(found)
+            self.create(found)  # its columns or its key are others now
             if change.alters:
                 self.alter(found, change)
                 progress.remember(str(table), change.remembered(columns))

@@ -30,7 +30,7 @@ from tidelog.outputs.ranges import gone_below, refs_of, schema_in
 from tidelog.pipeline import transforms
 from tidelog.pipeline.failures import find_error
 from tidelog.pipeline.options import PlannedRefs
-from tidelog.pipeline.planning import runs
+from tidelog.pipeline.planning import runs, schema_now
 from tidelog.pipeline.source import register
 from tidelog.pipeline.transforms import Step, destination_name, steps_of, target_table
 from tidelog.ports import OutputBatch, TableRange, TargetTable
@@ -134,7 +134,7 @@ class LakeOutput(ABC):
         for table in self._log.schemas.tables():
             if not matches(self._patterns, table):
                 continue
-            schema = self._log.schemas.latest(table)
+            schema = schema_now(self._log, table)
             copy = self._table(table)
             if schema is not None and schema.match_key:
                 copy.check_layout(self._target(schema))

@@ -7,7 +7,7 @@ import numpy as np
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.pipeline import segment_rows
+from tidelog.pipeline import planning, segment_rows
 from tidelog.pipeline.run import output_batch
 from tidelog.pipeline.shapes import SEGMENTS
 from tidelog.ports import OutputBatch
@@ -45,11 +45,8 @@ def truncated(log: EventLog, start: int, end: int) -> dict[str, int]:
 
 
 def schema_in(log: EventLog, table: TableName, start: int, end: int) -> TableSchema | None:
-    """The newest version of the table among the records in the range, or of those before."""
-    ids: set[int] = set()
-    for segment in log.chain().between(start, end):
-        ids |= segment.rows_by_schema.keys()
-    return log.schemas.newest_at(table, ids)
+    """The version of the table's last record in the range."""
+    return planning.schema_at(log, table, start, end)
 
 
 def refs_of(log: EventLog, table: TableName, start: int, end: int) -> list[SegmentRef]:

@@ -45,6 +45,30 @@ def table_schema(log: EventLog, table: TableName, version: int | None) -> TableS
     raise ConfigError(f"table {table} has no schema version {version}; it has: {numbers}")
 
 
+def schema_at(log: EventLog, table: TableName, start: int, end: int) -> TableSchema | None:
+    """The version of the table's last record in ``[start, end)``. Not the greatest number: a shape
+    that comes back has its old one (`SchemaStore.register`).
+    """
+    for segment in reversed(log.chain().between(start, end)):
+        own = [n for n in segment.rows_by_schema if n and log.schemas.get(n).table == table]
+        low, high = max(start, segment.first), min(end, segment.next)
+        if len(own) == 1 and (low, high) == (segment.first, segment.next):
+            return log.schemas.get(own[0])
+        last = 0
+        for ref in log.segments(low, high) if own else ():
+            for batch in log.batches(ref, ("schema_id",), schema_ids=own):
+                last = batch.column("schema_id")[-1].as_py() if batch.num_rows else last
+        if last:
+            return log.schemas.get(last)
+    return None
+
+
+def schema_now(log: EventLog, table: TableName) -> TableSchema | None:
+    """The version of the table's last record; without one, that numbered last."""
+    chain = log.chain()
+    return schema_at(log, table, chain.head, chain.next) or log.schemas.latest(table)
+
+
 def check_generation(log: EventLog, generation: str) -> None:
     """Offsets of one generation mean nothing in another."""
     if log.generation != generation:

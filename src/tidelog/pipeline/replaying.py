@@ -127,10 +127,7 @@ class Snapshot:
         return _newest(frame.where(f.col(CHANGE_VERSION) >= gone), schema)
 
     def _schema(self, table: TableName) -> TableSchema:
-        ids: set[int] = set()
-        for segment in self.log.chain().between(self.log.head_offset, self.end):
-            ids |= segment.rows_by_schema.keys()
-        found = self.log.schemas.newest_at(table, ids)
+        found = planning.schema_at(self.log, table, self.log.head_offset, self.end)
         return found or planning.table_schema(self.log, table, None)
 
     def _truncated(self, refs: list[SegmentRef], table: TableName) -> int:

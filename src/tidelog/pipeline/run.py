@@ -143,12 +143,15 @@ def _await(query: StreamingQuery, loop: _Loop, stop: threading.Event) -> None:
     try:
         while query.isActive and not stop.is_set():
             query.awaitTermination(_WAIT_S)  # type: ignore[arg-type]  # takes a float
+            loop.release(query)
     except Exception as error:
         raise loop.explain(error) from error
     finally:
         if query.isActive:
             loop.finish_batch()
+            loop.wait_for_commit(query)
             query.stop()
+        loop.release(query)
     ended_by = query.exception()
     if ended_by is not None and not stop.is_set():
         raise loop.explain(ended_by) from ended_by
@@ -169,6 +172,8 @@ class _Loop:
         self.name = name
         self.done = done
         self.batch_end = 0  # of the newest batch
+        self.batch_id = -1
+        self._released = done
         self.failure: TidelogError | None = None
         self._log = log
         self._outputs = outputs
@@ -208,7 +213,25 @@ class _Loop:
         """Wait for the batch under way: Spark stopped inside a commit would do it again."""
         self._idle.wait(30)
 
+    def release(self, query: StreamingQuery) -> None:
+        """Let retention have what Spark will not plan again: its checkpoint has the batch."""
+        done = self.done  # first: a batch that begins now is not committed
+        if done > self._released and self._committed(query):
+            self._released = done
+            self._consumers.register(self.name, done)
+
+    def wait_for_commit(self, query: StreamingQuery) -> None:
+        """Spark notes that a batch is done after `batch` has returned."""
+        deadline = time.monotonic() + 10
+        while query.isActive and not self._committed(query) and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def _committed(self, query: StreamingQuery) -> bool:
+        last = query.lastProgress
+        return self.batch_id < 0 or (last is not None and last["batchId"] >= self.batch_id)
+
     def _write(self, frame: DataFrame, batch_id: int) -> None:
+        self.batch_id = batch_id
         started = time.monotonic()
         rows = frame.collect()
         if not rows:
@@ -218,7 +241,6 @@ class _Loop:
             output.write(batch)
         self.batch_end = batch.end
         self.done = max(self.done, batch.end)
-        self._consumers.register(self.name, self.done)
         if self._on_progress is not None:
             by_table = {str(each.table): each.rows for each in batch.tables}
             self._on_progress(

@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tidelog.model.schema import TableName
+
 # Columns that we add to tables. Names that begin so are ours: see `tidelog.pipeline.shapes`.
 VERSION, DELETED = "_tidelog_version", "_tidelog_deleted"
 # Of the staging table: 0 a whole row, -1 a delete, n a row of which columns are untold.
@@ -65,7 +67,7 @@ class Layout:
 
     @property
     def full_name(self) -> str:
-        return f"{self.namespace}.{self.name}"
+        return str(TableName(self.namespace, self.name))
 
     @property
     def gone(self) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.database.dialect import Dialect, Session
-from tidelog.outputs.database.layout import VERSION, Layout
+from tidelog.outputs.database.layout import VERSION, Layout, gone_name
 
 # Which try of an output may write. A try that begins waits for transactions of those before.
 _OUTPUTS = "name varchar(150) NOT NULL PRIMARY KEY, attempt bigint NOT NULL"
@@ -47,6 +47,9 @@ def create_gone(session: Session, dialect: Dialect, layout: Layout) -> None:
     names = [dialect.quoted(name) for name in layout.key]
     types = {name: f"{layout.types[name]} NOT NULL" for name in layout.key}
     found = dialect.found(session, layout.own, layout.gone)
+    if found is not None and {c.name for c in found.columns} != {*layout.key, VERSION}:
+        session.rows(f"DROP TABLE {table}")  # rows were known by another key
+        found = None
     if found is None:
         typed = [f"{dialect.quoted(name)} {sql_type}" for name, sql_type in types.items()]
         session.rows(
@@ -109,7 +112,10 @@ def claim(
             f"generation {owner.generation}: versions of two logs can't be compared. Empty the "
             "table, or route one of the two elsewhere."
         )
+    gone = dialect.found(session, own, gone_name(name))
     session.begin()
+    if gone is not None:  # what another log deleted says nothing of this one's versions
+        session.rows(f"DELETE FROM {dialect.quoted(own, gone_name(name))}")
     session.rows(f"DELETE FROM {table} WHERE name = %s", (name,))
     values = (name, owner.output, owner.source, owner.generation)
     session.rows(f"INSERT INTO {table} VALUES (%s, %s, %s, %s, 0)", values)

@@ -15,7 +15,7 @@ from tidelog.outputs.database.tables import Tables
 from tidelog.outputs.database.writer import TableWriter
 from tidelog.outputs.evolving import ColumnChange
 from tidelog.outputs.executing import Delivery, ExecutorOutput
-from tidelog.ports import StateStore, TargetTable, TaskWriter
+from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,6 +59,7 @@ class DatabaseOutput(ExecutorOutput):
         self._session: Session | None = None
         self._known: dict[TableName, tuple[TargetTable, TableName]] = {}
         self._floors: dict[TableName, int] = {}
+        self._below: dict[TableName, int] = {}  # of this batch: what is gone
         self._layouts: dict[TableName, Layout] = {}
         super().__init__(spark, log_path, state, delivery)
 
@@ -93,19 +94,27 @@ class DatabaseOutput(ExecutorOutput):
         session = self._connected()
         self._next_attempt()
         layout = self._layout(table.source)
-        name = self._dialect.quoted(layout.namespace, layout.name)
-        where = f"WHERE {VERSION} < {version}"
-        statement = f"DELETE FROM {name} {where}"
-        if layout.soft:
-            statement = f"UPDATE {name} SET {DELETED} = true {where} AND NOT {DELETED}"
         session.begin()
         ours.raise_floor(session, self._dialect, layout, version)
-        session.rows(statement)
         session.commit()
+        self._below[table.source] = version
         floor = max(version, layout.floor)
         self._floors[table.source] = floor
         self._layouts[table.source] = replace(layout, floor=floor)
         return True
+
+    def _write(self, batch: OutputBatch) -> None:
+        """What is gone goes last: most of it has been replaced by then, and no reader misses it."""
+        self._below = {}
+        super()._write(batch)
+        for source, version in self._below.items():
+            layout = self._layout(source)
+            name = self._dialect.quoted(layout.namespace, layout.name)
+            where = f"WHERE ({VERSION} IS NULL OR {VERSION} < {version})"
+            statement = f"DELETE FROM {name} {where}"
+            if layout.soft:
+                statement = f"UPDATE {name} SET {DELETED} = true {where} AND NOT {DELETED}"
+            self._connected().rows(statement)
 
     def writer(self) -> TaskWriter:
         layouts = {str(source): self._layout(source) for source in self._known}
@@ -142,7 +151,7 @@ class DatabaseOutput(ExecutorOutput):
     def _layout(self, source: TableName) -> Layout:
         layout = self._layouts.get(source)
         table, place = self._known[source]
-        if layout is None or list(layout.types) != table.columns.names:
+        if layout is None or (*layout.types, layout.key) != (*table.columns.names, table.key):
             session = self._connected()
             layout = self._tables.layout(session, table, place, self._floors[source])
             ours.create_gone(session, self._dialect, layout)

@@ -251,6 +251,8 @@ class IcebergTable(LakeTable):
     def _begin(self, application: str, since: int | None) -> int:
         """Have the branch begin at ``main``; that snapshot."""
         state = self._state
+        if state.head() is None:
+            state.begin()  # a crash came between the table and its first snapshot
         main = state.head()
         if main is None or self._committed(application) != since:
             raise conflict(self.place)

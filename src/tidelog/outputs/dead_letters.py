@@ -25,7 +25,7 @@ class StopAtRejection:
 
 
 class JsonDeadLetters:
-    """One file for each task that had any: ``path/output/start-end-number.jsonl``.
+    """One file for each task that had any: ``path/output/start-end-number-version.jsonl``.
 
     A task that comes again writes the same file again.
     """
@@ -37,7 +37,9 @@ class JsonDeadLetters:
         found, root = fs.FileSystem.from_uri(self._path)
         folder = f"{root.rstrip('/')}/{task.output}"
         found.create_dir(folder, recursive=True)
-        name = f"{folder}/{task.start:020d}-{task.end:020d}-{task.number}.jsonl"
+        # Tasks of two jobs of a batch may have one number; no two records have one version.
+        told = f"{task.number}-{letters[0].version:020d}"
+        name = f"{folder}/{task.start:020d}-{task.end:020d}-{told}.jsonl"
         lines = [json.dumps({"output": task.output, **asdict(letter)}) for letter in letters]
         # Beside the name and then moved: a reader sees all of it, and so does a duplicate.
         with found.open_output_stream(f"{name}.part") as file:

@@ -22,12 +22,17 @@ def fold_parts(parts: DataFrame, schema: TableSchema) -> DataFrame:
     keys = [quoted(name) for name in schema.match_key]
     if parts.where(f"{CHANGE_MISSING} IS NOT NULL").isEmpty():
         rest = [f.col(quoted(name)) for name in parts.columns if name not in schema.match_key]
-        newest = parts.groupBy(*keys).agg(f.max_by(f.struct(*rest), CHANGE_VERSION).alias("_n"))
-        return newest.select(*(_from(name, schema, "_n") for name in parts.columns))
+        newest = parts.groupBy(*keys).agg(
+            f.max_by(f.struct(*rest), CHANGE_VERSION).alias("_tidelog_n")
+        )
+        return newest.select(*(_from(name, schema, "_tidelog_n") for name in parts.columns))
     deleted_at = f.max(f.expr(f"IF({CHANGE_OP} = 'd', {CHANGE_VERSION}, -1)"))
-    since = parts.withColumn("_since", deleted_at.over(Window.partitionBy(*keys)))
-    rows = since.where(f"{CHANGE_VERSION} >= _since")
-    columns = [f.max_by(CHANGE_OP, CHANGE_VERSION).alias("_op"), f.max(CHANGE_VERSION).alias("_v")]
+    since = parts.withColumn("_tidelog_since", deleted_at.over(Window.partitionBy(*keys)))
+    rows = since.where(f"{CHANGE_VERSION} >= _tidelog_since")
+    columns = [
+        f.max_by(CHANGE_OP, CHANGE_VERSION).alias("_tidelog_op"),
+        f.max(CHANGE_VERSION).alias("_tidelog_v"),
+    ]
     for index, column in enumerate(schema.columns):
         if column.name in schema.match_key:
             continue
@@ -36,16 +41,18 @@ def fold_parts(parts: DataFrame, schema: TableSchema) -> DataFrame:
             f"CAST({index} AS SMALLINT)), false), {CHANGE_VERSION}, null)"
         )
         value = f.max_by(f.struct(f.col(quoted(column.name)).alias("v")), f.expr(told))
-        columns.append(value.alias(f"_c{index}"))
+        columns.append(value.alias(f"_tidelog_c{index}"))
     folded = rows.groupBy(*keys).agg(*columns)
     others = [i for i, c in enumerate(schema.columns) if c.name not in schema.match_key]
-    unknown = ", ".join(f"IF(_c{i} IS NULL, CAST({i} AS SMALLINT), null)" for i in others)
-    missing = f"IF(_op = 'u', nullif(array_compact(array({unknown})), array()), null)"
+    unknown = ", ".join(f"IF(_tidelog_c{i} IS NULL, CAST({i} AS SMALLINT), null)" for i in others)
+    missing = f"IF(_tidelog_op = 'u', nullif(array_compact(array({unknown})), array()), null)"
     return folded.select(
-        f.col("_op").alias(CHANGE_OP),
-        f.col("_v").alias(CHANGE_VERSION),
+        f.col("_tidelog_op").alias(CHANGE_OP),
+        f.col("_tidelog_v").alias(CHANGE_VERSION),
         *(
-            f.col(quoted(c.name)) if c.name in schema.match_key else f.col(f"_c{i}.v").alias(c.name)
+            f.col(quoted(c.name))
+            if c.name in schema.match_key
+            else f.col(f"_tidelog_c{i}.v").alias(c.name)
             for i, c in enumerate(schema.columns)
         ),
         f.expr(missing).alias(CHANGE_MISSING),

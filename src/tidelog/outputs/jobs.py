@@ -72,21 +72,20 @@ def frame(
     )
     keyed = work.shape == "changes"
     below = work.task.gone_below.get(str(table.source), 0)
-    held = None
-    if keyed and len(parts) > 1:
-        held = source.persist()
-        source = fold_parts(held, table.schema)
-    if keyed and below:
-        gone = f"IF({CHANGE_VERSION} < {below}, 'd', {CHANGE_OP})"
-        source = source.withColumn(CHANGE_OP, f.expr(gone))
-    if ordered_by_key and len(parts) > 1:
-        keys = [f.col(transforms.quoted(name)) for name in table.schema.match_key]
-        source = source.repartition(tasks_at_once, *keys).sortWithinPartitions(
-            f.col(CHANGE_VERSION)
-        )
-    if steps:
-        source = transforms.apply(source, steps, table.schema, keyed=keyed)
+    held = source.persist() if keyed and len(parts) > 1 else None
     try:
+        if held is not None:
+            source = fold_parts(held, table.schema)
+        if keyed and below:
+            gone = f"IF({CHANGE_VERSION} < {below}, 'd', {CHANGE_OP})"
+            source = source.withColumn(CHANGE_OP, f.expr(gone))
+        if ordered_by_key and len(parts) > 1:
+            keys = [f.col(transforms.quoted(name)) for name in table.schema.match_key]
+            source = source.repartition(tasks_at_once, *keys).sortWithinPartitions(
+                f.col(CHANGE_VERSION)
+            )
+        if steps:
+            source = transforms.apply(source, steps, table.schema, keyed=keyed)
         rows = map_in_arrow(source, _Write(work, table), _COUNTS).collect()
         return [Written(row["rows"], row["rejected"]) for row in rows]
     finally:

@@ -67,8 +67,10 @@ def merge(
     values = [*(f"s.{quoted(name)}" for name in columns), f"s.{CHANGE_VERSION}"]
     newer = f"s.{CHANGE_VERSION} > t.{version}"
     removed, may_update = "DELETE", newer
+    may_remove = f"({newer} OR t.{version} < {gone_below})" if gone_below else newer
     if layout.deleted:
-        removed = f"UPDATE SET t.{version} = s.{CHANGE_VERSION}, t.{deleted} = true"
+        latest = f"greatest(t.{version}, s.{CHANGE_VERSION})"
+        removed = f"UPDATE SET t.{version} = {latest}, t.{deleted} = true"
         updates.append(f"t.{deleted} = false")
         names.append(deleted)
         values.append("false")
@@ -76,7 +78,7 @@ def merge(
         may_update += f" AND (s.{CHANGE_MISSING} IS NULL OR NOT coalesce(t.{deleted}, false))"
     statement = (
         f"MERGE INTO {copy.sql_name} t USING {view} s ON {matched} "  # noqa: S608
-        f"WHEN MATCHED AND {newer} AND s.{CHANGE_OP} = 'd' THEN {removed} "
+        f"WHEN MATCHED AND {may_remove} AND s.{CHANGE_OP} = 'd' THEN {removed} "
         f"WHEN MATCHED AND {may_update} THEN UPDATE SET {', '.join(updates)} "
         f"WHEN NOT MATCHED AND s.{CHANGE_OP} = 'u' AND s.{CHANGE_MISSING} IS NULL "
         f"THEN INSERT ({', '.join(names)}) VALUES ({', '.join(values)})"

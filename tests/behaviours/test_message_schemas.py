@@ -24,6 +24,8 @@ ONE, TWO = '{"type":"string"}', '{"type":"int"}'
 
 
 def test_a_schema_keeps_its_id_in_every_subject_and_store(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
     store = MessageSchemaStore(tmp_path / "a")
     first = store.register("t-value", ONE)
     assert store.register("u-value", ONE) == first
@@ -90,6 +92,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> MessageSchemaStore:
+    (tmp_path / "log").mkdir()
     store = MessageSchemaStore(tmp_path / "log")
     store.register("shop.t-value", ONE)
     store.register("shop.t-value", TWO)

@@ -52,10 +52,14 @@ class MessageSchemaStore:
         with self._lock:
             for _ in range(_ATTEMPTS):
                 self._load_new()
-                same = [known for known in self._known.values() if known.text == text]
-                if any(known.subject == subject for known in same):
-                    return same[0].schema_id
-                schema_id = same[0].schema_id if same else self._free_id(text)
+                same = {n: known for n, known in self._known.items() if known.text == text}
+                for number, known in same.items():
+                    if known.subject == subject:
+                        # Who made it visible may have died before it was durable.
+                        self._storage.make_durable(_name(number))
+                        return known.schema_id
+                first = next(iter(same.values()), None)
+                schema_id = self._free_id(text) if first is None else first.schema_id
                 number = max(self._known, default=0) + 1
                 document = {"subject": subject, "id": schema_id, "schema": text}
                 data = json.dumps(document, ensure_ascii=False).encode()

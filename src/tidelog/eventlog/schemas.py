@@ -48,7 +48,7 @@ class SchemaStore:
                 if known is not None:
                     if known.schema_id not in self._durable:
                         # Who made it visible may have died before it was durable.
-                        self._storage.make_durable(_name(known.schema_id))
+                        self._make_durable(known.schema_id)
                         self._durable.add(known.schema_id)
                     return known
                 numbered = schema.numbered(max(self._schemas, default=0) + 1)
@@ -69,10 +69,7 @@ class SchemaStore:
             with self._lock:
                 found = self._schemas.get(schema_id) or self._load(schema_id)
         if found is None:
-            raise EventLogError(
-                f"{self._storage!r} has no schema {schema_id} ({_name(schema_id)} is missing). "
-                "Restore the file from a backup."
-            )
+            raise self._lacks(schema_id)
         return found
 
     def versions(self, table: TableName) -> list[TableSchema]:
@@ -91,6 +88,18 @@ class SchemaStore:
         with self._lock:
             self._load_new()
             return sorted({schema.table for schema in self._schemas.values()})
+
+    def _make_durable(self, schema_id: int) -> None:
+        try:
+            self._storage.make_durable(_name(schema_id))
+        except FileNotFoundError:
+            raise self._lacks(schema_id) from None
+
+    def _lacks(self, schema_id: int) -> EventLogError:
+        return EventLogError(
+            f"{self._storage!r} has no schema {schema_id} ({_name(schema_id)} is missing). "
+            "Restore the file from a backup."
+        )
 
     def _find(self, schema: TableSchema) -> TableSchema | None:
         same = (

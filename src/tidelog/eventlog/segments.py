@@ -192,14 +192,20 @@ class SegmentFile:
         return meta
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The records, each batch verified against its checksums."""
+        """The records, each batch verified against its checksums, which are of the values' bytes
+        alone: what the bytes mean is checked beside.
+        """
         rows = 0
+        expected = pa.schema([RECORD_SCHEMA.field(name) for name in self._names])
         for index in range(self._reader.num_record_batches):
             try:
                 read = self._reader.get_batch_with_custom_metadata(index)
                 batch = read.batch
                 sums = json.loads(read.custom_metadata[CHECKSUM_KEY])
-                sound = all(_checksum(batch.column(n)) == sums[n] for n in self._names)
+                sound = batch.schema.equals(expected) and all(
+                    not batch.column(n).null_count and _checksum(batch.column(n)) == sums[n]
+                    for n in self._names
+                )
             except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
                 raise self._corrupt(f"record batch {index} cannot be read") from error
             if not sound:

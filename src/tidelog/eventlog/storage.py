@@ -267,8 +267,9 @@ class LocalStorage:
     def sweep(self) -> None:
         with _storage_errors("sweep", self.root):
             for place in (self.root, self.root / "schemas"):
-                for path in place.glob(f"{_TEMPORARY}*"):
-                    path.unlink(missing_ok=True)
+                for path in place.iterdir() if place.is_dir() else ():
+                    if path.name.startswith(_TEMPORARY):
+                        path.unlink(missing_ok=True)
 
     @contextmanager
     def exclusive(self, name: str) -> Iterator[bool]:
@@ -289,10 +290,10 @@ class LocalStorage:
     def _write_temporary(self, target: Path, data: pa.Buffer | bytes, step: str) -> Path:
         temporary = target.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}-{target.name}")
         with _storage_errors("write", target):
-            if target.parent != self.root or not self._written:
-                _make_directory(target.parent)
-            elif not self.root.is_dir():
+            begun = self._written or target.parent != self.root
+            if begun and not self.root.is_dir():
                 raise EventLogError(f"{self.root} is gone: was it deleted, or a volume unmounted?")
+            _make_directory(target.parent)
             self._written = True
             try:
                 failpoints.hit(f"{step}.before_write")

@@ -256,7 +256,9 @@ class EventLogWriter:
         self._put(meta, encode(meta, records))
         try:
             self._check_on_chain(meta)
-        except StorageError as error:
+        except AppendRaceLostError:
+            raise
+        except EventLogError as error:
             self._closed = AppendRaceLostError(
                 f"{self.storage!r}: segment {meta.name} was written, but whether another writer "
                 "leads by now is unknown. Restart from the tail."

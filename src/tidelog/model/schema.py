@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -113,6 +114,11 @@ class TableSchema:
 
     def numbered(self, schema_id: int) -> TableSchema:
         return replace(self, schema_id=schema_id)
+
+    def only(self, names: Collection[str]) -> TableSchema:
+        """Without the columns that are neither of ``names`` nor of a key."""
+        kept = {*names, *self.key, *self.identity}
+        return replace(self, columns=tuple(c for c in self.columns if c.name in kept))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -266,6 +266,9 @@ class ExecutorOutput:
             policy = self.delivery.on_schema_change
             change = evolving.change(policy, str(table), columns, found.columns, found.key)
             found = replace(found, columns=change.delivered)
+            if not steps_of(self.delivery.steps, table):
+                delivered = ranges.delivered_schema(found.schema, change.delivered.names)
+                found = replace(found, schema=delivered)
             self.create(found)  # its columns or its key are others now
             if change.alters:
                 self.alter(found, change)

@@ -13,6 +13,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from tidelog.eventlog.reader import SegmentRef
 from tidelog.outputs import tasks
 from tidelog.outputs.folding import fold_parts
+from tidelog.outputs.ranges import columns_option
 from tidelog.outputs.tasks import Item, Work, Written
 from tidelog.pipeline import transforms
 from tidelog.pipeline.arrow_frames import map_in_arrow
@@ -65,6 +66,7 @@ def frame(
         .option("shape", work.shape)
         .option("table", str(table.source))
         .option("schemaVersion", table.schema.schema_id)
+        .options(**columns_option(work.shape, table.schema))
         .option("refs", refs.to_option())
         .option("partitions", len(parts))
         .option("partitionBytes", 1)

@@ -26,7 +26,13 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs import lake_rows
 from tidelog.outputs.folding import fold_parts
 from tidelog.outputs.lake_table import LakeTable
-from tidelog.outputs.ranges import gone_below, refs_of, schema_in
+from tidelog.outputs.ranges import (
+    columns_option,
+    delivered_schema,
+    gone_below,
+    refs_of,
+    schema_in,
+)
 from tidelog.pipeline import transforms
 from tidelog.pipeline.failures import find_error
 from tidelog.pipeline.options import PlannedRefs
@@ -264,7 +270,9 @@ class LakeOutput(ABC):
     def _write_rows(
         self, copy: LakeTable, task: _Task, target: TargetTable, parts: list[PlannedRefs]
     ) -> None:
-        schema = target.schema
+        steps = steps_of(self._options.steps, task.table)
+        columns = self._delivered[task.table]
+        schema = target.schema if steps else delivered_schema(target.schema, columns)
         refs = PlannedRefs(parts[0].generation, tuple(r for part in parts for r in part.refs))
         source: DataFrame = (
             copy.spark.read.format("tidelog")
@@ -272,6 +280,7 @@ class LakeOutput(ABC):
             .option("shape", "changes")
             .option("table", str(task.table))
             .option("schemaVersion", schema.schema_id)
+            .options(**columns_option("changes", schema))
             .option("refs", refs.to_option())
             .option("partitions", len(parts))
             .option("partitionBytes", 1)
@@ -281,11 +290,9 @@ class LakeOutput(ABC):
         try:
             if held is not None:
                 source = fold_parts(held, schema)
-            steps = steps_of(self._options.steps, task.table)
             source = lake_rows.gone(source, task.gone_below)
             # Names of missing columns instead of their numbers.
             source = transforms.apply(source, steps, schema, keyed=True)
-            columns = self._delivered[task.table]
             may_lack = columns if steps else columns_that_may_lack(schema)
             if copy.is_empty():
                 lake_rows.append(copy, source, columns)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from tidelog.eventlog.reader import EventLog, SegmentRef
@@ -47,6 +49,24 @@ def truncated(log: EventLog, start: int, end: int) -> dict[str, int]:
 def schema_in(log: EventLog, table: TableName, start: int, end: int) -> TableSchema | None:
     """The version of the table's last record in the range."""
     return planning.schema_at(log, table, start, end)
+
+
+def delivered_schema(schema: TableSchema, columns: Collection[str]) -> TableSchema:
+    """What records are decoded to where ``columns`` alone are delivered, as they are: a column that
+    an output has not followed may not be decodable any more.
+    """
+    return schema.only(columns) if _can_be_named(schema) else schema
+
+
+def columns_option(shape: str, schema: TableSchema) -> dict[str, str]:
+    """The source's option for no other columns than the schema's."""
+    if shape != "changes" or not _can_be_named(schema):
+        return {}
+    return {"columns": ",".join(schema.column_names)}
+
+
+def _can_be_named(schema: TableSchema) -> bool:
+    return not any("," in name for name in schema.column_names)
 
 
 def refs_of(log: EventLog, table: TableName, start: int, end: int) -> list[SegmentRef]:

@@ -116,7 +116,7 @@ class SourceOptions:
         if shape in ("typed", "events", _CHANGES) and table is None:
             raise ConfigError(f"tidelog source: shape {shape!r} needs the option 'table'")
         columns = _names(options["columns"]) if options.get("columns") else None
-        if columns and shape not in _DECODED:
+        if columns and shape not in (*_DECODED, _CHANGES):
             raise ConfigError(f"tidelog source: option 'columns' does not fit shape {shape!r}")
         if options.get("key") and (table is None or shape not in _DECODED):
             raise ConfigError(

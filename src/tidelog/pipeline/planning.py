@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from tidelog.errors import ConfigError, EventLogError, ForeignSegmentError, OffsetGoneError
 from tidelog.eventlog.layout import SegmentMeta
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.schema import TableName, TableSchema
+
+if TYPE_CHECKING:
+    from tidelog.pipeline.options import SourceOptions
 
 
 def matches(table: TableName | str, patterns: Sequence[str]) -> bool:
@@ -43,6 +47,15 @@ def table_schema(log: EventLog, table: TableName, version: int | None) -> TableS
             return schema
     numbers = ", ".join(str(schema.schema_id) for schema in versions)
     raise ConfigError(f"table {table} has no schema version {version}; it has: {numbers}")
+
+
+def changes_schema(log: EventLog, options: SourceOptions) -> TableSchema:
+    """What the shape `changes` is decoded to: with the option ``columns``, no others, so that what
+    an output leaves out need not be decodable.
+    """
+    assert options.table is not None  # checked by SourceOptions
+    found = table_schema(log, options.table, options.schema_version)
+    return found if options.columns is None else found.only(options.columns)
 
 
 def schema_at(log: EventLog, table: TableName, start: int, end: int) -> TableSchema | None:

@@ -74,11 +74,11 @@ class TidelogSource(DataSource):
             return shapes.SEGMENTS
         assert options.table is not None  # checked by SourceOptions
         log = EventLog.open(options.path)
+        if options.shape == "changes":
+            return shapes.changes(planning.changes_schema(log, options))
         target = planning.table_schema(log, options.table, options.schema_version)
         if options.key is not None:
             options.key.check(target)
-        if options.shape == "changes":
-            return shapes.changes(target)
         if options.shape == "events":
             return shapes.events(target)
         return shapes.typed(target, options.columns)
@@ -123,7 +123,9 @@ def _target(log: EventLog, options: SourceOptions, schema: StructType) -> TableS
     """The version that the shape's schema was made from; it may not be the newest any more."""
     if options.shape == "typed":
         return log.schemas.get(int(schema["after"].metadata[shapes.SCHEMA_ID]))
-    if options.shape in ("changes", "events"):
+    if options.shape == "changes":
+        return planning.changes_schema(log, options)
+    if options.shape == "events":
         assert options.table is not None
         return planning.table_schema(log, options.table, options.schema_version)
     return None

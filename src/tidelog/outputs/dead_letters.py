@@ -38,7 +38,7 @@ class JsonDeadLetters:
         folder = f"{root.rstrip('/')}/{task.output}"
         found.create_dir(folder, recursive=True)
         # Tasks of two jobs of a batch may have one number; no two records have one version.
-        told = f"{task.number}-{letters[0].version:020d}"
+        told = f"{task.number}-{min(each.version for each in letters):020d}"
         name = f"{folder}/{task.start:020d}-{task.end:020d}-{told}.jsonl"
         lines = [json.dumps({"output": task.output, **asdict(letter)}) for letter in letters]
         # Beside the name and then moved: a reader sees all of it, and so does a duplicate.

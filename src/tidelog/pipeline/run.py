@@ -228,7 +228,11 @@ class _Loop:
 
     def _committed(self, query: StreamingQuery) -> bool:
         last = query.lastProgress
-        return self.batch_id < 0 or (last is not None and last["batchId"] >= self.batch_id)
+        if self.batch_id < 0 or last is None:
+            return self.batch_id < 0
+        # An idle query reports the number of the batch that comes next.
+        ran = "addBatch" in last["durationMs"]
+        return bool(last["batchId"] >= self.batch_id + (not ran))
 
     def _write(self, frame: DataFrame, batch_id: int) -> None:
         self.batch_id = batch_id

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 from tests.behaviours.outputs.destinations import Destination, write
 
 from tidelog.errors import OutputRefusedError
+from tidelog.model.schema import TableSchema
 from tidelog.pipeline.run import DUMP_COMPLETED
+from tidelog.pipeline.transforms import Step
 from tidelog.testing.build_log import BuiltLog
 from tidelog.testing.pgoutput_messages import UNCHANGED
 
@@ -120,6 +123,55 @@ def test_columns_follow_the_source(destination: Destination, built: BuiltLog) ->
     assert [each.get("v") for each in found] == [None, "new"]
 
 
+def test_a_column_that_was_dropped_and_comes_back_takes_values(
+    destination: Destination, built: BuiltLog
+) -> None:
+    """The shape that is there again has its old number, which is not the greatest."""
+    columns = {"id": "int64", "v": "text"}
+
+    def wide() -> TableSchema:
+        return built.table("public.t", columns | {"c": "text"})
+
+    def narrow() -> TableSchema:
+        return built.table("public.t", columns)
+
+    first = wide()
+    built.insert(first, "1", "a", "old")
+    ends = [built.log.head_offset, built.flush().next]
+    built.insert(narrow(), "2", "b")
+    ends.append(built.flush().next)
+    built.update(narrow(), "1", "between")
+    built.flush()
+    assert wide().schema_id == first.schema_id
+    built.update(wide(), "1", "after", "new")
+    built.insert(wide(), "3", "c", "new")
+    ends.append(built.flush().next)
+    built.insert(wide(), "4", "d", "newer")
+    built.update(wide(), "2", "b", "newer")
+    ends.append(built.flush().next)
+    write(destination, built, (ends[0], ends[1]))
+    write(destination, built, *itertools.pairwise(ends[1:]))  # by one that knows no other columns
+    found = {each["id"]: (each["v"], each.get("c")) for each in destination.rows("public.t")}
+    assert found == {
+        1: ("after", "new"),
+        2: ("b", "newer"),
+        3: ("c", "new"),
+        4: ("d", "newer"),
+    }
+
+
+def test_a_rename_that_was_taken_back_lets_steps_name_the_column(
+    destination: Destination, built: BuiltLog
+) -> None:
+    if "no-delivery" in destination.traits:
+        pytest.skip("its steps are its own")
+    old = built.table("public.t", {"id": "int64", "a": "text"})
+    built.table("public.t", {"id": "int64", "b": "text"})
+    built.insert(old, "1", "x")
+    built.flush()
+    write(destination, built, steps=(Step("mask", {"a": "***"}),))  # starts
+
+
 def test_a_changed_schema_is_refused_where_that_is_asked_for(
     destination: Destination, built: BuiltLog
 ) -> None:
@@ -135,3 +187,19 @@ def test_a_changed_schema_is_refused_where_that_is_asked_for(
         bring(destination, built, on_schema_change="fail")
     bring(destination, built, on_schema_change="ignore")
     assert destination.rows("public.t") == [{"id": 1}, {"id": 2}]
+
+
+def test_a_column_that_is_not_followed_need_not_be_readable(
+    destination: Destination, built: BuiltLog
+) -> None:
+    if "no-delivery" in destination.traits:
+        pytest.skip("it always evolves")
+    table = built.table("public.t", {"id": "int64", "c": "text", "v": "text"})
+    built.insert(table, "1", "12", "a")
+    built.flush()
+    bring(destination, built)
+    built.update(table, "1", "12 kg", "b")  # no number, in one batch with the column's new type
+    built.insert(built.table("public.t", {"id": "int64", "c": "int32", "v": "text"}), "2", "5", "c")
+    built.flush()
+    bring(destination, built, on_schema_change="lenient")
+    assert [each["v"] for each in destination.rows("public.t")] == ["b", "c"]

@@ -227,6 +227,22 @@ def test_deleted_keys_widen_with_the_table_s(copy: Copy) -> None:
     assert rows(copy) == []
 
 
+def test_a_table_made_anew_with_another_key_forgets_the_deleted_ones(copy: Copy) -> None:
+    copy.write(changes(copy.table, ("d", 20, row(1))))
+    copy.select("DROP TABLE {t}")
+    columns = [("id", "int64"), ("v", "text"), ("n", "int32")]
+    wider = copy_of(
+        copy.dialect,
+        table_schema(columns, key=["id", "n"]),
+        "postgres",
+        copy.namespace,
+        own=copy.own,
+    )
+    wider.write(changes(wider.table, ("u", 30, row(1, "a", 1)), ("d", 31, row(1, None, 2))))
+    wider.write(changes(wider.table, ("u", 29, row(1, "late", 2))))
+    assert rows(wider) == [(1, "a", 1)]
+
+
 def test_rows_are_cut_into_transactions(copy: Copy) -> None:
     batch = changes(copy.table, *(("u", n, row(n, "x" * 100, n)) for n in range(1, 1001)))
     copy.write(batch, by=copy.begin(batch_rows=300))
@@ -319,7 +335,11 @@ def test_a_table_of_another_log_is_refused_until_it_is_empty(copy: Copy) -> None
         assert claim(mine, empty=False) == 50
         with pytest.raises(OutputRefusedError, match=r"filled by output out from public\.t"):
             claim(other, empty=False)
+        copy.write(changes(copy.table, ("d", 20, row(1))))
         assert claim(other, empty=True) == 0
+        # Nor do keys that the other log deleted hold back what this one brings.
+        copy.write(changes(copy.table, ("u", 10, row(1, "of the new log"))))
+        assert rows(copy) == [(1, "of the new log", None)]
         with pytest.raises(OutputRefusedError, match="Empty the table"):
             claim(mine, empty=False)
     finally:

@@ -27,7 +27,7 @@ from tests.integration.spark.test_delta_layouts import (  # noqa: F401
 from tidelog import failpoints
 from tidelog.config import load_config
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
-from tidelog.outputs import iceberg_table
+from tidelog.outputs import iceberg_state, iceberg_table
 from tidelog.outputs.ranges import batch_of
 from tidelog.pipeline.transforms import Step
 from tidelog.ports import SourceId
@@ -155,6 +155,22 @@ def test_executors_killed_in_the_middle_lose_and_double_nothing(
     assert names(lake) == dict(enumerate(NAMES))
     run(lake, steps=steps)
     assert names(lake) == {0: "n0", 1: "changed", 2: "n2"}
+
+
+def test_a_table_whose_first_snapshot_a_crash_prevented_is_filled(
+    lake: IcebergLake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders(built)
+
+    def crash(state: iceberg_state.TableState) -> None:
+        raise KeyError("killed between CREATE TABLE and the first snapshot")
+
+    monkeypatch.setattr(iceberg_state.TableState, "begin", crash)
+    with pytest.raises(OutputError, match="writing offsets"):
+        lake.run()
+    monkeypatch.undo()
+    lake.run()
+    assert names(lake) == dict(enumerate(NAMES))
 
 
 def test_columns_are_followed_by_their_identity(lake: IcebergLake, built: BuiltLog) -> None:

@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.behaviours.outputs.database_tables import server
+from tests.behaviours.outputs.database_tables import dialect, live_rows, server
+from tests.behaviours.outputs.destinations import Destination, write
 
 from tidelog.config import load_config
 from tidelog.errors import OutputRefusedError
+from tidelog.outputs.database.output import DatabaseOutput
+from tidelog.outputs.executing import Delivery
+from tidelog.outputs.ranges import batch_of
 from tidelog.runtime.piping import pipeline
+from tidelog.state.sqlite import SqliteState
 from tidelog.testing.build_log import BuiltLog
 
 pytestmark = pytest.mark.spark
@@ -107,3 +112,95 @@ def test_a_missing_right_is_named_with_what_to_run(
     run(tmp_path, outputs)
     found = place.execute("SELECT key, title FROM sales.orders_by_id ORDER BY 1", "theirs")
     assert found == [(1, "v1"), (3, "v3")]
+
+
+class Copy:
+    """The tables of one event log in a database of their own."""
+
+    def __init__(self, spark: Any, built: BuiltLog, path: Path, kind: str) -> None:
+        self.built = built
+        self.place = dialect(kind)
+        self.namespace = f"ns_{path.name}"[:60]
+        self._made = (spark, built.path, path)
+
+    def open(self, **_: Any) -> DatabaseOutput:
+        spark, log_path, path = self._made
+        return DatabaseOutput(
+            spark,
+            log_path,
+            SqliteState(f"sqlite:///{path / 'state.db'}"),
+            Delivery("copy"),
+            self.place,
+            namespace=self.namespace,
+            own=f"own_{self.namespace}"[:60],
+        )
+
+    def bring(self, *ranges: tuple[int, int]) -> None:
+        write(Destination(self.open, self.rows), self.built, *ranges)
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        return live_rows(self.place, self.namespace, table.partition(".")[2])
+
+    def execute(self, statement: str) -> None:
+        """With ``{t}`` for the table ``t``."""
+        session = self.place.connect("test")
+        try:
+            session.rows(statement.replace("{t}", self.place.quoted(self.namespace, "t")))
+        finally:
+            session.close()
+
+
+@pytest.fixture(params=KINDS)
+def copy(request: pytest.FixtureRequest, spark: Any, built: BuiltLog, tmp_path: Path) -> Copy:
+    return Copy(spark, built, tmp_path, request.param)
+
+
+def test_a_key_that_changes_in_the_source_is_refused_until_the_table_has_it(
+    copy: Copy, built: BuiltLog
+) -> None:
+    """While the output runs as after a restart. Rows of two new keys may share the old one."""
+    columns = {"id": "int64", "tenant": "int64", "v": "text"}
+    old = built.table("public.t", columns)
+    built.insert(old, "1", "1", "a")
+    start, middle = built.log.head_offset, built.flush().next
+    new = built.table("public.t", columns, key=("id", "tenant"))
+    built.insert(new, "1", "2", "b")
+    end = built.flush().next
+    for ranges in ([(start, middle), (middle, end)], [(middle, end)]):
+        with pytest.raises(OutputRefusedError, match="unique index of the columns id, tenant"):
+            copy.bring(*ranges)
+    assert copy.rows("public.t") == [{"id": 1, "tenant": 1, "v": "a"}]
+    copy.execute("DROP TABLE {t}")
+    copy.bring((middle, end))
+    assert copy.rows("public.t") == [{"id": 1, "tenant": 2, "v": "b"}]
+
+
+def test_a_dump_in_one_batch_shows_readers_the_rows_all_the_time(
+    copy: Copy, built: BuiltLog
+) -> None:
+    """What is not in the source goes last; rows that were there before the output, too."""
+    table = built.table("public.t", {"id": "int64", "v": "text"})
+    for key in "123":
+        built.insert(table, key, f"v{key}")
+    start, middle = built.log.head_offset, built.flush().next
+    copy.bring((start, middle))
+    copy.execute("INSERT INTO {t} (id, v) VALUES (7, 'of before')")
+    first = built.dump_started("public.t").first
+    built.chunk(table, [("1", "v1"), ("2", "v2")])
+    end = built.dump_completed("public.t", first).next
+    output = copy.open()
+    seen: list[list[int]] = []
+    make = output.writer
+
+    def observed() -> Any:  # asked for before the first row is written
+        seen.append([row["id"] for row in copy.rows("public.t")])
+        return make()
+
+    output.writer = observed  # type: ignore[method-assign]
+    try:
+        output.prepare(built.log.generation)
+        output.write(batch_of(built.log, middle, end))
+    finally:
+        output.close()
+    assert seen == [[1, 2, 3, 7]]
+    assert copy.rows("public.t") == [{"id": 1, "v": "v1"}, {"id": 2, "v": "v2"}]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from decimal import Decimal
 from typing import Any
 
@@ -12,8 +13,13 @@ from tests.integration.spark.orders import orders
 
 from tidelog.errors import DecodeError, OutputError
 from tidelog.eventlog.consumers import Consumers
+from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.outputs import lake as lake_module
+from tidelog.outputs.folding import fold_parts
+from tidelog.outputs.ranges import batch_of
+from tidelog.pipeline import shapes
 from tidelog.pipeline.run import Progress, run_pipeline
+from tidelog.pipeline.transforms import Step
 from tidelog.testing.build_log import BuiltLog
 from tidelog.testing.pgoutput_messages import UNCHANGED
 
@@ -175,6 +181,23 @@ def test_a_dump_that_completes_in_a_later_batch_deletes_too(lake: Lake, built: B
     assert [row[0] for row in lake.rows("public.orders")] == [0]
 
 
+def test_an_output_of_another_name_removes_what_a_dump_removes(lake: Lake, built: BuiltLog) -> None:
+    """It brings rows over again that are there in the same version."""
+
+    def bring_all(output: Any) -> None:
+        output.prepare(built.log.generation)
+        output.write(batch_of(built.log, built.log.head_offset, built.log.latest_offset()))
+        output.close()
+
+    table = orders(built)
+    bring_all(lake.output())
+    first = built.dump_started("public.orders").first
+    built.chunk(table, [["0", "dumped", "1.00"]])
+    built.dump_completed("public.orders", first)
+    bring_all(lake.output(name="renamed"))
+    assert lake.rows("public.orders") == [(0, "dumped", Decimal("1.00"))]
+
+
 def test_added_columns_and_widened_types_evolve_the_table(lake: Lake, built: BuiltLog) -> None:
     old = built.table("public.t", {"id": "int32", "n": "int32", "d": "decimal(8,2)"})
     built.insert(old, "1", "10", "1.25")
@@ -274,6 +297,20 @@ def test_folds_in_parts_and_blocks_give_the_same(
     assert sorted(rows) == [0, 1, 2, 3, 20, 22, 23, 24, 25]
 
 
+@pytest.mark.parametrize("partial", [False, True], ids=["whole rows", "partial rows"])
+def test_columns_of_any_name_are_folded(spark: Any, built: BuiltLog, partial: bool) -> None:
+    columns = {"_n": "int64", "_op": "text", "_v": "text", "_since": "text", "_c3": "text"}
+    schema = built.table("public.t", columns, ("_n", "_op", "_v"))
+    key = (1, "k", "k")
+    rows = [("u", 5, *key, "old", "kept", None), ("u", 9, *key, "new", "new", None)]
+    if partial:
+        rows[1] = ("u", 9, *key, "new", None, [4])  # type: ignore[assignment]
+    found = fold_parts(spark.createDataFrame(rows, shapes.changes(schema)), schema).collect()
+    assert [tuple(row) for row in found] == [
+        ("u", 9, *key, "new", "kept" if partial else "new", None)
+    ]
+
+
 def test_a_foreign_table_and_another_generation_are_refused(
     lake: Lake, built: BuiltLog, spark: Any
 ) -> None:
@@ -298,6 +335,19 @@ def test_a_table_without_key_is_refused_with_its_name(lake: Lake, built: BuiltLo
         lake.run()
 
 
+def test_a_rename_that_was_taken_back_lets_steps_name_the_column(
+    lake: Lake, built: BuiltLog
+) -> None:
+    """Its columns are those of the last record, not of the shape that was numbered last."""
+    old = built.table("public.t", {"id": "int64", "a": "text"})
+    built.table("public.t", {"id": "int64", "b": "text"})
+    built.insert(old, "1", "x")
+    built.flush()
+    output = lake.output(options=lake.options(steps=(Step("mask", {"a": "***"}),)))
+    output.prepare(built.log.generation)
+    output.close()
+
+
 def test_an_undecodable_value_stops_the_pipeline_and_stays_private(
     lake: Lake, built: BuiltLog
 ) -> None:
@@ -311,7 +361,9 @@ def test_an_undecodable_value_stops_the_pipeline_and_stays_private(
 
 
 def test_the_stream_follows_the_log_and_stops(lake: Lake, built: BuiltLog, spark: Any) -> None:
-    """Streaming, not --once; and the pipeline is a consumer that retention waits for."""
+    """Streaming, not --once; and the pipeline is a consumer that retention waits for: where Spark's
+    checkpoint stands, also when the stop comes while a batch is being committed.
+    """
     table = orders(built)
     stop, caught_up = threading.Event(), threading.Event()
     seen: list[Progress] = []
@@ -319,7 +371,11 @@ def test_the_stream_follows_the_log_and_stops(lake: Lake, built: BuiltLog, spark
     def progress(done: Progress) -> None:
         seen.append(done)
         caught_up.set()
+        if done.rows == 1:  # the late one; the batch ends only when the pipeline has seen the stop
+            stop.set()
+            time.sleep(0.5)
 
+    spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "100")
     output = lake.output()
     thread = threading.Thread(
         target=run_pipeline,
@@ -330,6 +386,7 @@ def test_the_stream_follows_the_log_and_stops(lake: Lake, built: BuiltLog, spark
     try:
         assert caught_up.wait(120)
         caught_up.clear()
+        time.sleep(2)  # idle queries report the number of the batch that comes next
         built.insert(table, "8", "late", None)
         built.flush()
         assert caught_up.wait(120)
@@ -337,10 +394,17 @@ def test_the_stream_follows_the_log_and_stops(lake: Lake, built: BuiltLog, spark
         stop.set()
         thread.join(120)
         output.close()
+        spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
     assert not thread.is_alive()
     assert lake.rows("public.orders")[-1] == (8, "late", None)
     consumer = next(c for c in Consumers(built.log.storage).all() if c.name == "lake")
     assert consumer.offset == built.log.latest_offset() == seen[-1].end
+    built.insert(table, "9", "later", None)
+    end = built.flush().next
+    later_ms = int(time.time() * 1000) + 10_000_000
+    assert EventLogMaintenance(built.path).retain(1.0, now_ms=later_ms) == seen[-1].end
+    assert lake.run("c", name="lake") == end
+    assert lake.rows("public.orders")[-2:] == [(8, "late", None), (9, "later", None)]
 
 
 def test_infinite_times_survive(lake: Lake, built: BuiltLog) -> None:

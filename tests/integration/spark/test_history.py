@@ -197,6 +197,12 @@ def test_a_table_as_of_a_place_has_the_columns_of_then(spark: Any, built: BuiltL
     assert then.columns == ["id", "v", "_version"]
     assert state(then) == [(1, 5)]
     assert state(as_of(spark, built.path).table("public.t")) == [(1, 5, None), (2, 6, "x")]
+    built.insert(wider, "3", "7", "y")
+    built.insert(built.table("public.t", {"id": "int64", "v": "int64"}), "4", "8")
+    both = built.flush()  # one segment with a place between the two
+    between = as_of(spark, built.path, version=both.first).table("public.t")
+    assert state(between) == [(1, 5, None), (2, 6, "x"), (3, 7, "y")]
+    assert as_of(spark, built.path).table("public.t").columns == ["id", "v", "_version"]
 
 
 def test_a_place_inside_a_transaction_is_its_end(spark: Any, built: BuiltLog) -> None:

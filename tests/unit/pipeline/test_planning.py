@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
@@ -6,7 +7,8 @@ from hypothesis import strategies as st
 
 from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.schema import TableName
-from tidelog.pipeline.planning import admit, matches, runs
+from tidelog.pipeline.planning import admit, matches, runs, schema_at, schema_now
+from tidelog.testing.build_log import BuiltLog
 
 
 @dataclass
@@ -62,3 +64,36 @@ def test_patterns() -> None:
     assert matches(table, ())
     assert matches(table, ("public.*",))
     assert not matches(table, ("app.*", "public.users"))
+
+
+def test_the_schema_at_a_place_is_that_of_the_last_record_before_it(tmp_path: Path) -> None:
+    """A shape that comes back has its old number: the greatest one is not the newest."""
+    built = BuiltLog(tmp_path)
+    old = built.table("public.t", {"id": "int64", "a": "text"})
+    other = built.table("public.u", {"id": "int64"}, relation_id=2)
+    built.insert(old, "1", "x")
+    first = built.flush()
+    new = built.table("public.t", {"id": "int64", "b": "text"})
+    built.insert(new, "2", "x")
+    built.insert(old, "3", "x")
+    built.insert(other, "1")
+    second = built.flush()
+    assert old.schema_id < new.schema_id
+
+    def found(start: int, end: int) -> int | None:
+        schema = schema_at(built.log, old.table, start, end)
+        return None if schema is None else schema.schema_id
+
+    assert found(0, first.next) == old.schema_id
+    assert found(0, second.first + 1) == new.schema_id
+    assert found(0, second.next) == old.schema_id
+    assert found(second.first, second.first + 1) == new.schema_id
+    assert found(second.next - 1, second.next) is None  # within the other table's record
+    assert schema_now(built.log, old.table) == old
+
+
+def test_the_schema_now_of_a_table_without_records_is_that_numbered_last(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path)
+    built.table("public.t", {"id": "int64", "a": "text"})
+    new = built.table("public.t", {"id": "int64", "b": "text"})
+    assert schema_now(built.log, new.table) == new

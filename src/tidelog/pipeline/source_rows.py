@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from tidelog.errors import ChunkError
 from tidelog.eventlog.layout import RECORD_SCHEMA
 from tidelog.model.records import LogBatch, binary_array
 from tidelog.model.schema import TableSchema
@@ -61,6 +62,8 @@ def read_rows(
             while True:
                 chunk = reader.read(replace(request, after=after, limit_rows=SELECT_ROWS))
                 reader.release()
+                if _shape(chunk.schema) != _shape(schema):
+                    raise ChunkError(f"{schema.table} was altered while it was read: verify again")
                 present = chunk.rows.filter(chunk.rows.kind == ord("r"))
                 if len(present):
                     decoded = decode(records_of(present), chunk.schema, target=schema, before=False)
@@ -71,6 +74,10 @@ def read_rows(
                 after = chunk.last_key
     finally:
         reader.close()
+
+
+def _shape(schema: TableSchema) -> list[tuple[str, str]]:
+    return [(column.name, column.type_name) for column in schema.columns]
 
 
 def source_frame(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -43,11 +44,17 @@ def first_unseen(log: EventLog, table: TableName, snapshot: Snapshot, end: int) 
 
 
 def touched_keys(
-    spark: SparkSession, path: str, log: EventLog, table: TableName, start: int, end: int
+    spark: SparkSession,
+    path: str,
+    log: EventLog,
+    table: TableName,
+    key: Sequence[str],
+    start: int,
+    end: int,
 ) -> DataFrame | bool:
-    """The keys that records of ``[start, end)`` are of, each once: texts in columns ``k0``, ``k1``
-    … and ``touched``, which is true. False: there are none. True: all of them, for the table was
-    truncated.
+    """The keys that records of ``[start, end)`` are of, each once: texts of the columns ``key`` in
+    ``k0``, ``k1`` … and ``touched``, which is true. False: there are none. True: all of them, for
+    the table was truncated, or is known by another key now.
     """
     start = max(start, log.head_offset)
     if start >= end:
@@ -56,15 +63,18 @@ def touched_keys(
     kinds = _kinds(log, refs, table)
     if Kind.TRUNCATE in kinds:
         return True
-    schema = log.schemas.latest(table)
+    schema = planning.schema_at(log, table, start, end)
     if not kinds or schema is None:
         return False
+    if schema.match_key != tuple(key):
+        return True
     frame = (
         spark.read.format("tidelog")
         .option("path", path)
         .option("shape", "changes")
         .option("table", str(table))
         .option("schemaVersion", schema.schema_id)
+        .options(**({} if any("," in name for name in key) else {"columns": ",".join(key)}))
         .option("refs", PlannedRefs(log.generation, tuple(refs)).to_option())
         .option(
             "partitions", len(planning.runs(refs, partition_bytes=_PART_BYTES, partitions=None))
@@ -74,7 +84,7 @@ def touched_keys(
     )
     texts = [
         as_text(name, frame.schema[name].dataType).alias(f"k{place}")
-        for place, name in enumerate(schema.match_key)
+        for place, name in enumerate(key)
     ]
     return frame.select(*texts).distinct().withColumn("touched", f.lit(True))
 

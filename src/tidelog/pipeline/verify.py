@@ -24,6 +24,7 @@ from tidelog.pipeline import row_digests, transforms
 from tidelog.pipeline.row_comparison import Found, Key, Unequal, of_keys
 from tidelog.pipeline.row_digests import Range, within
 from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
+from tidelog.pipeline.source_keys import spellings
 from tidelog.pipeline.source_rows import OpenReader, source_frame
 from tidelog.pipeline.transforms import Step, steps_of
 from tidelog.ports import ChunkRequest, Digest, TargetTable
@@ -131,6 +132,7 @@ class _Comparison:
         self._steps = steps_of(copy.steps, self._schema.table)
         self._columns = copy.target.columns.names
         self._report = TableReport(str(self._schema.table), True)
+        self._unjudged = 0  # rows that no look by key was taken at
 
     def report(self) -> TableReport:
         report = self._report
@@ -151,7 +153,7 @@ class _Comparison:
                 because = self._by_checksum(names)
             if because is not None:
                 self._by_rows(because)
-        report.equal = not (report.missing or report.surplus or report.different)
+        report.equal = not (report.missing or report.surplus or report.different or self._unjudged)
         if report.note and report.unsettled:
             report.equal = False
         return report
@@ -262,22 +264,31 @@ class _Comparison:
                 time.sleep(0.5)
             if not self._source.caught_up(self._copy):
                 report.note = BEHIND
-            request = ChunkRequest(
-                self._schema.table, keys=tuple(again), key_columns=self._schema.match_key
-            )
-            found = self._look([request], partial(self._rows_of, again))
+            key = self._schema.match_key
+            asked = [each for k in again for each in spellings(k, self._schema, key)]
+            request = ChunkRequest(self._schema.table, keys=tuple(asked), key_columns=key)
+            found = self._look([request], partial(self._rows_of, again), again)
             self._count(found)
             again = list(found.keys["unsettled"])
         report.unsettled += len(again) + beyond
+        self._unjudged += beyond
 
-    def _look(self, requests: list[ChunkRequest], rows: Callable[[], DataFrame]) -> Found:
-        """What differs between rows of the source and of the copy.
+    def _look(
+        self,
+        requests: list[ChunkRequest],
+        rows: Callable[[], DataFrame],
+        keys: list[Key] | None = None,
+    ) -> Found:
+        """What differs between rows of the source and of the copy, of ``keys`` if given: the
+        source's own comparison may find others besides.
 
         The copy may be pinned to its state when its frame is made: that has to be after ``watch``
         asked what is in it.
         """
         judge = self._source.watch(self._schema.table, self._copy)
         source = source_frame(self._spark, self._source.open_reader, self._schema, requests)
+        if keys is not None:
+            source = of_keys(self._spark, source, self._schema.match_key, keys)
         expected = _transformed(source, self._steps, self._schema)
         unequal = Unequal(expected, rows(), self._columns, self._target.key)
         touched = judge(self._spark) if unequal.count else False

@@ -190,7 +190,8 @@ class ComparedSource:
             if end is None:
                 return True  # nothing is known of what happened meanwhile
             start = min(committed, first_unseen(self.log, table, snapshot, end))
-            return touched_keys(spark, self._path, self.log, table, start, end)
+            key = copy.target.schema.match_key
+            return touched_keys(spark, self._path, self.log, table, key, start, end)
 
         return judge
 
@@ -235,8 +236,16 @@ class ComparedSource:
 def _repair(
     config: Config, schema: TableSchema, keys: Sequence[tuple[str | None, ...]]
 ) -> dict[str, Any]:
+    from tidelog.pipeline.source_keys import spellings
+
     dump_id = f"repair-{new_id().lower()}"
-    whole = [tuple(part for part in key if part is not None) for key in keys]
+    spelled = [spellings(key, schema, schema.match_key) for key in keys]
+    # Of two spellings the source has one, and the dump of the other would delete its copy.
+    sure = [found[0] for found in spelled if len(found) == 1]
+    left_out = len(keys) - len(sure)
+    if not sure:
+        return {"dump_id": None, "state": "none", "error": None, "left_out": left_out}
+    whole = [tuple(part for part in key if part is not None) for key in sure]
     command = ExecuteSnapshot(
         dump_id=dump_id,
         tables=(str(schema.table),),
@@ -244,4 +253,9 @@ def _repair(
         key_columns=schema.match_key,
     )
     outcome = send_command(config, command, timeout_s=30)
-    return {"dump_id": dump_id, "state": outcome["state"], "error": outcome["error"]}
+    return {
+        "dump_id": dump_id,
+        "state": outcome["state"],
+        "error": outcome["error"],
+        "left_out": left_out,
+    }

@@ -20,7 +20,7 @@ from tidelog.control.key_files import read_key_file
 from tidelog.control.mailbox import id_time_ms, new_id
 from tidelog.errors import UsageError
 from tidelog.model.patterns import matches
-from tidelog.model.schema import TableName
+from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import StateStore
 from tidelog.runtime.sources import source_kind
 from tidelog.state.sqlite import SqliteState
@@ -34,9 +34,19 @@ MISSING = "missing-"  # followed by a dump's id: the keys that it did not find
 class KeyScope:
     """The one table that keys are of, and the columns that they may be given in."""
 
-    table: TableName
-    key: tuple[str, ...]
-    match_key: tuple[str, ...]
+    schema: TableSchema
+
+    @property
+    def table(self) -> TableName:
+        return self.schema.table
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.schema.key
+
+    @property
+    def match_key(self) -> tuple[str, ...]:
+        return self.schema.match_key
 
     def columns_among(self, names: Sequence[str]) -> tuple[str, ...]:
         """The key's columns, in its order; raises UsageError if ``names`` lacks one."""
@@ -73,7 +83,7 @@ def key_scope(config: Config, tables: Sequence[str]) -> KeyScope:
         raise UsageError(
             f"{chosen[0]} has no primary key: add one, or name a unique key of it in source.keys"
         )
-    return KeyScope(chosen[0], shape.schema.key, shape.schema.match_key)
+    return KeyScope(shape.schema)
 
 
 def store_keys(config: Config, keys: Iterable[Key], *, distinct: bool = False) -> tuple[str, int]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tidelog.config import Config, load_config
-from tidelog.control.commands import ExecuteSnapshot, build
+from tidelog.control.commands import ExecuteSnapshot, Key, build
 from tidelog.control.mailbox import new_id
 from tidelog.errors import TidelogError, UsageError
+from tidelog.model.schema import TableSchema
 from tidelog.runtime.asking import dump_wait, send_command
 from tidelog.runtime.key_scope import key_scope, missing_keys, store_keys
 
@@ -65,7 +67,8 @@ def repair(
 
     Raises:
         UsageError: ``table`` is not one captured table with a key; ``df`` lacks a key column; rows
-            have NULL in the key.
+            have NULL in the key; with ``delete``, a key holds what infinite dates of PostgreSQL are
+            in Spark: if the table lacked that very date, the infinite row's copy would be deleted.
         TidelogError: ``timeout_s`` has passed.
     """
     from tidelog.pipeline.key_frames import keys_of_frame
@@ -74,7 +77,11 @@ def repair(
     config = config if isinstance(config, Config) else load_config(config)
     scope = key_scope(config, [table])
     columns = scope.columns_among(df.columns)
-    name, count = store_keys(config, keys_of_frame(df, columns), distinct=True)
+    keys = (
+        _of_source(key, scope.schema, columns, sure=missing == "list")
+        for key in keys_of_frame(df, columns)
+    )
+    name, count = store_keys(config, keys, distinct=True)
     if not count:
         return {"dump_id": None, "status": "completed", "keys": 0, "tables": []}
     dump_id = f"repair-{new_id().lower()}"
@@ -98,3 +105,17 @@ def repair(
     if missing == "list":
         found["missing_keys"] = list(missing_keys(config, dump_id))
     return found
+
+
+def _of_source(key: Key, schema: TableSchema, columns: Sequence[str], *, sure: bool) -> Key:
+    """The key as the source reads it; ``sure``: nothing is deleted by it."""
+    from tidelog.pipeline.source_keys import spellings
+
+    found = spellings(key, schema, columns)
+    if len(found) > 1 and not sure:
+        raise UsageError(
+            f"a key of {schema.table} holds the last or the first day, which in Spark may be "
+            "infinity or -infinity as well: name such keys in a file (--keys-file), or "
+            "give missing='list'"
+        )
+    return tuple(part for part in found[0] if part is not None)  # none is: `keys_of_frame`

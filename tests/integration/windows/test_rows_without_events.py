@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
@@ -170,9 +171,14 @@ def test_new_table_is_dumped_once_earlier_writers_have_ended(
     """PostgreSQL publishes no change made before its table joined the publication."""
     may_look = threading.Event()
     look = CatalogueWatch.look
+    looks = itertools.count()
+    looked = 0
 
     def looking(self: CatalogueWatch) -> object:
-        return look(self) if may_look.is_set() else []
+        nonlocal looked
+        found = look(self) if may_look.is_set() else []
+        looked = next(looks)
+        return found
 
     live = ten_rows(make(snapshot="initial"))
     live.wait_for(live.completions, "the initial dump")
@@ -182,7 +188,11 @@ def test_new_table_is_dumped_once_earlier_writers_have_ended(
         early.execute("INSERT INTO late VALUES (1, 1)")
         may_look.set()
         live.wait_for(lambda: "public.late" in live.published(), "it is published")
-        live.one("SELECT pg_sleep(1.5)")  # several looks, and no dump
+        before = looked
+        live.wait_for(lambda: looked >= before + 3, "it is looked at")
+        for _ in range(15):
+            live.one("SELECT pg_sleep(0.1)")
+            assert not live.completions("public.late")
         early.commit()
     live.sql.execute("INSERT INTO late VALUES (2, 1)")
     live.wait_for(lambda: live.completions("public.late"), "it is dumped")

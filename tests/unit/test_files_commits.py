@@ -18,6 +18,10 @@ class Crash(BaseException):
     """The driver's end."""
 
 
+def crash() -> None:
+    raise Crash
+
+
 class Directory:
     """An output's directory as its driver and its tasks use it."""
 
@@ -37,6 +41,10 @@ class Directory:
                 file.write(text.encode())
             files.append(StagedFile(name, "date=2026-01-01", "public.t", 1))
         self.store.put(f"{staging}/{attempt}.json", Attempt(task, tuple(files)).to_json())
+
+    def staged(self) -> list[Path]:
+        """Staging folders."""
+        return sorted((self.root / "_tidelog" / "files" / "staging").iterdir())
 
     def seen(self) -> list[str]:
         """What a plain reader finds."""
@@ -81,13 +89,13 @@ def test_a_crash_leaves_all_or_nothing_to_the_next_driver(
 
     hits = 0
 
-    def crash() -> None:
+    def crash_once() -> None:
         nonlocal hits
         hits += 1
         if point != "move" or hits == 2:
             raise Crash
 
-    with failpoints.arm({f"files.commit.{point}": crash}), pytest.raises(Crash):
+    with failpoints.arm({f"files.commit.{point}": crash_once}), pytest.raises(Crash):
         publish(driver, staging, 0, 10)
     after = directory.driver()
     newest = after.newest
@@ -100,7 +108,74 @@ def test_a_crash_leaves_all_or_nothing_to_the_next_driver(
     publish(after, staging, 0, 15)
     assert directory.seen() == ["first", "second", "third"]
     # The dead driver's staged files are gone too.
-    assert not list((directory.root / "_tidelog" / "files" / "staging").iterdir())
+    assert directory.staged() == []
+
+
+def test_files_that_were_put_in_place_may_be_deleted(directory: Directory) -> None:
+    driver = directory.driver()
+    staging, others = driver.staging("try"), driver.staging("other")
+    directory.task(staging, "0:public.t", "a", "first", "second")
+    directory.task(others, "0:public.t", "b", "late")
+    with failpoints.arm({"files.commit.moved": crash}), pytest.raises(Crash):
+        publish(driver, staging, 0, 10)
+    directory.driver().finish()  # after the crash
+    assert directory.seen() == ["first", "second"]
+    assert [path.name for path in directory.staged()] == ["other"]
+    for path in directory.root.glob("date=*/*"):
+        path.unlink()
+    directory.driver().finish()
+    assert directory.seen() == []
+    after = directory.driver()
+    staging = after.staging("next")
+    directory.task(staging, "0:public.t", "c", "third")
+    publish(after, staging, 10, 20)
+    assert directory.seen() == ["third"]
+
+
+@pytest.mark.parametrize("kept", ["try", "all"])
+def test_a_crash_in_the_middle_of_cleaning_up_ends_well(directory: Directory, kept: str) -> None:
+    driver = directory.driver()
+    staging = driver.staging("try")
+    directory.task(staging, "0:public.t", "a", "first", "second")
+    with failpoints.arm({"files.commit.moved": crash}), pytest.raises(Crash):
+        publish(driver, staging, 0, 10)
+    if kept == "try":  # the folder is the last that goes
+        (directory.root / staging / "a.json").unlink()
+    after = directory.driver()
+    after.finish()
+    assert directory.seen() == ["first", "second"]
+    assert directory.staged() == []
+
+
+@pytest.mark.parametrize("failing", ["put_if_absent", "names"])
+def test_a_commit_that_was_made_though_it_seemed_to_fail_is_recognised(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    driver = directory.driver()
+    assert driver.newest is None
+    staging = driver.staging("try")
+    directory.task(staging, "0:public.t", "a", "once")
+
+    def fails(*args: object) -> object:
+        if failing == "names" and not str(args[0]).endswith("/commits"):
+            return whole(*args)
+        whole(*args)
+        raise OutputError("files: no answer in time")
+
+    whole = getattr(directory.store, failing)
+    with monkeypatch.context() as patch:
+        patch.setattr(directory.store, failing, fails)
+        with pytest.raises(OutputError, match="no answer"):
+            publish(driver, staging, 0, 10)
+    # The next try, in the same process.
+    driver.finish()
+    assert driver.newest is not None
+    assert driver.newest.end == 10
+    assert directory.seen() == ["once"]
+    staging = driver.staging("next")
+    directory.task(staging, "0:public.t", "b", "later")
+    publish(driver, staging, 10, 20)
+    assert directory.seen() == ["later", "once"]
 
 
 def test_a_driver_that_was_overtaken_publishes_nothing(directory: Directory) -> None:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 from tidelog import failpoints
-from tidelog.errors import OutputRefusedError
+from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.outputs.files_store import FileStore
 from tidelog.outputs.files_writer import Attempt, StagedFile
 
@@ -60,7 +60,7 @@ class Commits:
         self._output = output
         self._root = f"_tidelog/{output}"
         self._read = False
-        self._finished = False  # the newest commit's files are where they belong
+        self._finished = False  # the newest commit's files are known to have been put in place
         self._newest: Commit | None = None
         self._cleaned = False
 
@@ -68,10 +68,11 @@ class Commits:
     def newest(self) -> Commit | None:
         if not self._read:
             names = self._numbers()
+            self._newest = None
             if names:
                 data = self._store.read(f"{self._root}/commits/{names[-1]}")
                 self._newest = Commit.from_json(data)
-            self._finished = self._newest is None
+            self._finished = False
             self._read = True
         return self._newest
 
@@ -101,34 +102,55 @@ class Commits:
         )
         commit = Commit(number, generation, start, end, files)
         self._store.make_folder(f"{self._root}/commits")
+        # A commit whose staging folder is not there counts as finished: it survives what the
+        # commit survives.
+        self._store.sync(_ways(_folder(staging)))
         name = _name(number)
         failpoints.hit("files.commit.before")
-        if not self._store.put_if_absent(f"{self._root}/commits/{name}", commit.to_json()):
-            self._raise_overtaken()
-        if self._numbers()[-1] != name:
-            # Ours is a number that had been removed: this driver stood still for long.
-            self._store.delete([f"{self._root}/commits/{name}"])
-            self._raise_overtaken()
+        try:
+            if not self._store.put_if_absent(f"{self._root}/commits/{name}", commit.to_json()):
+                self._raise_overtaken()
+            if self._numbers()[-1] != name:
+                # Ours is a number that had been removed: this driver stood still for long.
+                self._store.delete([f"{self._root}/commits/{name}"])
+                self._raise_overtaken()
+        except OutputError:
+            self._read = False  # the commit may be made: the next try looks
+            raise
         self._newest, self._finished = commit, False
         failpoints.hit("files.commit.after")
         self.finish()
-        failpoints.hit("files.commit.moved")
-        self._store.delete_folder(staging)
+        self._store.delete_folder(staging)  # also that of a commit without files
         self._clean()
         return commit
 
     def finish(self) -> None:
-        """Move the newest commit's files into place, as far as that was not done."""
+        """Move the newest commit's files into place, as far as that was not done.
+
+        It was done if no staging folder of the commit is there: those go last. The files belong to
+        readers then, who may delete them or write them anew.
+        """
         commit = self.newest
         if commit is None or self._finished:
             return
-        folders = sorted({file.path.rpartition("/")[0] for file in commit.files})
+        staged = sorted({_folder(file.staged) for file in commit.files})
+        if any(self._store.exists(folder) for folder in staged):
+            self._move_all(commit)
+            failpoints.hit("files.commit.moved")
+            for folder in staged:
+                self._store.delete_folder(folder)
+        self._finished = True
+
+    def _move_all(self, commit: Commit) -> None:
+        """Returns when the files are in place, durably."""
+        # First the commit itself, which its maker may have failed to sync.
+        self._store.sync([f"{self._root}/commits"])
+        folders = sorted({_folder(file.path) for file in commit.files})
         for folder in folders:
             self._store.make_folder(folder)
         with ThreadPoolExecutor(_MOVERS) as pool:
             list(pool.map(self._move, commit.files))
         self._store.sync(sorted({above for folder in folders for above in _ways(folder)}))
-        self._finished = True
 
     def _move(self, file: Published) -> None:
         failpoints.hit("files.commit.move")
@@ -168,6 +190,10 @@ class Commits:
 
 def _name(number: int) -> str:
     return f"{number:020d}.json"
+
+
+def _folder(name: str) -> str:
+    return name.rpartition("/")[0]
 
 
 def _ways(folder: str) -> list[str]:

@@ -24,6 +24,9 @@ _AGAIN = frozenset({408, 409, 425, 429})
 _CREDENTIALS = frozenset({401, 403, 407})
 _WRONG = frozenset({404, 405, 406, 410, 415, 501, 505})
 _CONFLICT = 409  # the same key is at work elsewhere; if it stays, the records are at fault
+_GATEWAY = frozenset({502, 504})  # who answers does not know what became of the request
+
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
 _LONGEST_ASKED_S = 300.0
@@ -90,6 +93,7 @@ class Sender:
             whole["Content-Encoding"] = "gzip"
         until = time.monotonic() + self._endpoint.retry_for_s
         pause_s = _FIRST_PAUSE_S
+        unanswered = False  # a try of which nobody has told what became of it
         while True:
             if self._stopping.is_set():
                 raise StoppedError
@@ -100,15 +104,19 @@ class Sender:
                 if status < 300:
                     return
                 why = f"HTTP {status}"
+                unanswered |= status in _GATEWAY
             except (httpx.UnsupportedProtocol, httpx.InvalidURL):
                 raise OutputRefusedError("http: the output's url is none") from None
             except httpx.TransportError as error:
                 why = type(error).__name__
+                unanswered |= not isinstance(error, _NOT_SENT)
             wait_s = pause_s * random.uniform(0.5, 1.0)  # noqa: S311
             if asked_s is not None:
-                wait_s = min(asked_s, _LONGEST_ASKED_S)
+                wait_s = max(wait_s, min(asked_s, _LONGEST_ASKED_S))
             if asked_s is None and time.monotonic() + wait_s > until:
-                if status == _CONFLICT:
+                # After a try that was left unanswered it is that one that is at work: parts of the
+                # request, under keys of their own, would be taken beside it.
+                if status == _CONFLICT and not unanswered:
                     raise RejectedError(status)
                 raise OutputError(f"http: {self._endpoint.host} does not take requests: {why}")
             if time.monotonic() > until + _LONGEST_ASKED_S:

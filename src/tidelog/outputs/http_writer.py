@@ -31,6 +31,7 @@ from tidelog.outputs.writer import Writer
 from tidelog.ports import Rejection, TargetTable, WriteTask
 
 _AHEAD = 2  # requests that a lane has ready
+_TOO_LARGE = 413
 
 
 class HttpWriter(Writer):
@@ -202,7 +203,12 @@ class _Lane:
             raise
 
     def _send(self, messages: Messages, url: str, table: str) -> None:
-        """Send them; what the API rejects is halved until it is known which records it means."""
+        """Send them; what the API rejects is halved until it is known which records it means.
+
+        Where that ends the task no halves are sent: once the API is mended the request comes again
+        whole, under its own key, and what was taken of it would be taken twice. One that is too
+        large always comes again in halves.
+        """
         task, (first, last) = self._task, messages.span
         headers = {
             KEY_HEADER: key_of(task.output, task.generation, table, self._number, (first, last)),
@@ -215,15 +221,23 @@ class _Lane:
             self._sender.send(url, body, self._body.content_type, headers)
         except RejectedError as rejected:
             halves = messages.halves()
-            if halves is not None:
+            if halves is not None and (self._keep_rejected or rejected.status == _TOO_LARGE):
                 for half in halves:
                     self._send(half, url, table)
                 return
             if not self._keep_rejected:
                 raise OutputRefusedError(
-                    f"output {task.output}: {self._endpoint.host} rejects the record of "
-                    f"{messages.table} at version {first} (HTTP {rejected.status}). Mend the API; "
-                    "or set the output's dead_letter, and such records go there while the others "
-                    "go on."
+                    f"output {task.output}: {self._endpoint.host} rejects {_named(messages)} "
+                    f"(HTTP {rejected.status}). Mend the API; or set the output's dead_letter, and "
+                    "such records go there while the others go on."
                 ) from None
             self._rejected.append(Rejection(messages.table, first, f"HTTP {rejected.status}"))
+
+
+def _named(messages: Messages) -> str:
+    """Where what was rejected is."""
+    first, last = messages.span
+    if first == last:
+        return f"the record of {messages.table} at version {first}"
+    tables = ", ".join(dict.fromkeys(messages.tables[messages.start : messages.end].to_pylist()))
+    return f"a record of {tables} at versions {first} to {last}"

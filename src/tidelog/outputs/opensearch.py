@@ -204,10 +204,12 @@ class OpenSearchOutput(ExecutorOutput):
             # Of documents joined from several logs none of their outputs knows what is done.
             if len(logs) > 1 or not indices.count(alias, old):
                 continue
-            indices.note(alias, notes | {"purged_below": done})
+            # Never lower: after a rewind less is done than was purged.
+            below = max(done, notes.get("purged_below", 0))
+            indices.note(alias, notes | {"purged_below": below})
             for source, known in self._known.items():
                 if known.alias == alias:
-                    self._known[source] = replace(known, purged_below=done)
+                    self._known[source] = replace(known, purged_below=below)
             indices.delete(alias, old)
 
     # ------------------------------------------------------------------ indices

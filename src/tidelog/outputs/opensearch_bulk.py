@@ -29,7 +29,7 @@ Versions = npt.NDArray[np.int64]
 _AT_ONCE = 2  # while one is indexed by the cluster, the next is on its way
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _FILTER = "errors,items.*.status,items.*.error.type,items.*.error.reason"
-_GONE = frozenset(("index_not_found_exception", "security_exception"))
+GONE = frozenset(("index_not_found_exception", "security_exception"))
 # The item is in order, the cluster is not (or not now): all of it again, later.
 _CLUSTER_S = frozenset(
     (
@@ -171,7 +171,7 @@ class Bulk:
             error = result.get("error", {})
             if status in BUSY and error.get("type") != "unavailable_shards_exception":
                 again.append(number)
-            elif error.get("type") in _GONE:
+            elif error.get("type") in GONE:
                 raise OutputRefusedError(
                     f"OpenSearch refuses to write to {where.index}: {reason(error)}. Is the alias "
                     "there, and may the user write? It is made again at the next start; then dump "

@@ -11,10 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.outputs import opensearch_documents as documents
 from tidelog.outputs import opensearch_joined
-from tidelog.outputs.opensearch_bulk import Bulk
-from tidelog.outputs.opensearch_client import Cluster, ClusterOptions, path
+from tidelog.outputs.opensearch_bulk import GONE, Bulk
+from tidelog.outputs.opensearch_client import Cluster, ClusterOptions, path, reason
 from tidelog.outputs.opensearch_documents import DELETED, META, VERSION
 from tidelog.outputs.opensearch_joined import Part
 from tidelog.outputs.writer import Writer
@@ -154,13 +155,19 @@ class OpenSearchWriter(Writer):
                 self._send(table, index, ids.take(chosen), version, pa.array(bodies, pa.string()))
 
     def _read(self, index: Index, ids: list[str]) -> list[dict[str, Any] | None]:
-        """Documents as they are now, refreshed or not."""
+        """Documents as they are now, refreshed or not; None: not there.
+
+        Raises OutputError if the cluster can't tell of one (its shard moves, or is lost).
+        """
         answer = self._cluster.request(
             "POST",
             path(index.alias, "_mget"),
             {"ids": ids},
             params={"filter_path": "docs._source,docs.found,docs.error.type"},
         )
+        for each in answer["docs"]:
+            if "error" in each:
+                raise _unreadable(index.alias, each["error"])
         return [each.get("_source") for each in answer["docs"]]
 
     def _completed(
@@ -190,3 +197,8 @@ class OpenSearchWriter(Writer):
                     document[name] = None if text is None else json.loads(text)
             document[META] = {VERSION: versions[number]}
             yield number, json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+
+def _unreadable(alias: str, error: Mapping[str, Any]) -> OutputError:
+    kind = OutputRefusedError if error.get("type") in GONE else OutputError
+    return kind(f"OpenSearch can't read documents of {alias} to complete them: {reason(error)}")

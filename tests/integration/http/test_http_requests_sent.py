@@ -81,6 +81,30 @@ def test_a_pause_that_the_api_asks_for_is_kept(task: Task, api: HttpReceiver, ho
     check(api, changes(2))
 
 
+@pytest.mark.parametrize("asked", ["0", "Sun, 06 Nov 1994 08:49:37 GMT"])
+def test_an_api_that_asks_for_no_pause_is_not_flooded(
+    task: Task, api: HttpReceiver, asked: str
+) -> None:
+    api.fail(status=503, retry_after=asked, times=4)
+    started = time.monotonic()
+    task.send(*changes(2, keys=1))
+    assert time.monotonic() - started >= 1.0
+    check(api, changes(2, keys=1))
+
+
+def test_a_request_that_stays_at_work_after_no_answer_is_not_sent_in_parts(
+    task: Task, api: HttpReceiver
+) -> None:
+    messages = changes(3, keys=1)
+    keeping = replace(task, lanes=1, keep_rejected=True)
+    api.fail(slow_s=1.0)
+    api.fail(status=409, times=4)
+    with pytest.raises(OutputError, match="does not take requests: HTTP 409") as caught:
+        keeping.send(*messages, timeout_s=0.3, retry_for_s=0.5)
+    assert not isinstance(caught.value, OutputRefusedError)
+    check(api, messages)
+
+
 def test_nothing_overtakes_a_request_that_failed(task: Task, api: HttpReceiver) -> None:
     api.fail(status=503, times=1)
     one_line = replace(task, lanes=1)
@@ -117,9 +141,26 @@ def test_the_first_record_rejected_stops_the_task_where_none_are_kept(
     api.fail(poison="poison")
     messages = [*changes(4), (1, 5, "poison"), *[(1, n, "later") for n in range(6, 12)]]
     one_line = replace(task, lanes=1)
-    with pytest.raises(OutputRefusedError, match=r"public\.t at version 5 \(HTTP 422\)"):
+    why = r"a record of public\.t at versions 4 to 6 \(HTTP 422\)"
+    with pytest.raises(OutputRefusedError, match=why):
         one_line.send(*messages)
-    check(api, messages[:4])
+    check(api, messages[:3])
+    alone = replace(one_line, body=Body(rows=1))
+    with pytest.raises(OutputRefusedError, match=r"the record of public\.t at version 5 \(HTTP"):
+        alone.send(messages[4])
+
+
+def test_what_was_rejected_is_taken_once_by_an_api_that_was_mended(
+    task: Task, api: HttpReceiver
+) -> None:
+    messages = [*changes(3), (1, 4, "poison")]
+    one_line = replace(task, lanes=1, body=Body(rows=4))
+    api.fail(poison="poison")
+    with pytest.raises(OutputRefusedError, match="Mend the API"):
+        one_line.send(*messages)
+    api.fail(poison="nothing")
+    one_line.send(*messages)
+    check(api, messages)
 
 
 def test_a_request_that_is_too_large_is_halved(task: Task, api: HttpReceiver) -> None:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+from pyarrow import fs
+
+from tidelog.outputs import dead_letters
 from tidelog.outputs.dead_letters import JsonDeadLetters
 from tidelog.ports import Rejection, WriteTask
 
@@ -30,3 +36,33 @@ def test_a_task_that_comes_again_writes_its_letters_once(tmp_path: Path) -> None
     for _ in range(2):
         letters.put(task, [Rejection("public.t", 7, "too long")])
     assert versions(tmp_path) == [7]
+
+
+def test_two_attempts_of_a_task_at_once_do_not_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one writes all of its file while this one is about to move its own."""
+    task = WriteTask("out", "generation", 0, 100, 0)
+    letter = [Rejection("public.t", 7, "too long")]
+
+    class Interrupted:
+        def __init__(self, found: fs.FileSystem) -> None:
+            self._found = found
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._found, name)
+
+        def move(self, source: str, target: str) -> None:
+            monkeypatch.undo()
+            JsonDeadLetters(str(tmp_path)).put(task, letter)
+            self._found.move(source, target)
+
+    def from_uri(uri: str) -> tuple[Interrupted, str]:
+        found, root = fs.FileSystem.from_uri(uri)
+        return Interrupted(found), root
+
+    fake = SimpleNamespace(FileSystem=SimpleNamespace(from_uri=from_uri))
+    monkeypatch.setattr(dead_letters, "fs", fake)
+    JsonDeadLetters(str(tmp_path)).put(task, letter)
+    assert versions(tmp_path) == [7]
+    assert not list(tmp_path.rglob("*.part"))

@@ -32,6 +32,29 @@ def test_progress_is_kept_and_a_second_pipeline_stops(tmp_path: Path) -> None:
     assert OutputProgress(SqliteState(url), "other", "o").done is None
 
 
+def test_progress_that_could_not_be_stored_is_stored_by_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = SqliteState(f"sqlite:///{tmp_path / 'state.db'}")
+    one = OutputProgress(state, "g", "o")
+
+    def fail(*_: object) -> int:
+        raise OSError
+
+    for call in (
+        lambda: one.begin(10),
+        lambda: one.finish(7),
+        lambda: one.remember("t", [["a", "b"]]),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(state, "put", fail)
+            with pytest.raises(OSError):
+                call()
+        call()
+    two = OutputProgress(state, "g", "o")
+    assert (two.begun, two.done, two.columns) == (10, 7, {"t": [["a", "b"]]})
+
+
 def test_evolving_adds_and_widens() -> None:
     found = change("evolve", "t", described(OLD), NEW, ["id"])
     assert [field.name for field in found.added] == ["added"]

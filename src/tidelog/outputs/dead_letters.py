@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from uuid import uuid4
 
 from pyarrow import fs
 
@@ -41,7 +42,9 @@ class JsonDeadLetters:
         told = f"{task.number}-{min(each.version for each in letters):020d}"
         name = f"{folder}/{task.start:020d}-{task.end:020d}-{told}.jsonl"
         lines = [json.dumps({"output": task.output, **asdict(letter)}) for letter in letters]
-        # Beside the name and then moved: a reader sees all of it, and so does a duplicate.
-        with found.open_output_stream(f"{name}.part") as file:
+        # Beside the name and then moved: a reader sees all of it, and so does a duplicate,
+        # which may run at the same time.
+        part = f"{name}.{uuid4().hex}.part"
+        with found.open_output_stream(part) as file:
             file.write("".join(f"{line}\n" for line in lines).encode())
-        found.move(f"{name}.part", name)
+        found.move(part, name)

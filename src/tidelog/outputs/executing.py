@@ -281,10 +281,21 @@ class ExecutorOutput:
         formatter = self.delivery.formatter
         if not isinstance(formatter, SchemaFormatter):
             return table
+        table = self._once_null(table)
         schemas, subject = formatter.schemas(table), self.subject(table)
         key = 0 if schemas.key is None else self._schemas.register(f"{subject}-key", schemas.key)
         value = self._schemas.register(f"{subject}-value", schemas.value)
         return replace(table, schema_ids=(key, value))
+
+    def _once_null(self, table: TargetTable) -> TargetTable:
+        """A column that was added or became NOT NULL may be null in records from before."""
+        versions = self.log.schemas.versions(table.source)
+        unchanged = dict(table.unchanged)
+        for name, column in table.unchanged.items():
+            found = [{each.name: each.nullable for each in v.columns} for v in versions]
+            if any(of.get(column.name, True) for of in found):
+                unchanged[name] = replace(column, nullable=True)
+        return replace(table, unchanged=unchanged)
 
     def _table_of(self, schema: object) -> TargetTable:
         delivery = self.delivery
@@ -328,7 +339,9 @@ class ExecutorOutput:
         for part in parts:
             steps = steps_of(delivery.steps, part.target.source)
             if not delivery.keyed and (
-                not part.target.schema.match_key or str(part.target.source) in truncates
+                not part.target.schema.match_key
+                or str(part.target.source) in truncates
+                or (delivery.order == "key" and _may_merge_keys(part.target))
             ):
                 # Order among all of the table's rows: no shuffle by key keeps it.
                 part = replace(part, refs=(part.together,))
@@ -366,3 +379,9 @@ class ExecutorOutput:
             tasks_at_once=self._cores,
             ordered_by_key=not self.delivery.keyed and self.delivery.order == "key",
         )
+
+
+def _may_merge_keys(table: TargetTable) -> bool:
+    """May steps make one key of several, whose changes then fall to different tasks?"""
+    lost = len(table.key) < len(table.schema.match_key)
+    return lost or any(name not in table.unchanged for name in table.key)

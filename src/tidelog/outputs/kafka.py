@@ -24,6 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from tidelog.errors import ConfigError, OutputRefusedError, StateConflictError
 from tidelog.model.schema import TableName
+from tidelog.outputs.dead_letters import StopAtRejection
 from tidelog.outputs.executing import Delivery, ExecutorOutput
 from tidelog.outputs.formatters.messages import topic_of
 from tidelog.outputs.kafka_client import common, failed, librdkafka_log, settings_of, topic_name
@@ -125,6 +126,12 @@ class KafkaOutput(ExecutorOutput):
                 f"output {self.name}: {table.source} has no key, and topic {topic} is compacted, "
                 "which keeps messages by key: exclude the table or change the topic"
             )
+        if topic in self._compacted and self.delivery.order == "none":
+            raise OutputRefusedError(
+                f"output {self.name}: topic {topic} is compacted, which keeps a key's last "
+                "message; with order none that need not be its newest: use order key, or a topic "
+                "that is not compacted"
+            )
 
     def write(self, batch: OutputBatch) -> None:
         """As all outputs, and remember whether a try before may have left messages."""
@@ -155,6 +162,7 @@ class KafkaOutput(ExecutorOutput):
             exact=self.delivery.order == "none",
             reread=reread,
             timeout_s=self._timeout_s,
+            keep_rejected=not isinstance(self.delivery.dead_letters, StopAtRejection),
         )
 
     def close(self) -> None:

@@ -111,8 +111,8 @@ class Tail:
                     hashes += found[0]
                     ranks += found[1]
                     # Batches follow each other: where none of a stretch is of this one or later,
-                    # none before it is.
-                    if newest < start:
+                    # none before it is. One without any message of ours tells nothing.
+                    if 0 <= newest < start:
                         break
                     end, step = begin, step * 10
         except KafkaException as error:
@@ -156,7 +156,9 @@ class Tail:
     def _read(
         self, topic: str, partition: int, begin: int, end: int, start: int, exact: bool
     ) -> tuple[tuple[list[_Longs], list[_Longs]], int]:
-        """(hashes, ranks) of messages in the offsets, and the newest version among them."""
+        """(hashes, ranks) of messages in the offsets, and the newest version among them; -1: none
+        of them has one.
+        """
         hashes: list[_Longs] = []
         ranks: list[_Longs] = []
         newest = -1

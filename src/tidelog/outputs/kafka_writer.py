@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tidelog.errors import OutputError
+from tidelog.outputs.dead_letters import StopAtRejection
 from tidelog.outputs.kafka_client import (
     SCHEMA_HEADER,
     VERSION_HEADER,
@@ -38,6 +40,9 @@ _DEFAULTS: dict[str, Any] = {
     "queue.buffering.max.kbytes": 65_536,
 }
 _TRANSACTION_TIMEOUT_MS = 600_000
+# What librdkafka adds before it compares with message.max.bytes: lengths, time and offset of a
+# record as varints of the greatest size (RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD).
+_RECORD_BYTES = 36
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,8 @@ class KafkaWriter(Writer):
         exact: messages were not written in order by key: tell them apart one by one.
         reread: parts of the batch may be there already, of a try before.
         timeout_s: how long brokers may take for what was handed over.
+        keep_rejected: what is refused becomes a letter and the others go on. False: nothing newer
+            goes after it, behind which a later try would take it for written.
     """
 
     def __init__(
@@ -81,6 +88,7 @@ class KafkaWriter(Writer):
         exact: bool,
         reread: bool,
         timeout_s: float,
+        keep_rejected: bool,
     ) -> None:
         self._settings = dict(settings)
         self._topics = topics
@@ -88,6 +96,7 @@ class KafkaWriter(Writer):
         self._exact = exact
         self._reread = reread
         self._timeout_s = timeout_s
+        self._keep_rejected = keep_rejected
 
     def open(self, task: WriteTask) -> None:
         self._task = task
@@ -142,6 +151,8 @@ class KafkaWriter(Writer):
         if self._again:
             ranks = ranks_of(versions.to_numpy(), values)
             keep = ~self._held(topic).holds(keys, ranks)
+            # The topic never takes these, so it does not hold them: to be refused and told again.
+            keep |= _too_long(messages, self._schema, self._topics.max_message_bytes)
             if not keep.all():
                 if keep.any():
                     self._write_all(producer, topic, messages.filter(pa.array(keep)))
@@ -170,6 +181,7 @@ class KafkaWriter(Writer):
                     self._raise_errors()
                 except KafkaException as error:
                     self._refused(error.args[0], topic, header)
+                    self._raise_errors()
                     break
         poll(0)
         self._raise_errors()
@@ -269,6 +281,8 @@ class KafkaWriter(Writer):
         self._failed.letters.append(letter)
 
     def _raise_errors(self) -> None:
+        if self._failed.letters and not self._keep_rejected:
+            StopAtRejection().put(self._task, self._failed.letters)
         if self._failed.errors:
             raise failed("a message was not taken", self._failed.errors[0])
 
@@ -301,6 +315,26 @@ def _headers(messages: pa.RecordBatch, schema: _Header) -> Iterator[list[_Header
         ]
         for version, more in zip(versions, given.to_pylist(), strict=True)
     )
+
+
+def _too_long(messages: pa.RecordBatch, schema: _Header, limit: int) -> npt.NDArray[np.bool_]:
+    """bool[n]: which of these messages librdkafka refuses with this ``message.max.bytes``."""
+    sizes = np.full(messages.num_rows, _RECORD_BYTES, np.int64)
+    for name in ("key", "value"):
+        lengths = pc.fill_null(pc.binary_length(messages.column(name)), 0)
+        sizes += lengths.to_numpy(zero_copy_only=False)
+    # Few are so long that their headers matter.
+    near = np.flatnonzero(sizes > limit // 2)
+    for at, headers in zip(near, _headers(messages.take(pa.array(near)), schema), strict=True):
+        sizes[at] += sum(
+            _counted_bytes(name.encode()) + _counted_bytes(value or b"") for name, value in headers
+        )
+    return sizes > limit
+
+
+def _counted_bytes(text: str | bytes) -> int:
+    """Of a text and, before it, its length as a varint with sign: six bits, then seven a byte."""
+    return len(text) + (len(text).bit_length() + 7) // 7
 
 
 def _by_topic(messages: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:

@@ -35,24 +35,22 @@ class OutputProgress:
     def begin(self, end: int) -> None:
         """Durable before the first record of a batch up to ``end`` is written."""
         if end > self.begun:
-            self.begun = end
-            self._store()
+            self._store(self.done, end, self.columns)
 
     def finish(self, end: int) -> None:
         """Everything below ``end`` is in the destination, durably."""
         if self.done is None or end > self.done:
-            self.done = end
-            self._store()
+            self._store(end, self.begun, self.columns)
 
     def remember(self, table: str, columns: Sequence[Sequence[str]]) -> None:
         """The destination's table has these columns."""
         wanted = [list(column) for column in columns]
         if self.columns.get(table) != wanted:
-            self.columns[table] = wanted
-            self._store()
+            self._store(self.done, self.begun, {**self.columns, table: wanted})
 
-    def _store(self) -> None:
-        value = {"done": self.done, "begun": self.begun, "columns": self.columns}
+    def _store(self, done: int | None, begun: int, columns: dict[str, Columns]) -> None:
+        """What could not be stored is not so: the next call stores it."""
+        value = {"done": done, "begun": begun, "columns": columns}
         try:
             self._version = self._state.put(self._key, value, self._version)
         except StateConflictError:
@@ -60,3 +58,4 @@ class OutputProgress:
                 f"output {self._output}: another pipeline moved its progress on meanwhile. Run one "
                 "pipeline for each output, or give the outputs names of their own."
             ) from None
+        self.done, self.begun, self.columns = done, begun, columns

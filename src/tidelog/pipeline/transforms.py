@@ -70,10 +70,12 @@ def target_table(
     """The table as the output sees it, found by applying the steps to no rows.
 
     Raises ConfigError, which names the table, if a step does not fit its columns or, with
-    ``keyed``, a column of the key does not survive.
+    ``keyed``, a column of the key does not survive or loses what tells rows apart.
     """
     own = steps_of(steps, schema.table)
     key = renamed(schema.match_key, own)
+    if keyed:
+        _check_key(schema, own)
     fields: StructType = shapes.row_type(schema)
     if own:
         shape = shapes.changes(schema) if keyed else shapes.events(schema)
@@ -102,6 +104,22 @@ def target_table(
         origin,
         _unchanged(schema, own),
     )
+
+
+def _check_key(schema: TableSchema, steps: Sequence[Step]) -> None:
+    """Raises ConfigError if a step makes one key of several (rows would merge) or a key of what a
+    delete does not tell (it would miss its row). Hashes differ where values do.
+    """
+    key: Sequence[str] = schema.match_key
+    for step in steps:
+        if step.action in ("compute", "mask"):
+            for name in key:
+                if name in step.argument:
+                    raise ConfigError(
+                        f"step {step.action}: column {name!r} is of the key of {schema.table}, by "
+                        "which its rows are known: keep it as it is, or hash it"
+                    )
+        key = renamed(key, (step,))
 
 
 def _unchanged(schema: TableSchema, steps: Sequence[Step]) -> dict[str, Column]:

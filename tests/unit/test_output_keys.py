@@ -1,0 +1,116 @@
+"""Steps on columns of the key: refused, or the table goes in one task. No Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import MagicMock
+
+import pyarrow as pa
+import pytest
+
+from tidelog.errors import ConfigError
+from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.outputs import executing
+from tidelog.outputs.executing import Delivery, ExecutorOutput
+from tidelog.outputs.parts import Part
+from tidelog.pipeline.transforms import Step, target_table
+from tidelog.ports import SourceId, TargetTable
+from tidelog.state.sqlite import SqliteState
+from tidelog.testing.build_log import BuiltLog
+
+ORIGIN = SourceId("postgres", "1", "shop")
+COLUMNS = {"id": "int64", "region": "text", "v": "text"}
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> BuiltLog:
+    return BuiltLog(tmp_path / "log")
+
+
+@pytest.mark.parametrize(
+    ("key", "unchanged", "order", "tasks"),
+    [
+        (("id", "region"), ("id", "region", "v"), "key", 2),
+        (("id",), ("id", "v"), "key", 1),  # dropped: a part of the key is left
+        (("id", "region"), ("id", "v"), "key", 1),  # masked or computed
+        (("id",), ("id", "v"), "none", 2),
+    ],
+)
+def test_a_table_whose_keys_may_merge_goes_in_one_task(
+    built: BuiltLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    key: tuple[str, ...], unchanged: tuple[str, ...], order: str, tasks: int,
+) -> None:  # fmt: skip
+    """Else changes of one delivered key are written by several, in any order."""
+    monkeypatch.setattr(executing, "register", lambda spark: None)
+    schema = built.table("public.t", COLUMNS, key=("id", "region"))
+    of = {column.name: column for column in schema.columns}
+    target = TargetTable(
+        schema.table, "public.t", schema, pa.schema([]), key, ORIGIN, {n: of[n] for n in unchanged}
+    )
+    seen: list[int] = []
+
+    class Output(ExecutorOutput):
+        def _frame(self, work: Any, part: Part, steps: Any) -> list[Any]:
+            seen.append(len(part.refs))
+            return []
+
+    spark = MagicMock()
+    spark.sparkContext.defaultParallelism = 2
+    delivery = Delivery("out", keyed=False, order=order, steps=(Step("filter", "v IS NULL"),))
+    output = Output(spark, built.path, SqliteState(f"sqlite:///{tmp_path / 'state.db'}"), delivery)
+    monkeypatch.setattr(executing.ranges, "truncated", lambda *_: ())
+    batch = cast("Any", SimpleNamespace(start=0, end=0))
+    try:
+        output._run(cast("Any", None), [Part(target, ((), ()))], batch)
+    finally:
+        output.close()
+    assert seen == [tasks]
+
+
+def told(built: BuiltLog, *steps: Step, keyed: bool) -> str:
+    """Why the steps are refused; some reason there is always, for there is no Spark."""
+    schema = built.table("public.t", COLUMNS, key=("id", "region"))
+    with pytest.raises(ConfigError) as raised:
+        target_table(cast("Any", None), schema, steps, ORIGIN, keyed=keyed)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("action", ["mask", "compute"])
+def test_a_step_that_would_merge_rows_is_refused(built: BuiltLog, action: str) -> None:
+    step = Step(action, {"region": "'x'"})
+    assert f"step {action}: column 'region' is of the key" in told(built, step, keyed=True)
+    assert "is of the key" not in told(built, step, keyed=False)
+    renamed = (Step("rename", {"region": "area"}), Step(action, {"area": "'x'"}))
+    assert f"step {action}: column 'area' is of the key" in told(built, *renamed, keyed=True)
+
+
+def test_a_key_may_be_hashed_and_other_columns_masked(built: BuiltLog) -> None:
+    steps = Step("hash", ["region"]), Step("mask", {"v": "x"})
+    assert "is of the key" not in told(built, *steps, keyed=True)
+
+
+def test_a_column_that_earlier_versions_lack_or_had_null_may_be_null() -> None:
+    """As records from before the change are written under the newest schema."""
+    name = TableName("shop", "t")
+
+    def version(**nullable: bool) -> TableSchema:
+        columns = tuple(Column(n, 20, -1, "bigint", "int64", null) for n, null in nullable.items())
+        return TableSchema(name, 1, columns, tuple(nullable), tuple(nullable), "d", "pgoutput")
+
+    versions = [version(a=False, b=True), version(a=False, b=False, c=False)]
+    output = SimpleNamespace(
+        log=SimpleNamespace(schemas=SimpleNamespace(versions=lambda table: versions))
+    )
+    newest = versions[-1]
+    columns = pa.schema([(column.name, pa.int64()) for column in newest.columns])
+    unchanged = {column.name: column for column in newest.columns}
+    origin = SourceId("postgres", "1", "shop", 1)
+    table = TargetTable(name, "t", newest, columns, newest.key, origin, unchanged)
+    found = ExecutorOutput._once_null(cast("ExecutorOutput", output), table)
+    assert {n: column.nullable for n, column in found.unchanged.items()} == {
+        "a": False,
+        "b": True,
+        "c": True,
+    }

@@ -8,7 +8,7 @@ value. Formats: `tidelog.wire.binlog_events`, `tidelog.wire.binlog_tables`.
 event) to an XID event, a COMMIT, a ROLLBACK, or its only statement. Where it begins is the position
 and the transaction id of its records.
 
-**Ordinals.** Every row on the wire and every TRUNCATE counts one within its transaction, from 0,
+**Ordinals.** Every row on the wire, TRUNCATE and DELETE counts one within its transaction, from 0,
 before any filter: ``(position, ordinal)`` names the same record after a restart with other
 filters.
 
@@ -640,7 +640,7 @@ class BinlogScanner:
         ordinal = int(state[kernel.NEXT_ORDINAL])
         here = int(state[kernel.RECORD_POSITION]), ordinal
         self._skipped = here <= self._last()
-        if keyword == "TRUNCATE":
+        if keyword in ("TRUNCATE", "DELETE"):  # a DELETE of all rows is recorded as a truncate
             state[kernel.NEXT_ORDINAL] += 1
             if not self._skipped:
                 state[kernel.LAST_POSITION], state[kernel.LAST_ORDINAL] = here

@@ -536,6 +536,12 @@ class BinlogScanner:
             name_of, exact = parse_heartbeat_v2(body)
             if name_of is not None and self._is_here(name_of) and exact is not None:
                 state[kernel.OFFSET] = max(here, binlog_position.pack(0, exact))
+        elif self._flavor is Flavor.MARIADB and not header.log_pos:
+            # Beyond 4 GiB: the offset stands before the name (sql_repl.cc, send_heartbeat_event).
+            fields = Fields(body)
+            exact = fields.integer(8)
+            if self._is_here(fields.rest().decode("utf-8")):
+                state[kernel.OFFSET] = max(here, exact)
         elif self._is_here(body.decode("utf-8")):
             ahead = (header.log_pos - here) & 0xFFFFFFFF
             if header.log_pos and ahead < 1 << 31:

@@ -466,6 +466,19 @@ def test_heartbeats_move_the_position_between_transactions():
     assert scanned.position == scanned.resume.acknowledge == PACKED | exact
 
 
+def test_a_heartbeat_of_mariadb_tells_offsets_beyond_4_gib():
+    log = BinlogBytes()
+    log.format_description()
+    scanned = scanner(Flavor.MARIADB)
+    scan(log, scanned)
+    exact = 5_000_000_000  # no text in UTF-8
+    beats = BinlogBytes()
+    body = struct.pack("<Q", exact) + b"binlog.000001"
+    beats.events = [build.event(27, body, 0, 1, 0, 0, checksum=True)]
+    scan(beats, scanned)
+    assert scanned.position == PACKED | exact
+
+
 @pytest.mark.parametrize(
     ("sql", "keyword", "changes"),
     [

@@ -17,6 +17,7 @@ from obstore import exceptions as refusals
 from tests.unit.eventlog.records import SOURCE, batch, payloads, register, table_schema
 
 from tidelog import failpoints
+from tidelog.capture import engine as engine_module
 from tidelog.capture.engine import CaptureEngine, CaptureOptions
 from tidelog.errors import (
     AppendRaceLostError,
@@ -442,3 +443,31 @@ def test_capture_holds_no_keys_of_a_transaction_that_retention_took(
     )
     engine.resolve_keys(ORDERS, [XID])
     windows.seed_keys.assert_not_called()
+
+
+def test_capture_holds_no_keys_of_what_is_not_durable_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not be read back, and a row older than it would be taken for the newest."""
+    monkeypatch.setattr(engine_module, "DURABLE_WAIT_S", 0.05)
+    windows, emitted = Mock(), Mock()
+    windows.due.return_value = None
+    windows.on_batch.return_value = []
+    emitted.records_of.return_value = []
+    engine = CaptureEngine(
+        reader=Mock(),
+        windows=windows,
+        coordinator=Mock(),
+        log=Mock(),
+        emitted=emitted,
+        resume=Resume(0, 0, -1),
+        options=CaptureOptions(),
+        on_schema=Mock(),
+        on_signal=Mock(),
+        on_unlogged=Mock(),
+    )
+    engine._handle(batch([b"x"], 10, xid=XID))
+    engine.resolve_keys(ORDERS, [XID])
+    emitted.records_of.assert_not_called()
+    windows.seed_keys.assert_not_called()
+    engine._writer.durable = Resume(10, 10, 0)
+    engine.resolve_keys(ORDERS, [XID])
+    windows.seed_keys.assert_called_once()

@@ -40,6 +40,7 @@ from tidelog.ports import (
 )
 
 HELD_TURN_S = 0.02
+DURABLE_WAIT_S = 5.0
 
 
 class EmittedLog(Protocol):
@@ -338,12 +339,28 @@ class CaptureEngine:
 
     def resolve_keys(self, table: TableName, xids: Iterable[int]) -> None:
         wanted = set(xids)
+        if not self._durable_so_far():
+            return  # what waits in the buffer can't be read back: the chunk asks again
         try:
             batches = self._emitted.records_of(ranges_of(wanted), table)
         except OffsetGoneError:
             return  # what retention removed can't be known: the chunk waits until all is visible
         with self._lock:
             self._windows.seed_keys(table, wanted, batches)
+
+    def _durable_so_far(self) -> bool:
+        """Wait until all that was emitted by now is in the event log; False if it does not come."""
+        with self._lock:  # under which a batch is put and `_resume` set
+            upto = self._resume.position, self._resume.ordinal
+        deadline = time.monotonic() + DURABLE_WAIT_S
+        while not self._stopped.is_set():
+            durable = self._writer.durable
+            if (durable.position, durable.ordinal) >= upto:
+                return True
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(0.005)
+        return False
 
     # ------------------------------------------------------------ housekeeping
 

@@ -14,6 +14,7 @@ from tidelog.control.commands import (
     ResumeSnapshot,
     SetDumpOptions,
     StopSnapshot,
+    build,
     from_json,
 )
 from tidelog.errors import UsageError
@@ -93,3 +94,10 @@ def test_refusal_does_not_show_values() -> None:
             }
         )
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["initial", "reread", "auto-1", "gap-1", "start-2", "missing-x"])
+def test_capture_alone_names_dumps_so(name: str) -> None:
+    with pytest.raises(UsageError, match="used by capture itself"):
+        build(ExecuteSnapshot, {"dump_id": name})
+    assert StopSnapshot(dump_id=name).dump_id == name

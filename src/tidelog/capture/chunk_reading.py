@@ -17,6 +17,7 @@ from tidelog.capture.dump_outcomes import Outcomes
 from tidelog.capture.dump_state import Key
 from tidelog.capture.dump_tasks import Task, Tasks
 from tidelog.capture.output_buffer import ChunkItem, item_bytes
+from tidelog.capture.rereads import REREAD
 from tidelog.capture.throttle import Throttle
 from tidelog.capture.windows import Closed, Voided, VoidReason, Window
 from tidelog.errors import ChunkError, ConnectionLostError, SourceError
@@ -224,7 +225,7 @@ def _timed(work: Callable[[], None]) -> float:
 
 def _meta(task: Task, closed: Closed) -> ChunkMeta:
     return ChunkMeta(
-        dump_id=task.dump.dump_id if task.dump else "reread",
+        dump_id=task.dump.dump_id if task.dump else REREAD,
         table=str(closed.window.table),
         chunk_id=closed.window.chunk_id,
         low_key=_list(task.request.after),

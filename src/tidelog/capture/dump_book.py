@@ -17,6 +17,7 @@ from tidelog.capture.dump_state import (
     TableProgress,
 )
 from tidelog.capture.key_sets import KeySets
+from tidelog.capture.rereads import REREAD
 from tidelog.capture.throttle import ThrottleSettings
 from tidelog.errors import UsageError
 from tidelog.model.records import ChunkMeta
@@ -109,7 +110,7 @@ class DumpBook:
         """Add the chunks that the event log holds beyond what was stored."""
         changed: dict[str, DumpState] = {}
         for offset, meta in chunks:
-            found = self._dumps.get(meta.dump_id)
+            found = None if meta.dump_id == REREAD else self._dumps.get(meta.dump_id)
             if found is None or found.finished or found.mode == "blocking":
                 continue
             for progress in found.tables:

@@ -10,6 +10,7 @@ from tidelog.model.schema import TableSchema
 from tidelog.ports import KeyExtractor, StateStore
 
 REREAD_KEY = "dump-reread"
+REREAD = "reread"  # what chunks of keys that are read again name as their dump
 
 
 @dataclass(frozen=True, slots=True)

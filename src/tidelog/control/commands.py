@@ -6,10 +6,18 @@ there is one. Handlers must be idempotent: after a crash a command may be handle
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from tidelog.control.conditions import checked
 from tidelog.control.table_choice import MAX_PATTERN, Matching, is_expression
@@ -17,6 +25,8 @@ from tidelog.errors import UsageError
 
 Key = tuple[str, ...]
 DumpId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+# Dumps, chunks and key sets that capture names itself.
+OUR_IDS = re.compile(r"initial|reread|(auto|gap|start|missing|given)-.*")
 TablePattern = Annotated[str, Field(min_length=1, max_length=MAX_PATTERN)]
 
 
@@ -64,6 +74,13 @@ class ExecuteSnapshot(Command):
 
     surrogate_key: str | None = None
     signal_id: str | None = None
+
+    @field_validator("dump_id")
+    @classmethod
+    def _is_not_ours(cls, value: str) -> str:
+        if OUR_IDS.fullmatch(value):
+            raise ValueError("this name is used by capture itself: choose another")
+        return value
 
     @model_validator(mode="after")
     def _scope_is_of_one_table(self) -> ExecuteSnapshot:

@@ -17,6 +17,7 @@ from typing import Any
 
 from tidelog.control import conditions
 from tidelog.control.commands import (
+    OUR_IDS,
     Command,
     ExecuteSnapshot,
     LogMessage,
@@ -31,7 +32,6 @@ from tidelog.errors import UsageError
 MAX_MESSAGE = 1000
 ANY_TABLE = "(?s:.*)"
 _DUMP_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_OUR_IDS = re.compile(r"initial|reread|auto-.*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def parse(signal: Signal, *, coordinates: str = "") -> Command:
 
 def dump_id_of(signal_id: str) -> str:
     """The signal's id where it can name a dump, else a name that always is the same for it."""
-    if _DUMP_ID.fullmatch(signal_id) and not _OUR_IDS.fullmatch(signal_id):
+    if _DUMP_ID.fullmatch(signal_id) and not OUR_IDS.fullmatch(signal_id):
         return signal_id
     slug = re.sub(r"[^A-Za-z0-9_.-]+", "-", signal_id)[:40].strip("-")
     return f"{slug or 'signal'}-{_digest(signal_id)}"

@@ -30,7 +30,7 @@ from tidelog.errors import (
 )
 from tidelog.eventlog.chain import CHAIN_FILE, LOG_FILE
 from tidelog.eventlog.emitted import EmittedTransactions
-from tidelog.eventlog.layout import is_segment_name
+from tidelog.eventlog.layout import CHECKSUM_KEY, is_segment_name
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.object_storage import ObjectStorage
 from tidelog.eventlog.reader import EventLog, SegmentRef
@@ -287,10 +287,13 @@ class FlippedBits(LocalStorage):
 def test_a_flipped_bit_never_shows_as_an_error_of_arrow(
     writer: EventLogWriter, tmp_path: Path, bit: int
 ) -> None:
-    """Nor as other values. Some make types, or compressions, which Arrow does not implement."""
+    """Nor as other values, or another place in the log. Some make types, or compressions, which
+    Arrow does not implement.
+    """
     name = fill(writer, 1)[0]
     content = (tmp_path / name).read_bytes()
-    [whole] = SegmentFile(LocalStorage(tmp_path), name).batches()
+    file = SegmentFile(LocalStorage(tmp_path), name)
+    [whole] = file.batches()
     storage = FlippedBits(tmp_path)
     unimplemented = 0
     for at in range(len(content)):
@@ -298,13 +301,36 @@ def test_a_flipped_bit_never_shows_as_an_error_of_arrow(
         flipped[at] ^= 1 << bit
         storage.content = bytes(flipped)
         try:
-            [records] = SegmentFile(storage, name).batches()
+            found = SegmentFile(storage, name)
+            assert found.meta == file.meta
+            [records] = found.batches()
             assert records.equals(whole)
         except SegmentCorruptError as error:
             unimplemented += isinstance(error.__cause__, pa.ArrowNotImplementedError)
         except ForeignSegmentError:
             pass  # its metadata can't be read any more
     assert unimplemented, "no flip made what Arrow does not implement; the test proves nothing"
+
+
+def test_segments_of_versions_without_a_checksum_of_metadata_are_read_and_rolled_up(
+    writer: EventLogWriter, tmp_path: Path
+) -> None:
+    fill(writer)
+    before = payloads(EventLog.open(tmp_path))
+    for segment in EventLog.open(tmp_path).chain().segments:
+        file = tmp_path / segment.name
+        with pa.ipc.open_file(pa.py_buffer(file.read_bytes())) as read:
+            metadata = dict(read.schema.metadata)
+            del metadata[CHECKSUM_KEY]
+            found = [read.get_batch_with_custom_metadata(i) for i in range(read.num_record_batches)]
+            schema = read.schema.with_metadata(metadata)
+        with pa.ipc.new_file(file, schema) as out:
+            for each in found:
+                out.write_batch(each.batch, custom_metadata=each.custom_metadata)
+    successor = EventLogWriter.open(tmp_path, SOURCE, 2)
+    fill(successor, 1)
+    assert EventLogMaintenance(tmp_path).rollup(min_age_s=-10, min_segments=2)
+    assert payloads(EventLog.open(tmp_path))[: len(before)] == before
 
 
 # ---------------------------------------------------------------- schemas and temporary files

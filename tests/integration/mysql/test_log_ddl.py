@@ -206,6 +206,50 @@ def test_tables_swapped_by_rename_are_dumped_again(
     assert f"{mysql_family_database}.t" in [str(e.table) for e in capture.unlogged]
 
 
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_surrogate_key_goes_by_the_name_that_a_table_was_given(
+    noted: bool, make_capture: Make, sql: Sql, mysql_family_database: str
+) -> None:
+    """Whether the tables were known before they were swapped, or are looked up afterwards."""
+    run(sql, "CREATE TABLE t (a INT NOT NULL)", "CREATE TABLE t_new (a INT NOT NULL, b INT)")
+    capture = make_capture(keys={f"{mysql_family_database}.t": ["a"]})
+    capture.start()
+    if not noted:
+        capture.reader._pins.clear()
+    run(sql, "INSERT INTO t VALUES (1)", "INSERT INTO t_new VALUES (1, 1)")
+    if noted:
+        capture.catch_up()
+    run(sql, "RENAME TABLE t TO t_old, t_new TO t", "INSERT INTO t VALUES (2, 2)")
+    capture.catch_up()
+    assert news(capture) == [{"a": 1}, {"a": 1, "b": 1}, {"a": 2, "b": 2}]
+    found = [
+        (seen.schema.table.name, seen.schema.column_names, seen.schema.key)
+        for seen in capture.seen_schemas
+    ]
+    assert found == [
+        ("t", ("a",), ("a",)),
+        ("t_new", ("a", "b"), ()),
+        ("t", ("a", "b"), ("a",)),
+    ]
+
+
+def test_a_surrogate_key_that_is_named_later_holds_for_known_tables(
+    make_capture: Make, sql: Sql, state: SqliteState, mysql_family_database: str
+) -> None:
+    run(sql, "CREATE TABLE t (a INT NOT NULL)")
+    first = make_capture(state=state)
+    first.start()
+    run(sql, "INSERT INTO t VALUES (1)")
+    first.catch_up()
+    first.reader.close()
+    keys = {f"{mysql_family_database}.t": ["a"]}
+    again = make_capture(state=state, schemas=first.schemas, keys=keys)
+    again.start(first.resumes[-1])
+    run(sql, "INSERT INTO t VALUES (2)")
+    again.catch_up()
+    assert [seen.schema.key for seen in first.seen_schemas + again.seen_schemas] == [(), ("a",)]
+
+
 def test_a_table_made_anew_is_dumped_again(capture: LogCapture, sql: Sql) -> None:
     run(sql, "CREATE TABLE t (a INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     capture.start()

@@ -191,9 +191,10 @@ class LogSchemas:
         pinned = self._pins.find(table, seen.position)
         reason: str | None = None
         if pinned is not None:
-            schema = self._registry.get(pinned)
+            schema = self._keyed(self._registry.get(pinned))
             reason = misfit(schema, seen)
             if reason is None:
+                self._pins.note(table, seen.position, schema.schema_id)
                 return schema
         schema = self._found(seen, table, group, "" if reason is None else f" ({reason})")
         schema = self._registry.register(schema)
@@ -252,6 +253,15 @@ class LogSchemas:
         for table, version in known.items():
             self._pins.note(table, position, version)
 
+    def _keyed(self, schema: TableSchema) -> TableSchema:
+        """The schema with the surrogate key that it has none of: the table got its name since, or
+        ``source.keys`` its pattern.
+        """
+        key = () if schema.key else self._finder.surrogate(schema.table, schema.column_names)
+        if not key:
+            return schema
+        return self._registry.register(replace(schema, key=key, schema_id=0))
+
     def of_statement(self, table: TableName) -> TableSchema | None:
         """A version for a record without columns (TRUNCATE): any of the table's serves."""
         schema = self._registry.latest(table)
@@ -268,7 +278,7 @@ class LogSchemas:
             assert name is not None
             with translated(f"looking up {table}"):
                 connection = self._connected()
-                found = self._finder.find(connection, name)
+                found = self._finder.find(connection, name, called=table)
                 end = log_end(connection).position
                 files = log_files(connection)
             known, name = name, table
@@ -307,7 +317,7 @@ class LogSchemas:
                 f"{table} at {where} of the binlog does not look like information_schema says, "
                 f"though no DDL stands between ({reason}): {fix(table, where)}"
             )
-        return replace(found.schema, table=table)
+        return found.schema
 
     def _refuse_hidden(self, seen: TableMapSeen, table: TableName) -> None:
         with translated(f"looking up {table}"):

@@ -75,10 +75,13 @@ class SchemaFinder:
         self._keys = {pattern: tuple(columns) for pattern, columns in (keys or {}).items()}
         self._collations: dict[str, int] = {}
 
-    def find(self, connection: Connection, table: TableName) -> FoundTable | None:
+    def find(
+        self, connection: Connection, table: TableName, *, called: TableName | None = None
+    ) -> FoundTable | None:
         """The table as ``information_schema`` has it now; None if there is none that the user may
-        read. Raises PyMySQL's errors; SourceError for a type that is not known, and for a table
-        that MariaDB keeps old versions of.
+        read. ``called``: the name that the schema is to bear, if another one. Raises PyMySQL's
+        errors; SourceError for a type that is not known, and for a table that MariaDB keeps old
+        versions of.
         """
         name = (table.namespace, table.name)
         kind = connection.row(_TABLE, name)
@@ -96,7 +99,7 @@ class SchemaFinder:
             return None
         key = tuple(row[0] for row in connection.rows(_KEY, name))
         columns = tuple(self._column(connection, table, row) for row in rows)
-        return FoundTable(self.schema(table, columns, key))
+        return FoundTable(self.schema(called or table, columns, key))
 
     def schema(
         self, table: TableName, columns: Sequence[Column], primary_key: Sequence[str]
@@ -107,7 +110,7 @@ class SchemaFinder:
             table=table,
             relation_id=RELATION_ID,
             columns=tuple(columns),
-            key=tuple(primary_key) or self._surrogate(table, names),
+            key=tuple(primary_key) or self.surrogate(table, names),
             identity=names,
             identity_kind="f",
             wire_format=WIRE_FORMAT,
@@ -179,7 +182,10 @@ class SchemaFinder:
                 f"{table}, {error}: leave the table out of source.tables, or change the type"
             ) from None
 
-    def _surrogate(self, table: TableName, present: Sequence[str]) -> tuple[str, ...]:
+    def surrogate(self, table: TableName, present: Sequence[str]) -> tuple[str, ...]:
+        """The surrogate key of a table of this name; () if ``source.keys`` has none. Raises
+        ConfigError if it does not fit.
+        """
         for pattern, columns in self._keys.items():
             if matches([pattern], table):
                 missing = [name for name in columns if name not in present]

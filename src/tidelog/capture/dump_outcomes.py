@@ -127,21 +127,23 @@ class Outcomes:
         if not hopeless and task.failures < READS_BEFORE_HALVING:
             self._again(task)
             return
-        if task.dump is None or task.progress is None:
-            if self._cannot_read(task):
-                self._reread_done(task, list(task.request.keys or ()))
-            else:
-                self._again(task)
+        try:
+            shape = self._catalogue.shape(task.table)
+        except SourceError:  # the source is away: what it refuses is seen later
+            self._again(task)
             return
-        if hopeless or self._catalogue.shape(task.table) is None:
+        if task.dump is None or task.progress is None:
+            if shape is None or shape.schema.match_key != task.request.key_columns:
+                # The keys tell nothing any more, and a dump of the table, if it is there, is due.
+                self._reread_done(task, list(task.request.keys or ()))
+                return
+        elif hopeless or shape is None:
             self._tables.fail(task.dump, task.progress, str(error))
             return
         self._halve(task)
 
     def _halve(self, task: Task) -> None:
         """Read less of it at once: what can't be read is found in the end, and only that."""
-        assert task.dump is not None
-        assert task.progress is not None
         keys, limit = task.request.keys, task.request.limit_rows
         if keys is None:
             if limit == 1:
@@ -152,10 +154,7 @@ class Outcomes:
         else:
             half = len(keys) // 2
             if not half:
-                task.progress.chunks_failed += 1
-                task.progress.add_failed(keys[0], keys[0], task.order)
-                task.progress.add_keys(int(task.order), 1)
-                self._book.store(task.dump)
+                self._give_up_key(task, keys[0])
                 return
             rest = replace(task, window=None, tries=0, failures=1, order=task.order + half)
             rest.request = replace(task.request, keys=keys[half:])
@@ -163,6 +162,16 @@ class Outcomes:
             self._tasks.again(rest)
         task.failures, task.tries = 1, 0
         self._again(task)
+
+    def _give_up_key(self, task: Task, key: Key) -> None:
+        if task.dump is None or task.progress is None:
+            self._rereads.put_aside(_spot(task), key)
+            self._tables.release(task.table)
+            return
+        task.progress.chunks_failed += 1
+        task.progress.add_failed(key, key, task.order)
+        task.progress.add_keys(int(task.order), 1)
+        self._book.store(task.dump)
 
     def give_up(self, task: Task, end: Key | None) -> None:
         """The row of ``task`` can't be read; it ends at ``end`` (None: with the task's range)."""
@@ -187,13 +196,10 @@ class Outcomes:
         else:
             self._tasks.again(task)
 
-    def _cannot_read(self, task: Task) -> bool:
-        """Is the table gone, or a column of the key? Then a dump of the table is due anyway."""
-        shape = self._catalogue.shape(task.table)
-        columns = task.request.key_columns or ()
-        return shape is None or not set(columns) <= set(shape.schema.column_names)
-
     def _reread_done(self, task: Task, keys: list[Key]) -> None:
-        spot = Reread(str(task.table), task.request.key_columns or ())
-        self._rereads.done(spot, keys, task.reread_number)
+        self._rereads.done(_spot(task), keys, task.reread_number)
         self._tables.release(task.table)
+
+
+def _spot(task: Task) -> Reread:
+    return Reread(str(task.table), task.request.key_columns or ())

@@ -47,6 +47,8 @@ class DumpTables:
         self._completing: set[Spot] = set()
         self._read_at: dict[Spot, tuple[float, int]] = {}
         """When a table was read to its end, and the newest request for keys by then."""
+        self._asked_before: dict[Spot, int] = {}
+        """The newest request for keys when a table began: its rows answer it."""
 
     def next_of(self, dump: DumpState, readers: int) -> Task | None:
         """The dump's next chunk, of its first tables that have one; as many tables as there are
@@ -121,6 +123,7 @@ class DumpTables:
                     self.release(table)
                     return
                 self._started.add(spot)
+                self._asked_before[spot] = self._rereads.number
                 progress.first_offset = offset if unseen is None else min(offset, unseen)
                 progress.status = "running"
                 self._tasks.start(dump, progress, self._book.options.chunk_rows)
@@ -138,15 +141,9 @@ class DumpTables:
         spot = (dump.dump_id, progress.table)
         if not self._tasks.drained(progress) or not progress.complete or self._rereads_wait(spot):
             return
-        if progress.failed:
-            count = len(progress.failed)
-            self.fail(
-                dump,
-                progress,
-                f"{count} key range{'s' * (count > 1)} could not be read; all other rows were: "
-                "`tidelog status --ranges` shows which, mend them and dump the table again",
-                TableScanStatus.SQL_EXCEPTION,
-            )
+        reason = self._unread(spot, progress)
+        if reason:
+            self.fail(dump, progress, reason)
             return
         self._completing.add(spot)
 
@@ -160,6 +157,23 @@ class DumpTables:
         record = completed_record(dump, progress)
         self._actions.call_later(lambda: self._actions.engine.append_control(record, completed))
 
+    def _unread(self, spot: Spot, progress: TableProgress) -> str:
+        """Which of its rows could not be read, though all else was; empty: none."""
+        if progress.failed:
+            count = len(progress.failed)
+            return (
+                f"{count} key range{'s' * (count > 1)} could not be read; all other rows were: "
+                "`tidelog status --ranges` shows which, mend them and dump the table again"
+            )
+        count = self._rereads.unread(spot[1], since=self._asked_before.get(spot, -1))
+        if count:
+            return (
+                f"{count} row{'s' * (count > 1)} that changed meanwhile could not be read, and "
+                "the log has only some of the columns; all other rows were read: mend "
+                f"{'them' if count > 1 else 'it'} and dump the table again"
+            )
+        return ""
+
     def _rereads_wait(self, spot: Spot) -> bool:
         """Must keys be read again before the table counts as complete? All that wait, as long as
         they come to an end; where there are always new ones, those that its reading left behind.
@@ -171,11 +185,14 @@ class DumpTables:
 
     def done(self, dump: DumpState, progress: TableProgress, offset: int) -> None:
         """The table's last record stands at ``offset``."""
+        spot = (dump.dump_id, progress.table)
         if progress.status not in FINISHED:
             progress.status = "done"
             progress.finalized_until = offset + 1
             progress.finished_ms = int(time.time() * 1000)
             self._notices.scanned(dump, progress)
+            if whole_table(progress) and spot in self._asked_before:
+                self._rereads.dumped(progress.table, self._asked_before[spot])
         self._forget(dump, progress)
         self._finish(dump)
 
@@ -231,8 +248,10 @@ class DumpTables:
         self._book.store(dump)
 
     def _forget(self, dump: DumpState, progress: TableProgress) -> None:
-        self._started.discard((dump.dump_id, progress.table))
-        self._read_at.pop((dump.dump_id, progress.table), None)
+        spot = (dump.dump_id, progress.table)
+        self._started.discard(spot)
+        self._read_at.pop(spot, None)
+        self._asked_before.pop(spot, None)
         self._tasks.forget(dump, progress)
         self.release(TableName.parse(progress.table))
 

@@ -153,7 +153,7 @@ class Tasks:
         if now < self.reread_not_before:
             return None
         busy = {t.table for t in self._all() if t.dump is None}
-        number, waiting = rereads.waiting(REREAD_KEYS)
+        number, waiting = rereads.waiting(REREAD_KEYS, now)
         for spot, keys in waiting.items():
             table = TableName.parse(spot.table)
             if keys and table not in busy:

@@ -314,7 +314,7 @@ class DumpCoordinator:
         with self._lock:
             if (
                 not any(d.status in ("queued", "running") for d in self._book.all())
-                and not (self._rereads.waiting(1)[1])
+                and not self._rereads.wanted
             ):
                 return False
         try:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.integration.windows import mutations
 from tests.integration.windows.live import Live, at, crash
 from tests.integration.windows.rules import Make, rule
+
+from tidelog import runtime
+from tidelog.capture import rereads
 
 pytestmark = pytest.mark.integration
 
@@ -110,3 +115,69 @@ def test_table_dropped_before_its_key_is_read_again(live: Make) -> None:
     capture.sql.execute("DROP TABLE t")
     capture.wait_for(lambda: "public.u" in capture.published(), "published")
     capture.dumped(capture.dump("public.u"))
+
+
+def test_table_gets_another_key_before_its_row_is_read_again(live: Make) -> None:
+    """The key that waits tells nothing any more: the dump that is due is not held up by it."""
+    capture = ten_big_rows(live())
+
+    def change() -> None:
+        capture.sql.execute("DELETE FROM t WHERE id = 105")
+        capture.sql.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (code)")
+
+    with at("chunk.after_low", change):
+        capture.sql.execute("UPDATE t SET id = 105, n = 2 WHERE id = 5")
+        capture.wait_for(capture.completions, "the table is dumped for its new key")
+    capture.check(key=("code",))
+
+
+def test_keys_that_are_no_value_of_the_columns_new_type(live: Make) -> None:
+    """No row has them: they hold up neither the dump that is due nor other keys."""
+    capture = ten_big_rows(live(), *BY_CODE)
+
+    def change() -> None:
+        capture.sql.execute("UPDATE t SET code = id::text, n = 3 WHERE id IN (5, 6, 7)")
+        capture.sql.execute("ALTER TABLE t ALTER code TYPE int USING code::int")
+
+    with at("chunk.after_low", change):
+        capture.sql.execute("UPDATE t SET code = 'x' || id, n = 2 WHERE id IN (5, 6, 7)")
+        capture.wait_for(capture.completions, "the table is dumped for the new type")
+    capture.check(key=("code",))
+    capture.sql.execute("UPDATE t SET code = 105, n = 4 WHERE id = 5")
+    capture.dumped(capture.dump())
+    capture.check(key=("code",))
+
+
+def test_row_that_cannot_be_read_again_fails_the_dump_and_holds_up_no_other(
+    live: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A label of an enum is torn out of the catalogue."""
+    monkeypatch.setattr(rereads, "AGAIN_S", 0.2)
+    enum = "CREATE TYPE mood AS ENUM ('good', 'bad')"
+    capture = ten_big_rows(live(), enum, "ALTER TABLE t ADD mood mood")
+
+    def change() -> None:  # behind the chunk's snapshot
+        capture.sql.execute(
+            "UPDATE t SET n = 2, mood = CASE id WHEN 5 THEN 'bad'::mood END WHERE id IN (4, 5, 6)"
+        )
+
+    def break_row() -> None:  # once the log has shown it
+        capture.sql.execute("DELETE FROM pg_enum WHERE enumlabel = 'bad'")
+
+    def ended() -> dict[str, Any]:
+        found = {d["dump_id"]: d for d in runtime.status(capture.config).get("dumps", ())}
+        return found[dump] if found.get(dump, {}).get("status") == "aborted" else {}
+
+    def read_again(key: str) -> list[int]:
+        return [e.n for e in capture.events("public.t") if e.op == "r" and e.key == (key,)]
+
+    with at("chunk.after_read", change), at("chunk.after_low", break_row, hit=2):
+        dump = capture.dump()
+        capture.wait_for(ended, "the dump ends")
+    assert "1 row that changed meanwhile could not be read" in ended()["tables"][0]["reason"]
+    assert read_again("4") == read_again("6") == [2]
+    assert not read_again("5")
+    capture.sql.execute("UPDATE t SET n = 3, mood = 'good' WHERE id = 5")
+    capture.wait_for(lambda: read_again("5") == [3], "the row is mended, and read again")
+    capture.dumped(capture.dump())
+    capture.check()

@@ -1,12 +1,20 @@
-"""Packets of any sizes, cut anywhere, give the events that were put in."""
+"""Packets of any sizes, cut anywhere, give the events that were put in; those of a file's
+beginning are thrown away where the protocol can't say the offset.
+"""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.sources.mysql import packets
+from tidelog.sources.mysql.seeking import Seeking
+from tidelog.testing.binlog_events import BinlogBytes
+from tidelog.wire.binlog import BinlogScanner
+from tidelog.wire.binlog_position import pack
+from tidelog.wire.flavor import Flavor
 
 
 def framed(events: list[bytes], sequence: int) -> bytes:
@@ -81,3 +89,50 @@ def test_errors_ends_and_disorder() -> None:
         state = packets.new_state(1)
         data, offsets = np.empty(9, np.uint8), np.zeros(3, np.int64)
         assert packets.deframe(received, len(received), data, offsets, state) == outcome
+
+
+@pytest.mark.parametrize("ahead", [0, 3 << 30, 5 << 30])
+def test_an_offset_is_found_whatever_32_bits_say_of_it(ahead: int) -> None:
+    log = BinlogBytes()
+    log.rotate("binlog.000007", made_up=True)
+    log.format_description()
+    for _ in range(2):  # as far apart as events may be
+        log.gtid(1)
+        log.query("DROP TABLE before")
+        log.offset += ahead // 2
+    offset = log.offset
+    log.gtid(2)
+    log.query("DROP TABLE behind")
+    seeking = Seeking(offset)
+    scanner = BinlogScanner(Flavor.MYSQL, checksum=True, file_number=7, offset=offset)
+    found: list[object] = []
+    for index in range(len(log.events)):
+        arrays = log.arrays(index, index + 1)
+        if not seeking.done:
+            arrays = seeking.take(*arrays)
+        found += [(type(i).__name__, place_of(i)) for i in scanner.feed(*arrays)]
+    assert found == [
+        ("RotateSeen", offset),
+        ("FormatSeen", False),
+        ("GtidsSeen", pack(7, offset)),
+        ("QuerySeen", pack(7, offset)),
+    ]
+    assert scanner.position == pack(7, log.offset)
+
+
+def place_of(item: object) -> object:
+    """Where it stands; of a format whether the server started with it."""
+    for name in ("offset", "server_start"):
+        if hasattr(item, name):
+            return getattr(item, name)
+    place = item.position  # type: ignore[attr-defined]
+    return place if isinstance(place, int) else int(place[0])
+
+
+def test_a_file_that_ends_before_the_offset_is_told() -> None:
+    log = BinlogBytes()
+    log.rotate("binlog.000007", made_up=True)
+    log.format_description()
+    log.rotate("binlog.000008")
+    with pytest.raises(EOFError):
+        Seeking(1 << 33).take(*log.arrays())

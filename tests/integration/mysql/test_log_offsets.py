@@ -9,7 +9,7 @@ import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
 
-from tidelog.sources.mysql import log_reader
+from tidelog.sources.mysql import replication, xa
 
 pytestmark = pytest.mark.integration
 
@@ -19,7 +19,7 @@ def test_a_place_behind_4_gib_is_reached_from_the_files_beginning(
     fresh: bool, make_capture: Callable[..., LogCapture], sql: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a limit that is lower, or it would take 4 GiB."""
-    monkeypatch.setattr(log_reader, "MAX_OFFSET", 4)
+    monkeypatch.setattr(replication, "MAX_OFFSET", 4)
     run(sql, "CREATE TABLE t (a INT PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
     first = make_capture()
     first.start()
@@ -35,3 +35,33 @@ def test_a_place_behind_4_gib_is_reached_from_the_files_beginning(
     run(sql, "INSERT INTO t VALUES (6)")
     again.catch_up()
     assert [row.new and row.new["a"] for row in again.rows] == ([6] if fresh else [4, 5, 6])
+
+
+@pytest.mark.parametrize("events", [1, 32_768])
+def test_of_a_file_beyond_4_gib_only_the_prepared_group_is_read_again(
+    events: int,
+    make_capture: Callable[..., LogCapture],
+    sql: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And neither what other transactions prepared before nor what the log began behind."""
+    monkeypatch.setattr(replication, "MAX_OFFSET", 4)
+    defaults = replication.BinlogStream.__init__.__kwdefaults__
+    monkeypatch.setitem(defaults, "buffer_events", events)
+    monkeypatch.setattr(xa, "MOST_OF_GROUP", 0)
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    for number in (2, 3):
+        run(sql, f"XA START 'g{number}'", f"INSERT INTO t VALUES ({number})")
+        run(sql, f"XA END 'g{number}'", f"XA PREPARE 'g{number}'")
+        if number == 2:
+            run(sql, "XA ROLLBACK 'g2'")
+    capture = make_capture()
+    capture.start()
+    run(sql, "XA COMMIT 'g3'", "INSERT INTO t VALUES (4)")
+    capture.catch_up()
+    for number in (5, 6):
+        run(sql, f"XA START 'g{number}'", f"INSERT INTO t VALUES ({number})")
+        run(sql, f"XA END 'g{number}'", f"XA PREPARE 'g{number}'")
+        run(sql, f"XA {'ROLLBACK' if number == 5 else 'COMMIT'} 'g{number}'")
+    capture.catch_up()
+    assert [row.new and row.new["a"] for row in capture.rows] == [3, 4, 6]

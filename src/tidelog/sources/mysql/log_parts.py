@@ -15,8 +15,9 @@ import numpy as np
 from tidelog.errors import ConnectionLostError
 from tidelog.model.records import Int64s, UInt8s
 from tidelog.mysql_urls import ServerUrl
-from tidelog.sources.mysql.positions import FILE_START, LogFiles
-from tidelog.sources.mysql.replication import MAX_OFFSET, BinlogStream
+from tidelog.sources.mysql.positions import LogFiles
+from tidelog.sources.mysql.replication import BinlogStream
+from tidelog.sources.mysql.seeking import log_positions
 from tidelog.wire.binlog_events import (
     CHECKSUM_BYTES,
     HEADER_BYTES,
@@ -68,12 +69,10 @@ def read_part(
     `BinlogStream.start`.
     """
     number, offset = unpack(begin)
-    if offset > MAX_OFFSET:
-        offset = FILE_START
     stream = BinlogStream(url, None, purpose="log-part")
     with contextlib.closing(stream):
         stream.start(files.name(number), offset, wait=False)
-        at = pack(number, offset)
+        at = begin
         while at < end:
             received = stream.receive(WAIT_S)
             if received is None:
@@ -132,16 +131,12 @@ def _cut(data: UInt8s, offsets: Int64s, checksum: bool, at: int, end: int) -> tu
     """The events that end at or before ``end``, and the position behind them."""
     count = len(offsets) - 1
     ends = np.zeros(count, dtype=np.int64)
-    starts = offsets[:-1]
-    types = data[starts + 4]
-    log_pos = np.zeros(count, dtype=np.int64)
-    for byte in range(4):
-        log_pos |= data[starts + 13 + byte].astype(np.int64) << 8 * byte
-    made_up = np.isin(types, (EventType.HEARTBEAT, EventType.HEARTBEAT_V2)) | (log_pos == 0)
+    types = data[offsets[:-1] + 4]
+    log_pos, in_file = log_positions(data, offsets)
     first = 0
     for rotate in [*np.flatnonzero(types == EventType.ROTATE).tolist(), count]:
         number, here = unpack(at)
-        told = first + np.flatnonzero(~made_up[first:rotate])
+        told = first + np.flatnonzero(in_file[first:rotate])
         # Of the offset the header has the low 32 bits; no batch is as long as what is missing.
         ends[told] = pack(number, 0) | (here + (log_pos[told] - here & 0xFFFF_FFFF))
         if len(told):

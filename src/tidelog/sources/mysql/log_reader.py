@@ -34,10 +34,9 @@ from tidelog.sources.mysql.log_parts import Part, read_part
 from tidelog.sources.mysql.log_schemas import DdlAhead, LogSchemas
 from tidelog.sources.mysql.own_tables import OwnTables
 from tidelog.sources.mysql.pins import SchemaPins
-from tidelog.sources.mysql.positions import FILE_START, LogFiles, log_end, log_files
+from tidelog.sources.mysql.positions import LogFiles, log_end, log_files
 from tidelog.sources.mysql.replication import (
     DEFAULT_BUFFER_BYTES,
-    MAX_OFFSET,
     BinlogStream,
     Received,
     ReplicaId,
@@ -171,13 +170,6 @@ class MySqlLogReader:
         at = self._stream_from(files, begin)
         self._check_file(files, unpack(at)[0], fresh=resume is None)
         number, offset = unpack(at)
-        skip = begin
-        if offset > MAX_OFFSET:
-            # The protocol can't say it, so the file is read from its beginning; of that, what lies
-            # before the acknowledged place was taken, or was never asked for.
-            offset = FILE_START
-            floor = (begin.acknowledge, -1)
-            skip = Resume(begin.acknowledge, *max(floor, (begin.position, begin.ordinal)))
         stream.start(files.name(number), offset)
         self._source, self._files = source, files
         self._schemas = LogSchemas(
@@ -189,7 +181,7 @@ class MySqlLogReader:
         )
         self._scanner = BinlogScanner(
             self._flavor,
-            skip,
+            begin,
             checksum=stream.checksum,
             file_number=number,
             offset=offset,
@@ -501,7 +493,7 @@ class MySqlLogReader:
                     held,
                     checksum=events.checksum,
                     file_number=number,
-                    offset=offset if group.events or offset <= MAX_OFFSET else FILE_START,
+                    offset=offset,
                     as_of=AsOf(seen.begin, seen.commit_ts),
                 )
             yield from self._xa_rows(again, again.feed(events.data, events.offsets))

@@ -36,6 +36,8 @@ from tidelog.sources.mysql import packets
 from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.failures import BINLOG_FATAL, server_error, translated
 from tidelog.sources.mysql.gtids import GtidSet
+from tidelog.sources.mysql.positions import FILE_START
+from tidelog.sources.mysql.seeking import MAX_OFFSET, Seeking
 from tidelog.wire.flavor import Flavor
 
 # One receive of the socket, and how much of events one `receive` returns at most.
@@ -51,9 +53,6 @@ SILENCE_LIMIT_S = 60.0
 # Once something has arrived: wait for more, NAPS times NAP_S (5 ms, a tenth of a flush interval).
 NAPS = 10
 NAP_S = 0.0005
-
-# COM_BINLOG_DUMP says an offset in 32 bits.
-MAX_OFFSET = (1 << 32) - 1
 
 _REGISTER_SLAVE = COMMAND.COM_REGISTER_SLAVE
 _DUMP = COMMAND.COM_BINLOG_DUMP
@@ -141,6 +140,7 @@ class BinlogStream:
         packets.prepare()
         self._heard_at = 0.0
         self._broken: TidelogError | None = None
+        self._seeking: Seeking | None = None
         self._doing = "reading the binlog"
         self._poller = select.poll()
         database = ""  # a database that is dropped must not end log capture
@@ -157,7 +157,7 @@ class BinlogStream:
 
         Args:
             file: its name, as in SHOW BINARY LOGS.
-            offset: below 4 GiB (`MAX_OFFSET`).
+            offset: in the file.
             wait: at the log's end wait for more; else the stream ends there.
 
         Raises:
@@ -167,6 +167,10 @@ class BinlogStream:
         """
         flags = 0 if wait else _DO_NOT_WAIT
         self._prepare(f"reading the binlog from {file}:{offset}")
+        self._seeking = None
+        if offset > MAX_OFFSET:
+            self._seeking = Seeking(offset)
+            offset = FILE_START
         self._send(_DUMP, struct.pack("<IHI", offset, flags, self._server_id) + file.encode())
 
     def start_behind(self, gtids: str, *, wait: bool = True) -> None:
@@ -190,10 +194,23 @@ class BinlogStream:
         self._send(_DUMP_GTID, header + place + encoded)
 
     def receive(self, timeout_s: float) -> Received | None:
-        """What has arrived, waiting at most ``timeout_s`` for the first; None if nothing did.
+        """What has arrived, waiting at most ``timeout_s`` for the first; None if nothing did. It
+        holds no event where all lay before the place to begin at.
 
         Raises ConnectionLostError, or what the server's error means.
         """
+        received = self._receive(timeout_s)
+        if received is None or self._seeking is None:
+            return received
+        try:
+            data, offsets = self._seeking.take(received.data, received.offsets)
+        except EOFError:
+            raise self._meaning(BINLOG_FATAL, "position > file size") from None
+        if self._seeking.done:
+            self._seeking = None
+        return Received(data, offsets, received.ended)
+
+    def _receive(self, timeout_s: float) -> Received | None:
         state = self._state
         packets.rewind(self._buffer, self._offsets, state)
         self._shrink()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from tidelog.errors import ConfigError, OutputRefusedError, StateConflictError
+from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.dead_letters import StopAtRejection
 from tidelog.outputs.executing import Delivery, ExecutorOutput
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TIMEOUT_S = 30.0
-_DEFAULT_MAX_BYTES = 1_000_000
+_FENCERS = 8  # at once
 
 
 class KafkaOutput(ExecutorOutput):
@@ -56,7 +58,7 @@ class KafkaOutput(ExecutorOutput):
         create_topics: False: what is not there is an error.
         transactions: exactly once for readers of committed messages.
         settings: librdkafka's, for security and tuning.
-        timeout_s: how long brokers may take for a task's messages.
+        timeout_s: how long brokers may take nothing of a task's messages.
     """
 
     def __init__(
@@ -90,9 +92,10 @@ class KafkaOutput(ExecutorOutput):
         self._topics: dict[str, str] = {}  # topic → table
         self._compacted: set[str] = set()
         self._max_bytes: dict[str, int] = {}
-        self._clean = False  # nothing of the batch to come can be there
-        self._reread = True
-        self._must_fence = True
+        # Topics that hold nothing of the batch to come, and of the one under way.
+        self._clean: frozenset[str] = frozenset()
+        self._clean_now: frozenset[str] = frozenset()
+        self._tried_before = True
         master = spark.sparkContext.master or ""
         # On a cluster a stage is tried again where shuffled data is lost, and its tasks can't tell.
         self._stages_retry = not master.startswith("local") or master.startswith("local-cluster")
@@ -136,25 +139,21 @@ class KafkaOutput(ExecutorOutput):
     def write(self, batch: OutputBatch) -> None:
         """As all outputs, and remember whether a try before may have left messages."""
         progress = self._opened(batch.generation)
-        # The first batch of a run looks as well: the state store may be an older copy.
-        self._reread, self._clean = not self._clean, False
-        self._must_fence = self._reread and progress.begun > (progress.done or 0)
+        self._tried_before = progress.begun > (progress.done or 0)
+        # A run's first batches look as well: the state store may be an older copy.
+        self._clean_now, self._clean = self._clean, frozenset()
         super().write(batch)
-        self._clean = True
+        self._clean = self._clean_now
 
     def subject(self, table: TargetTable) -> str:
         """The topic, as Confluent's TopicNameStrategy has it."""
         return topic_name(topic_of(self._topic, table))
 
     def writer(self) -> TaskWriter:
-        return self._writer(self._reread, None)
+        return self._writer(True, None)
 
     def _writer(self, reread: bool, ends: Mapping[str, Mapping[int, int]] | None) -> KafkaWriter:
-        known = KafkaTopics(
-            frozenset(self._compacted),
-            min(self._max_bytes.values(), default=_DEFAULT_MAX_BYTES),
-            ends,
-        )
+        known = KafkaTopics(frozenset(self._compacted), dict(self._max_bytes), ends)
         return KafkaWriter(
             self._settings,
             known,
@@ -240,22 +239,25 @@ class KafkaOutput(ExecutorOutput):
         if self._transactions:
             self._fence([part.target.source for part in parts])
             self._note_slots(max(self._cores, *(len(part.refs) for part in parts)))
-        if self._reread:
-            work = replace(work, writer=self._writer(True, self._ends()))
-        super()._run(work, parts, batch)
+        tail = Tail(self._settings, committed=self._transactions)
+        try:
+            # Where topics end now; what an earlier try's tasks left stands before.
+            ends = {each: tail.ends(each) for each in self._topics if each not in self._clean_now}
+            super()._run(replace(work, writer=self._writer(bool(ends), ends)), parts, batch)
+            # After a rewind a topic holds batches beyond this one.
+            ahead = {
+                topic
+                for topic, each in ends.items()
+                if len(tail.present(topic, batch.end, exact=True, ends=each).hashes)
+            }
+        finally:
+            tail.close()
+        self._clean_now |= ends.keys() - ahead
 
     def _frame(self, work: Work, part: Any, steps: Any) -> list[Written]:
         if self._stages_retry:
             work = replace(work, writer=self._writer(True, None))
         return super()._frame(work, part, steps)
-
-    def _ends(self) -> dict[str, dict[int, int]]:
-        """Where topics end now; what an earlier try's tasks left stands before."""
-        tail = Tail(self._settings, committed=self._transactions)
-        try:
-            return {topic: tail.ends(topic) for topic in self._topics}
-        finally:
-            tail.close()
 
     def _note_slots(self, count: int) -> None:
         """Durably, before producers with such numbers exist."""
@@ -269,18 +271,27 @@ class KafkaOutput(ExecutorOutput):
                 ) from None
 
     def _fence(self, tables: Sequence[TableName]) -> None:
-        """After a try that failed: end the transactions of its tasks, for good."""
-        if not self._must_fence:
-            return
+        """After a try that failed: end the transactions of its tasks, for good. Where the state
+        store does not tell of tries, it may have been lost: those of all tables.
+        """
         found = self._state.get(self._slots_key)
+        if found is None:
+            known = self.log.schemas.tables()
+            tables = [each for each in known if matches(self.delivery.tables, each)]
+        elif not self._tried_before:
+            return
         count = max(self._cores, found.value["slots"] if found else 0)
-        for table in tables:
-            for number in range(count):
-                name = transactional_id(self.log.generation, self.name, str(table), number)
-                producer = Producer(
-                    self._settings | {"transactional.id": name}, logger=librdkafka_log
-                )
-                try:
-                    producer.init_transactions(self._timeout_s)
-                except KafkaException as error:
-                    raise failed("earlier transactions can't be ended", error) from None
+        names = [
+            transactional_id(self.log.generation, self.name, str(table), number)
+            for table in tables
+            for number in range(count)
+        ]
+        with ThreadPoolExecutor(_FENCERS) as pool:
+            list(pool.map(self._fence_one, names))
+
+    def _fence_one(self, name: str) -> None:
+        producer = Producer(self._settings | {"transactional.id": name}, logger=librdkafka_log)
+        try:
+            producer.init_transactions(self._timeout_s)
+        except KafkaException as error:
+            raise failed("earlier transactions can't be ended", error) from None

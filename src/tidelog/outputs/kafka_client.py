@@ -13,6 +13,8 @@ from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 
 # librdkafka writes its own log there: brokers and states, never messages or passwords.
 librdkafka_log = logging.getLogger("tidelog.librdkafka")
+# Of a setting of ours, once for each producer.
+librdkafka_log.addFilter(lambda line: "enable.gapless.guarantee is exp" not in line.getMessage())
 
 VERSION_HEADER = "tidelog-version"
 SCHEMA_HEADER = "tidelog-schema"

@@ -34,11 +34,14 @@ class Present:
     written in order, so what is older than its newest one was written before it. The rank of a
     version's tombstone is above that of its delete. Python's hash of bytes is of 64 bits; a process
     compares its own ones only.
+
+    ``each``: sorted identities of all its messages of the batch, if that is known.
     """
 
     hashes: _Longs
     ranks: _Longs
     exact: bool
+    each: _Longs | None = None
 
     def holds(self, keys: Sequence[bytes | None], ranks: _Longs) -> npt.NDArray[np.bool_]:
         """bool[n]: which of these messages must not be written again."""
@@ -47,6 +50,13 @@ class Present:
         wanted = identities(keys, ranks, self.exact)
         at = np.minimum(np.searchsorted(self.hashes, wanted), len(self.hashes) - 1)
         found: npt.NDArray[np.bool_] = (self.hashes[at] == wanted) & (ranks <= self.ranks[at])
+        return found
+
+    def lacks(self, keys: Sequence[bytes | None], ranks: _Longs) -> npt.NDArray[np.bool_]:
+        """bool[n]: of messages that it `holds`, which are known not to be there themselves."""
+        if self.each is None:
+            return np.zeros(len(keys), np.bool_)
+        found: npt.NDArray[np.bool_] = ~np.isin(identities(keys, ranks, True), self.each)
         return found
 
 
@@ -95,11 +105,20 @@ class Tail:
             raise failed(f"topic {topic} can't be read", error) from None
 
     def present(
-        self, topic: str, start: int, *, exact: bool, ends: Mapping[int, int] | None = None
+        self,
+        topic: str,
+        start: int,
+        *,
+        exact: bool,
+        ends: Mapping[int, int] | None = None,
+        each: bool = False,
     ) -> Present:
-        """What ``topic`` holds with versions of ``start`` and above, before ``ends`` if given."""
+        """What ``topic`` holds with versions of ``start`` and above, before ``ends`` if given; with
+        ``each`` so that `Present.lacks` can tell.
+        """
         hashes: list[_Longs] = [np.empty(0, np.int64)]
         ranks: list[_Longs] = [np.empty(0, np.int64)]
+        all_of: list[_Longs] = [np.empty(0, np.int64)]
         try:
             for partition, low, high in self._bounds(topic):
                 if ends is not None:
@@ -107,21 +126,27 @@ class Tail:
                 end, step = high, _FIRST_STEP
                 while end > low:
                     begin = max(low, end - step)
-                    found, newest = self._read(topic, partition, begin, end, start, exact)
-                    hashes += found[0]
-                    ranks += found[1]
+                    found, newest = self._read(topic, partition, begin, end, start)
+                    for keys, rank in found:
+                        hashes.append(identities(keys, rank, exact))
+                        ranks.append(rank)
+                        if each:
+                            all_of.append(identities(keys, rank, True))
                     # Batches follow each other: where none of a stretch is of this one or later,
                     # none before it is. One without any message of ours tells nothing.
                     if 0 <= newest < start:
                         break
                     end, step = begin, step * 10
+                else:
+                    each = each and low == 0  # else retention may have taken some away
         except KafkaException as error:
             raise failed(f"topic {topic} can't be read back", error) from None
         found_hashes, found_ranks = np.concatenate(hashes), np.concatenate(ranks)
         order = np.lexsort((found_ranks, found_hashes))
         sorted_hashes, sorted_ranks = found_hashes[order], found_ranks[order]
         last = np.append(sorted_hashes[1:] != sorted_hashes[:-1], True)[: len(sorted_hashes)]
-        return Present(sorted_hashes[last], sorted_ranks[last], exact)
+        told = np.sort(np.concatenate(all_of)) if each else None
+        return Present(sorted_hashes[last], sorted_ranks[last], exact, told)
 
     def live_keys(self, topic: str) -> list[bytes]:
         """Keys whose newest message in ``topic`` has a value: all of it is read."""
@@ -154,13 +179,12 @@ class Tail:
         return bounds
 
     def _read(
-        self, topic: str, partition: int, begin: int, end: int, start: int, exact: bool
-    ) -> tuple[tuple[list[_Longs], list[_Longs]], int]:
-        """(hashes, ranks) of messages in the offsets, and the newest version among them; -1: none
-        of them has one.
+        self, topic: str, partition: int, begin: int, end: int, start: int
+    ) -> tuple[list[tuple[list[bytes | None], _Longs]], int]:
+        """(keys, ranks) of messages in the offsets, and the newest version among them; -1: none of
+        them has one.
         """
-        hashes: list[_Longs] = []
-        ranks: list[_Longs] = []
+        found: list[tuple[list[bytes | None], _Longs]] = []
         newest = -1
         for messages in self._messages(topic, partition, begin, end):
             told = [(message, _version(message)) for message in messages]
@@ -169,12 +193,9 @@ class Tail:
             wanted = [(m, version) for m, version in mine if version >= start]
             if not wanted:
                 continue
-            values = [m.value() for m, _ in wanted]
-            rank = ranks_of([version for _, version in wanted], values)
-            keys = [m.key() for m, _ in wanted]
-            hashes.append(identities(keys, rank, exact))
-            ranks.append(rank)
-        return (hashes, ranks), newest
+            ranks = ranks_of([version for _, version in wanted], [m.value() for m, _ in wanted])
+            found.append(([m.key() for m, _ in wanted], ranks))
+        return found, newest
 
     def _messages(
         self, topic: str, partition: int, begin: int, end: int

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,35 +10,28 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError
 
-from tidelog.errors import OutputError
 from tidelog.outputs.dead_letters import StopAtRejection
-from tidelog.outputs.kafka_client import (
-    SCHEMA_HEADER,
-    VERSION_HEADER,
-    failed,
-    librdkafka_log,
-    topic_name,
-)
+from tidelog.outputs.kafka_client import SCHEMA_HEADER, topic_name
+from tidelog.outputs.kafka_sender import Chunk, Header, Sender, Sent, headers_of
 from tidelog.outputs.kafka_tail import Present, Tail, ranks_of
 from tidelog.outputs.writer import Writer
 from tidelog.ports import Rejection, TargetTable, WriteTask
 
-# A broker that says these will never take the message.
-_POISON = (
-    KafkaError.MSG_SIZE_TOO_LARGE,
-    KafkaError.INVALID_MSG,
-    KafkaError.INVALID_RECORD,
-)
 _DEFAULTS: dict[str, Any] = {
     "linger.ms": 20,
     "compression.type": "lz4",
     "partitioner": "murmur2_random",  # as Java's producers: the same key, the same partition
     "queue.buffering.max.messages": 200_000,
-    "queue.buffering.max.kbytes": 65_536,
 }
+_QUEUE_KBYTES = 65_536
+_BATCH_BYTES = 1_000_000
+_MAX_BYTES = 1_000_000
+# Within these librdkafka takes message.max.bytes.
+_LEAST_MAX_BYTES, _GREATEST_MAX_BYTES = 1_000, 1_000_000_000
 _TRANSACTION_TIMEOUT_MS = 600_000
+_REFUSED_BEFORE = "not in the topic, which has newer ones of its key: refused by an earlier try"
 # What librdkafka adds before it compares with message.max.bytes: lengths, time and offset of a
 # record as varints of the greatest size (RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD).
 _RECORD_BYTES = 36
@@ -50,19 +42,18 @@ class KafkaTopics:
     """What the driver found out about topics, by name.
 
     Attributes:
+        max_message_bytes: how long a topic takes messages; 1,000,000 where that is not known.
         ends: by topic and partition, where it ended before the batch's tasks began: what an earlier
-            try left stands before. None: unknown, or tasks may have been tried without a trace.
+            try left stands before. A topic that is not named holds nothing of the batch. None:
+            unknown, or tasks may have been tried without a trace.
     """
 
     compacted: frozenset[str] = frozenset()
-    max_message_bytes: int = 1_000_000
+    max_message_bytes: Mapping[str, int] = field(default_factory=dict)
     ends: Mapping[str, Mapping[int, int]] | None = None
 
-
-@dataclass
-class _Failed:
-    errors: list[KafkaError] = field(default_factory=list)
-    letters: list[Rejection] = field(default_factory=list)
+    def limit(self, topic: str) -> int:
+        return self.max_message_bytes.get(topic, _MAX_BYTES)
 
 
 class KafkaWriter(Writer):
@@ -74,7 +65,7 @@ class KafkaWriter(Writer):
         transactions: of the task's messages all are seen by readers of committed ones, or none.
         exact: messages were not written in order by key: tell them apart one by one.
         reread: parts of the batch may be there already, of a try before.
-        timeout_s: how long brokers may take for what was handed over.
+        timeout_s: how long brokers may take nothing of what was handed over.
         keep_rejected: what is refused becomes a letter and the others go on. False: nothing newer
             goes after it, behind which a later try would take it for written.
     """
@@ -100,93 +91,67 @@ class KafkaWriter(Writer):
 
     def open(self, task: WriteTask) -> None:
         self._task = task
-        self._again = self._reread or _tried_before()
-        self._producer: Producer | None = None
+        self._tried_before = _tried_before()
+        self._sender: Sender | None = None
         self._tail: Tail | None = None
         self._present: dict[str, Present] = {}
-        self._failed = _Failed()
+        self._rejected: list[Rejection] = []
         self._tables: dict[str, str] = {}  # topic → table, for letters
 
     def write(self, table: TargetTable, rows: pa.RecordBatch) -> Iterable[Rejection]:
-        producer = self._connected(table)
+        sender = self._connected(table)
         self._schema = (SCHEMA_HEADER, str(table.schema.schema_id).encode())
         for wanted, messages in _by_topic(rows):
             topic = topic_name(wanted)
             self._tables[topic] = table.name
             if topic in self._topics.compacted and messages.column("key").null_count:
-                self._write_compacted(producer, topic, messages)
+                self._write_compacted(sender, topic, messages)
             else:
-                self._write(producer, topic, messages)
+                self._write(sender, topic, messages)
         return self._letters()
 
     def commit(self) -> Iterable[Rejection]:
-        producer = self._producer
-        if producer is None:
+        sender = self._sender
+        if sender is None:
             return ()
-        self._flush(producer)
+        sender.flush()
         if self._transactions:
-            try:
-                producer.commit_transaction(self._timeout_s)
-            except KafkaException as error:
-                raise failed("the transaction could not be committed", error) from None
+            sender.commit()
         return self._letters()
 
     def close(self) -> None:
         tail, self._tail = self._tail, None
         if tail is not None:
             tail.close()
-        producer, self._producer = self._producer, None
-        if producer is None:
-            return
-        if len(producer):
-            # After an error: what waits must not be sent any more. What is under way may arrive.
-            producer.purge(in_queue=True, in_flight=True, blocking=True)
-            producer.flush(1)
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            sender.close()
 
     # ------------------------------------------------------------------ one batch
 
-    def _write(self, producer: Producer, topic: str, messages: pa.RecordBatch) -> None:
-        keys, values = messages.column("key").to_pylist(), messages.column("value").to_pylist()
-        versions = messages.column("version")
-        if self._again:
-            ranks = ranks_of(versions.to_numpy(), values)
-            keep = ~self._held(topic).holds(keys, ranks)
-            # The topic never takes these, so it does not hold them: to be refused and told again.
-            keep |= _too_long(messages, self._schema, self._topics.max_message_bytes)
+    def _write(self, sender: Sender, topic: str, messages: pa.RecordBatch) -> None:
+        too_long = _too_long(messages, self._schema, self._topics.limit(topic))
+        if self._looks(topic):
+            keys, values = messages.column("key").to_pylist(), messages.column("value").to_pylist()
+            ranks = ranks_of(messages.column("version").to_numpy(), values)
+            present = self._held(topic)
+            # The topic never takes what is too long, so it does not hold it: to be told again.
+            keep = ~present.holds(keys, ranks) | too_long
+            for at in np.flatnonzero(present.lacks(keys, ranks) & ~keep).tolist():
+                self._reject(topic, messages.column("version")[at].as_py(), _REFUSED_BEFORE)
             if not keep.all():
-                if keep.any():
-                    self._write_all(producer, topic, messages.filter(pa.array(keep)))
-                return
-        self._write_all(producer, topic, messages, keys, values)
+                messages, too_long = messages.filter(pa.array(keep)), too_long[keep]
+        start = 0
+        for at in [*np.flatnonzero(too_long).tolist(), messages.num_rows]:
+            if at > start:
+                part = messages.slice(start, at - start)
+                sender.send(Chunk(topic, part, self._schema))
+            if at < messages.num_rows:
+                version = messages.column("version")[at].as_py()
+                self._reject(topic, version, "MSG_SIZE_TOO_LARGE")
+            start = at + 1
 
-    def _write_all(
-        self,
-        producer: Producer,
-        topic: str,
-        messages: pa.RecordBatch,
-        keys: Sequence[bytes | None] | None = None,
-        values: Sequence[bytes | None] | None = None,
-    ) -> None:
-        keys = messages.column("key").to_pylist() if keys is None else keys
-        values = messages.column("value").to_pylist() if values is None else values
-        headers = _headers(messages, self._schema)
-        produce, poll = producer.produce, producer.poll
-        for key, value, header in zip(keys, values, headers, strict=True):
-            while True:
-                try:
-                    produce(topic, value, key, headers=header)
-                    break
-                except BufferError:
-                    poll(0.05)
-                    self._raise_errors()
-                except KafkaException as error:
-                    self._refused(error.args[0], topic, header)
-                    self._raise_errors()
-                    break
-        poll(0)
-        self._raise_errors()
-
-    def _write_compacted(self, producer: Producer, topic: str, messages: pa.RecordBatch) -> None:
+    def _write_compacted(self, sender: Sender, topic: str, messages: pa.RecordBatch) -> None:
         """A compacted topic takes no message without a key: a truncate becomes a tombstone of each
         key that is there.
         """
@@ -194,9 +159,9 @@ class KafkaWriter(Writer):
         start = 0
         for at in [*without.tolist(), messages.num_rows]:
             if at > start:
-                self._write(producer, topic, messages.slice(start, at - start))
+                self._write(sender, topic, messages.slice(start, at - start))
             if at < messages.num_rows:
-                self._flush(producer)
+                sender.flush()
                 version = messages.column("version")[at].as_py()
                 keys = self._reader().live_keys(topic)
                 tombstones = {
@@ -206,88 +171,83 @@ class KafkaWriter(Writer):
                     "topic": pa.repeat(pa.scalar(topic), len(keys)),
                     "version": pa.repeat(pa.scalar(version), len(keys)),
                 }
-                self._write(producer, topic, pa.RecordBatch.from_pydict(tombstones))
+                self._write(sender, topic, pa.RecordBatch.from_pydict(tombstones))
             start = at + 1
 
     # ------------------------------------------------------------------ connections
 
-    def _connected(self, table: TargetTable) -> Producer:
-        if self._producer is not None:
-            return self._producer
-        settings = _DEFAULTS | self._settings
+    def _connected(self, table: TargetTable) -> Sender:
+        if self._sender is not None:
+            return self._sender
+        limits = [_MAX_BYTES, *self._topics.max_message_bytes.values()]
+        longest = min(max(*limits, _LEAST_MAX_BYTES), _GREATEST_MAX_BYTES)
+        settings = _DEFAULTS | {"queue.buffering.max.kbytes": _QUEUE_KBYTES} | self._settings
+        room = max(int(settings["queue.buffering.max.kbytes"]), longest // 512)
+        batch = min(*limits, int(settings.get("batch.size", _BATCH_BYTES)))
         settings |= {
             "enable.idempotence": True,
             "acks": "all",
-            # Messages never give up by themselves: a gap would let later ones overtake.
-            "delivery.timeout.ms": 0,
-            "delivery.report.only.error": True,
-            "message.max.bytes": self._topics.max_message_bytes,
-            "on_delivery": self._delivered,
+            # Of the topic that takes the longest; what others take is compared before. A batch is
+            # as long as all topics take one.
+            "message.max.bytes": longest,
+            "batch.size": batch,
+            "queue.buffering.max.kbytes": room,
         }
         if self._transactions:
             settings["transactional.id"] = transactional_id(
                 self._task.generation, self._task.output, str(table.source), self._task.number
             )
             settings["transaction.timeout.ms"] = _TRANSACTION_TIMEOUT_MS
-        self._producer = producer = Producer(settings, logger=librdkafka_log)
-        if self._transactions:
-            try:
-                producer.init_transactions(self._timeout_s)
-                producer.begin_transaction()
-            except KafkaException as error:
-                raise failed("a transaction could not be begun", error) from None
-        return producer
+        self._sender = Sender(settings, self._timeout_s, self._refused, self._there)
+        return self._sender
 
     def _reader(self) -> Tail:
         if self._tail is None:
             self._tail = Tail(self._settings, committed=self._transactions)
         return self._tail
 
+    def _looks(self, topic: str) -> bool:
+        """May the topic hold a part of the batch?"""
+        ends = self._topics.ends
+        return self._tried_before or (self._reread and (ends is None or topic in ends))
+
     def _held(self, topic: str) -> Present:
         found = self._present.get(topic)
         if found is None:
             # Not what other tasks of this very try are writing there.
-            ends = None if _tried_before() else (self._topics.ends or {}).get(topic)
-            found = self._reader().present(topic, self._task.start, exact=self._exact, ends=ends)
+            ends = None if self._tried_before else (self._topics.ends or {}).get(topic)
+            # Of a message that was refused, and newer ones of its key were not, the letter may be
+            # lost with the try that told it.
+            each = self._keep_rejected and topic not in self._topics.compacted
+            found = self._reader().present(
+                topic, self._task.start, exact=self._exact, ends=ends, each=each
+            )
             self._present[topic] = found
         return found
 
-    def _flush(self, producer: Producer) -> None:
-        deadline = time.monotonic() + self._timeout_s
-        while producer.flush(0.5):
-            self._raise_errors()
-            if time.monotonic() > deadline:
-                raise OutputError(
-                    f"kafka: {len(producer)} messages were not taken in {self._timeout_s:.0f} s"
-                )
-        self._raise_errors()
+    def _there(self, messages: Sequence[Sent]) -> list[bool]:
+        """Which of these, of this task and of unknown fate, the topics hold now."""
+        found = np.zeros(len(messages), np.bool_)
+        for topic in {each.topic for each in messages}:
+            present = self._reader().present(topic, self._task.start, exact=self._exact)
+            at = [number for number, each in enumerate(messages) if each.topic == topic]
+            ranks = ranks_of([messages[n].version for n in at], [messages[n].value for n in at])
+            found[at] = present.holds([messages[n].key for n in at], ranks)
+        return found.tolist()
 
-    # ------------------------------------------------------------------ what failed
+    # ------------------------------------------------------------------ what is refused
 
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Called for messages that brokers refuse, never for the others."""
-        if error is None:
-            return
-        if error.code() in _POISON:
-            self._refused(error, message.topic() or "", message.headers() or ())
-        else:
-            self._failed.errors.append(error)
+    def _refused(self, message: Sent, error: KafkaError) -> None:
+        self._reject(message.topic, message.version, error.name())
 
-    def _refused(self, error: KafkaError, topic: str, headers: Any) -> None:
-        if error.code() not in _POISON:
-            raise failed(f"topic {topic} takes no messages", error)
-        version = next(int(value) for name, value in headers if name == VERSION_HEADER)
-        letter = Rejection(self._tables.get(topic, topic), version, f"kafka: {error.name()}")
-        self._failed.letters.append(letter)
-
-    def _raise_errors(self) -> None:
-        if self._failed.letters and not self._keep_rejected:
-            StopAtRejection().put(self._task, self._failed.letters)
-        if self._failed.errors:
-            raise failed("a message was not taken", self._failed.errors[0])
+    def _reject(self, topic: str, version: int, why: str) -> None:
+        letter = Rejection(self._tables.get(topic, topic), version, f"kafka: {why}")
+        if not self._keep_rejected:
+            StopAtRejection().put(self._task, [letter])
+        self._rejected.append(letter)
 
     def _letters(self) -> list[Rejection]:
-        found, self._failed.letters = self._failed.letters, []
+        found, self._rejected = self._rejected, []
         return found
 
 
@@ -296,28 +256,7 @@ def transactional_id(generation: str, output: str, table: str, number: int) -> s
     return f"tidelog/{generation}/{output}/{table}/{number}"
 
 
-_Header = tuple[str, str | bytes | None]
-
-
-def _headers(messages: pa.RecordBatch, schema: _Header) -> Iterator[list[_Header]]:
-    """Each message's headers, made as they are needed: many lists at once are work for Python's
-    garbage collector.
-    """
-    versions = messages.column("version").cast(pa.string()).cast(pa.binary()).to_pylist()
-    given = messages.column("headers")
-    if given.null_count == len(given):
-        return ([(VERSION_HEADER, version), schema] for version in versions)
-    return (
-        [
-            (VERSION_HEADER, version),
-            schema,
-            *((name, value.encode()) for name, value in more or () if value is not None),
-        ]
-        for version, more in zip(versions, given.to_pylist(), strict=True)
-    )
-
-
-def _too_long(messages: pa.RecordBatch, schema: _Header, limit: int) -> npt.NDArray[np.bool_]:
+def _too_long(messages: pa.RecordBatch, schema: Header, limit: int) -> npt.NDArray[np.bool_]:
     """bool[n]: which of these messages librdkafka refuses with this ``message.max.bytes``."""
     sizes = np.full(messages.num_rows, _RECORD_BYTES, np.int64)
     for name in ("key", "value"):
@@ -325,7 +264,7 @@ def _too_long(messages: pa.RecordBatch, schema: _Header, limit: int) -> npt.NDAr
         sizes += lengths.to_numpy(zero_copy_only=False)
     # Few are so long that their headers matter.
     near = np.flatnonzero(sizes > limit // 2)
-    for at, headers in zip(near, _headers(messages.take(pa.array(near)), schema), strict=True):
+    for at, headers in zip(near, headers_of(messages.take(pa.array(near)), schema), strict=True):
         sizes[at] += sum(
             _counted_bytes(name.encode()) + _counted_bytes(value or b"") for name, value in headers
         )

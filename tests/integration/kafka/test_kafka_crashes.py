@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import subprocess
@@ -19,6 +20,7 @@ from tidelog.errors import OutputError
 from tidelog.outputs.executing import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.kafka import KafkaOutput
+from tidelog.outputs.kafka_writer import transactional_id
 from tidelog.outputs.ranges import batch_of
 from tidelog.state.sqlite import SqliteState
 from tidelog.testing.build_log import BuiltLog
@@ -174,11 +176,47 @@ def test_a_topic_knows_what_it_holds(
         (tmp_path / "state.db").write_bytes(older)
     output = output_of(spark, built, tmp_path, kafka)
     output.prepare(built.log.generation)
-    output.write(batch_of(built.log, built.log.head_offset, ends[-1]))
+    # In batches that end elsewhere: not the first one alone finds what is there.
+    for start, end in itertools.pairwise([built.log.head_offset, *ends[1::2]]):
+        output.write(batch_of(built.log, start, end))
     output.close()
     messages = read(f"{tmp_path.name}-t", servers=kafka.servers)
     check_order(messages)
     assert versions(messages) == expected
+
+
+def test_a_task_that_outlived_the_state_store_commits_nothing(
+    spark: Any, kafka: KafkaServer, tmp_path: Path
+) -> None:
+    """Whatever its number, and whether its table comes again in the first batch or later."""
+    from confluent_kafka import KafkaException, Producer
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    built = BuiltLog(tmp_path / "log")
+    expected = fill(built, 200)
+    other = built.table("public.other", {"id": "int64", "v": "text"}, relation_id=2)
+    built.insert(other, "1", "a")
+    built.flush()
+    topic = f"{tmp_path.name}-other"
+    admin = AdminClient({"bootstrap.servers": kafka.servers})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
+    name = transactional_id(built.log.generation, "kafka", "public.other", 1)
+    late = Producer({"bootstrap.servers": kafka.servers, "transactional.id": name})
+    late.init_transactions(30)
+    late.begin_transaction()
+    version = built.log.latest_offset() - 1
+    late.produce(topic, b"{}", b'{"id":1}', headers=[("tidelog-version", str(version).encode())])
+    late.flush(10)
+    middle = built.log.chain().segments[-1].first
+    output = output_of(spark, built, tmp_path, kafka, transactions=True)
+    output.prepare(built.log.generation)
+    output.write(batch_of(built.log, built.log.head_offset, middle))
+    with pytest.raises(KafkaException):
+        late.commit_transaction(10)
+    output.write(batch_of(built.log, middle, built.log.latest_offset()))
+    output.close()
+    assert versions(read(f"{tmp_path.name}-t", servers=kafka.servers)) == expected
+    assert len(read(topic, servers=kafka.servers)) == 1
 
 
 def test_a_compacted_topic_gets_no_older_state_of_a_key(

@@ -1,9 +1,13 @@
-"""What is refused, what a topic holds already, and topics that are refused; no Spark."""
+"""What is refused by us or by brokers, what a topic holds already, topics that are refused, brokers
+that are away; no Spark.
+"""
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -15,16 +19,17 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.behaviours.outputs.kafka_topics import read
 
-from tidelog.errors import OutputRefusedError
+from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.outputs import executing, kafka_writer
+from tidelog.outputs import executing, kafka_sender
 from tidelog.outputs.dead_letters import JsonDeadLetters
 from tidelog.outputs.executing import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.formatters.messages import MESSAGES
 from tidelog.outputs.kafka import KafkaOutput
+from tidelog.outputs.kafka_sender import headers_of
 from tidelog.outputs.kafka_tail import Tail, ranks_of
-from tidelog.outputs.kafka_writer import KafkaTopics, KafkaWriter, _headers, _too_long
+from tidelog.outputs.kafka_writer import KafkaTopics, KafkaWriter, _too_long
 from tidelog.ports import SourceId, TargetTable, WriteTask
 from tidelog.state.sqlite import SqliteState
 from tidelog.testing.build_log import BuiltLog
@@ -46,9 +51,16 @@ TASK = WriteTask("out", "generation", 0, 100, 0)
 
 @pytest.fixture
 def topic(kafka: KafkaServer, tmp_path: Path) -> Iterator[str]:
+    with made_topic(kafka, tmp_path.name) as name:
+        yield name
+
+
+@contextmanager
+def made_topic(kafka: KafkaServer, name: str, **config: str) -> Iterator[str]:
     """Of one partition."""
-    admin, name = AdminClient({"bootstrap.servers": kafka.servers}), tmp_path.name
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    admin = AdminClient({"bootstrap.servers": kafka.servers})
+    config = {key.replace("_", "."): value for key, value in config.items()}
+    admin.create_topics([NewTopic(name, 1, 1, config=config)])[name].result(30)
     deadline = time.monotonic() + 30
     while not admin.list_topics(name, timeout=10).topics[name].partitions:
         assert time.monotonic() < deadline
@@ -57,25 +69,37 @@ def topic(kafka: KafkaServer, tmp_path: Path) -> Iterator[str]:
     admin.delete_topics([name])[name].result(30)
 
 
-def messages(topic: str, values: Sequence[bytes], key: bytes = b'"a"') -> pa.RecordBatch:
-    """Of one key, with versions 1, 2, …"""
+def messages(
+    topic: str, values: Sequence[bytes], key: bytes = b'"a"', without: Sequence[int] = ()
+) -> pa.RecordBatch:
+    """Of one key, with versions 1, 2, …; those ``without`` have none."""
     n = len(values)
-    columns = [[key] * n, values, [None] * n, [topic] * n, range(1, n + 1)]
+    keys = [None if version in without else key for version in range(1, n + 1)]
+    columns = [keys, values, [None] * n, [topic] * n, range(1, n + 1)]
     arrays = [pa.array(c, f.type) for c, f in zip(columns, MESSAGES, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=MESSAGES)
 
 
 def bring(
-    kafka: KafkaServer, rows: pa.RecordBatch, *, keep_rejected: bool, again: bool
+    servers: str,
+    *batches: pa.RecordBatch,
+    keep_rejected: bool,
+    again: bool = False,
+    limits: Mapping[str, int] | None = None,
+    timeout_s: float = 60,
+    transactions: bool = False,
+    **settings: Any,
 ) -> list[int]:
     """Versions of the letters."""
     writer = KafkaWriter(
-        {"bootstrap.servers": kafka.servers}, KafkaTopics(max_message_bytes=LIMIT),
-        transactions=False, exact=False, reread=again, timeout_s=60, keep_rejected=keep_rejected,
+        {"bootstrap.servers": servers} | {k.replace("_", "."): v for k, v in settings.items()},
+        KafkaTopics(max_message_bytes=limits or {}), transactions=transactions, exact=False,
+        reread=again, timeout_s=timeout_s, keep_rejected=keep_rejected,
     )  # fmt: skip
     writer.open(TASK)
     try:
-        letters = [*writer.write(TABLE, rows), *writer.commit()]
+        letters = [letter for rows in batches for letter in writer.write(TABLE, rows)]
+        letters += writer.commit()
     finally:
         writer.close()
     return [letter.version for letter in letters]
@@ -96,10 +120,10 @@ def test_nothing_newer_goes_after_a_message_that_stops_the_pipeline(
             produced.append(value)
             super().produce(topic, value, key, **how)
 
-    monkeypatch.setattr(kafka_writer, "Producer", Recording)
+    monkeypatch.setattr(kafka_sender, "Producer", Recording)
     for tried in (again, True):
         with pytest.raises(OutputRefusedError, match=r"version 2 .*MSG_SIZE_TOO_LARGE"):
-            bring(kafka, messages(topic, VALUES), keep_rejected=False, again=tried)
+            bring(kafka.servers, messages(topic, VALUES), keep_rejected=False, again=tried)
     assert VALUES[0] in produced
     assert VALUES[2] not in produced
     assert all(each.version < 2 for each in read(topic, servers=kafka.servers))
@@ -108,8 +132,76 @@ def test_nothing_newer_goes_after_a_message_that_stops_the_pipeline(
 def test_a_message_that_is_too_long_is_told_by_each_try(kafka: KafkaServer, topic: str) -> None:
     for again in (False, True):
         rows = messages(topic, VALUES)
-        assert bring(kafka, rows, keep_rejected=True, again=again) == [2]
+        assert bring(kafka.servers, rows, keep_rejected=True, again=again) == [2]
     assert [each.version for each in read(topic, servers=kafka.servers)] == [1, 3]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_topic_that_takes_short_messages_refuses_none_of_others(
+    kafka: KafkaServer, tmp_path: Path, topic: str, order: int
+) -> None:
+    """And no batch of short ones is too long for it."""
+    with made_topic(kafka, f"{tmp_path.name}-short", max_message_bytes="2000") as short:
+        limits = {topic: LIMIT, short: 2_000}
+        long_values = [b"1" * 3_000] * 3
+        values = [random.randbytes(100).hex().encode() for _ in range(400)]
+        values[7] = b"1" * 3_000
+        batches = [messages(topic, long_values), messages(short, values)][::order]
+        assert bring(kafka.servers, *batches, keep_rejected=True, limits=limits) == [8]
+        found = [each.version for each in read(short, json_values=False, servers=kafka.servers)]
+    assert found == [version for version in range(1, 401) if version != 8]
+    assert len(read(topic, servers=kafka.servers)) == 3
+
+
+# What the broker refuses and the driver could not know, as the topic was changed since.
+CHANGED = {"max_message_bytes": "2000"}, {"cleanup_policy": "compact"}
+
+
+@pytest.mark.parametrize("changed", CHANGED)
+@pytest.mark.parametrize("keep_rejected", [True, False])
+def test_what_only_the_broker_refuses_takes_nothing_with_it(
+    kafka: KafkaServer, tmp_path: Path, changed: dict[str, str], keep_rejected: bool
+) -> None:
+    """It refuses whole batches, and tells so when newer ones are on their way."""
+    bad = (50, 1_111, 1_112, 2_990)
+    values = [random.randbytes(1_500 if v in bad else 20).hex().encode() for v in range(1, 3_001)]
+    with made_topic(kafka, tmp_path.name, **changed) as topic:
+        without = bad if "cleanup_policy" in changed else ()
+        batches = [messages(topic, values, without=without)]
+        batches = [batches[0].slice(at, 400) for at in range(0, 3_000, 400)]
+        expected = [version for version in range(1, 3_001) if version not in bad]
+        for again in (False, True):
+            if keep_rejected:
+                letters = bring(kafka.servers, *batches, keep_rejected=True, again=again)
+                assert letters == list(bad)
+            else:
+                expected = list(range(1, 50))
+                with pytest.raises(OutputRefusedError, match="at version 50 "):
+                    bring(kafka.servers, *batches, keep_rejected=False, again=again)
+            found = read(topic, json_values=False, servers=kafka.servers)
+            assert [each.version for each in found] == expected
+
+
+def test_what_the_broker_refuses_of_a_transaction_stops_the_pipeline(
+    kafka: KafkaServer, tmp_path: Path
+) -> None:
+    with made_topic(kafka, tmp_path.name, cleanup_policy="compact") as topic:
+        rows = messages(topic, [b"1", b"2", b"3"], without=[2])
+        for slices in ([rows], [rows.slice(at, 1) for at in range(3)]):
+            with pytest.raises(OutputRefusedError, match=r"INVALID_RECORD.*`transactions`"):
+                bring(kafka.servers, *slices, keep_rejected=True, transactions=True, linger_ms=0)
+        assert read(topic, servers=kafka.servers) == []
+
+
+@pytest.mark.parametrize("count", [5, 100])
+def test_brokers_that_are_away_are_an_error_that_says_so(count: int) -> None:
+    """Whether there is room left for messages or not."""
+    rows = messages("t", [b"1"] * count)
+    settings: dict[str, Any] = {"queue_buffering_max_messages": 10}
+    began = time.monotonic()
+    with pytest.raises(OutputError, match=r"messages were not taken in 2 s: _(ALL|TRANSPORT)"):
+        bring("127.0.0.1:1", rows, keep_rejected=True, timeout_s=2, **settings)
+    assert time.monotonic() < began + 20
 
 
 def test_too_long_is_what_librdkafka_refuses() -> None:
@@ -119,7 +211,7 @@ def test_too_long_is_what_librdkafka_refuses() -> None:
     more = pa.array([[("é", "b" * 70)] if n % 2 else None for n in range(160)], MESSAGES[2].type)
     rows = rows.set_column(2, MESSAGES[2], more)
     refused = []
-    for value, headers in zip(rows["value"].to_pylist(), _headers(rows, schema), strict=True):
+    for value, headers in zip(rows["value"].to_pylist(), headers_of(rows, schema), strict=True):
         try:
             producer.produce("t", value, b'"a"', headers=headers)
             refused.append(False)

@@ -90,12 +90,33 @@ def test_effects(sql: str, effects: list[tuple[str, str, str | None]]) -> None:
         ("ADD COLUMN (a INT)", ["a"]),
         ("ADD `column` INT AFTER b", ["column"]),
         ("ADD INDEX (c), ADD UNIQUE (d), DROP c, RENAME COLUMN f TO g", []),
+        ("ADD period INT, ADD system INT, ADD vector INT", ["period", "system", "vector"]),
+        ("ADD PERIOD FOR p (a, b), ADD SYSTEM VERSIONING, ADD VECTOR INDEX (c)", []),
         ("ADD", []),
     ],
 )
 def test_columns_that_are_added(actions: str, added: list[str]) -> None:
     (effect,) = read(f"ALTER TABLE t {actions}", "d").effects
     assert list(effect.added) == added
+
+
+@pytest.mark.parametrize(
+    ("sql", "sql_mode", "effects"),
+    [
+        (r"ALTER TABLE t COMMENT '\', ADD c INT COMMENT '\'", 0, [("t", "KEPT")]),
+        (r"ALTER TABLE t COMMENT '\', ADD c INT COMMENT '\'", 1 << 20, [("t", "ALTERED")]),
+        (r'ALTER TABLE t COMMENT "\", ADD c INT COMMENT "\"', 0, [("t", "KEPT")]),
+        (r'ALTER TABLE t COMMENT "\", ADD c INT COMMENT "\"', 1 << 20, [("t", "ALTERED")]),
+        (r"""ALTER TABLE t COMMENT 'it''s', ADD c INT""", 1 << 20, [("t", "ALTERED")]),
+        (r'DROP TABLE "a\", "b"', 1 << 2, [("a\\", "DROPPED"), ("b", "DROPPED")]),
+        (r"DROP TABLE a /* ' */ , b", 1 << 2 | 1 << 20, [("a", "DROPPED"), ("b", "DROPPED")]),
+    ],
+)
+def test_texts_end_as_the_sessions_sql_mode_says(
+    sql: str, sql_mode: int, effects: list[tuple[str, str]]
+) -> None:
+    found = read(sql, "d", sql_mode=sql_mode).effects
+    assert [(e.table.name, e.effect.name) for e in found] == effects
 
 
 @pytest.mark.parametrize("sql", ["UPDATE a, b SET x = 1", "DELETE a FROM a, b", "CALL p()"])

@@ -665,9 +665,10 @@ class BinlogScanner:
             alone=alone,
             # The stream begins before what is acknowledged, to see the last row's GTID again.
             durable=here <= (begin.position, begin.ordinal) or end <= begin.acknowledge,
-            alter=query.alter,
+            alter=query.status.alter,
             error_code=query.error_code,
-            databases=query.databases,
+            databases=query.status.databases,
+            sql_mode=query.status.sql_mode,
         )
         if alone:
             self._close()

@@ -11,6 +11,8 @@ struct.error, IndexError or ValueError on malformed bytes; the scanner turns tho
 
 from __future__ import annotations
 
+import contextlib
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -21,6 +23,8 @@ from uuid import UUID
 import pyarrow as pa
 
 from tidelog.wire.binlog_items import Alter, MariaDbSource, MySqlSource
+from tidelog.wire.charset_texts import UTF8, decoded
+from tidelog.wire.charsets import charset_of
 
 HEADER_BYTES = 19
 CHECKSUM_BYTES = 4
@@ -388,24 +392,38 @@ def _short_text(fields: Fields) -> str:
 # ------------------------------------------------------------------ statements
 
 
+# What the servers write as SHOW CREATE TABLE does, of CREATE TABLE … SELECT and … LIKE.
+_WRITTEN_BY_SERVER = re.compile(rb"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS )?`[^\n]*\(\n  `")
+
+
+@dataclass(frozen=True, slots=True)
+class QueryStatus:
+    """What is of use of a query's status variables. ``sql_mode``: of the session, 0 if not known;
+    ``collation``: of the client, None if not known.
+    """
+
+    sql_mode: int = 0
+    collation: int | None = None
+    databases: tuple[str, ...] | None = None
+    alter: Alter | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A Query_event. ``collation``: of the client that sent ``sql``, None if not known."""
+    """A Query_event."""
 
     database: str
     sql: bytes
     error_code: int
-    collation: int | None
-    databases: tuple[str, ...] | None
-    alter: Alter | None
+    status: QueryStatus
 
     def text(self) -> str:
-        """The statement; what is not in the client's character set is escaped."""
-        latin1 = self.collation in (5, 8, 15, 31, 47, 48, 49, 94)
-        try:
-            return self.sql.decode("cp1252" if latin1 else "utf-8")
-        except UnicodeDecodeError:
-            return self.sql.decode("latin-1")
+        """The statement, which is in the client's character set but where the server wrote it."""
+        charset = charset_of(self.status.collation or 0)
+        if charset not in UTF8 and _WRITTEN_BY_SERVER.match(self.sql):
+            with contextlib.suppress(UnicodeDecodeError):
+                return self.sql.decode("utf-8")
+        return decoded(self.sql, charset)
 
 
 _MAX_DATABASES = 254  # Q_UPDATED_DB_NAMES: more than the server lists
@@ -429,24 +447,26 @@ def parse_query(body: bytes, *, load: bool = False, compressed: bool = False) ->
     sql = fields.rest()
     if compressed:
         sql = inflate(sql)
-    collation, databases, alter = _status(status)
-    return Query(database, sql, error_code, collation, databases, alter)
+    return Query(database, sql, error_code, _status(status))
 
 
-_STATUS_BYTES = {0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 17: 8}
+_STATUS_BYTES = {0: 4, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 17: 8}
 _STATUS_BYTES |= {18: 2, 19: 1, 20: 1, 128: 3, 129: 8}
 
 
-def _status(status: bytes) -> tuple[int | None, tuple[str, ...] | None, Alter | None]:
-    """What is of use of a query's status variables, up to the first that is not known."""
+def _status(status: bytes) -> QueryStatus:
+    """A query's status variables, up to the first that is not known."""
     fields = Fields(status)
+    sql_mode = 0
     collation: int | None = None
     databases: tuple[str, ...] | None = None
     alter: Alter | None = None
     try:
         while fields.left():
             code = fields.integer(1)
-            if code == 4:  # Q_CHARSET_CODE
+            if code == 1:  # Q_SQL_MODE_CODE
+                sql_mode = fields.integer(8)
+            elif code == 4:  # Q_CHARSET_CODE
                 collation = fields.integer(2)
                 fields.take(4)
             elif code in _STATUS_BYTES:
@@ -473,7 +493,7 @@ def _status(status: bytes) -> tuple[int | None, tuple[str, ...] | None, Alter | 
                 break
     except IndexError:
         pass
-    return collation, databases, alter
+    return QueryStatus(sql_mode, collation, databases, alter)
 
 
 def _zero_ended(fields: Fields) -> str:

@@ -111,6 +111,8 @@ class QuerySeen:
     error_code: int = 0
     databases: tuple[str, ...] | None = None
     """The databases that it changed, where the server says so (MySQL); None: not known."""
+    sql_mode: int = 0
+    """The session's, as bits; 0 if not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,14 @@ question mark there.
 
 from __future__ import annotations
 
+import codecs
 from functools import cache
 
 import numpy as np
 from numba import njit
 
 from tidelog.model.records import UInt8s
-from tidelog.wire.multibyte_texts import WIDE
+from tidelog.wire.multibyte_texts import WIDE, decode
 
 UTF8 = frozenset({"utf8mb3", "utf8mb4", "binary"})
 """The character sets whose bytes are UTF-8 already, or none."""
@@ -76,6 +77,22 @@ def is_single_byte(charset: str) -> bool:
 def keeps_ascii(charset: str) -> bool:
     """Are bytes below 0x80 ASCII in a text that has no others?"""
     return charset not in WIDE
+
+
+def decoded(text: bytes, charset: str | None) -> str:
+    """The text; as UTF-8 if the character set is not known. What it does not define becomes a
+    replacement character, or what the server makes of it.
+    """
+    if charset is None or charset in UTF8:
+        return text.decode("utf-8", "replace")
+    if is_single_byte(charset):
+        return codecs.charmap_decode(text, "strict", _characters(charset))[0]
+    return decode(charset, text)
+
+
+@cache
+def _characters(charset: str) -> str:
+    return "".join(_character(charset, byte) for byte in range(256))
 
 
 @cache

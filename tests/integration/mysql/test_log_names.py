@@ -54,3 +54,59 @@ def test_tables_opened_again_and_again_do_not_add_up(
     assert scanner.tables <= 4
     assert [row.new for row in capture.rows] == [{"a": number} for number in range(12)]
     assert len(capture.seen_schemas) == 1
+
+
+@pytest.mark.parametrize(
+    ("charset", "codec", "name"),
+    [
+        ("utf8mb4", "utf-8", "tü表"),
+        ("latin1", "cp1252", "tü"),
+        ("cp1251", "cp1251", "таб"),
+        ("gbk", "gbk", "表誠"),  # the last byte is a backslash
+        ("sjis", "shift_jis", "表ソ"),  # of both characters
+        ("big5", "big5", "功許"),
+        ("ujis", "euc_jp", "表"),
+    ],
+)
+def test_statements_are_read_in_the_clients_character_set(
+    charset: str, codec: str, name: str, capture: LogCapture, sql: Any
+) -> None:
+    run(sql, f"SET NAMES {charset}")
+    sql.query(f"CREATE TABLE {name} (a INT PRIMARY KEY)".encode(codec))
+    capture.start()
+    for statement in (
+        f"INSERT INTO {name} VALUES (1)",
+        f"TRUNCATE TABLE {name}",
+        f"ALTER TABLE {name} ADD {name} INT DEFAULT 2",
+        f"INSERT INTO {name} VALUES (3, 4)",
+    ):
+        sql.query(statement.encode(codec))
+    capture.catch_up()
+    if capture.server.flavour == "mariadb":  # which writes these statements itself, in UTF-8
+        sql.query(f"CREATE TABLE {name}2 (PRIMARY KEY (a)) SELECT * FROM {name}".encode(codec))
+        capture.catch_up()
+        sql.query(f"CREATE OR REPLACE TABLE {name}2 SELECT 5 AS {name}".encode(codec))
+        capture.catch_up()
+        assert [row.new for row in capture.rows[3:]] == [{"a": 3, name: 4}, {name: 5}]
+    rows = [(row.kind, row.table.split(".")[1], row.new) for row in capture.rows[:3]]
+    assert rows == [("I", name, {"a": 1}), ("T", name, None), ("I", name, {"a": 3, name: 4})]
+    added, *replaced = [(event.table.name, event.reason) for event in capture.unlogged]
+    assert added == (name, "a column with values in it was added")
+    assert replaced in ([], [(f"{name}2", "the table was replaced by a new one")])
+
+
+def test_statements_are_read_by_the_sessions_sql_mode(capture: LogCapture, sql: Any) -> None:
+    run(sql, "SET sql_mode = 'NO_BACKSLASH_ESCAPES,ANSI_QUOTES'")
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY)", 'CREATE TABLE "u\\" (a INT PRIMARY KEY)')
+    capture.start()
+    run(sql, "INSERT INTO t VALUES (1)", 'INSERT INTO "u\\" VALUES (1)')
+    capture.catch_up()
+    run(
+        sql,
+        r"""ALTER TABLE t COMMENT '\', ADD COLUMN d INT DEFAULT 3 COMMENT '\'""",
+        "INSERT INTO t VALUES (2, 2)",
+        'TRUNCATE TABLE "u\\"',
+    )
+    capture.catch_up()
+    assert [row.new for row in capture.rows] == [{"a": 1}, {"a": 1}, {"a": 2, "d": 2}, None]
+    assert [event.reason for event in capture.unlogged] == ["a column with values in it was added"]

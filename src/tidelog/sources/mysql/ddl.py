@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cache
 from itertools import pairwise
 
 from tidelog.model.schema import TableName
@@ -92,23 +93,35 @@ class Token:
     upper: str
 
 
-_TOKEN = re.compile(
-    r"""
-    (?P<space>\s+|\#[^\n]*|--(?=\s|$)[^\n]*)
-    |(?P<open>/\*(?:M?!)\d*)|(?P<comment>/\*(?s:.*?)\*/)|(?P<close>\*/)
-    |`(?P<name>(?:[^`]|``)*)`
-    |"(?P<double>(?:[^"\\]|\\(?s:.)|"")*)"
-    |'(?P<text>(?:[^'\\]|\\(?s:.)|'')*)'
-    |(?P<word>[\w$\u0080-\U0010ffff]+)
-    |(?P<mark>(?s:.))
-    """,
-    re.VERBOSE,
-)
+# Bits of sql_mode: "…" is a name as `…` is; a backslash is a character as others are.
+_ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
+
+_ESCAPED = {quote: rf"(?:[^{quote}\\]|\\(?s:.)|{quote}{quote})*" for quote in "\"'"}
+_PLAIN = {quote: rf"(?:[^{quote}]|{quote}{quote})*" for quote in "\"'"}
 
 
-def tokens(sql: str) -> Iterator[Token]:
+@cache
+def _token(sql_mode: int) -> re.Pattern[str]:
+    """What a token looks like under these two bits of sql_mode."""
+    texts = _PLAIN if sql_mode & _NO_BACKSLASH_ESCAPES else _ESCAPED
+    double = _PLAIN if sql_mode & _ANSI_QUOTES else texts
+    return re.compile(
+        rf"""
+        (?P<space>\s+|\#[^\n]*|--(?=\s|$)[^\n]*)
+        |(?P<open>/\*(?:M?!)\d*)|(?P<comment>/\*(?s:.*?)\*/)|(?P<close>\*/)
+        |`(?P<name>(?:[^`]|``)*)`
+        |"(?P<double>{double['"']})"
+        |'(?P<text>{texts["'"]})'
+        |(?P<word>[\w$\u0080-\U0010ffff]+)
+        |(?P<mark>(?s:.))
+        """,
+        re.VERBOSE,
+    )
+
+
+def tokens(sql: str, sql_mode: int = 0) -> Iterator[Token]:
     """The statement's tokens without comments; what stands in ``/*! … */`` counts as code."""
-    for found in _TOKEN.finditer(sql):
+    for found in _token(sql_mode & (_ANSI_QUOTES | _NO_BACKSLASH_ESCAPES)).finditer(sql):
         kind = found.lastgroup
         if kind == "name":
             yield Token("name", found["name"].replace("``", "`"), "")
@@ -122,15 +135,16 @@ def tokens(sql: str) -> Iterator[Token]:
             yield Token("mark", found["mark"], found["mark"])
 
 
-def read(sql: str, database: str, *, fold: bool = False) -> Statement:
+def read(sql: str, database: str, *, fold: bool = False, sql_mode: int = 0) -> Statement:
     """What the statement does.
 
     Args:
         sql: its text.
         database: the session's, for names without one.
         fold: the server keeps names in lower case (``lower_case_table_names``).
+        sql_mode: the session's, as the bits that the log has.
     """
-    parser = _Parser(list(tokens(sql)), database)
+    parser = _Parser(list(tokens(sql, sql_mode)), database)
     statement = parser.statement()
     if not fold:
         return statement
@@ -156,8 +170,10 @@ _HARMLESS = frozenset(
     "SECONDARY_LOAD SECONDARY_UNLOAD UPGRADE".split()
 )
 _INDEX_WORDS = frozenset(
-    "INDEX KEY UNIQUE FULLTEXT SPATIAL CONSTRAINT FOREIGN CHECK PARTITION PERIOD SYSTEM".split()
+    "INDEX KEY UNIQUE FULLTEXT SPATIAL CONSTRAINT FOREIGN CHECK PARTITION".split()
 )
+# Neither is a reserved word: a column may have it as its name.
+_VERSIONING = frozenset({("PERIOD", "FOR"), ("SYSTEM", "VERSIONING")})
 _WRITES = frozenset("INSERT REPLACE UPDATE DELETE LOAD WITH CALL DO SELECT VALUES".split())
 
 
@@ -334,8 +350,11 @@ class _Parser:
         word = self._word()
         if word == "PRIMARY":
             return Effect.ALTERED, None, []
-        if word in _INDEX_WORDS and not self._is_column():
-            return (Effect.ALTERED if word in ("SYSTEM", "PERIOD") else Effect.KEPT), None, []
+        if not self._is_column():
+            if (word, self._word(1)) in _VERSIONING:
+                return Effect.ALTERED, None, []
+            if word in _INDEX_WORDS or (word == "VECTOR" and self._word(1) in ("INDEX", "KEY")):
+                return Effect.KEPT, None, []
         self._added += self._added_columns()
         words = [token.upper for token in self._action_tokens()]
         for i, one in enumerate(words):
@@ -423,8 +442,9 @@ class _Parser:
         table = self._table()
         return Statement() if table is None else Statement((TableEffect(table, effect, reason),))
 
-    def _word(self) -> str:
-        return self._tokens[self._at].upper if self._at < len(self._tokens) else ""
+    def _word(self, ahead: int = 0) -> str:
+        at = self._at + ahead
+        return self._tokens[at].upper if at < len(self._tokens) else ""
 
     def _take(self, *words: str) -> bool:
         if self._word() in words and self._word():

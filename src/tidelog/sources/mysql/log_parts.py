@@ -98,7 +98,7 @@ def queries(part: Part) -> Iterator[tuple[int, Query]]:
         for index in found.tolist():
             compressed = event_type == EventType.QUERY_COMPRESSED
             query = parse_query(part.body(index), compressed=compressed)
-            if query.alter not in (Alter.START, Alter.ROLLBACK):
+            if query.status.alter not in (Alter.START, Alter.ROLLBACK):
                 yield int(part.ends[index]), query
 
 

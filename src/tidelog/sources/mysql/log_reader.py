@@ -368,7 +368,7 @@ class MySqlLogReader:
     def _statement(self, scanner: BinlogScanner, seen: QuerySeen) -> Iterator[LogEvent]:
         if seen.alter in (Alter.START, Alter.ROLLBACK):
             return  # nothing has come of it yet, or nothing will
-        statement = ddl.read(seen.sql, seen.database, fold=self._fold)
+        statement = ddl.read(seen.sql, seen.database, fold=self._fold, sql_mode=seen.sql_mode)
         assert self._schemas is not None
         self._schemas.changed(statement, seen.end)
         if seen.changes_rows and not seen.durable:

@@ -111,7 +111,12 @@ class DdlAhead:
         if end > self._end:
             for _, part in read_part(self._url, files, self._end, end):
                 for at, query in queries(part):
-                    statement = ddl.read(query.text(), query.database, fold=self._fold)
+                    statement = ddl.read(
+                        query.text(),
+                        query.database,
+                        fold=self._fold,
+                        sql_mode=query.status.sql_mode,
+                    )
                     if statement.effects or statement.database:
                         self._found.append((at, statement))
             self._end = end

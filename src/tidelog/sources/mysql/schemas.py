@@ -17,10 +17,9 @@ from tidelog.sources.mysql.connect import Connection, quote_name
 from tidelog.wire import binlog_types as types
 from tidelog.wire.binlog_items import TableMapSeen, TableMetadata
 from tidelog.wire.binlog_types import WIRE_FORMAT, binlog_column, column_of_map
-from tidelog.wire.charset_texts import is_single_byte, table
+from tidelog.wire.charset_texts import decoded
 from tidelog.wire.charsets import BINARY_COLLATION, charset_of
 from tidelog.wire.flavor import Flavor
-from tidelog.wire.multibyte_texts import decode
 
 RELATION_ID = 0  # a table map's id changes whenever the server opens the table anew
 
@@ -274,17 +273,8 @@ def _members(metadata: TableMetadata, i: int) -> tuple[str, ...]:
     found = None if metadata.labels is None else metadata.labels[i]
     if found is None:
         return ()
-    return tuple(_decoded(label, _collation(metadata, i) or BINARY_COLLATION) for label in found)
-
-
-def _decoded(label: bytes, collation_id: int) -> str:
-    charset = charset_of(collation_id) or "utf8mb4"
-    if charset in ("utf8mb4", "utf8mb3", "binary"):
-        return label.decode("utf-8", "replace")
-    if is_single_byte(charset):
-        codes, sizes = table(charset)
-        return b"".join(codes[byte, : sizes[byte]].tobytes() for byte in label).decode()
-    return decode(charset, label)
+    charset = charset_of(_collation(metadata, i) or BINARY_COLLATION)
+    return tuple(decoded(label, charset) for label in found)
 
 
 def _text(value: object) -> str:

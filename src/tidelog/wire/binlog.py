@@ -10,7 +10,7 @@ and the transaction id of its records.
 
 **Ordinals.** Every row on the wire, TRUNCATE and DELETE counts one within its transaction, from 0,
 before any filter: ``(position, ordinal)`` names the same record after a restart with other
-filters.
+filters. Of tables with types that are not known each event counts one.
 
 **XA.** The rows of a group that prepares are not given (they may yet be rolled back); a scanner
 with ``as_of`` gives them once they are committed.

@@ -51,6 +51,10 @@ class TableMapSeen:
     metadata: TableMetadata
     position: int
     """Where the table map event begins; its transaction may begin before."""
+    unknown: int | None = None
+    """The first type code that is not known. Then ``metas`` are 0, there is no ``metadata``, and
+    the rows can't be taken apart: the table may be bound to 0 alone.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,22 +7,25 @@ from __future__ import annotations
 
 from tidelog.wire import binlog_types as types
 
-# DECIMAL, NULL and TINY_BLOB of tables older than 5.0 have no value of a length that is known.
 _FIXED = {
-    0: 0, 6: 0, types.TINY: 1, types.SHORT: 2, types.LONG: 4, types.FLOAT: 4, types.DOUBLE: 8,
+    6: 0, types.TINY: 1, types.SHORT: 2, types.LONG: 4, types.FLOAT: 4, types.DOUBLE: 8,
     types.TIMESTAMP: 4, types.LONGLONG: 8, types.INT24: 3, types.DATE: 3, types.TIME: 3,
     types.DATETIME: 8, types.YEAR: 1, types.NEWDATE: 3, 244: 1,
 }  # fmt: skip
 _BEFORE_FRACTION = {types.TIMESTAMP2: 4, types.DATETIME2: 5, types.TIME2: 3}
 _VARCHARS = (types.VARCHAR, types.VAR_STRING, types.VARCHAR_COMPRESSED)
 _BLOBS = (types.BLOB, types.JSON, types.GEOMETRY, types.VECTOR, types.BLOB_COMPRESSED)
+KNOWN_TYPES = frozenset(
+    {*_FIXED, *_BEFORE_FRACTION, *_VARCHARS, *_BLOBS, types.STRING, types.ENUM, types.SET}
+) | {types.BIT, types.NEWDECIMAL}
+"""The type codes that `walk` takes. Not so the DECIMAL of tables older than 5.0."""
 _DECIMAL_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)  # of so many digits
 
 
 def walk(type_code: int, meta: int) -> tuple[int, int]:
     """(bytes of the length before a value, or 0; the length of values that have none) of a column.
 
-    Raises ValueError for a type that can't stand in a binlog, or is newer than this module.
+    Raises ValueError for metadata that the type can't have, and for a type not in `KNOWN_TYPES`.
     """
     if type_code == types.STRING:
         high = meta >> 8

@@ -48,7 +48,7 @@ INNER = 2  # from a transaction payload: no checksums, no positions of their own
 
 # Slots of a table.
 SCHEMA = 0
-COLUMNS = 1
+COLUMNS = 1  # -1: its rows can't be taken apart
 JSON_COLUMNS = 2
 FIRST_COLUMN = 3  # of its columns in ``walks``
 FIRST_STEP = 4  # of a whole row's steps in ``steps``
@@ -523,6 +523,19 @@ def scan(
                         code = UNMAPPED
                         break
                     at = body_end
+                elif tables[number, COLUMNS] < 0:
+                    # What counts rows elsewhere counts events, and any change may be the noticed.
+                    table = tables[number]
+                    if record_position > last_position or (
+                        record_position == last_position and next_ordinal > last_ordinal
+                    ):
+                        if typed in (_DELETE, _DELETE_V1):
+                            table[NOTICED] |= table[NOTICE] & DELETED
+                        elif typed not in (_WRITE, _WRITE_V1):
+                            table[NOTICED] |= table[NOTICE] & REKEYED
+                        last_position = record_position
+                        last_ordinal = next_ordinal
+                    next_ordinal += 1
                 else:
                     table = tables[number]
                     if table[COLUMNS] != columns:

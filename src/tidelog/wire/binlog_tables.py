@@ -9,11 +9,12 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
+from tidelog.errors import DecodeError
 from tidelog.model.records import Int32s, Int64s, UInt8s
 from tidelog.wire import binlog_scan_kernel as kernel
 from tidelog.wire.binlog_events import Fields
 from tidelog.wire.binlog_items import TableMapSeen, TableMetadata
-from tidelog.wire.binlog_layout import walk
+from tidelog.wire.binlog_layout import KNOWN_TYPES, walk
 from tidelog.wire.flavor import Flavor
 
 MAX_COLUMNS = 4096
@@ -37,8 +38,15 @@ def parse_table_map(body: bytes, position: int, flavor: Flavor) -> TableMapSeen:
     if columns > MAX_COLUMNS:
         raise ValueError("columns")
     types = fields.take(columns)
-    metas = _metas(types, Fields(fields.take(fields.packed())))
+    packed = Fields(fields.take(fields.packed()))
     nullable = fields.take((columns + 7) // 8)
+    unknown = next((code for code in types if code not in KNOWN_TYPES), None)
+    if unknown is not None:  # so nobody knows how much of the metadata is its own
+        none = (0,) * columns
+        return TableMapSeen(
+            table_id, database, table, types, none, nullable, TableMetadata(), position, unknown
+        )
+    metas = _metas(types, packed)
     metadata = _metadata(types, metas, fields, flavor)
     return TableMapSeen(table_id, database, table, types, metas, nullable, metadata, position)
 
@@ -182,8 +190,14 @@ class ScannedTables:
         return True
 
     def add(self, seen: TableMapSeen, body: bytes) -> None:
-        """A table whose rows are dropped until it is bound. Raises ValueError: a type unknown."""
-        walks = [walk(code, meta) for code, meta in zip(seen.types, seen.metas, strict=True)]
+        """A table whose rows are dropped until it is bound. Raises ValueError: metadata that its
+        types can't have.
+        """
+        walks: list[tuple[int, int]] = []
+        columns = -1
+        if seen.unknown is None:
+            walks = [walk(code, meta) for code, meta in zip(seen.types, seen.metas, strict=True)]
+            columns = len(walks)
         steps = []
         passed = 0
         for prefix, fixed in walks:
@@ -207,7 +221,7 @@ class ScannedTables:
         self._used[:3] = number + 1, first_walk + len(walks), first_step + len(steps)
         json_columns = seen.types.count(_JSON)
         self.tables[number] = (
-            0, len(walks), json_columns, first_walk, first_step, len(steps), passed, start, end,
+            0, columns, json_columns, first_walk, first_step, len(steps), passed, start, end,
             -1, 0, 0,
         )  # fmt: skip
         self._seen[seen.table_id] = number, seen
@@ -216,8 +230,14 @@ class ScannedTables:
         self.numbers = np.insert(self.numbers, at, number)
 
     def bind(self, table_id: int, schema_id: int) -> None:
-        """KeyError: no such table was seen."""
-        self.tables[self._seen[table_id][0], kernel.SCHEMA] = schema_id
+        """KeyError: no such table was seen; DecodeError: its rows can't be taken."""
+        number, seen = self._seen[table_id]
+        if schema_id and seen.unknown is not None:
+            raise DecodeError(
+                f"binlog: {seen.database}.{seen.table} has a column of the type {seen.unknown}, "
+                "which is not known"
+            )
+        self.tables[number, kernel.SCHEMA] = schema_id
 
     def notice(self, table_id: int, *, deletes: bool, columns: Collection[int]) -> None:
         """Notice deletes, and updates of these columns, by index. KeyError as `bind`."""

@@ -19,6 +19,8 @@ from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.pins import SchemaPins
 from tidelog.state.sqlite import SqliteState
 from tidelog.testing.mysql import MariaDbServer, MySqlServer
+from tidelog.wire import binlog_tables
+from tidelog.wire import binlog_types as types
 
 pytestmark = pytest.mark.integration
 
@@ -68,6 +70,40 @@ def test_index_of_an_expression_is_named_where_the_log_shows_its_column(full: bo
         with pytest.raises(SourceError, match=r"d\.f has an index of an expression .*`ab`"):
             capture.catch_up()
         capture.reader.close()
+
+
+def test_a_type_that_is_not_known_matters_only_in_captured_tables(
+    make_capture: Make, sql: Any, mysql_family_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if points were newer than Tidelog is."""
+    known = binlog_tables.KNOWN_TYPES - {types.GEOMETRY}
+    monkeypatch.setattr(binlog_tables, "KNOWN_TYPES", known)
+    run(
+        sql,
+        "CREATE TABLE t (a INT PRIMARY KEY)",
+        "CREATE TABLE u (a INT PRIMARY KEY, p POINT, v VARCHAR(300))",
+    )
+    capture = make_capture(tables=(f"{mysql_family_database}.t",))
+    capture.start()
+    run(
+        sql,
+        "INSERT INTO u VALUES (1, POINT(1, 2), 'x'), (2, NULL, REPEAT('x', 300))",
+        "INSERT INTO t VALUES (1)",
+        "BEGIN",
+        "UPDATE u SET v = 'y', p = POINT(3, 4)",
+        "INSERT INTO t VALUES (2)",
+        "DELETE FROM u",
+        "INSERT INTO t VALUES (3)",
+        "COMMIT",
+    )
+    capture.catch_up()
+    assert news(capture) == [{"a": 1}, {"a": 2}, {"a": 3}]
+    capture.reader.close()
+    again = make_capture()
+    again.start()
+    run(sql, "INSERT INTO u VALUES (1, POINT(1, 2), 'x')")
+    with pytest.raises(SourceError, match=r"\.u at .* the binlog's type 255: .*source\.tables"):
+        again.catch_up()
 
 
 def test_alter_in_two_phases_acts_when_it_commits(

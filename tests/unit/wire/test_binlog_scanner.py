@@ -648,6 +648,44 @@ def test_deletes_and_updates_of_some_columns_are_noticed_before_their_rows(schem
     assert found(31, key + text, (1,), before=b"\x01", after=b"\x02") == [(False, True)]
 
 
+@pytest.mark.parametrize("metas", [b"", b"\x01\x02\x03"])
+def test_types_that_are_not_known_end_nothing_where_they_are_not_asked_for(metas):
+    """Of nobody knows how much metadata and which values. Each of the events counts one."""
+    log = BinlogBytes()
+    log.format_description("9.9.0")
+    begin = log.gtid(1) | PACKED
+    log.query("BEGIN")
+    log.table_map(5, TYPES, METAS)
+    log.table_map(6, bytes([3, 200, 15]), metas + METAS, table="new", optional=b"\1\1\x80")
+    log.rows(30, 6, 3, b"what" * 20)
+    log.rows(30, 5, 2, row(1, b"x"))
+    log.rows(31, 6, 3, b"ever" * 20)
+    log.rows(30, 5, 2, row(2, b"x"))
+    log.xid()
+    items, _ = scan(log, new=0)
+    assert [r[2:4] for r in rows_of(items)] == [(begin, 1), (begin, 3)]
+    assert [seen.unknown for seen in of(items, TableMapSeen)] == [None, 200]
+    items, _ = scan(log, scanner(resume=Resume(4, begin, 1)), new=0)
+    assert [r[2:4] for r in rows_of(items)] == [(begin, 3)]
+    with pytest.raises(DecodeError, match=r"shop\.new .* 200"):
+        scan(log, new=7)
+
+
+@pytest.mark.parametrize(
+    ("kind", "noticed"), [(30, []), (31, [(False, True)]), (32, [(True, False)])]
+)
+def test_of_types_that_are_not_known_any_change_is_noticed(kind, noticed):
+    log = BinlogBytes()
+    log.format_description("9.9.0")
+    log.gtid(1)
+    log.query("BEGIN")
+    log.table_map(5, bytes([3, 200]), b"\x01\x02\x03")
+    log.rows(kind, 5, 2, b"whatever")
+    log.xid()
+    assert noticing(log, (0,)) == noticed
+    assert noticing(log, (0,), step=1) == noticed
+
+
 def test_what_is_durable_and_what_is_not_asked_for_is_not_noticed():
     log = changes(32, row(1, b"x") + row(2, b"x"))
     assert noticing(log) == [(True, False)]

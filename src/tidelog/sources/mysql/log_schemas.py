@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from tidelog.errors import ConfigError, SourceError
 from tidelog.model.schema import Column, TableName, TableSchema
@@ -193,6 +194,8 @@ class LogSchemas:
             SourceError: it can't be known for certain.
         """
         table = TableName(seen.database, seen.table)
+        if seen.unknown is not None:
+            self._refuse_type(seen, table)
         pinned = self._pins.find(table, seen.position)
         reason: str | None = None
         if pinned is not None:
@@ -323,6 +326,16 @@ class LogSchemas:
                 f"though no DDL stands between ({reason}): {fix(table, where)}"
             )
         return found.schema
+
+    def _refuse_type(self, seen: TableMapSeen, table: TableName) -> NoReturn:
+        self._refuse_hidden(seen, table)
+        with translated(f"looking up {table}"):
+            self._finder.find(self._connected(), table)  # which may name the column
+        raise SourceError(
+            f"{table} at {text(seen.position)} of the binlog: Tidelog does not know the binlog's "
+            f"type {seen.unknown}: leave the table out of source.tables, or change the column's "
+            "type and begin a new event log behind that"
+        )
 
     def _refuse_hidden(self, seen: TableMapSeen, table: TableName) -> None:
         with translated(f"looking up {table}"):

@@ -120,12 +120,10 @@ class OpenSearchOutput(ExecutorOutput):
                 raise OutputRefusedError(
                     f"output {self.name}: there is no alias {alias}, and create_indices is false"
                 )
-            properties = self._properties(table, known, table.columns)
-            indices.create(known, self._settings, properties, self._notes({}, source, known))
-        else:
-            known = self._adopt(table, known)
-            # Again: the run before may have ended between the two.
-            indices.show(known)
+            indices.create(known, self._settings, self._properties(table, known, table.columns))
+        known = self._adopt(table, known)
+        # Again: the run before may have ended between the two.
+        indices.show(known)
         if part is not None:
             indices.put_scripts()
         self._known[source] = known
@@ -134,17 +132,15 @@ class OpenSearchOutput(ExecutorOutput):
         # Wider types need nothing: integers are longs, floats doubles from the beginning.
         if change.added:
             known = self._known[str(table.source)]
-            notes, _ = self._indices().described(known.alias)
             properties = self._properties(table, known, pa.schema(change.added))
-            self._indices().note(known.alias, notes, properties)
+            self._indices().add(known.alias, properties)
 
     def remove_below(self, table: TargetTable, version: int) -> bool:
         source, indices = str(table.source), self._indices()
         known = self._known[source]
         if version > known.floor:
             known = replace(known, floor=version)
-            notes, _ = indices.described(known.alias)
-            indices.note(known.alias, self._notes(notes, source, known))
+            indices.note(known.alias, lambda notes: self._noted(notes, source, known))
             indices.show(known)  # from here on they are gone for who searches
             self._known[source] = known
         if known.part is None:
@@ -199,14 +195,12 @@ class OpenSearchOutput(ExecutorOutput):
         }  # a document that other tables still contribute to has no AT
         indices = self._indices()
         for alias in {known.alias for known in self._known.values()}:
-            notes, _ = indices.described(alias)
-            logs = {each.get("generation") for each in notes.get("tables", {}).values()}
-            # Of documents joined from several logs none of their outputs knows what is done.
-            if len(logs) > 1 or not indices.count(alias, old):
+            if _logs(indices.notes(alias)) > 1 or not indices.count(alias, old):
                 continue
-            # Never lower: after a rewind less is done than was purged.
-            below = max(done, notes.get("purged_below", 0))
-            indices.note(alias, notes | {"purged_below": below})
+            notes = indices.note(alias, lambda notes: _purged(notes, done))
+            if _logs(notes) > 1:
+                continue
+            below = notes["purged_below"]
             for source, known in self._known.items():
                 if known.alias == alias:
                     self._known[source] = replace(known, purged_below=below)
@@ -242,32 +236,41 @@ class OpenSearchOutput(ExecutorOutput):
         return index_name(document.index), Part(name, key, set(key) != set(table.key))
 
     def _adopt(self, table: TargetTable, known: Index) -> Index:
-        """The index behind an alias that is there, with all columns of the table."""
+        """The index behind an alias that is there, with all columns of the table, noted in it."""
         source, indices = str(table.source), self._indices()
-        notes, columns = indices.described(known.alias)
-        tables = notes.get("tables", {})
-        strangers = [each for each in tables if each != source and each not in self._joined]
+        columns = indices.columns(known.alias)
         is_joined = ROOT in columns.get(META, {}).get("properties", {})
-        if strangers or (notes and is_joined != (known.part is not None)):
-            raise OutputRefusedError(
-                f"output {self.name}: index {indices.name(known.alias)} holds "
-                f"{', '.join(tables)}, not {source} as it is configured. Set `index` so that each "
-                "table has its own"
-            )
-        floor = tables.get(source, {}).get("floor", 0)
-        known = replace(known, floor=floor, purged_below=notes.get("purged_below", 0))
+
+        def with_table(notes: dict[str, Any]) -> dict[str, Any]:
+            tables = notes.get("tables", {})
+            strangers = [each for each in tables if each != source and each not in self._joined]
+            if strangers or (tables and is_joined != (known.part is not None)):
+                raise OutputRefusedError(
+                    f"output {self.name}: index {indices.name(known.alias)} holds "
+                    f"{', '.join(tables)}, not {source} as it is configured. Set `index` so that "
+                    "each table has its own"
+                )
+            return self._noted(notes, source, known)
+
+        notes = indices.note(known.alias, with_table)
+        known = replace(
+            known,
+            floor=notes["tables"][source]["floor"],
+            purged_below=notes.get("purged_below", 0),
+        )
         if known.part is not None and known.part.name:
             columns = columns.get(known.part.name, {}).get("properties", {})
         lacking = [field for field in table.columns if field.name not in columns]
-        if lacking or source not in tables:
-            properties = self._properties(table, known, pa.schema(lacking))
-            indices.note(known.alias, self._notes(notes, source, known), properties)
+        if lacking:
+            indices.add(known.alias, self._properties(table, known, pa.schema(lacking)))
         return known
 
-    def _notes(self, notes: Mapping[str, Any], source: str, known: Index) -> dict[str, Any]:
-        """What is noted in the index, with the table as it is now."""
-        noted = {"floor": known.floor, "output": self.name, "generation": self.log.generation}
-        return {**notes, "tables": dict(notes.get("tables", {})) | {source: noted}}
+    def _noted(self, notes: Mapping[str, Any], source: str, known: Index) -> dict[str, Any]:
+        """The index's notes with the table as it is now."""
+        tables = notes.get("tables", {})
+        floor = max(known.floor, tables.get(source, {}).get("floor", 0))
+        noted = {"floor": floor, "output": self.name, "generation": self.log.generation}
+        return {**notes, "tables": {**tables, source: noted}}
 
     def _properties(self, table: TargetTable, known: Index, columns: pa.Schema) -> dict[str, Any]:
         """The mapping of columns. Raises OutputRefusedError if documents can't have them."""
@@ -285,3 +288,17 @@ class OpenSearchOutput(ExecutorOutput):
         if known.part is None:
             return properties | {META: META_MAPPING}
         return opensearch_joined.properties(known.part, properties) | {META: JOINED_MAPPING}
+
+
+def _logs(notes: Mapping[str, Any]) -> int:
+    """How many logs an index is filled from: of documents joined from several none of their outputs
+    knows what is done.
+    """
+    return len({each["generation"] for each in notes.get("tables", {}).values()})
+
+
+def _purged(notes: dict[str, Any], done: int) -> dict[str, Any]:
+    """Never lower: after a rewind less is done than was purged."""
+    if _logs(notes) > 1:
+        return notes
+    return notes | {"purged_below": max(done, notes.get("purged_below", 0))}

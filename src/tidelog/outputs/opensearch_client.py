@@ -21,6 +21,7 @@ from opensearchpy.exceptions import (
     ConnectionError,  # noqa: A004
     ConnectionTimeout,
     ImproperlyConfigured,
+    SSLError,
     TransportError,
 )
 
@@ -38,6 +39,10 @@ class TooLargeError(OutputError):
 
 class BusyError(OutputError):
     """The cluster has no room for the request now."""
+
+
+class ConflictError(OutputError):
+    """Another one has changed meanwhile what the request is to change."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,8 @@ class Cluster:
     ) -> Any:
         """The answer's JSON. With ``absent``, None where there is no such thing (404).
 
-        Raises TooLargeError, BusyError, OutputError (try again) or OutputRefusedError.
+        Raises TooLargeError, BusyError, ConflictError, OutputError (try again) or
+        OutputRefusedError.
         """
         try:
             with warnings.catch_warnings():
@@ -102,6 +108,11 @@ class Cluster:
         except ConnectionTimeout:
             raise OutputError(f"OpenSearch at {self._where} does not answer in time") from None
         except ConnectionError as error:
+            if isinstance(error, SSLError):
+                raise OutputError(
+                    f"OpenSearch at {self._where} shows a certificate that is not trusted, or no "
+                    "TLS: check the output's ca_file and urls"
+                ) from None
             cause = type(error.info).__name__ if error.info else type(error).__name__
             raise OutputError(f"OpenSearch at {self._where} can't be reached ({cause})") from None
         except (AuthenticationException, AuthorizationException) as error:
@@ -120,6 +131,8 @@ class Cluster:
                 raise TooLargeError(text) from None
             if status in BUSY:
                 raise BusyError(text) from None
+            if status == 409:
+                raise ConflictError(text) from None
             if isinstance(status, int) and 400 <= status < 500 and status != 404:
                 raise OutputRefusedError(text) from None
             raise OutputError(text) from None

@@ -13,9 +13,11 @@ import pyarrow.compute as pc
 from tidelog.pipeline.envelope import joined, json_values
 from tidelog.ports import TargetTable
 
-# What the output keeps in each document, and in each index's mapping under `_meta`.
+# What the output keeps in each document, and of each index in one of its own, which is hidden as a
+# tombstone is. No row has its id: in ids, `\` comes before other characters.
 META = "_tidelog"
 VERSION, DELETED, AT = "version", "deleted", "at"
+NOTES, NOTES_ID = "notes", "\\notes"
 META_MAPPING: dict[str, Any] = {
     "properties": {
         VERSION: {"type": "long"},

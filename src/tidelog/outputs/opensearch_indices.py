@@ -1,17 +1,17 @@
 """Indices of the OpenSearch output: aliases that are searched, the indices behind them, and what is
-noted in their mappings. For the driver.
+noted in each. For the driver.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidelog.errors import OutputError, OutputRefusedError
-from tidelog.outputs.opensearch_client import Cluster, path
-from tidelog.outputs.opensearch_documents import DELETED, META, VERSION
+from tidelog.outputs.opensearch_client import BusyError, Cluster, ConflictError, path, reason
+from tidelog.outputs.opensearch_documents import DELETED, META, NOTES, NOTES_ID, VERSION
 from tidelog.outputs.opensearch_joined import REMOVE_SCRIPT, ROOT, SCRIPT, script_id
 from tidelog.outputs.opensearch_writer import Index
 
@@ -19,8 +19,9 @@ _FIRST = "-000001"  # as indices that roll over are numbered
 _NAME_MAX_BYTES = 255 - len(_FIRST)
 _NOT_IN_NAMES = re.compile(r'[\\/*?"<>|,#:\s]')
 _REMOVE_TRIES = 5
-# How the output marks an index as its own, in the mapping's `_meta`.
-_OWN = "tidelog"
+_NOTE_TRIES, _NOTE_PAUSE_S = 40, 0.25
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_STILL_S = 300.0  # a task of the cluster that does nothing for so long is given up
 
 
 class Indices:
@@ -50,44 +51,83 @@ class Indices:
         return True
 
     def create(
-        self,
-        known: Index,
-        settings: Mapping[str, Any],
-        properties: Mapping[str, Any],
-        notes: Mapping[str, Any],
+        self, known: Index, settings: Mapping[str, Any], properties: Mapping[str, Any]
     ) -> None:
-        """An index, and the alias for it, at once."""
+        """An index, and the alias for it, at once; unless another output has just made them."""
         body = {
             # Hidden: a search by a pattern finds the alias, and not what stands behind it.
             "settings": {"index.hidden": True, **settings},
-            "mappings": {"dynamic": False, "_meta": {_OWN: notes}, "properties": properties},
+            "mappings": {"dynamic": False, "properties": properties},
             "aliases": {known.alias: shown(known)},
         }
-        self._cluster.request("PUT", path(known.alias + _FIRST), body)
+        try:
+            self._cluster.request("PUT", path(known.alias + _FIRST), body)
+        except OutputRefusedError:
+            if not self.find(known.alias):
+                raise
         self._behind[known.alias] = known.alias + _FIRST
 
     def name(self, alias: str) -> str:
         """Of the index behind the alias."""
         return self._behind[alias]
 
-    def described(self, alias: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What we noted, and the properties of the mapping."""
-        mappings = self._mappings(alias)
-        return mappings.get("_meta", {}).get(_OWN, {}), mappings.get("properties", {})
+    def columns(self, alias: str) -> dict[str, Any]:
+        """The properties of the mapping."""
+        behind = self._behind[alias]
+        answer = self._cluster.request("GET", path(behind, "_mapping"))
+        found: dict[str, Any] = answer[behind]["mappings"].get("properties", {})
+        return found
 
-    def note(
-        self, alias: str, notes: Mapping[str, Any], properties: Mapping[str, Any] | None = None
-    ) -> None:
-        """Replace what is noted (not what others note there); add columns."""
-        meta = self._mappings(alias).get("_meta", {}) | {_OWN: notes}
-        body = {"_meta": meta, "properties": properties or {}}
+    def add(self, alias: str, properties: Mapping[str, Any]) -> None:
+        """Columns to the mapping."""
+        body = {"properties": properties}
         try:
             self._cluster.request("PUT", path(self._behind[alias], "_mapping"), body)
         except OutputRefusedError as error:
             raise OutputRefusedError(
                 f"output {self._output}: index {self._behind[alias]} can't take columns "
-                f"({', '.join(properties or {})}): {error}. Reindex it with a mapping that fits"
+                f"({', '.join(properties)}): {error}. Reindex it with a mapping that fits"
             ) from None
+
+    def notes(self, alias: str) -> dict[str, Any]:
+        """What outputs have noted of the index."""
+        return self._noted(alias)[0]
+
+    def note(
+        self, alias: str, changed: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Put what ``changed`` makes of the notes in their place, as one step, whoever else notes
+        something: pipelines of several sources share indices of joined documents.
+        """
+        for number in range(_NOTE_TRIES):
+            try:
+                notes, place = self._noted(alias)
+                wanted = changed(notes)
+                if wanted == notes:
+                    return wanted
+                body = {META: {DELETED: True, NOTES: wanted}}
+                where = path(self._behind[alias], "_doc", NOTES_ID)
+                self._cluster.request("PUT", where, body, params=place)
+                return wanted
+            except ConflictError:
+                continue
+            except BusyError:  # the index that another output has just made is not ready yet
+                if number + 1 == _NOTE_TRIES:
+                    raise
+                time.sleep(_NOTE_PAUSE_S)
+        raise OutputError(
+            f"notes of index {self._behind[alias]} are changed by others all the time"
+        )
+
+    def _noted(self, alias: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The notes, and the parameters of a request that replaces just these."""
+        where = path(self._behind[alias], "_doc", NOTES_ID)
+        found = self._cluster.request("GET", where, absent=True)
+        if found is None:
+            self._cluster.request("GET", path(self._behind[alias]))  # or nothing makes an index
+            return {}, {"op_type": "create"}
+        place = {"if_seq_no": found["_seq_no"], "if_primary_term": found["_primary_term"]}
+        return found["_source"][META][NOTES], place
 
     def show(self, known: Index) -> None:
         """Let the alias show what `shown` says. Of joined documents the root's index says it."""
@@ -127,25 +167,46 @@ class Indices:
         assert known.part is not None
         now = int(time.time() * 1000)
         params = {"p": known.part.name, "f": known.floor, "n": columns, "t": now}
-        body = {"script": {"id": script_id(REMOVE_SCRIPT), "params": params}}
+        body: dict[str, Any] = {"script": {"id": script_id(REMOVE_SCRIPT), "params": params}}
+        body["query"] = {"bool": {"must_not": {"ids": {"values": [NOTES_ID]}}}}
         behind = path(self._behind[known.alias])
         for _ in range(_REMOVE_TRIES):
             self._cluster.request("POST", f"{behind}/_refresh")
-            answer = self._cluster.request(
+            started = self._cluster.request(
                 "POST",
                 f"{behind}/_update_by_query",
                 body,
-                params={"conflicts": "proceed", "slices": "auto"},
-            )
-            if not answer["version_conflicts"] and not answer["failures"]:
+                params={
+                    "conflicts": "proceed", "slices": "auto", "wait_for_completion": "false"
+                },
+            )  # fmt: skip
+            answer = self._awaited(started["task"])
+            # Of what timed out a part is done; of a task that its node forgot, who knows.
+            if answer is not None and not (
+                answer["timed_out"] or answer["version_conflicts"] or answer["failures"]
+            ):
                 return
         raise OutputError(f"documents of {known.alias} changed while rows were removed from them")
 
-    def _mappings(self, alias: str) -> dict[str, Any]:
-        behind = self._behind[alias]
-        answer = self._cluster.request("GET", path(behind, "_mapping"))
-        mappings: dict[str, Any] = answer[behind]["mappings"]
-        return mappings
+    def _awaited(self, task: str) -> dict[str, Any] | None:
+        """What a task of the cluster answers, however long it takes. None: it was lost."""
+        pause_s, seen, since = _FIRST_PAUSE_S, None, time.monotonic()
+        while True:
+            found = self._cluster.request("GET", path("_tasks", task), absent=True)
+            if found is None:
+                return None
+            if found["completed"]:
+                if "error" in found:
+                    raise OutputError(f"a task of OpenSearch failed: {reason(found['error'])}")
+                answer: dict[str, Any] = found["response"]
+                return answer
+            status = found["task"].get("status")
+            if status != seen:
+                seen, since = status, time.monotonic()
+            elif time.monotonic() > since + _STILL_S:
+                raise OutputError(f"a task of OpenSearch has stood still for {_STILL_S:.0f} s")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def index_name(text: str) -> str:

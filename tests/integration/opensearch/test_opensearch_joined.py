@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import operator
 import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.behaviours.outputs.destinations import Context
-from tests.behaviours.outputs.search_index import ask, found
+from tests.behaviours.outputs.search_index import SETTINGS, ask, found, node
+from tests.integration.opensearch.front import before_the_node
 from tests.integration.opensearch.test_opensearch_output import bring, forget_progress, kept_soon
 
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.executing import Delivery
 from tidelog.outputs.opensearch import Joined
+from tidelog.outputs.opensearch_client import Cluster, ClusterOptions
+from tidelog.outputs.opensearch_indices import Indices
+from tidelog.outputs.opensearch_joined import JOINED_MAPPING, Part
+from tidelog.outputs.opensearch_writer import Index
 from tidelog.testing.build_log import BuiltLog
 from tidelog.testing.pgoutput_messages import UNCHANGED
 
@@ -222,3 +233,53 @@ def test_a_part_whose_deletes_don_t_tell_the_root_is_refused(shop: Shop) -> None
     shop.built.insert(shop.items, "1", "1", "apple", "1")
     with pytest.raises(OutputRefusedError, match="sku are not of the key"):
         shop.bring()
+
+
+def test_what_several_outputs_note_of_an_index_at_once_is_all_kept(name: str) -> None:
+    """Several processes, which begin with the same documents in the same moment."""
+    root = Index(name, part=Part("", ("id",), False))
+    options = ClusterOptions((node().url,))
+    start = threading.Barrier(4)
+
+    def note(number: int) -> None:
+        indices = Indices(Cluster(options), f"output{number}")
+        start.wait()
+        for _ in range(3):
+            if not indices.find(name):
+                indices.create(root, SETTINGS, {"_tidelog": JOINED_MAPPING})
+        for n in range(20):
+            indices.note(name, functools.partial(operator.or_, {f"{number}-{n}": n}))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(note, range(4)))
+    indices = Indices(Cluster(options), "last")
+    assert indices.find(name)
+    assert indices.notes(name) == {f"{number}-{n}": n for number in range(4) for n in range(20)}
+    assert found(name) == {}  # of what is noted searches see nothing
+
+
+@pytest.mark.parametrize("fault", ["slow", "timed out", "lost", "conflict"])
+def test_removing_parts_is_done_when_the_cluster_says_so(shop: Shop, fault: str) -> None:
+    shop.built.insert(shop.orders, "1", "a", "0")
+    shop.built.insert(shop.items, "1", "1", "apple", "1")
+    shop.bring()
+    shop.built.truncate(shop.items)
+    answers = itertools.count(1)
+
+    def change(method: str, path: str, status: int, answer: Any) -> tuple[int, Any]:
+        if "_update_by_query" in path and "wait_for_completion=false" not in path:
+            time.sleep(3)  # longer than the client waits
+        if "/_tasks/" not in path or next(answers) > 2:
+            return status, answer
+        if fault == "slow":
+            return 200, {"completed": False, "task": {"status": {"updated": 0}}}
+        if fault == "lost":
+            return 404, {"error": {"type": "resource_not_found_exception"}}
+        done = {"timed_out": fault == "timed out", "version_conflicts": int(fault == "conflict")}
+        return 200, {"completed": True, "response": {"failures": [], **done}}
+
+    with before_the_node(change) as front:
+        shop.bring(cluster=ClusterOptions((front.url,), timeout_s=2.0))
+        assert front.asked("_update_by_query") == (1 if fault == "slow" else 3)
+        assert front.asked("/_tasks/") >= 3
+    assert shop.found()["1"]["items"] == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import threading
 import time
@@ -12,7 +13,8 @@ import pyarrow as pa
 import pytest
 from tests.behaviours.outputs.destinations import Context
 from tests.behaviours.outputs.search_index import SETTINGS, ask, found, node, open_output
-from tests.integration.opensearch.test_opensearch_writer import put, up
+from tests.integration.opensearch.front import before_the_node
+from tests.integration.opensearch.test_opensearch_writer import kept_in, put, up
 
 from tidelog.config import load_config
 from tidelog.errors import OutputError, OutputRefusedError
@@ -22,6 +24,7 @@ from tidelog.outputs.ranges import batch_of
 from tidelog.runtime.piping import pipeline
 from tidelog.state.sqlite import SqliteState
 from tidelog.testing.build_log import BuiltLog
+from tidelog.testing.certificates import write_certificates
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -48,15 +51,10 @@ def forget_progress(context: Context) -> None:
     state.close()
 
 
-def kept(index: str) -> int:
-    ask("POST", f"/{index}/_refresh")
-    return int(ask("GET", f"/{index}/_count")["count"])
-
-
 def kept_soon(index: str, count: int) -> bool:
     """The cluster deletes in the background."""
     for _ in range(100):
-        if kept(index) == count:
+        if kept_in(index) == count:
             return True
         time.sleep(0.1)
     return False
@@ -75,7 +73,7 @@ def test_purged_tombstones_let_nothing_come_back(
     # Really deleted tombstones are forgotten at once, not after a minute.
     bring(context, name, settings=SETTINGS | {"index.gc_deletes": "0s"})
     assert sorted(found(name)) == ["1", "3"]
-    assert kept(f"{name}-000001") == 3
+    assert kept_in(f"{name}-000001") == 3
     bring(context, name, tombstone_retention_s=-60.0)
     built.insert(table, "4", "b", "0")
     built.flush()
@@ -102,7 +100,7 @@ def test_tombstones_younger_than_the_retention_stay(
     built.flush()
     bring(context, name, tombstone_retention_s=3600.0)
     assert found(name) == {}
-    assert kept(f"{name}-000001") == 1
+    assert kept_in(f"{name}-000001") == 1
 
 
 def test_what_a_truncate_removed_stays_away_from_late_tasks(
@@ -248,6 +246,35 @@ def test_a_cluster_that_is_down_is_tried_again_and_no_password_is_told(
     assert "search-secret" not in str(stopped.value)
 
 
+@pytest.mark.parametrize("how", ["user", "key"])
+def test_a_cluster_behind_tls_is_reached_with_its_certificate_and_our_credentials(
+    context: Context, built: BuiltLog, name: str, tmp_path: Path, how: str
+) -> None:
+    built.insert(built.table("public.t", COLUMNS), "1", "a", "0")
+    built.flush()
+    write_certificates(tmp_path)
+    text = "Basic " + base64.b64encode(b"tidelog:search-secret").decode()
+    right: dict[str, Any] = {"user": "tidelog", "password": "search-secret"}
+    wrong: dict[str, Any] = {"user": "tidelog", "password": "wrong-secret"}
+    if how == "key":
+        text = "ApiKey search-secret"
+        right, wrong = (
+            {"headers": {"Authorization": f"ApiKey {which}-secret"}}
+            for which in ("search", "wrong")
+        )
+    with before_the_node(certificates=tmp_path, authorization=text) as front:
+        ca_file = str(tmp_path / "ca.pem")
+        strange = ClusterOptions((front.url,), **right)
+        with pytest.raises(OutputError, match=r"certificate.*ca_file") as untrusted:
+            bring(context, name, cluster=strange)
+        with pytest.raises(OutputRefusedError, match="refuses the user: HTTP 401") as refused:
+            bring(context, name, cluster=ClusterOptions((front.url,), ca_file=ca_file, **wrong))
+        bring(context, name, cluster=ClusterOptions((front.url,), ca_file=ca_file, **right))
+    assert found(name) == {"1": {"id": 1, "v": "a", "n": 0}}
+    for told in (str(untrusted.value), str(refused.value), repr(strange)):
+        assert "-secret" not in told
+
+
 def test_an_index_moved_behind_its_alias_is_written_to(
     context: Context, built: BuiltLog, name: str
 ) -> None:
@@ -284,7 +311,7 @@ def test_an_index_moved_behind_its_alias_is_written_to(
     built.flush()
     bring(context, name)
     assert found(name) == {"1": {"id": 1, "v": "c", "n": 1}}
-    assert kept(f"{name}-000002") == 2
+    assert kept_in(f"{name}-000002") == 2
     put(name, up(1, 2, "older than its delete"))
     assert list(found(name)) == ["1"]
     hits = ask("POST", f"/{name}/_search", {"query": {"term": {"v": "c"}}})["hits"]["hits"]

@@ -47,5 +47,5 @@ def test_a_purge_after_a_rewind_forgets_nothing_of_those_before(
 
     assert purge(100).purged_below == 100
     assert purge(50).purged_below == 100
-    mapping = ask("GET", f"/{name}-000001/_mapping")[f"{name}-000001"]["mappings"]
-    assert mapping["_meta"]["tidelog"]["purged_below"] == 100
+    notes = ask("GET", f"/{name}-000001/_doc/%5Cnotes")["_source"]["_tidelog"]["notes"]
+    assert notes["purged_below"] == 100

@@ -7,6 +7,7 @@ it was, before anything new. An API that minds the key takes each event once.
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,9 @@ from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# So long the API may be at work on a request of a try before. An answer 409 says nothing of the
+# request's records until then.
+_AT_WORK_S = 3600.0
 _ONE_TASK = 1 << 60  # bytes: how a table is split over tasks would change what requests hold
 
 
@@ -55,6 +59,8 @@ class HttpOutput(ExecutorOutput):
         self._endpoint = endpoint
         self._body = body or Body()
         self._lanes = lanes
+        self._in_doubt = False
+        self._in_doubt_until: float | None = None
         super().__init__(spark, log_path, state, replace(delivery, part_bytes=_ONE_TASK))
 
     def create(self, table: TargetTable) -> None:
@@ -67,6 +73,7 @@ class HttpOutput(ExecutorOutput):
             lanes=self._lanes,
             total=self.delivery.order == "total",
             keep_rejected=not isinstance(self.delivery.dead_letters, StopAtRejection),
+            in_doubt=self._in_doubt,
         )
 
     def write(self, batch: OutputBatch) -> None:
@@ -74,5 +81,15 @@ class HttpOutput(ExecutorOutput):
         progress = self._opened(batch.generation)
         start = batch.start if progress.done is None else progress.done
         if start < progress.begun < batch.end:
-            super().write(ranges.batch_of(self.log, start, progress.begun))
+            self._bring(ranges.batch_of(self.log, start, progress.begun))
+        self._bring(batch)
+
+    def _bring(self, batch: OutputBatch) -> None:
+        progress = self._opened(batch.generation)
+        if progress.begun <= (progress.done or 0):
+            self._in_doubt_until = None
+        elif self._in_doubt_until is None:
+            self._in_doubt_until = time.monotonic() + _AT_WORK_S
+        until = self._in_doubt_until
+        self._in_doubt = until is not None and time.monotonic() < until
         super().write(batch)

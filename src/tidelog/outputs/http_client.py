@@ -69,10 +69,13 @@ class StoppedError(Exception):
 
 
 class Sender:
-    """Thread-safe. ``connections`` are kept open at most."""
+    """Thread-safe. ``connections`` are kept open at most. ``in_doubt``: the API may be at work on
+    requests of an earlier process or task with the same keys.
+    """
 
-    def __init__(self, endpoint: Endpoint, connections: int) -> None:
+    def __init__(self, endpoint: Endpoint, connections: int, *, in_doubt: bool) -> None:
         self._endpoint = endpoint
+        self._in_doubt = in_doubt
         self._stopping = threading.Event()
         self._client = httpx.Client(
             timeout=endpoint.timeout_s,
@@ -93,7 +96,7 @@ class Sender:
             whole["Content-Encoding"] = "gzip"
         until = time.monotonic() + self._endpoint.retry_for_s
         pause_s = _FIRST_PAUSE_S
-        unanswered = False  # a try of which nobody has told what became of it
+        unanswered = self._in_doubt  # a try of which nobody has told what became of it
         while True:
             if self._stopping.is_set():
                 raise StoppedError

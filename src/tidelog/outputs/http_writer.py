@@ -27,7 +27,7 @@ from tidelog.outputs.http_requests import (
     cut,
     key_of,
 )
-from tidelog.outputs.writer import Writer
+from tidelog.outputs.writer import Writer, tried_before
 from tidelog.ports import Rejection, TargetTable, WriteTask
 
 _AHEAD = 2  # requests that a lane has ready
@@ -43,20 +43,30 @@ class HttpWriter(Writer):
         lanes: requests at once.
         total: all tables' messages in one order: one lane.
         keep_rejected: go on after what the API rejects; else it ends the task at once.
+        in_doubt: an earlier try's requests may be at work still.
     """
 
     def __init__(
-        self, endpoint: Endpoint, body: Body, *, lanes: int, total: bool, keep_rejected: bool
+        self,
+        endpoint: Endpoint,
+        body: Body,
+        *,
+        lanes: int,
+        total: bool,
+        keep_rejected: bool,
+        in_doubt: bool,
     ) -> None:
         self._endpoint = endpoint
         self._body = body
         self._lanes = 1 if total else lanes
         self._total = total
         self._keep_rejected = keep_rejected
+        self._in_doubt = in_doubt
 
     def open(self, task: WriteTask) -> None:
         self._task = task
-        self._sender = Sender(self._endpoint, self._lanes)
+        in_doubt = self._in_doubt or tried_before()
+        self._sender = Sender(self._endpoint, self._lanes, in_doubt=in_doubt)
         self._lines = [
             _Lane(self._sender, self._endpoint, self._body, task, n, self._keep_rejected)
             for n in range(self._lanes)

@@ -16,7 +16,7 @@ from tidelog.outputs.dead_letters import StopAtRejection
 from tidelog.outputs.kafka_client import SCHEMA_HEADER, topic_name
 from tidelog.outputs.kafka_sender import Chunk, Header, Sender, Sent, headers_of
 from tidelog.outputs.kafka_tail import Present, Tail, ranks_of
-from tidelog.outputs.writer import Writer
+from tidelog.outputs.writer import Writer, tried_before
 from tidelog.ports import Rejection, TargetTable, WriteTask
 
 _DEFAULTS: dict[str, Any] = {
@@ -91,7 +91,7 @@ class KafkaWriter(Writer):
 
     def open(self, task: WriteTask) -> None:
         self._task = task
-        self._tried_before = _tried_before()
+        self._tried_before = tried_before()
         self._sender: Sender | None = None
         self._tail: Tail | None = None
         self._present: dict[str, Present] = {}
@@ -283,11 +283,3 @@ def _by_topic(messages: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
         return [(topics[0], messages)]
     of = messages.column("topic")
     return [(topic, messages.filter(pc.equal(of, topic))) for topic in topics]
-
-
-def _tried_before() -> bool:
-    """Is this a retry or a duplicate of a task by Spark?"""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    return context is not None and context.attemptNumber() > 0

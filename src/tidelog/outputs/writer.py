@@ -32,3 +32,11 @@ class Writer:
 
     def close(self) -> None:
         """Nothing was opened."""
+
+
+def tried_before() -> bool:
+    """Is this a retry or a duplicate of a task by Spark?"""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0

@@ -61,6 +61,7 @@ class Task:
     lanes: int = 3
     total: bool = False
     keep_rejected: bool = False
+    in_doubt: bool = False
 
     def send(self, *messages: Message, **endpoint: Any) -> list[Rejection]:
         return self.send_tables(("public.t", messages), **endpoint)
@@ -75,6 +76,7 @@ class Task:
             lanes=self.lanes,
             total=self.total,
             keep_rejected=self.keep_rejected,
+            in_doubt=self.in_doubt,
         )
         letters: list[Rejection] = []
         writer.open(WriteTask("api", "g", 0, 1_000, 0))

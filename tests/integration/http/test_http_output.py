@@ -114,6 +114,33 @@ def test_an_executor_killed_and_a_longer_batch_after_it_double_nothing(
         assert {request.times for request in api.requests()} == {1, 2}
 
 
+@pytest.mark.parametrize("restarts", [True, False])
+def test_what_an_api_may_be_at_work_on_since_before_a_restart_is_not_sent_in_parts(
+    posted: Log, built: BuiltLog, api: HttpReceiver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    restarts: bool,
+) -> None:  # fmt: skip
+    """It would take them beside the whole, which comes under another key."""
+    _, alive = fill(built, 1)
+    how: dict[str, Any] = {
+        "dead_letters": JsonDeadLetters(str(tmp_path / "letters")), "body": Body(rows=60), "lanes": 1,
+    }  # fmt: skip
+    if restarts:
+        monkeypatch.setenv(failpoints.ENVIRONMENT_VARIABLE, "output.task.written:kill")
+        with pytest.raises(OutputError):
+            posted.bring(**how)
+        monkeypatch.delenv(failpoints.ENVIRONMENT_VARIABLE)
+    api.fail(status=409, times=3)
+    if not restarts:  # nobody else can have sent it: the API means its records
+        posted.bring(endpoint={"retry_for_s": 0.5}, **how)
+        assert len(api.requests()) > 1
+        return
+    with pytest.raises(OutputError, match="does not take requests: HTTP 409"):
+        posted.bring(endpoint={"retry_for_s": 0.5}, **how)
+    posted.bring(**how)
+    check(api, 60, alive)
+    assert len(api.requests()) == 1
+
+
 def test_an_api_that_fails_in_the_middle_gets_the_rest_later(
     posted: Log, built: BuiltLog, api: HttpReceiver
 ) -> None:

@@ -98,9 +98,9 @@ def test_a_request_that_stays_at_work_after_no_answer_is_not_sent_in_parts(
     messages = changes(3, keys=1)
     keeping = replace(task, lanes=1, keep_rejected=True)
     api.fail(slow_s=1.0)
-    api.fail(status=409, times=4)
+    api.fail(status=409, times=20)
     with pytest.raises(OutputError, match="does not take requests: HTTP 409") as caught:
-        keeping.send(*messages, timeout_s=0.3, retry_for_s=0.5)
+        keeping.send(*messages, timeout_s=0.3, retry_for_s=1.0)
     assert not isinstance(caught.value, OutputRefusedError)
     check(api, messages)
 

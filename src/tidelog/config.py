@@ -384,6 +384,15 @@ _EXPLANATIONS = {
 }
 
 
+# Options that hold secrets, or mappings whose values are; whoever writes them into the file itself.
+_SECRET = frozenset(
+    (
+        *("api_key", "catalog", "conf", "headers", "password", "schema_token", "settings"),
+        *("storage_options", "token", "url"),
+    )
+)
+
+
 def _explain(details: ErrorDetails, marked: MarkedData) -> str:
     """One problem as text. Values are shown only where they can't be secret."""
     location, context = _place(details), details.get("ctx", {})
@@ -402,7 +411,7 @@ def _explain(details: ErrorDetails, marked: MarkedData) -> str:
         explanation = details["msg"]
     given = details["input"]
     shown = isinstance(given, (str, int, float)) and location not in marked.interpolated
-    if shown and location and location[-1] not in ("url", "conf"):
+    if shown and location and not _SECRET.intersection(location):
         explanation += f", not {given!r}"
     return f"{name}: {explanation}" if name else explanation
 

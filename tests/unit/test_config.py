@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from tidelog.config import Config, load_config
 from tidelog.configsource import MySqlSource
 from tidelog.errors import ConfigError
 from tidelog.mysql_urls import parse_url
+from tidelog.runtime.checking import check_authorities
+from tidelog.testing.certificates import write_certificates
 
 MINIMAL = """\
 source: {kind: postgres, url: "postgresql://user:${PGPASSWORD}@host:5432/shop"}
@@ -324,3 +327,53 @@ def test_kind_and_url_of_a_source_must_fit(
 def test_option_of_mysql_in_a_postgres_source_is_named_so(tmp_path: Path) -> None:
     message = problem(tmp_path, MINIMAL.replace("kind: postgres,", "kind: postgres, server_id: 5,"))
     assert "source.server_id: unknown key; 'server_id' is an option of kind 'mysql'" in message
+
+
+_HTTP = 'kind: http, url: "https://h/{table}"'
+_SEARCH = 'kind: opensearch, urls: ["https://h"]'
+
+
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [
+        (_HTTP + ', token: "${SECRET}"', "token.*one line of printable"),
+        (_HTTP + ', headers: {X-Key: "${SECRET}"}', "headers.X-Key.*one line of printable"),
+        (_HTTP + ', headers: {X-Key: "s3cret\\r\\nX-Other: y"}', "headers.X-Key.*one line"),
+        (_HTTP + ', headers: {X-Key: "s3cret-ü"}', "headers.X-Key.*ASCII"),
+        (_HTTP + ', headers: {"X Key": v}', "headers.X Key"),
+        ('kind: http, url: "https://h/s3cret\\n"', "url.*no line ends"),
+        ('kind: http, url: "https://h/{tabel}"', "only {table}"),
+        ('kind: http, url: "h/s3cret"', "expected http"),
+        ('kind: http, url: "https://h:s3cret/"', "expected a url"),
+        (_SEARCH + ', headers: {X-Key: "${SECRET}"}', "headers.X-Key.*one line of printable"),
+        (_SEARCH + ', api_key: "${SECRET}"', "api_key.*one line of printable"),
+        (_SEARCH + ", user: tidelog", "user and password go together"),
+        (_SEARCH + ', password: "s3cret"', "user and password go together"),
+        (
+            _SEARCH + ', user: u, password: "s3cret", api_key: k',
+            "one of user and password, api_key",
+        ),
+        (_SEARCH + ', api_key: k, headers: {authorization: "s3cret"}', "one of user and password"),
+    ],
+)
+def test_credentials_and_urls_that_could_not_be_sent_are_refused_and_not_shown(
+    tmp_path: Path, output: str, why: str
+) -> None:
+    """A client would say so only when it sends, and in words of a broken connection."""
+    said = problem(tmp_path, f"{_SOURCE}\noutputs:\n  - {{{output}}}\n", {"SECRET": "s3cret\n"})
+    assert re.search(why, said.replace("\n", " "))
+    assert "s3cret" not in said
+
+
+def test_a_file_of_authorities_is_looked_at(tmp_path: Path) -> None:
+    write_certificates(tmp_path)
+    (tmp_path / "empty.pem").write_text("")
+    names = ("ca.pem", "empty.pem", "nowhere.pem")
+    outputs = [f"{_SEARCH}, name: o{n}, ca_file: {tmp_path / name}" for n, name in enumerate(names)]
+    text = "".join(f"  - {{{output}}}\n" for output in [*outputs, _HTTP])
+    config = load(tmp_path, f"{_SOURCE}\nlog: {{path: ./log}}\noutputs:\n{text}")
+    found = list(check_authorities(config))
+    assert [each["level"] for each in found] == ["ok", "error", "error"]
+    assert [each["check"] for each in found] == ["output o0", "output o1", "output o2"]
+    assert "holds no certificate" in found[1]["message"]
+    assert "No such file" in found[2]["message"]

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import string
 from typing import Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr
+from pydantic import Field, field_validator
 
-from tidelog.configoutputs.sections import DEBEZIUM, DebeziumModes, ExecutorSection, named
+from tidelog.configoutputs.sections import (
+    DEBEZIUM,
+    DebeziumModes,
+    ExecutorSection,
+    Headers,
+    InHeader,
+    named,
+)
 from tidelog.configtypes import Bytes, Milliseconds, SecretUrl
 from tidelog.model.formats import JsonFormat
 
@@ -25,13 +34,13 @@ class HttpOutput(ExecutorSection):
         examples=["https://api.example.com/events/{table}"],
     )
     method: Literal["POST", "PUT", "PATCH"] = Field(default="POST", description="Of requests.")
-    token: SecretStr | None = Field(
+    token: InHeader | None = Field(
         default=None,
         min_length=1,
         description="Sent as `Authorization: Bearer`.",
         examples=["${API_TOKEN}"],
     )
-    headers: dict[str, SecretStr] = Field(
+    headers: Headers = Field(
         default={},
         description="Sent with each request. All are treated as secrets.",
         examples=[{"X-Api-Key": "${API_KEY}"}],
@@ -74,3 +83,23 @@ class HttpOutput(ExecutorSection):
     ca_file: str | None = Field(
         default=None, description="Certificates of authorities, PEM, on driver and executors."
     )
+
+    @field_validator("url")
+    @classmethod
+    def _url_of_an_api(cls, url: SecretUrl) -> SecretUrl:
+        text = url.reveal()
+        if not text.isprintable() or " " in text:
+            raise ValueError("a url has no line ends, spaces or control characters")
+        try:
+            parts = urlsplit(text)
+            parts.port  # noqa: B018 - raises where it is no number
+            named = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
+        except ValueError:
+            raise ValueError("expected a url; {{ and }} stand for braces") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("expected http://host/path or https://host/path")
+        if not named <= {"table", "namespace", "name"}:
+            raise ValueError(
+                "only {table}, {namespace} and {name} can stand in a url; {{ and }} are braces"
+            )
+        return url

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from tidelog.configoutputs.sections import ExecutorSection, named
+from tidelog.configoutputs.sections import ExecutorSection, Headers, InHeader, named
 from tidelog.configtypes import Bytes, Duration, Section, TablePattern
 
 
@@ -65,10 +65,16 @@ class OpenSearchOutput(ExecutorSection):
     password: SecretStr | None = Field(
         default=None, description="For basic authentication.", examples=["${SEARCH_PASSWORD}"]
     )
-    headers: dict[str, SecretStr] = Field(
+    api_key: InHeader | None = Field(
+        default=None,
+        min_length=1,
+        description="Sent as `Authorization: ApiKey`, in place of user and password.",
+        examples=["${SEARCH_KEY}"],
+    )
+    headers: Headers = Field(
         default={},
         description="Sent with every request. All are treated as secrets.",
-        examples=[{"Authorization": "ApiKey ${SEARCH_KEY}"}],
+        examples=[{"Authorization": "Bearer ${SEARCH_TOKEN}"}],
     )
     ca_file: str | None = Field(
         default=None, description="Certificates of authorities, PEM, on driver and executors."
@@ -109,3 +115,16 @@ class OpenSearchOutput(ExecutorSection):
         le=64 << 20,
         description="About the size of a bulk request, two of which a task has under way.",
     )
+
+    @model_validator(mode="after")
+    def _one_way_in(self) -> OpenSearchOutput:
+        if (self.user is None) != (self.password is None):
+            raise ValueError("user and password go together")
+        given = [
+            self.user,
+            self.api_key,
+            *(n for n in self.headers if n.lower() == "authorization"),
+        ]
+        if sum(each is not None for each in given) > 1:
+            raise ValueError("one of user and password, api_key, and a header Authorization")
+        return self

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from tidelog.configtypes import Location, Section, TablePattern
 from tidelog.model.formats import BinaryMode, DecimalMode, TimeMode
+
+
+def _in_a_header(value: SecretStr) -> SecretStr:
+    """As RFC 9110, 5.5 has it, but for letters beyond ASCII. Clients raise what is none only when
+    they send it, which looks like a fault of the network.
+    """
+    text = value.get_secret_value()
+    if re.fullmatch(r"[\t -~]*", text) is None or text != text.strip():
+        raise ValueError(
+            "what is sent in a header is one line of printable ASCII characters, with no space at "
+            "its ends; is there a line end at the end of a file or variable?"
+        )
+    return value
+
+
+InHeader = Annotated[SecretStr, AfterValidator(_in_a_header)]
+HeaderName = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
+Headers = dict[HeaderName, InHeader]
 
 
 class DeadLetter(Section):

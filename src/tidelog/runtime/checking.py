@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import ssl
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,8 @@ def check(config: Config) -> list[dict[str, Any]]:
         for finding in source_kind(config).check()
     ]
     on_store = is_url(config.log.path)
-    return [*findings, _check_store(config) if on_store else _check_disk(config)]
+    findings.append(_check_store(config) if on_store else _check_disk(config))
+    return [*findings, *check_authorities(config)]
 
 
 def _check_store(config: Config) -> dict[str, Any]:
@@ -62,3 +65,20 @@ def _check_disk(config: Config) -> dict[str, Any]:
         "message": f"{free >> 20:,} MiB are free for the event log at {config.log.path}",
         "fix": "" if enough else "make room, or set log.retention",
     }
+
+
+def check_authorities(config: Config) -> Iterator[dict[str, Any]]:
+    """Do the files hold certificates that outputs name? One finding for each."""
+    for output in config.outputs:
+        ca_file = getattr(output, "ca_file", None)
+        if ca_file is None:
+            continue
+        found = {"check": f"output {output.name}", "level": "ok", "fix": ""}
+        try:
+            ssl.create_default_context(cafile=ca_file)
+            found["message"] = f"ca_file {ca_file} holds certificates"
+        except OSError as error:
+            why = "holds no certificate" if isinstance(error, ssl.SSLError) else error.strerror
+            found["level"], found["message"] = "error", f"ca_file {ca_file}: {why}"
+            found["fix"] = "name a file of certificates of authorities, PEM"
+        yield found

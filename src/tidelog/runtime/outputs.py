@@ -252,6 +252,9 @@ def _opensearch(config: Config, section: Any, spark: SparkSession) -> Output:
         joined.append(Joined(each.index, {each.root: ("", ()), **parts}))
     delivery = delivery_of(section, keyed=True)
     password = section.password
+    headers = {name: value.get_secret_value() for name, value in section.headers.items()}
+    if section.api_key is not None:
+        headers["Authorization"] = f"ApiKey {section.api_key.get_secret_value()}"
     return OpenSearchOutput(
         spark,
         log_place(config),
@@ -261,7 +264,7 @@ def _opensearch(config: Config, section: Any, spark: SparkSession) -> Output:
             tuple(section.urls),
             section.user,
             None if password is None else password.get_secret_value(),
-            {name: value.get_secret_value() for name, value in section.headers.items()},
+            headers,
             section.ca_file,
         ),
         index=section.index,

@@ -23,6 +23,7 @@ from tidelog.errors import (
 from tidelog.model.records import Resume
 from tidelog.mysql_urls import parse_url
 from tidelog.ports import SourceId
+from tidelog.sources.mysql import stalls
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.gtids import GtidPosition, GtidSet
 from tidelog.sources.mysql.identity import gtids_before
@@ -193,6 +194,26 @@ def test_reset_master_is_noticed(
     with pytest.raises(SourceChangedError, match="RESET MASTER"):
         capture.start(resume)
     capture.reader.close()
+
+
+@pytest.mark.parametrize("grown", [False, True])
+def test_reset_master_is_noticed_while_the_log_is_read(
+    grown: bool, capture: LogCapture, server: MySqlFamilyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server goes on with the file that it deleted, until the new one is as long."""
+    monkeypatch.setattr(stalls, "ASK_S", 0.1)
+    capture.start()
+    insert(server, *range(1, 6))
+    capture.catch_up()
+    poll_often(capture)  # nothing is amiss
+    time.sleep(1.1)  # files are told apart by the second in which they were made
+    server.execute("RESET MASTER")
+    while grown and capture.end <= capture.resumes[-1].acknowledge:
+        server.execute("INSERT INTO d.t (b) VALUES ('again')")
+    with pytest.raises((ConnectionLostError, SourceError)):
+        poll_often(capture)
+    with pytest.raises(SourceChangedError, match="RESET MASTER"):
+        capture.start(capture.resumes[-1])
 
 
 def test_another_server_is_noticed(server: MySqlFamilyServer, table: None) -> None:

@@ -42,6 +42,7 @@ from tidelog.sources.mysql.replication import (
     ReplicaId,
 )
 from tidelog.sources.mysql.schemas import SchemaFinder
+from tidelog.sources.mysql.stalls import StallWatch
 from tidelog.sources.mysql.xa import Events, Group, PreparedGroups, find_prepared
 from tidelog.wire.binlog import BinlogScanner, Scanned
 from tidelog.wire.binlog_events import (
@@ -131,6 +132,7 @@ class MySqlLogReader:
         self._cascades: CascadeWatch | None = None
         if watch_cascades:
             self._cascades = CascadeWatch(self._connected, self._captures)
+        self._stalls = StallWatch(self._connected)
         self._files: LogFiles | None = None
         self._prepared = PreparedGroups()
         self._current: dict[TableName, TableSchema] = {}
@@ -210,6 +212,7 @@ class MySqlLogReader:
             if scanner.tables > MOST_TABLES and not scanner.in_transaction:
                 scanner.forget_tables()
                 self._own.clear()
+        self._stalls.check(scanner.position)
         if not scanner.in_transaction and scanner.position > self._told:
             # Also after transactions that held nothing for us.
             self._told = scanner.position

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from urllib.parse import unquote
+
 import pyarrow as pa
 import pytest
 
@@ -42,6 +45,24 @@ def test_hours_months_and_names() -> None:
         "public/a%3Db/y=1970/m=01/d=01/h=00": [0],
         "public/a%3Db/y=1970/m=01/d=01/h=01": [1],
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "directory"),
+    [
+        ("_jobs", "%5Fjobs"),
+        ("__jobs", "%5F_jobs"),
+        (".jobs", "%2Ejobs"),
+        ("..", "%2E."),
+        ("%5Fjobs", "%255Fjobs"),
+        ("a._COPYING_", "a%2E_COPYING_"),
+        ("jobs_", "jobs_"),
+    ],
+)
+def test_no_name_is_hidden_from_readers_and_each_comes_back(name: str, directory: str) -> None:
+    of = replace(TABLE, source=TableName("_app", name), name=name)
+    assert Layout("{namespace}/{name}").of_table(of) == f"%5Fapp/{directory}"
+    assert unquote(directory) == name
 
 
 def test_without_time_all_is_in_one_directory() -> None:

@@ -15,7 +15,7 @@ from tidelog.errors import ConfigError, OutputRefusedError
 from tidelog.model.schema import TableName
 from tidelog.outputs.executing import Delivery, ExecutorOutput
 from tidelog.outputs.files_commits import Commits
-from tidelog.outputs.files_layout import DEFAULT, Layout
+from tidelog.outputs.files_layout import DEFAULT, Layout, visible
 from tidelog.outputs.files_store import FileStore
 from tidelog.outputs.files_writer import FileFormat, FilesWriter
 from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter
@@ -102,5 +102,10 @@ class FilesOutput(ExecutorOutput):
         newest = self._commits.newest
         start = batch.start if newest is None else max(batch.start, newest.end)
         self._commits.publish(
-            self._staging, batch.generation, start, batch.end, f"{self.name}-", self._format.suffix
+            self._staging,
+            batch.generation,
+            start,
+            batch.end,
+            f"{visible(self.name)}-",
+            self._format.suffix,
         )

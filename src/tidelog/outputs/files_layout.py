@@ -18,6 +18,7 @@ _TABLE = ("table", "namespace", "name")
 _DAYS = ("date", "year", "month", "day")
 _DAY_US, _HOUR_US = 86_400_000_000, 3_600_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_COPYING = "._COPYING_"
 # What Hive and Spark write as %XX in the value of a partition column.
 _ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | {chr(code) for code in range(0x20)}
 
@@ -88,7 +89,8 @@ class Layout:
             "day": at.strftime("%d"),
             "hour": at.strftime("%H"),
         }
-        return self.pattern.format(**{name: _escaped(value) for name, value in values.items()})
+        found = self.pattern.format(**{name: _escaped(value) for name, value in values.items()})
+        return "/".join(map(visible, found.split("/")))
 
     @property
     def _period_us(self) -> int:
@@ -99,6 +101,17 @@ class Layout:
 
     def _fields(self) -> list[str]:
         return [name for _, name, _, _ in string.Formatter().parse(self.pattern) if name]
+
+
+def visible(name: str) -> str:
+    """A file's or directory's name that readers do not pass over: Spark, Hive and Hadoop hide what
+    begins with ``_`` or ``.``, and what ends in ``._COPYING_``. Escaped as in partition columns.
+    """
+    if name.startswith(("_", ".")):
+        name = f"%{ord(name[0]):02X}{name[1:]}"
+    if name.endswith(_COPYING):
+        name = f"{name.removesuffix(_COPYING)}%2E{_COPYING[1:]}"
+    return name
 
 
 def _escaped(value: str) -> str:

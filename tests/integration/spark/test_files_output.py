@@ -234,6 +234,16 @@ def test_steps_apply_and_a_route_names_the_directory(activity: Log, built: Built
     assert [row["before"]["id"] for row in rows if row["op"] == "d"] == [7]
 
 
+def test_spark_sees_tables_and_outputs_whose_names_it_would_hide(
+    activity: Log, built: BuiltLog
+) -> None:
+    for number, name in enumerate(("_app._jobs", "app..jobs", "app.jobs._COPYING_"), start=1):
+        built.insert(built.table(name, {"id": "int64"}, relation_id=number), "1")
+    built.flush()
+    activity.bring(layout="{namespace}/{name}/date={date}", name="_log")
+    assert activity.parquet(recursiveFileLookup=True).count() == 3
+
+
 def test_two_tables_in_one_directory_are_refused_unless_their_columns_are_alike(
     activity: Log, built: BuiltLog
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from tidelog.config import load_config
 from tidelog.errors import ConfigError, OutputRefusedError
 from tidelog.outputs.evolving import change, described
+from tidelog.outputs.parts import shares
 from tidelog.outputs.progress import OutputProgress
 from tidelog.state.sqlite import SqliteState
 
@@ -98,3 +99,20 @@ def test_a_mistake_in_an_output_is_named(tmp_path: Path, output: str, expected: 
     with pytest.raises(ConfigError) as raised:
         load_config(tmp_path / "tidelog.yaml", {})
     assert expected in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "limits", "expected"),
+    [
+        ([], [], []),
+        ([100], [8], [4]),
+        ([100], [3], [3]),  # it has no more parts
+        ([100] * 4, [8] * 4, [1] * 4),  # equal without: nothing is decoded twice
+        ([100] * 3 + [1], [8] * 4, [2, 1, 1, 1]),
+        ([1000, 1, 1, 1], [8, 1, 1, 1], [4, 1, 1, 1]),
+    ],
+)
+def test_a_table_is_shared_only_where_tasks_are_unequal_without(
+    sizes: list[int], limits: list[int], expected: list[int]
+) -> None:
+    assert shares(sizes, limits, 4) == expected

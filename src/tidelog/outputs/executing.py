@@ -28,7 +28,7 @@ from tidelog.model.schema import TableName
 from tidelog.outputs import evolving, jobs, ranges, tasks
 from tidelog.outputs.dead_letters import StopAtRejection
 from tidelog.outputs.evolving import ColumnChange
-from tidelog.outputs.parts import SHARED_BYTES, Part, spread
+from tidelog.outputs.parts import SHARED_BYTES, Part, shares, spread
 from tidelog.outputs.progress import OutputProgress
 from tidelog.outputs.tasks import Item, Work, Written
 from tidelog.pipeline.failures import find_error
@@ -333,8 +333,8 @@ class ExecutorOutput:
         truncates = set()
         if not delivery.keyed and delivery.order == "key":
             truncates = set(ranges.truncated(self.log, batch.start, batch.end))
-        total = sum(part.size_bytes for part in parts)
         alone: list[Item] = []
+        whole: list[Part] = []
         todo: list[Callable[[], list[Written]]] = []
         for part in parts:
             steps = steps_of(delivery.steps, part.target.source)
@@ -347,20 +347,17 @@ class ExecutorOutput:
                 part = replace(part, refs=(part.together,))
             if steps and part.refs:
                 todo.append(lambda part=part, steps=steps: self._frame(work, part, steps))  # type: ignore[misc]
-            elif len(part.refs) < 2:
-                alone.append(Item(part.target, part.together))
             elif not delivery.keyed and delivery.order == "none":
-                alone += [Item(part.target, refs) for refs in part.refs]
-            elif not delivery.keyed or part.size_bytes <= SHARED_BYTES:
-                # Every task decodes all, and formats and writes the keys that fall to it.
-                count = min(self._cores, len(part.refs))
-                if delivery.keyed:
-                    count = max(1, round(count * part.size_bytes / total))
-                alone += [
-                    Item(part.target, part.together, (share, count)) for share in range(count)
-                ]
+                alone += [Item(part.target, refs) for refs in part.refs or ((),)]
+            elif len(part.refs) < 2 or not delivery.keyed or part.size_bytes <= SHARED_BYTES:
+                whole.append(part)
             else:
                 todo.append(lambda part=part: self._frame(work, part, ()))  # type: ignore[misc]
+        # Every task decodes all of a table that it shares, and formats and writes its keys alone.
+        limits = [max(1, len(part.refs)) for part in whole]
+        counts = shares([part.size_bytes for part in whole], limits, self._cores)
+        for part, count in zip(whole, counts, strict=True):
+            alone += [Item(part.target, part.together, (share, count)) for share in range(count)]
         if alone:
             groups = spread(alone, self._cores)
             todo.insert(0, lambda: jobs.direct(self._spark, work, groups))

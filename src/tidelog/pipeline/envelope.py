@@ -23,6 +23,7 @@ from tidelog.pipeline.options import SourceOptions
 from tidelog.pipeline.shaping import by_schema, key_struct, timestamps
 from tidelog.ports import SourceId
 from tidelog.wire.decode import decode
+from tidelog.wire.joining import Cells, Piece
 from tidelog.wire.source_blocks import source_block
 
 
@@ -89,8 +90,8 @@ def _field(struct: pa.StructArray, name: str) -> pa.Field:
 
 
 def envelope_json(
-    before: pa.StringArray,
-    after: pa.StringArray,
+    before: Piece,
+    after: Piece,
     op: pa.StringArray,
     records: pa.RecordBatch,
     commit_ts: pa.Array,
@@ -119,20 +120,19 @@ def envelope_json(
         '","ts_ms":',
         milliseconds(commit_ts),
         ',"ts_us":',
-        commit_ts.cast(pa.string()),
+        commit_ts,
         ',"ts_ns":',
-        commit_ts.cast(pa.string()),
+        commit_ts,
         "000}",
     )
 
 
 def _source(
     records: pa.RecordBatch, commit_ts: pa.Array, origin: SourceId, schema: TableSchema
-) -> list[str | pa.Array]:
+) -> list[Piece]:
     """The member ``source`` with the comma before it, as pieces for `joined`."""
     block = source_block(origin, schema.table, records)
-    micros = commit_ts.cast(pa.string())
-    pieces: list[str | pa.Array] = [
+    pieces: list[Piece] = [
         f',"source":{{"version":"{tidelog_version()}","connector":"{block.connector}","name":"tidelog"',
         ',"ts_ms":',
         milliseconds(commit_ts),
@@ -141,13 +141,13 @@ def _source(
         f'","db":{_text(block.db)},"sequence":',
         block.sequence,
         ',"ts_us":',
-        micros,
+        commit_ts,
         ',"ts_ns":',
-        micros,
+        commit_ts,
         "000",
     ]
     for name, value in block.own.items():
-        pieces += [f',"{name}":', value if isinstance(value, pa.Array) else _text(value)]
+        pieces += [f',"{name}":', value if isinstance(value, Cells) else _text(value)]
     return [*pieces, "}"]
 
 
@@ -163,8 +163,8 @@ def _text(value: object) -> str:
 
 
 def milliseconds(microseconds: pa.Array) -> pa.Array:
-    """int64 microseconds as texts of milliseconds."""
-    return pc.divide(microseconds, 1000).cast(pa.string())
+    """int64[n] of int64 microseconds."""
+    return pc.divide(microseconds, 1000)
 
 
 @lru_cache(maxsize=1)

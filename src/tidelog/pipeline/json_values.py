@@ -1,6 +1,6 @@
 """Columns → JSON texts, as Debezium's connectors with Kafka Connect's JSON converter write them.
 
-Put together by Arrow's kernels, so that the cost is per column and batch, not per row and cell.
+Put together by kernels, so that the cost is per column and batch, not per row and cell.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from tidelog.errors import ConfigError, OutputError
 from tidelog.model.formats import BinaryMode, DecimalMode, TimeMode
 from tidelog.model.records import Bools
+from tidelog.wire.joining import Cells, Piece, has_escapes, join
 
 UNAVAILABLE = "__debezium_unavailable_value"
 _ESCAPES = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
@@ -80,14 +81,15 @@ def json_rows(
     n = len(rows)
     if rows.null_count == n:
         return pa.nulls(n, pa.string())
-    pieces: list[str | pa.Array] = []
+    pieces: list[Piece] = []
     for number, name in enumerate(names):
         pieces.append(("{" if not number else ",") + json.dumps(name, ensure_ascii=False) + ":")
-        cells = rows.field(rows.type.get_field_index(name))
-        text = json_values(cells, handling, None if types is None else types.get(name))
+        values = rows.field(rows.type.get_field_index(name))
+        cells = _cells(values, handling, None if types is None else types.get(name))
         if missing is not None and missing[:, number].any():
-            text = pc.if_else(pa.array(missing[:, number]), f'"{UNAVAILABLE}"', text)
-        pieces.append(text)
+            unknown = pa.array(missing[:, number])
+            cells = Cells(pc.if_else(unknown, f'"{UNAVAILABLE}"', cells.texts()))
+        pieces.append(cells)
     text = joined(*pieces, "}") if names else pa.repeat(pa.scalar("{}"), n)
     if rows.null_count:
         text = pc.if_else(rows.is_valid(), text, pa.scalar(None, pa.string()))
@@ -98,17 +100,26 @@ def json_values(
     values: pa.Array, handling: Handling = PLAIN, type_name: str | None = None
 ) -> pa.StringArray:
     """Each value as JSON text; null stays null. ``type_name`` as ``types`` of `json_rows`."""
+    return _cells(values, handling, type_name).texts()
+
+
+def joined(*pieces: Piece) -> pa.StringArray:
+    """The pieces one after the other, row by row; a null is written ``null``."""
+    return join(pieces, "null")
+
+
+def _cells(values: pa.Array, handling: Handling, type_name: str | None) -> Cells:
     kind = values.type
     if pa.types.is_boolean(kind):
-        return pc.if_else(values, "true", "false")
+        return Cells(pc.if_else(values, "true", "false"))
     if pa.types.is_integer(kind):
-        return values.cast(pa.string())
+        return Cells(values)
     if pa.types.is_floating(kind):
-        return _floats(values)
+        return Cells(_floats(values))
     if pa.types.is_date32(kind):
         if handling.time == "isostring":
-            return _joined_or_null('"', values.cast(pa.string()), 'Z"')
-        return values.view(pa.int32()).cast(pa.string())
+            return Cells(values.cast(pa.string()), '"', 'Z"')
+        return Cells(values.view(pa.int32()))
     if pa.types.is_timestamp(kind):
         return _timestamps(values, handling.time, type_name or "")
     if pa.types.is_decimal(kind):
@@ -118,17 +129,6 @@ def json_values(
     if type_name is not None and _TIME.fullmatch(type_name):
         return _times(values, handling.time, type_name)
     return _quoted(values)
-
-
-def joined(*pieces: str | pa.Array) -> pa.StringArray:
-    """The pieces one after the other, row by row; a null is written ``null``."""
-    return pc.binary_join_element_wise(
-        *pieces, "", null_handling="replace", null_replacement="null"
-    )
-
-
-def _joined_or_null(*pieces: str | pa.Array) -> pa.StringArray:
-    return pc.binary_join_element_wise(*pieces, "", null_handling="emit_null")
 
 
 def _floats(values: pa.Array) -> pa.StringArray:
@@ -154,20 +154,20 @@ def _float(text: str) -> str:
     return f"{'-' * sign}{digits[0]}.{rest}E{exponent + len(digits) - 1}"
 
 
-def _timestamps(values: pa.TimestampArray, mode: TimeMode, type_name: str) -> pa.StringArray:
+def _timestamps(values: pa.TimestampArray, mode: TimeMode, type_name: str) -> Cells:
     instants = values.view(pa.int64())
     if values.type.tz is None and mode != "isostring":
         return _micros(instants, mode, type_name)
     texts = pc.replace_substring(values.view(pa.timestamp("us")).cast(pa.string()), " ", "T")
     if values.type.tz is None:
         texts = _shortened(texts)
-    return _joined_or_null('"', texts, 'Z"')
+    return Cells(texts, '"', 'Z"')
 
 
-def _times(texts: pa.StringArray, mode: TimeMode, type_name: str) -> pa.StringArray:
+def _times(texts: pa.StringArray, mode: TimeMode, type_name: str) -> Cells:
     """Times of day, or MySQL's of any length, in the source's texts."""
     if mode == "isostring":
-        return _joined_or_null('"', pc.replace_substring_regex(texts, "^24", "00"), 'Z"')
+        return Cells(pc.replace_substring_regex(texts, "^24", "00"), '"', 'Z"')
     return _micros(_micros_of(texts), mode, type_name, of_day=True)
 
 
@@ -194,9 +194,7 @@ def _micros_of(texts: pa.StringArray) -> pa.Int64Array:
     return pc.if_else(negative, pc.negate(micros), micros)
 
 
-def _micros(
-    micros: pa.Int64Array, mode: TimeMode, type_name: str, of_day: bool = False
-) -> pa.StringArray:
+def _micros(micros: pa.Int64Array, mode: TimeMode, type_name: str, of_day: bool = False) -> Cells:
     precision = _PRECISION.search(type_name)
     adaptive = mode == "adaptive" or (mode == "adaptive_time_microseconds" and not of_day)
     short = precision is not None and int(precision[1]) <= _MILLISECONDS
@@ -205,7 +203,7 @@ def _micros(
         micros = pa.array(plain, mask=micros.is_null().to_numpy(zero_copy_only=False))
     elif mode == "nanoseconds":
         micros = pc.multiply(micros, 1000)
-    return micros.cast(pa.string())
+    return Cells(micros)
 
 
 def _shortened(texts: pa.StringArray) -> pa.StringArray:
@@ -214,19 +212,19 @@ def _shortened(texts: pa.StringArray) -> pa.StringArray:
     return pc.replace_substring_regex(shorter, r"\.0+$", "")
 
 
-def _decimals(values: pa.Decimal128Array, mode: DecimalMode) -> pa.StringArray:
+def _decimals(values: pa.Decimal128Array, mode: DecimalMode) -> Cells:
     if mode == "double":
-        return _floats(values.cast(pa.float64()))
+        return Cells(_floats(values.cast(pa.float64())))
     if mode == "precise":
         scale = values.type.scale
         found = [None if v is None else _unscaled(v, scale) for v in values.to_pylist()]
-        return pa.array(found, pa.string())
+        return Cells(pa.array(found, pa.string()))
     texts = values.cast(pa.string())
     rest = pc.fill_null(pc.match_substring(texts, "E"), False)
     if pc.any(rest).as_py():
         spelled = [f"{value:f}" for value in values.filter(rest).to_pylist()]
         texts = pc.replace_with_mask(texts, rest, pa.array(spelled, pa.string()))
-    return _joined_or_null('"', texts, '"')
+    return Cells(texts, '"', '"')
 
 
 def _unscaled(value: Decimal, scale: int) -> str:
@@ -238,9 +236,9 @@ def _unscaled(value: Decimal, scale: int) -> str:
     return f'"{base64.b64encode(number.to_bytes(size, "big", signed=True)).decode()}"'
 
 
-def _binaries(values: pa.BinaryArray, mode: BinaryMode) -> pa.StringArray:
-    found = [None if v is None else f'"{_binary(v, mode)}"' for v in values.to_pylist()]
-    return pa.array(found, pa.string())
+def _binaries(values: pa.BinaryArray, mode: BinaryMode) -> Cells:
+    found = [None if v is None else _binary(v, mode) for v in values.to_pylist()]
+    return Cells(pa.array(found, pa.string()), '"', '"')
 
 
 def _binary(value: bytes, mode: BinaryMode) -> str:
@@ -251,18 +249,17 @@ def _binary(value: bytes, mode: BinaryMode) -> str:
     return base64.b64encode(value).decode()
 
 
-def _quoted(texts: pa.StringArray) -> pa.StringArray:
-    unusual = pc.match_substring_regex(texts, f'["\\\\]|{_RARE}')
-    if not pc.any(unusual).as_py():
-        return _joined_or_null('"', texts, '"')
+def _quoted(texts: pa.StringArray) -> Cells:
+    if not has_escapes(texts):
+        return Cells(texts, '"', '"')
     escaped = texts
-    for plain, code in _ESCAPES:
-        escaped = pc.replace_substring(escaped, plain, code)
+    for character, code in _ESCAPES:
+        escaped = pc.replace_substring(escaped, character, code)
     rest = pc.fill_null(pc.match_substring_regex(escaped, _RARE), False)
     if pc.any(rest).as_py():  # rare, so row by row
         spelled = [_RARE_TEXT.sub(_escape, text) for text in escaped.filter(rest).to_pylist()]
         escaped = pc.replace_with_mask(escaped, rest, pa.array(spelled, pa.string()))
-    return _joined_or_null('"', escaped, '"')
+    return Cells(escaped, '"', '"')
 
 
 _RARE_TEXT = re.compile("[\x00-\x1f\U00010000-\U0010ffff]")

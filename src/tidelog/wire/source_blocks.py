@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from tidelog.model.schema import TableName
 from tidelog.ports import SourceId
 from tidelog.wire.binlog_position import OFFSET_BITS
+from tidelog.wire.joining import Cells
 
 _FILE_DIGITS = 6
 
@@ -27,14 +28,14 @@ class SourceBlock:
     Attributes:
         connector: what Debezium calls it.
         db: the database.
-        sequence: what orders changes of one source, string[n] of JSON texts.
-        own: the connector's own fields: a JSON value that all records have, or string[n] of JSON
-            texts.
+        sequence: what orders changes of one source, JSON texts.
+        own: the connector's own fields: a JSON value that all records have, or Cells of integers or
+            JSON texts.
     """
 
     connector: str
     db: str
-    sequence: pa.StringArray
+    sequence: Cells
     own: dict[str, Any]
 
 
@@ -44,16 +45,16 @@ def source_block(source: SourceId, table: TableName, records: pa.RecordBatch) ->
 
 
 def _postgres(source: SourceId, table: TableName, records: pa.RecordBatch) -> SourceBlock:
-    lsn = _digits(records, "position")
+    lsn = records.column("position")
     return SourceBlock(
         "postgresql",
         source.database,
-        pc.binary_join_element_wise('"[null,\\"', lsn, '\\"]"', ""),
+        Cells(lsn, '"[null,\\"', '\\"]"'),
         {
             "schema": table.namespace,
             "table": table.name,
-            "txId": _digits(records, "xid"),
-            "lsn": lsn,
+            "txId": Cells(records.column("xid")),
+            "lsn": Cells(lsn),
             "xmin": None,
         },
     )
@@ -71,14 +72,14 @@ def _binlog(source: SourceId, table: TableName, records: pa.RecordBatch) -> Sour
     return SourceBlock(
         source.kind,
         table.namespace,
-        pa.nulls(len(position), pa.string()),
+        Cells(pa.nulls(len(position), pa.string())),
         {
             "table": table.name,
             "server_id": 0,
             "gtid": None,
-            "file": pc.binary_join_element_wise('"binlog.', name, '"', ""),
-            "pos": offset.cast(pa.string()),
-            "row": _digits(records, "ordinal"),
+            "file": Cells(name, '"binlog.', '"'),
+            "pos": Cells(offset),
+            "row": Cells(records.column("ordinal")),
             "thread": None,
             "query": None,
         },
@@ -86,12 +87,13 @@ def _binlog(source: SourceId, table: TableName, records: pa.RecordBatch) -> Sour
 
 
 def _other(source: SourceId, table: TableName, records: pa.RecordBatch) -> SourceBlock:
-    own = {"schema": table.namespace, "table": table.name, "position": _digits(records, "position")}
-    return SourceBlock(source.kind, source.database, pa.nulls(len(records), pa.string()), own)
-
-
-def _digits(records: pa.RecordBatch, name: str) -> pa.StringArray:
-    return records.column(name).cast(pa.string())
+    own = {
+        "schema": table.namespace,
+        "table": table.name,
+        "position": Cells(records.column("position")),
+    }
+    sequence = Cells(pa.nulls(len(records), pa.string()))
+    return SourceBlock(source.kind, source.database, sequence, own)
 
 
 _BLOCKS: dict[str, Callable[[SourceId, TableName, pa.RecordBatch], SourceBlock]] = {

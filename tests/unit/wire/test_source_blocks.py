@@ -10,6 +10,7 @@ import pytest
 from tidelog.model.schema import TableName
 from tidelog.ports import SourceId
 from tidelog.wire.binlog_position import pack
+from tidelog.wire.joining import Cells
 from tidelog.wire.source_blocks import SourceBlock, source_block
 
 ORDERS = TableName("shop", "orders")
@@ -28,10 +29,10 @@ def block_of(kind: str, positions: list[int]) -> SourceBlock:
 
 
 def values(block: SourceBlock, record: int) -> dict[str, object]:
-    found: dict[str, object] = {"db": block.db, "sequence": block.sequence[record].as_py()}
+    found: dict[str, object] = {"db": block.db, "sequence": block.sequence.texts()[record].as_py()}
     for name, value in block.own.items():
-        of_each = isinstance(value, pa.Array)
-        found[name] = json.loads(value[record].as_py()) if of_each else value
+        of_each = isinstance(value, Cells)
+        found[name] = json.loads(value.texts()[record].as_py()) if of_each else value
     return found
 
 

@@ -65,11 +65,10 @@ class PostgresSession:
 
     def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch) -> None:
         written = []
-        prefix = pa.scalar("\\\\x", pa.large_string())
         for column in rows.columns:
             text = texts.text(column)
             if pa.types.is_binary(column.type):
-                text = texts.prefixed(prefix, text)
+                text = texts.prefixed("\\\\x", text)
             written.append(text)
         names = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
         try:

@@ -14,6 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.wire.joining import Cells, Piece, join
+
 _SPECIAL = np.zeros(256, np.bool_)
 _SPECIAL[np.frombuffer(b"\\\t\n\r", np.uint8)] = True
 _ESCAPES = (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"))
@@ -26,6 +28,7 @@ _DAY = 86_400_000_000  # microseconds
 
 def text(column: pa.Array) -> pa.Array:
     """large_string[n]: each value as both servers read it, escaped; binary as hexadecimal digits.
+    Integers stay what they are.
 
     Instants are written in UTC without a zone: sessions are pinned to UTC.
     """
@@ -34,8 +37,10 @@ def text(column: pa.Array) -> pa.Array:
         return _escaped(column.cast(_TEXT))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return _hexadecimal(column.cast(pa.large_binary()))
+    if pa.types.is_integer(kind):
+        return column
     if pa.types.is_boolean(kind):
-        return column.cast(pa.int8()).cast(_TEXT)
+        return column.cast(pa.int8())
     if pa.types.is_timestamp(kind):
         column = column.cast(pa.timestamp("us"))
     if pa.types.is_temporal(kind):
@@ -43,18 +48,17 @@ def text(column: pa.Array) -> pa.Array:
     return column.cast(_TEXT)
 
 
-def prefixed(prefix: pa.Scalar, column: pa.Array) -> pa.Array:
+def prefixed(prefix: str, column: pa.Array) -> Cells:
     """``prefix`` before each value that is not null."""
-    return pc.binary_join_element_wise(prefix, column, pa.scalar("", _TEXT))
+    return Cells(column, prefix)
 
 
-def lines(columns: Sequence[pa.Array]) -> memoryview:
+def lines(columns: Sequence[Piece]) -> memoryview:
     """`text` columns as lines of one buffer."""
-    tab, end, nothing = (pa.scalar(each, _TEXT) for each in ("\t", "\n", ""))
-    rows = pc.binary_join_element_wise(
-        *columns, tab, null_handling="replace", null_replacement="\\N"
-    )
-    return memoryview(_bytes(pc.binary_join_element_wise(rows, nothing, end))[1].data)
+    pieces: list[Piece] = []
+    for column in columns:
+        pieces += ["\t", column]
+    return memoryview(_bytes(join([*pieces[1:], "\n"], "\\N", large=True))[1].data)
 
 
 def tuples(columns: Sequence[pa.Array], binary: Sequence[bool], limit: int) -> Iterator[bytes]:
@@ -68,7 +72,7 @@ def tuples(columns: Sequence[pa.Array], binary: Sequence[bool], limit: int) -> I
     literals = []
     for column, is_binary in zip(columns, binary, strict=True):
         first = pa.scalar("x'" if is_binary else "'", _TEXT)
-        inner = pc.replace_substring(column, "'", "''")
+        inner = pc.replace_substring(column.cast(_TEXT), "'", "''")
         literals.append(pc.binary_join_element_wise(first, inner, quote, nothing))
     rows = pc.binary_join_element_wise(
         *literals, comma, null_handling="replace", null_replacement="NULL"

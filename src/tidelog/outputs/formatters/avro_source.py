@@ -12,6 +12,7 @@ from tidelog.outputs.formatters.avro_encoding import AvroRows, number, text
 from tidelog.outputs.formatters.avro_schema import nullable
 from tidelog.pipeline.envelope import snapshots, tidelog_version
 from tidelog.ports import SourceId
+from tidelog.wire.joining import Cells
 from tidelog.wire.source_blocks import source_block
 
 # (name, type, may be null). Debezium's connectors have these types.
@@ -77,12 +78,11 @@ def write_source(
         "ts_ns": pc.multiply(micros, 1000),
         **block.own,
     }
-    quoted = {"sequence", *block.own}
     for name, kind, optional in _fields(source):
         value = values[name]
+        if isinstance(value, Cells):
+            value = _plain(value, kind)
         if isinstance(value, pa.Array):
-            if name in quoted:
-                value = _plain(value, kind)
             rows.field(name, value, nullable=optional)
         else:
             rows.constant(_encoded(value, optional))
@@ -92,11 +92,11 @@ def _fields(source: SourceId) -> tuple[tuple[str, str, bool], ...]:
     return (*_COMMON, *_OWN.get(source.kind, _OTHER))
 
 
-def _plain(texts: pa.StringArray, kind: str) -> pa.Array:
-    """Values of JSON texts."""
+def _plain(cells: Cells, kind: str) -> pa.Array:
+    """Integers, or values of JSON texts."""
     if kind != "string":
-        return texts.cast(pa.int64())
-    return pc.replace_substring(pc.utf8_slice_codeunits(texts, 1, -1), '\\"', '"')
+        return cells.values
+    return pc.replace_substring(pc.utf8_slice_codeunits(cells.texts(), 1, -1), '\\"', '"')
 
 
 def _encoded(value: str | int | None, optional: bool) -> bytes:

@@ -11,6 +11,7 @@ from tidelog.outputs.formatters.messages import Events, messages, topic_of
 from tidelog.pipeline.envelope import envelope_json
 from tidelog.pipeline.json_values import PLAIN, Handling, json_rows
 from tidelog.ports import TargetTable
+from tidelog.wire.joining import Cells
 
 
 @dataclass(frozen=True)
@@ -25,17 +26,22 @@ class Debezium:
 
     def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
         found = Events(table, events)
-        null = pa.scalar(None, pa.string())
-        gone = pc.or_(found.deleted, found.truncate)
+        deleted, truncated = (
+            each.to_numpy(zero_copy_only=False) for each in (found.deleted, found.truncate)
+        )
         types = {column.name: column.type_name for column in table.schema.columns}
         how = (self.handling, types)
-        after = pc.if_else(gone, null, json_rows(found.row, found.names, found.missing, *how))
+        rows = json_rows(found.row, found.names, found.missing, *how)
+        after = Cells(rows, where=~(deleted | truncated))
         if found.before is not None:
-            before = json_rows(found.before, table.schema.column_names, None, *how)
+            olds = json_rows(found.before, table.schema.column_names, None, *how)
             # Of a created row that took another's key, the old row was told by the delete before.
-            before = pc.if_else(pc.equal(found.op, "c"), null, before)
+            created = pc.equal(found.op, "c").to_numpy(zero_copy_only=False)
+            before = Cells(olds, where=~created)
         else:
-            before = pc.if_else(found.deleted, json_rows(found.row, found.names, None, *how), null)
+            if found.missing is not None:
+                rows = json_rows(found.row, found.names, None, *how)
+            before = Cells(rows, where=deleted)
         value = envelope_json(
             before, after, found.op, found.source, found.commit_ts, table.origin, table.schema
         )

@@ -98,11 +98,23 @@ def messages(
     at = np.repeat(np.arange(n), 1 + deleted)
     second = np.zeros(len(at), np.bool_)
     second[np.flatnonzero(deleted[at])[1::2]] = True
-    spread = batch.take(pa.array(at))
-    none = pa.scalar(None, pa.binary())
+    spread = batch.drop_columns("value").take(pa.array(at))
     columns = list(spread.columns)
-    columns[1] = pc.if_else(pa.array(second), none, columns[1])
+    columns.insert(1, _with_nulls(batch.column("value"), second))
     return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
+
+
+def _with_nulls(values: pa.BinaryArray, null: Bools) -> pa.BinaryArray:
+    """The values, none of them null, at the places that are not ``null``; their bytes stay where
+    they are.
+    """
+    _, offsets, content = values.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+    ends = bounds[np.concatenate([[0], np.cumsum(~null)])]
+    valid = pa.py_buffer(np.packbits(~null, bitorder="little"))
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), len(null), [valid, pa.py_buffer(ends), content], null_count=int(null.sum())
+    )
 
 
 def _flags(missing: pa.Array, names: Sequence[str]) -> Bools | None:

@@ -20,6 +20,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from tidelog.model.records import Int64s, UInt8s
+from tidelog.wire.memory import copy_bytes
 
 # numba's own annotation is of the body, not of what a kernel calls.
 _intrinsic: Callable[[Any], Any] = intrinsic
@@ -135,22 +136,6 @@ def _call3(typing_context: Any, function: Any, first: Any, second: Any, third: A
 
 
 @_intrinsic
-def _copy(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
-    """memcpy(target, source, length)."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        byte_pointer = ir.IntType(8).as_pointer()
-        word = ir.IntType(64)
-        memcpy = builder.module.declare_intrinsic("llvm.memcpy", [byte_pointer, byte_pointer, word])
-        to = builder.inttoptr(arguments[0], byte_pointer)
-        from_ = builder.inttoptr(arguments[1], byte_pointer)
-        builder.call(memcpy, [to, from_, arguments[2], ir.Constant(ir.IntType(1), 0)])
-        return context.get_dummy_value()
-
-    return types.none(types.int64, types.int64, types.int64), generate
-
-
-@_intrinsic
 def _byte_at(typing_context: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
@@ -231,7 +216,7 @@ def drain(
                 state[PENDING_ADDRESS] = address
                 state[PENDING_LENGTH] = length
                 return GROW if state[MESSAGES] == 0 else FULL
-            _copy(target + state[BYTES], address + XLOG_DATA_HEADER_BYTES, size)
+            copy_bytes(target + state[BYTES], address + XLOG_DATA_HEADER_BYTES, size)
             state[SENT_AT] = _int64_at(address + 17)
             state[BYTES] += size
             state[MESSAGES] += 1
@@ -276,7 +261,7 @@ def drain_copy(
             state[PENDING_ADDRESS] = address
             state[PENDING_LENGTH] = length
             return GROW
-        _copy(target + state[BYTES], address, length)
+        copy_bytes(target + state[BYTES], address, length)
         state[BYTES] += length
         state[MESSAGES] += 1
         state[PENDING_ADDRESS] = 0

@@ -9,6 +9,7 @@ from tidelog.sources.mysql.ddl import Effect, read
 
 PARTITION = "a partition was truncated, dropped or exchanged"
 VALUES = "a column with values in it was added"
+MADE = "the log holds the statement that made its rows, and not them"
 TYPE = "a column's type was changed"
 
 
@@ -67,6 +68,19 @@ TYPE = "a column's type was changed"
             [("d.t", "ALTERED", "a column with values in it was added")],
         ),
         ("ALTER TABLE t ADD c TIMESTAMP NULL", [("d.t", "ALTERED", None)]),
+        ("CREATE TABLE u (a INT) AS SELECT 1 AS a", [("d.u", "CREATED", MADE)]),
+        ("CREATE TABLE IF NOT EXISTS u SELECT 1", [("d.u", "CREATED_IF_MISSING", MADE)]),
+        ("CREATE TABLE u (a INT) VALUES (1)", [("d.u", "CREATED", MADE)]),
+        ("CREATE TABLE u TABLE t", [("d.u", "CREATED", MADE)]),
+        ("CREATE TABLE u LIKE t", [("d.u", "CREATED", None)]),
+        (
+            "CREATE TABLE u (`select` INT) PARTITION BY LIST (a) (PARTITION p VALUES IN (1))",
+            [("d.u", "CREATED", None)],
+        ),
+        ("CREATE TABLE `u` (`a` int) START TRANSACTION", [("d.u", "CREATED", None)]),
+        ("ANALYZE UPDATE t SET a = 1", [("d.t", "WRITTEN", None)]),
+        ("ANALYZE FORMAT=JSON INSERT INTO t VALUES (1)", [("d.t", "WRITTEN", None)]),
+        ("ANALYZE TABLE t", []),
         ("CREATE TEMPORARY TABLE t (a INT)", []),
         ("DROP TEMPORARY TABLE IF EXISTS t", []),
         ("CREATE DEFINER=`r`@`%` TRIGGER t BEFORE INSERT ON x FOR EACH ROW SET @a = 1", []),

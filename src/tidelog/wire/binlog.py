@@ -147,7 +147,12 @@ _PASSED = frozenset({EventType.IGNORABLE, EventType.START_ENCRYPTION})
 _CHANGING = frozenset(
     {"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "SELECT", "DO", "VALUES"}
 )
-_LEADING = re.compile(r"(?:\s|\(|/\*!\d*|/\*(?!!).*?\*/|(?:--\s|#)[^\n]*(?:\n|$))*", re.DOTALL)
+_LEADING = re.compile(r"(?:\s|\(|/\*M?!\d*|/\*(?!M?!).*?\*/|(?:--\s|#)[^\n]*(?:\n|$))*", re.DOTALL)
+# MariaDB: settings that hold for one statement.
+_SETTINGS = re.compile(
+    r"""SET\s+STATEMENT\b(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^'"])*?\bFOR\b""",
+    re.DOTALL | re.IGNORECASE,
+)
 _WORD = re.compile(r"\w+|[^\w\s]")
 _BEGINS = re.compile(r"\bSTART\s+TRANSACTION\s*$", re.IGNORECASE)
 _XID = re.compile(r"X'[0-9a-f]*'\s*,\s*X'[0-9a-f]*'\s*,\s*-?\d+", re.IGNORECASE)
@@ -661,7 +666,7 @@ class BinlogScanner:
             end=end,
             commit_ts=int(state[kernel.COMMIT_TS]),
             keyword=keyword,
-            changes_rows=keyword in _CHANGING or header.type == EventType.EXECUTE_LOAD_QUERY,
+            changes_rows=_changes_rows(words) or header.type == EventType.EXECUTE_LOAD_QUERY,
             alone=alone,
             # The stream begins before what is acknowledged, to see the last row's GTID again.
             durable=here <= (begin.position, begin.ordinal) or end <= begin.acknowledge,
@@ -819,13 +824,28 @@ def _name(kind: int) -> str:
 
 
 def first_words(sql: str) -> tuple[str, tuple[str, ...]]:
-    """(the first word, the first four) of a statement in upper case, comments and brackets before
-    them skipped. What stands in a comment for some versions (``/*!``) counts.
+    """(the first word, the first four) of a statement in upper case, comments, brackets and
+    settings before them skipped. What stands in a comment for some versions (``/*!``) counts.
     """
-    begin = _LEADING.match(sql)
-    rest = sql[begin.end() : begin.end() + 200] if begin else sql[:200]
+    at = _end(_LEADING, sql, 0)
+    after = _end(_SETTINGS, sql, at)
+    if after > at:
+        at = _end(_LEADING, sql, after)
+    rest = sql[at : at + 200]
     words = tuple(word.upper() for word in _WORD.findall(rest)[:4])
     return (words[0] if words else ""), words
+
+
+def _end(pattern: re.Pattern[str], sql: str, at: int) -> int:
+    found = pattern.match(sql, at)
+    return found.end() if found else at
+
+
+def _changes_rows(words: tuple[str, ...]) -> bool:
+    """May a statement of these first words change rows? MariaDB's ANALYZE carries out another."""
+    if words[:1] == ("ANALYZE",):
+        return not {"TABLE", "TABLES"} & set(words[1:3])
+    return words[:1] != () and words[0] in _CHANGING
 
 
 def inflated_rows(event: bytes) -> bytes:

@@ -365,6 +365,62 @@ def test_statements_instead_of_rows_are_refused(capture: LogCapture, sql: Sql) -
         capture.catch_up()
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SET STATEMENT max_statement_time=10 FOR INSERT INTO t VALUES (1)",
+        "ANALYZE UPDATE t SET a = 2",
+        "/*M!100100 INSERT INTO t VALUES (1) */",
+    ],
+)
+def test_mariadbs_statements_instead_of_rows_are_refused(
+    statement: str, mariadb_server: MySqlFamilyServer, mariadb_database: str
+) -> None:
+    capture = LogCapture(mariadb_server, (f"{mariadb_database}.*",))
+    with mariadb_server.connect(mariadb_database) as connection:
+        run(connection, "CREATE TABLE t (a INT PRIMARY KEY)", "INSERT INTO t VALUES (7)")
+        capture.start()
+        run(connection, "SET SESSION binlog_format = STATEMENT", statement)
+        with pytest.raises(SourceError, match=r"\.t as a statement.*binlog_format"):
+            capture.catch_up()
+    capture.reader.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SET STATEMENT max_statement_time=10 FOR TRUNCATE TABLE t",
+        "/*M!100100 TRUNCATE TABLE t */",
+    ],
+)
+def test_a_truncate_is_seen_however_mariadb_is_told_of_it(
+    statement: str, mariadb_server: MySqlFamilyServer, mariadb_database: str
+) -> None:
+    capture = LogCapture(mariadb_server, (f"{mariadb_database}.*",))
+    with mariadb_server.connect(mariadb_database) as connection:
+        run(connection, "CREATE TABLE t (a INT PRIMARY KEY)", "INSERT INTO t VALUES (7)")
+        capture.start()
+        run(connection, statement, "INSERT INTO t VALUES (8)")
+        capture.catch_up()
+    capture.reader.close()
+    assert [(row.kind, row.new) for row in capture.rows] == [("T", None), ("I", {"a": 8})]
+
+
+@pytest.mark.parametrize("form", ["STATEMENT", "MIXED"])
+def test_a_table_made_of_a_select_is_dumped_where_the_log_holds_the_statement(
+    form: str, mariadb_server: MySqlFamilyServer, mariadb_database: str
+) -> None:
+    capture = LogCapture(mariadb_server, (f"{mariadb_database}.*",))
+    with mariadb_server.connect(mariadb_database) as connection:
+        run(connection, "CREATE TABLE t (a INT PRIMARY KEY)", "INSERT INTO t VALUES (7)")
+        capture.start()
+        run(connection, f"SET SESSION binlog_format = {form}", "CREATE TABLE u SELECT a FROM t")
+        capture.catch_up()
+    capture.reader.close()
+    told = [(event.table.name, event.reason) for event in capture.unlogged]
+    assert told == [("u", "the log holds the statement that made its rows, and not them")]
+
+
 def test_a_delete_of_all_rows_as_a_statement_is_a_truncate(capture: LogCapture, sql: Sql) -> None:
     """So servers log that a MEMORY table is empty after a restart, whatever the format is."""
     run(sql, "CREATE TABLE t (a INT PRIMARY KEY, b INT)")

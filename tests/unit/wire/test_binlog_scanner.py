@@ -486,6 +486,10 @@ def test_a_heartbeat_of_mariadb_tells_offsets_beyond_4_gib():
         ("/* app */ -- note\n REPLACE INTO orders VALUES (1)", "REPLACE", True),
         ("(SELECT f())", "SELECT", True),
         ("/*!80000 CREATE */ TABLE x (a int)", "CREATE", False),
+        ("/*M!100100 UPDATE orders SET a = 1 */", "UPDATE", True),
+        ("SET STATEMENT a=' for ', b=1 FOR /* c */ DELETE FROM x WHERE a = 1", "DELETE", True),
+        ("ANALYZE FORMAT=JSON UPDATE orders SET a = 1", "ANALYZE", True),
+        ("ANALYZE LOCAL TABLE orders", "ANALYZE", False),
     ],
 )
 def test_statements_that_change_rows_are_told(sql, keyword, changes):

@@ -192,6 +192,9 @@ class _Parser:
                 self._at += 1
         else:
             self._at = 0
+        if self._take("ANALYZE") and self._take("FORMAT"):  # MariaDB: ANALYZE FORMAT=JSON UPDATE …
+            self._take("=")
+            self._at += 1
         first = self._word()
         self._at += 1
         if first == "TRUNCATE":
@@ -225,7 +228,22 @@ class _Parser:
         if self._take("IF") and self._take("NOT") and self._take("EXISTS"):
             effect = Effect.CREATED_IF_MISSING
         reason = "the table was replaced by a new one" if replaces else None
-        return self._one(effect, reason)
+        table = self._table()
+        if table is None:
+            return Statement()
+        if reason is None and self._has_rows():
+            reason = "the log holds the statement that made its rows, and not them"
+        return Statement((TableEffect(table, effect, reason),))
+
+    def _has_rows(self) -> bool:
+        """Does CREATE TABLE go on with SELECT, VALUES (of rows, not of a partition) or TABLE? Of
+        what is logged as rows, the server leaves that out.
+        """
+        words = [token.upper for token in self._tokens[self._at :]]
+        return any(
+            word in ("SELECT", "TABLE") or (word == "VALUES" and following not in ("LESS", "IN"))
+            for word, following in pairwise([*words, ""])
+        )
 
     def _drop(self) -> Statement:
         if self._take("TEMPORARY"):

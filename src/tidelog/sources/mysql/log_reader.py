@@ -408,7 +408,7 @@ class MySqlLogReader:
             again = self._pins.made(table, position)
         if created:
             known = kind is ddl.Effect.CREATED and self._registry.latest(table) is not None
-            return "the table was dropped and made anew" if again or known else None
+            return "the table was dropped and made anew" if again or known else effect.unlogged
         if effect.unlogged is None and self._had(table, effect.added):
             return "a column was dropped and added again"
         return effect.unlogged

@@ -233,6 +233,25 @@ def test_a_surrogate_key_goes_by_the_name_that_a_table_was_given(
     ]
 
 
+def test_a_primary_key_is_seen_to_come_and_go(capture: LogCapture, sql: Sql) -> None:
+    run(sql, "CREATE TABLE t (a INT NOT NULL)")
+    capture.start()
+    for number, statement in enumerate(
+        (
+            "ALTER TABLE t ADD CONSTRAINT p PRIMARY KEY (a)",
+            "DROP INDEX `PRIMARY` ON t",
+            "ALTER TABLE t ADD CONSTRAINT PRIMARY KEY (a)",
+            "ALTER TABLE t DROP KEY `PRIMARY`",
+        )
+    ):
+        run(sql, f"INSERT INTO t VALUES ({number})")
+        capture.catch_up()
+        run(sql, statement)
+    run(sql, "INSERT INTO t VALUES (4)")
+    capture.catch_up()
+    assert [seen.schema.key for seen in capture.seen_schemas] == [(), ("a",), (), ("a",), ()]
+
+
 def test_a_surrogate_key_that_is_named_later_holds_for_known_tables(
     make_capture: Make, sql: Sql, state: SqliteState, mysql_family_database: str
 ) -> None:

@@ -352,7 +352,8 @@ class _Parser:
             return self._add()
         if word == "DROP":
             if following in ("INDEX", "KEY", "CONSTRAINT", "FOREIGN", "CHECK"):
-                return Effect.KEPT, None, []
+                self._at += 1
+                return (Effect.ALTERED if self._is_primary() else Effect.KEPT), None, []
             if following == "SYSTEM":
                 return Effect.ALTERED, "its versions were dropped", []
             return Effect.ALTERED, None, []
@@ -366,7 +367,9 @@ class _Parser:
 
     def _add(self) -> tuple[Effect, str | None, list[TableEffect]]:
         word = self._word()
-        if word == "PRIMARY":
+        words = [token.upper for token in self._action_tokens()]
+        # ADD CONSTRAINT [name] PRIMARY KEY …
+        if word == "PRIMARY" or (word == "CONSTRAINT" and "PRIMARY" in words[1:3]):
             return Effect.ALTERED, None, []
         if not self._is_column():
             if (word, self._word(1)) in _VERSIONING:
@@ -374,12 +377,11 @@ class _Parser:
             if word in _INDEX_WORDS or (word == "VECTOR" and self._word(1) in ("INDEX", "KEY")):
                 return Effect.KEPT, None, []
         self._added += self._added_columns()
-        words = [token.upper for token in self._action_tokens()]
         for i, one in enumerate(words):
             following = words[i + 1] if i + 1 < len(words) else ""
             filled = one == "DEFAULT" and following != "NULL"
             filled |= one == "NOT" and following == "NULL"
-            filled |= one in ("AS", "GENERATED", "AUTO_INCREMENT", "SERIAL")
+            filled |= one in ("AS", "GENERATED", "AUTO_INCREMENT", "SERIAL", "PRIMARY")
             # Without explicit_defaults_for_timestamp it has a default that the statement omits.
             filled |= one == "TIMESTAMP" and "NULL" not in words[i:]
             if filled:
@@ -428,7 +430,17 @@ class _Parser:
                 return
             yield token
 
+    def _is_primary(self) -> bool:
+        """Of an index or a constraint: does the primary key's name follow?"""
+        self._if_exists()
+        name = self._name()
+        return name is not None and name.upper() == "PRIMARY"
+
     def _of_index(self) -> Statement:
+        """CREATE or DROP INDEX name ON table."""
+        self._at += 1
+        if self._is_primary():
+            return self._one(Effect.ALTERED) if self._take("ON") else Statement()
         while self._at < len(self._tokens):
             if self._take("ON"):
                 return self._one(Effect.KEPT)

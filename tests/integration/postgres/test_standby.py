@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from tidelog.sources.postgres import standby
 from tidelog.sources.postgres.blocking import PostgresBlockingReader
 from tidelog.sources.postgres.catalogue import PostgresCatalogue
 from tidelog.sources.postgres.chunks import PostgresChunkReader
+from tidelog.sources.postgres.digests import PostgresDigests
 from tidelog.sources.postgres.preflight import Preflight
 from tidelog.sources.postgres.snapshot import PgSnapshot, StandbySnapshot
 from tidelog.sources.unnumbered import Unnumbered
@@ -272,6 +274,24 @@ def test_position_is_what_is_replayed(pair: Pair) -> None:
     assert catalogue.position() > before
     assert catalogue.tables(["public.*"]) == [T]
     catalogue.close()
+
+
+def test_verify_waits_for_the_record_that_is_replayed(pair: Pair) -> None:
+    """A standby shows a commit a moment before it counts it: a pause makes the moment longer."""
+    pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    pair.standby.replayed()
+    digests = PostgresDigests(pair.dsn)
+    try:
+        before = digests.position()
+        assert digests.position() == before  # and an idle one keeps nobody waiting
+        pair.standby.execute("SELECT pg_wal_replay_pause()")
+        pair.sql.execute("INSERT INTO t VALUES (1)")
+        resumed = threading.Timer(0.2, pair.standby.execute, ["SELECT pg_wal_replay_resume()"])
+        resumed.start()
+        assert digests.position() > before
+        resumed.join()
+    finally:
+        digests.close()
 
 
 def test_standby_that_does_not_replay_is_a_lag(pair: Pair) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -68,6 +69,27 @@ _BY_LOGICAL: Mapping[str, Callable[[str], str]] = {
     "timestamptz": lambda name: _timestamp(name, "timestamptz"),
     "binary": lambda name: f"encode({name}, 'hex')",
 }
+
+
+# Where a standby is, and whether it has more than it replayed; nothing of a primary.
+_REPLAYED: Final = """
+SELECT pg_catalog.pg_last_wal_replay_lsn()::text, pg_catalog.pg_last_wal_receive_lsn()
+  IS DISTINCT FROM pg_catalog.pg_last_wal_replay_lsn() WHERE pg_catalog.pg_is_in_recovery()
+"""
+_RECORD_S, _LOOK_S = 1.0, 0.01
+
+
+def _record_replayed(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    """Wait until a standby is done with the record that it replays just now: what a commit did may
+    be seen a moment before the position says so. Not for long, for a standby may be paused.
+    """
+    deadline = time.monotonic() + _RECORD_S
+    first = found = connection.execute(_REPLAYED).fetchone()
+    while found is not None and first is not None and found[1] and found[0] == first[0]:
+        if time.monotonic() >= deadline:
+            return
+        time.sleep(_LOOK_S)
+        found = connection.execute(_REPLAYED).fetchone()
 
 
 def column_text(column: Column) -> str:
@@ -153,6 +175,7 @@ class PostgresDigests:
     def position(self) -> int:
         with chunk_errors("asking for the log's end"):
             connection = self._connected()
+            _record_replayed(connection)
             return emission_point(connection, WalLayout.of(connection))
 
     def close(self) -> None:

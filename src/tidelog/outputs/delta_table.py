@@ -89,6 +89,11 @@ class DeltaTable(LakeTable):
         found = self._snapshot().metadata().configuration().get(name)
         return str(found.get()) if found.isDefined() else None
 
+    def set_property(self, name: str, value: str) -> None:
+        self.spark.sql(
+            f"ALTER TABLE {self.sql_name} SET TBLPROPERTIES ({literal(name)} = {literal(value)})"
+        )
+
     def column_types(self) -> dict[str, str]:
         fields = self._snapshot().metadata().schema().fields()
         return {field.name(): field.dataType().simpleString() for field in fields}
@@ -136,11 +141,11 @@ class DeltaTable(LakeTable):
         self._forget(columns)
         if columns.added:
             if any(_UNMAPPED & set(name) for name in columns.added):
-                self._set("delta.columnMapping.mode", "name")
+                self.set_property("delta.columnMapping.mode", "name")
             listed = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.added.items())
             self.spark.sql(f"ALTER TABLE {self.sql_name} ADD COLUMNS ({listed})")
         for name, kind in columns.widened.items():
-            self._set("delta.enableTypeWidening", "true")
+            self.set_property("delta.enableTypeWidening", "true")
             column = quoted(name)
             self.spark.sql(f"ALTER TABLE {self.sql_name} ALTER COLUMN {column} TYPE {kind}")
         self._cluster()
@@ -152,7 +157,7 @@ class DeltaTable(LakeTable):
             # Before the property: a crash between the two does this twice, never not at all.
             nulls = ", ".join(f"{quoted(name)} = NULL" for name in columns.back)
             self.spark.sql(f"UPDATE {self.sql_name} SET {nulls}")  # noqa: S608
-        self._set(DROPPED_PROPERTY, json.dumps(columns.dropped))
+        self.set_property(DROPPED_PROPERTY, json.dumps(columns.dropped))
 
     @contextmanager
     def committing(self, application: str, since: int | None, end: int) -> Iterator[None]:
@@ -184,11 +189,6 @@ class DeltaTable(LakeTable):
         self.spark.sql(f"OPTIMIZE {self.sql_name}")
         if keep_s is not None:
             self.spark.sql(f"VACUUM {self.sql_name} RETAIN {keep_s / 3600:.6f} HOURS")
-
-    def _set(self, name: str, value: str) -> None:
-        self.spark.sql(
-            f"ALTER TABLE {self.sql_name} SET TBLPROPERTIES ({literal(name)} = {literal(value)})"
-        )
 
     def _snapshot(self) -> Any:
         # Delta has no public API for a table's transactions; this class is stable since 2019.

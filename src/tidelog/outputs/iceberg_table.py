@@ -132,6 +132,7 @@ class IcebergTable(LakeTable):
     ) -> None:
         self._name = ".".join(map(quoted, [catalog.name, *parts]))
         super().__init__(spark, place, f"{self._name}.{quoted(f'branch_{branch}')}", layout)
+        self.read_name = self._name
         self._catalog = catalog
         self._parts = tuple(parts)
         self._branch = branch
@@ -161,6 +162,11 @@ class IcebergTable(LakeTable):
 
     def property(self, name: str) -> str | None:
         return self._state.property(name)
+
+    def set_property(self, name: str, value: str) -> None:
+        self._state.refresh()  # rows may have gone just before
+        if not self._state.commit(properties={name: value}):
+            raise conflict(self.place)
 
     def column_types(self) -> dict[str, str]:
         return self._state.column_types()

@@ -146,6 +146,7 @@ class LakeOutput(ABC):
                 copy.check_layout(self._target(schema))
             if copy.exists():
                 copy.check_ours(table, generation)
+                copy.settle_deletes()
                 self._checked.add(table)
 
     def write(self, batch: OutputBatch) -> None:
@@ -235,6 +236,7 @@ class LakeOutput(ABC):
         target = self._target(schema)
         if not exists:
             copy.create(target, generation)
+            copy.settle_deletes()
             self._delivered[schema.table] = tuple(target.columns.names)
         elif target is not known or schema.table not in self._delivered:
             # Until it is done: a batch that comes again after a failure follows anew.

@@ -16,6 +16,7 @@ from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake_columns import ColumnPlan, CopyColumns, plan
 from tidelog.outputs.widening import Wider
+from tidelog.pipeline.transforms import quoted
 from tidelog.ports import TargetTable
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 GENERATION_PROPERTY = "tidelog.generation"
 TABLE_PROPERTY = "tidelog.table"
+MARKED_PROPERTY = "tidelog.deleted"  # the column that marks deleted rows, if they stay
 DROPPED_PROPERTY = "tidelog.dropped"  # columns that the source dropped, as a JSON list
 
 _PLAIN = " !$&'()*+,;=:@~"
@@ -67,7 +69,7 @@ class LakeTable(ABC):
     """A copy, seen through a Spark session. Used by one thread at a time.
 
     ``place`` names it in messages, ``sql_name`` is what statements write to, between the begin and
-    the end of `committing`.
+    the end of `committing`, and ``read_name`` what readers see.
     """
 
     product: ClassVar[str]  # that tables are kept in, for messages
@@ -78,6 +80,7 @@ class LakeTable(ABC):
         self.spark = spark
         self.place = place
         self.sql_name = sql_name
+        self.read_name = sql_name
         self.layout = layout
 
     @abstractmethod
@@ -93,6 +96,9 @@ class LakeTable(ABC):
 
     @abstractmethod
     def property(self, name: str) -> str | None: ...
+
+    @abstractmethod
+    def set_property(self, name: str, value: str) -> None: ...
 
     @abstractmethod
     def column_types(self) -> dict[str, str]:
@@ -200,6 +206,17 @@ class LakeTable(ABC):
             columns = replace(columns, added={**columns.added, deleted: "boolean"})
         self.follow(columns)
         return columns.delivered
+
+    def settle_deletes(self) -> None:
+        """Rows that are marked as deleted go once deletes are hard: nobody would look at the mark,
+        nor take it from a row that came back.
+        """
+        marked, wanted = self.property(MARKED_PROPERTY) or "", self.layout.deleted
+        if marked == wanted:
+            return
+        if marked and marked in self.column_types():
+            self.spark.sql(f"DELETE FROM {self.read_name} WHERE {quoted(marked)}")  # noqa: S608
+        self.set_property(MARKED_PROPERTY, wanted)
 
     def check_names(self, target: TargetTable) -> None:
         """Raises OutputError if names differ by case alone, or are ours."""

@@ -19,6 +19,7 @@ from tests.integration.spark.test_delta import (  # noqa: F401
 )
 from tests.integration.spark.test_delta_layouts import (  # noqa: F401
     test_hard_deletes_may_become_soft,
+    test_soft_deletes_may_become_hard,
     test_steps_shape_route_and_filter_the_copy,
     test_two_tables_are_not_routed_to_one_copy,
     test_what_becomes_of_changed_columns_is_chosen,

@@ -115,6 +115,25 @@ def test_hard_deletes_may_become_soft(lake: Lake, built: BuiltLog) -> None:
     assert soft(lake) == {0: ("n0", None), 1: ("n1", True), 2: ("n2", None), 3: ("n3", None)}
 
 
+def test_soft_deletes_may_become_hard(lake: Lake, built: BuiltLog) -> None:
+    table = orders(built)
+    run(lake, soft_deletes=True)
+    built.delete(table, "1")
+    built.flush()
+    run(lake, soft_deletes=True)
+    run(lake)
+    assert [row[0] for row in lake.rows("public.orders")] == [0, 2, 3]
+    built.insert(table, "1", "back", "3.00")
+    built.delete(table, "2")
+    built.flush()
+    run(lake)
+    built.delete(table, "3")
+    built.flush()
+    run(lake, soft_deletes=True)
+    found = {key: (name, bool(gone)) for key, (name, gone) in soft(lake).items()}
+    assert found == {0: ("n0", False), 1: ("back", False), 3: ("n3", True)}
+
+
 def test_partitions_are_kept_and_can_not_be_changed(lake: Lake, built: BuiltLog) -> None:
     table = orders(built)
     chosen = {"public.*": ["name"]}

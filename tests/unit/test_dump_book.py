@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tidelog.capture.dump_book import DumpBook, DumpOptions
 from tidelog.capture.dump_state import DumpState, TableProgress
+from tidelog.capture.dump_tasks import Task, Tasks
 from tidelog.capture.key_sets import KeySets
 from tidelog.model.records import ChunkMeta
+from tidelog.model.schema import TableName
+from tidelog.ports import ChunkRequest
 from tidelog.state.sqlite import SqliteState
 
 
@@ -96,6 +100,28 @@ def test_automatic_dumps_push_no_other_out_of_sight(state: SqliteState) -> None:
         assert book.finish_if_done(dump)
     shown = [dump["dump_id"] for dump in book.summary(finished=2)["dumps"]]
     assert shown == ["d", "auto-7", "auto-8"]
+
+
+@pytest.mark.parametrize("number", [0.0, 1e7])
+def test_range_may_be_cut_many_times(number: float) -> None:
+    """Behind each of many rows that can't be read, say; and a piece of it once more."""
+    tasks = Tasks(lambda _set, _first, _count: ())
+    request = ChunkRequest(TableName("public", "t"))
+    orders = [number]
+    tasks.put_rest(Task(request.table, None, None, request, order=number), None)
+    for _ in range(50_000):
+        rest = tasks.next_retry(0.0)
+        assert rest is not None
+        orders.append(rest.order)
+        tasks.put_rest(rest, None)
+    assert all(before < after for before, after in pairwise(orders))
+    assert orders[-1] < number + 1
+    following = tasks.next_retry(0.0)
+    assert following is not None
+    tasks.put_rest(rest, None)
+    piece = tasks.next_retry(0.0)
+    assert piece is not None
+    assert rest.order < piece.order < following.order
 
 
 def test_missing_keys_are_those_of_the_last_read(state: SqliteState) -> None:

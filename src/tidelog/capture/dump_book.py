@@ -189,8 +189,11 @@ class DumpBook:
             dump.status = "completed" if done else "aborted"
             dump.finished_ms = int(time.time() * 1000)
             self.store(dump)  # before its keys go: without them it could not be gone on with
+            unfinished = [d for d in self._dumps.values() if not d.finished]
+            used = {table.key_set for other in unfinished for table in other.tables}
             for table in dump.tables:
-                if table.key_set is not None:  # may be many, and are of no use any more
+                # May be many, and are of no use any more.
+                if table.key_set is not None and table.key_set not in used:
                     self.key_sets.delete(table.key_set)
             finished = [d for d in self.all() if d.finished and d.reason != "initial"]
             for old in finished[:-KEEP_FINISHED]:

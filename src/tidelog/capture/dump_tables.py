@@ -139,7 +139,12 @@ class DumpTables:
     def _complete_if_read(self, dump: DumpState, progress: TableProgress) -> None:
         """Append the dump's last record, once all is read, also what is to be read again."""
         spot = (dump.dump_id, progress.table)
-        if not self._tasks.drained(progress) or not progress.complete or self._rereads_wait(spot):
+        if not self._tasks.drained(progress):
+            return
+        if not progress.complete:
+            self.fail(dump, progress, _lost(progress))
+            return
+        if self._rereads_wait(spot):
             return
         reason = self._unread(spot, progress)
         if reason:
@@ -254,6 +259,17 @@ class DumpTables:
         self._asked_before.pop(spot, None)
         self._tasks.forget(dump, progress)
         self.release(TableName.parse(progress.table))
+
+
+def _lost(progress: TableProgress) -> str:
+    """Why nothing is left to read, though not all was."""
+    if progress.key_set is not None:
+        missing = progress.key_count - progress.keys_read
+        return f"{missing} of its keys are not stored any more: give them again, to another dump"
+    return (
+        "it was cut into so many chunks that they could not be kept in order: dump it again, with "
+        "other chunk_rows"
+    )
 
 
 def completed_record(dump: DumpState, progress: TableProgress) -> dict[str, object]:

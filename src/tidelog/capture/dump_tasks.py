@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
 
 REREAD_KEYS = 1_000  # that one chunk reads again
+RESTS = 1 << 16  # of a range, that there is room for in the order
 
 Spot = tuple[str, str]
 """A table of a dump: the dump's id, the table's name."""
@@ -34,7 +36,7 @@ class Task:
     reread_number: int = 0  # of the newest request that reading the keys again answers
     order: float = 0.0  # sorts as the range's keys; of keys: the first one's place in their set
     span: float = 1.0  # room in the order before the next range …
-    step: float = 1 / 4096  # … and how much of it what is left of the range moves on
+    step: float = 0.0  # … and how much of it what is left of the range moves on
     full_rows: int = 0  # the limit of a chunk that was not halved
     window: Window | None = None
     begun: float = 0.0  # when its last read began, on time.monotonic()
@@ -299,7 +301,6 @@ class Tasks:
                         cut=True,
                         order=order + span,
                         span=span,
-                        step=span / 4096,
                         full_rows=limit_rows,
                     )
                 )
@@ -341,8 +342,9 @@ class Tasks:
 
     def put_rest(self, task: Task, after: Key | None) -> None:
         """Read what of the task's range lies behind ``after`` as a chunk of its own."""
-        if task.span < 2 * task.step:
-            task.step = task.span / 4096
+        if task.span < 2 * task.step or not task.step:
+            # No finer than such numbers can tell apart.
+            task.step = max(task.span / RESTS, math.ulp(task.order + task.span))
         rest = replace(
             task,
             tries=0,

@@ -9,6 +9,7 @@ from tests.behaviours.dumps.dumped import Dumped, Make
 from tests.behaviours.dumps.sources import N, series
 from tests.behaviours.dumps.ways import READERS, Way, only, ways
 
+from tidelog.capture import dump_tasks
 from tidelog.capture.dump_book import DUMP_PREFIX
 from tidelog.capture.dump_state import DumpState
 from tidelog.state.sqlite import SqliteState
@@ -63,6 +64,19 @@ def test_only_rows_that_cannot_be_read_are_missing(make: Make, broken: tuple[int
     assert keys == set(broken), "the ranges are exactly those rows"
     assert not dumped.completions(), "the table is not complete"
     assert json.dumps(dumped.told(dump)[1]) == '["TABLE_SCAN_COMPLETED", "public.t SQL_EXCEPTION"]'
+
+
+@ways([Way("table", 4)])  # whose chunks are planned
+def test_range_cut_more_often_than_order_has_room_for_fails_its_table(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its progress can't be told any more; it must not wait for ever."""
+    monkeypatch.setattr(dump_tasks, "RESTS", 1)
+    dumped = make(chunk_rows=10)
+    with_broken_rows(dumped, 30, (8, 9, 10, 14, 15, 17))
+    dumped.start()
+    progress = dumped.dumped(dumped.dump(), "aborted")["tables"][0]
+    assert "so many chunks that they could not be kept in order" in progress["reason"]
 
 
 @ways(READERS)

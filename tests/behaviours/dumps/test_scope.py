@@ -14,7 +14,8 @@ from tests.integration.windows.live import PATIENCE_S
 from tidelog import runtime
 from tidelog.capture.dump_book import missing_set
 from tidelog.capture.key_sets import KeySets
-from tidelog.control.commands import ExecuteSnapshot
+from tidelog.control.commands import ExecuteSnapshot, StopSnapshot
+from tidelog.runtime.key_scope import store_keys
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration
@@ -173,6 +174,40 @@ def test_given_keys_and_those_the_table_lacks(make: Make, missing: str) -> None:
     assert not (listed if missing == "delete" else absent)
     assert set(absent) | set(listed) <= {("77",), ("88",), ("12",)}
     assert done["tables"][0]["keys_read"] == 7, "each once"
+
+
+@ways(TWO)
+def test_dumps_that_share_their_stored_keys(make: Make) -> None:
+    dumped = make(chunk_rows=3)
+    dumped.table(rows=20)
+    dumped.start()
+    keys, count = store_keys(dumped.config, [(str(i),) for i in range(1, 21)])
+    with gate("chunk.after_low") as held:
+        first, second = (dumped.dump(key_set=keys, key_columns=("id",)) for _ in range(2))
+        dumped.reach(held)
+        dumped.send(StopSnapshot(dump_id=first))
+        held.open()
+        done = dumped.dumped(second)
+    assert done["tables"][0]["keys_read"] == count
+    assert len(dumped.rows_of(second)) == count
+
+
+@ways(READERS)
+def test_keys_that_are_stored_no_more_fail_the_table(make: Make) -> None:
+    dumped = make(chunk_rows=3)
+    dumped.table(rows=20)
+    dumped.start()
+    keys, _count = store_keys(dumped.config, [(str(i),) for i in range(1, 21)])
+    with gate("chunk.after_low") as held:
+        dump = dumped.dump(key_set=keys, key_columns=("id",))
+        dumped.reach(held)
+        state = SqliteState(dumped.config.state.url)
+        KeySets(state).delete(keys)
+        state.close()
+        held.open()
+        done = dumped.dumped(dump, "aborted")
+    assert "of its keys are not stored any more" in done["tables"][0]["reason"]
+    assert ("TABLE_SCAN_COMPLETED", "public.t SQL_EXCEPTION") in dumped.told(dump)
 
 
 @ways(READERS)

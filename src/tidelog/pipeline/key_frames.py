@@ -30,8 +30,9 @@ _TEXTS: dict[type[t.DataType], str] = {
     t.IntegerType: _CAST,
     t.LongType: _CAST,
     t.DecimalType: _CAST,
-    t.FloatType: _CAST,
-    t.DoubleType: _CAST,
+    # -0.0 and 0.0 are one key, with one text.
+    t.FloatType: "CAST({c} + CAST(0 AS FLOAT) AS STRING)",
+    t.DoubleType: "CAST({c} + CAST(0 AS DOUBLE) AS STRING)",
     t.DateType: _CAST,
     t.TimeType: _CAST,
     t.TimestampNTZType: _CAST,

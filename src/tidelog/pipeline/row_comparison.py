@@ -15,18 +15,19 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructField, St
 
 from tidelog.pipeline.arrow_frames import map_in_arrow
 from tidelog.pipeline.key_frames import as_text
-from tidelog.pipeline.transforms import quoted
+from tidelog.pipeline.row_digests import Key, held_as
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
-Key = tuple[str | None, ...]
-KINDS = ("missing", "surplus", "different", "unsettled")
+KINDS = ("missing", "surplus", "different", "unsettled", "foreign")
 
 
 @dataclass(slots=True)
 class Found:
-    """Unequal rows by kind: how many, and keys of some of them."""
+    """Unequal rows by kind: how many, and keys of some of them; of foreign ones, of the output
+    alone, no value is one of the source's key.
+    """
 
     counts: dict[str, int]
     keys: dict[str, list[Key]]
@@ -50,13 +51,19 @@ class Unequal:
         output: may hold a value in another type.
         columns: to be compared.
         key: of them, what rows are matched by.
+        keys: rows with another key are left out.
     """
 
     def __init__(
-        self, source: DataFrame, output: DataFrame, columns: Sequence[str], key: Sequence[str]
+        self,
+        source: DataFrame,
+        output: DataFrame,
+        columns: Sequence[str],
+        key: Sequence[str],
+        keys: Sequence[Key] | None = None,
     ) -> None:
         self._names = [f"k{place}" for place in range(len(key))]
-        found = _unequal(source, output, columns, key)
+        found = _unequal(source, output, columns, key, keys)
         self._frame = found.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
         self.count = self._frame.count()
 
@@ -68,15 +75,18 @@ class Unequal:
             most: how many keys of each kind are named at most, about.
         """
         frame = self._frame
+        foreign = f.col("kind") == "foreign"
         if touched is True:
-            frame = frame.withColumn("kind", f.lit("unsettled"))
+            frame = frame.withColumn("kind", f.when(foreign, "foreign").otherwise("unsettled"))
         elif touched is not False:
             same: Column = f.lit(True)
             other = touched.withColumnsRenamed({name: f"t_{name}" for name in self._names})
             for name in self._names:
                 same &= f.col(name).eqNullSafe(f.col(f"t_{name}"))
             frame = frame.join(other, same, "left").select(
-                f.when(f.col("touched"), "unsettled").otherwise(f.col("kind")).alias("kind"),
+                f.when(f.col("touched") & ~foreign, "unsettled")
+                .otherwise(f.col("kind"))
+                .alias("kind"),
                 *self._names,
             )
         shape = StructType(
@@ -89,7 +99,7 @@ class Unequal:
         )
         counts = dict.fromkeys(KINDS, 0)
         keys: dict[str, list[Key]] = {kind: [] for kind in KINDS}
-        for row in map_in_arrow(frame, _Few(most), shape).collect():
+        for row in map_in_arrow(frame, _Few({"foreign": 0, **most}), shape).collect():
             kind = row["kind"]
             counts[kind] += row["n"]
             if row["named"] and len(keys[kind]) < most[kind]:
@@ -98,47 +108,49 @@ class Unequal:
 
 
 def _unequal(
-    source: DataFrame, output: DataFrame, columns: Sequence[str], key: Sequence[str]
+    source: DataFrame,
+    output: DataFrame,
+    columns: Sequence[str],
+    key: Sequence[str],
+    keys: Sequence[Key] | None,
 ) -> DataFrame:
     """``kind`` and the key's texts ``k0``, ``k1`` … of the rows that differ."""
     others = [name for name in columns if name not in key]
     kinds = {field.name: field.dataType for field in source.schema.fields}
+    names = [f"k{i}" for i in range(len(key))]
 
     def side(frame: DataFrame, mark: str) -> DataFrame:
         # An output may keep a value in another type (an enum as text): as the source's it counts.
-        values = {
-            name: f.col(quoted(name))
-            if frame.schema[name].dataType == kinds[name]
-            else f.col(quoted(name)).try_cast(kinds[name])
-            for name in columns
-        }
-        return frame.select(
-            *[values[name].alias(f"k{i}") for i, name in enumerate(key)],
-            f.struct(*[values[n].alias(f"c{i}") for i, n in enumerate(others)], f.lit(1)).alias(
-                mark
-            ),
+        values = {name: held_as(frame, name, kinds[name]) for name in columns}
+        sound: Column = f.lit(True)
+        for name in others:
+            sound &= values[name][1]
+        of_key = [f.when(values[name][1], values[name][0]) for name in key]
+        held = [values[n][0].alias(f"c{i}") for i, n in enumerate(others)]
+        found = frame.select(
+            *[value.alias(name) for value, name in zip(of_key, names, strict=True)],
+            f.struct(*held, sound.alias("sound")).alias(mark),
         )
+        return found if keys is None else _of_keys(found, names, keys)
 
-    joined = side(source, "l").join(
-        side(output, "r"), [f"k{i}" for i in range(len(key))], "full_outer"
-    )
+    joined = side(source, "l").join(side(output, "r"), names, "full_outer")
+    no_key: Column = f.lit(False)
+    for name in names:
+        no_key |= f.col(name).isNull()
     kind = (
         f.when(f.col("r").isNull(), "missing")
+        .when(f.col("l").isNull() & no_key, "foreign")
         .when(f.col("l").isNull(), "surplus")
         .when(~f.col("l").eqNullSafe(f.col("r")), "different")
     )
-    texts = [as_text(f"k{i}", joined.schema[f"k{i}"].dataType) for i in range(len(key))]
-    return joined.select(
-        kind.alias("kind"), *[text.alias(f"k{i}") for i, text in enumerate(texts)]
-    ).where("kind is not null")
+    texts = [as_text(name, joined.schema[name].dataType).alias(name) for name in names]
+    return joined.select(kind.alias("kind"), *texts).where("kind is not null")
 
 
-def of_keys(
-    spark: SparkSession, frame: DataFrame, names: Sequence[str], keys: Sequence[Key]
-) -> DataFrame:
+def _of_keys(frame: DataFrame, names: Sequence[str], keys: Sequence[Key]) -> DataFrame:
     """The rows with one of ``keys``, whose columns are ``names``."""
     columns = ", ".join(f"w{i} string" for i in range(len(names)))
-    wanted = f.broadcast(spark.createDataFrame(list(keys), columns))
+    wanted = f.broadcast(frame.sparkSession.createDataFrame(list(keys), columns))
     conditions = [
         as_text(name, frame.schema[name].dataType).eqNullSafe(wanted[f"w{i}"])
         for i, name in enumerate(names)

@@ -8,8 +8,9 @@ from datetime import date, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as f
-from pyspark.sql.types import DataType
+from pyspark.sql.types import AtomicType, DataType, StringType, VariantType
 
 from tidelog.model.schema import Column, TableSchema
 from tidelog.pipeline.shapes import spark_type
@@ -31,6 +32,7 @@ SESSION_CONF = {
     "spark.databricks.delta.snapshotPartitions": "1",
 }
 
+_NO_VALUE = "!,"  # in place of a text: no value has this one
 _HALF = 30  # bits: 2³³ rows' halves can be added up in 64 bits
 
 
@@ -146,13 +148,11 @@ def digests(
     """
     sources = {source: target for target, source in names.items()}
     key = [sources[name] for name in schema.match_key]
-    parts = [
-        column_text(
-            _typed(frame, target, schema.columns[schema.column_index(source)]),
-            schema.columns[schema.column_index(source)].logical,
-        )
-        for target, source in names.items()
-    ]
+    parts = []
+    for target, source in names.items():
+        logical = schema.columns[schema.column_index(source)].logical
+        held, sound = held_as(frame, target, spark_type(logical))
+        parts.append(f.when(sound, column_text(held, logical)).otherwise(f.lit(_NO_VALUE)))
     row = frame.select(
         _place(frame, schema, key, bounds, 0).alias("place"),
         f.conv(f.substring(f.md5(f.concat(*parts).cast("binary")), 1, 15), 16, 10)
@@ -181,11 +181,23 @@ def column_text(column: Expression, logical: str) -> Expression:
     return f.concat(written, f.lit(","))
 
 
-def _typed(frame: DataFrame, name: str, column: Column) -> Expression:
-    """The column in the type that the source's decodes to: as that it counts."""
-    kind: DataType = spark_type(column.logical)
+def held_as(frame: DataFrame, name: str, kind: DataType) -> tuple[Expression, Expression]:
+    """The column in ``kind``, the type of the source's, as which it counts; and whether it holds a
+    value of that type: not so where the cast gives NULL or another number.
+    """
     value = f.col(quoted(name))
-    return value if frame.schema[name].dataType == kind else value.try_cast(kind)
+    found = frame.schema[name].dataType
+    if found == kind:
+        return value, f.lit(True)
+    held = value.try_cast(kind)
+    sound = value.isNull() | held.isNotNull()
+    if isinstance(found, AtomicType) and not isinstance(found, StringType | VariantType):
+        sound = value.eqNullSafe(held.try_cast(found))
+    try:
+        frame.select(held, sound)
+    except AnalysisException:  # there is no such cast
+        return f.lit(None).cast(kind), value.isNull()
+    return held, sound
 
 
 def _place(
@@ -206,11 +218,11 @@ def _upto(frame: DataFrame, schema: TableSchema, key: Sequence[str], bound: Key)
     condition: Expression | None = None
     for name, source, text in reversed(list(zip(key, schema.match_key, bound, strict=True))):
         column = schema.columns[schema.column_index(source)]
-        value = _typed(frame, name, column)
+        value, _ = held_as(frame, name, spark_type(column.logical))
         limit = f.lit(text).cast(spark_type(column.logical))
         if condition is None:
             condition = value <= limit
         else:
             condition = (value < limit) | ((value == limit) & condition)
-    # A key that holds NULL, which the source's never does, comes last.
+    # A key that holds NULL, or no value of its type, which the source's never does, comes last.
     return f.lit(True) if condition is None else f.coalesce(condition, f.lit(False))

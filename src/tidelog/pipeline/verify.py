@@ -14,15 +14,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidelog.errors import ChunkError, OutputError
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.pipeline import row_digests, transforms
-from tidelog.pipeline.row_comparison import Found, Key, Unequal, of_keys
-from tidelog.pipeline.row_digests import Range, within
+from tidelog.pipeline.row_comparison import Found, Unequal
+from tidelog.pipeline.row_digests import Key, Range, within
 from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.pipeline.source_keys import spellings
 from tidelog.pipeline.source_rows import OpenReader, source_frame
@@ -38,6 +37,7 @@ ROUNDS = 5
 RANGE_ROWS = 20_000
 RANGES_AT_ONCE = 64
 BEHIND = "the output did not catch up with the source: is the pipeline running?"
+FOREIGN = "the output has rows whose key holds NULL, or what is no value of the source's type"
 BY_CHECKSUM, BY_ROWS = "checksum", "rows"
 _UNCHANGING = ("select", "drop", "rename", "route")
 ALL: Range = (None, None)
@@ -253,6 +253,9 @@ class _Comparison:
         report = self._report
         again = list(found.keys["unsettled"])
         beyond = found.counts["unsettled"] - len(again)
+        if found.counts["foreign"]:  # nothing that is on its way has such a key
+            report.surplus += found.counts["foreign"]
+            report.note = report.note or FOREIGN
         if found.definite > MOST_KEYS:
             self._count(found)
         else:  # by key, whatever the order of keys is
@@ -267,7 +270,7 @@ class _Comparison:
             key = self._schema.match_key
             asked = [each for k in again for each in spellings(k, self._schema, key)]
             request = ChunkRequest(self._schema.table, keys=tuple(asked), key_columns=key)
-            found = self._look([request], partial(self._rows_of, again), again)
+            found = self._look([request], lambda: self._rows(ALL), again)
             self._count(found)
             again = list(found.keys["unsettled"])
         report.unsettled += len(again) + beyond
@@ -287,10 +290,8 @@ class _Comparison:
         """
         judge = self._source.watch(self._schema.table, self._copy)
         source = source_frame(self._spark, self._source.open_reader, self._schema, requests)
-        if keys is not None:
-            source = of_keys(self._spark, source, self._schema.match_key, keys)
         expected = _transformed(source, self._steps, self._schema)
-        unequal = Unequal(expected, rows(), self._columns, self._target.key)
+        unequal = Unequal(expected, rows(), self._columns, self._target.key, keys)
         touched = judge(self._spark) if unequal.count else False
         most = dict.fromkeys(("missing", "surplus", "different"), MOST_KEYS)
         return unequal.judged(touched, {**most, "unsettled": MOST_UNSETTLED})
@@ -304,9 +305,6 @@ class _Comparison:
         for other in conditions[1:]:
             condition |= other
         return found.where(condition)
-
-    def _rows_of(self, keys: list[Key]) -> DataFrame:
-        return of_keys(self._spark, self._rows(ALL), self._target.key, keys)
 
     def _rows(self, part: Range) -> DataFrame:
         """The copy's, of the range at least."""

@@ -26,8 +26,7 @@ from tidelog.state.sqlite import SqliteState
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.pipeline.row_comparison import Key
-    from tidelog.pipeline.row_digests import Range
+    from tidelog.pipeline.row_digests import Key, Range
     from tidelog.pipeline.verify import Copy
 
 CATCH_UP_S = 180.0

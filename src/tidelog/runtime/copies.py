@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tidelog.config import Config
 from tidelog.configsource import MySqlSource, PostgresSource
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.ports import ChunkReader, ChunkRequest, SourceId
+from tidelog.ports import ChunkReader, ChunkRequest, SourceId, TargetTable
 from tidelog.runtime.outputs import make_output, transform_steps
 from tidelog.runtime.sources import source_kind
 from tidelog.sources.unnumbered import Unnumbered
@@ -161,6 +162,7 @@ class _DatabaseCopies:
             after, upto = part if shape.schema.match_key == target.key else (None, None)
             request = ChunkRequest(place, after=after, upto=upto)
             found = source_frame(spark, OpenReader(there), shape.schema, [request])
+            found = _as_spelled(found, shape.schema, target)
             if section.deletes == "soft":
                 found = found.where(f"NOT coalesce(CAST({DELETED} AS BOOLEAN), false)")
             return found
@@ -179,6 +181,33 @@ class _DatabaseCopies:
 
     def _output(self) -> DatabaseOutput:
         return cast("DatabaseOutput", make_output(self._config, self._section, self._spark))
+
+
+# Types delivered as text that a copy in MySQL keeps with more digits than the source writes.
+_DIGITS = ("time", "decimal")
+
+
+def _as_spelled(rows: DataFrame, kept: TableSchema, target: TargetTable) -> DataFrame:
+    """``rows`` of a copy in which times and numbers have the digits that the source writes: zeros
+    behind them mean nothing.
+    """
+    from pyspark.sql import functions as f
+
+    from tidelog.pipeline.transforms import quoted
+
+    for column in kept.columns:
+        source = target.unchanged.get(column.name)
+        bare = column.type_name.partition("(")[0]
+        if source is None or column.logical != "text" or bare not in _DIGITS:
+            continue
+        digits = 0  # that are written at least: PostgreSQL leaves zeros away
+        if kept.wire_format == target.schema.wire_format:
+            found = re.search(r"\((?:\d+,)?(\d+)\)", source.type_name)
+            digits = int(found[1]) if found else 0
+        zeros = f"([.][0-9]{{{digits}}}[0-9]*?)0+$" if digits else "([.][0-9]*[1-9])0+$|[.]0+$"
+        value = f.regexp_replace(f.col(quoted(column.name)), zeros, "$1")
+        rows = rows.withColumn(column.name, value)
+    return rows
 
 
 _KINDS: dict[str, Any] = {

@@ -10,12 +10,15 @@ from typing import Any
 import psycopg
 import pytest
 from pyspark.sql import functions as f
+from pyspark.sql.types import DoubleType
 from tests.integration.mysql import random_values
 from tests.integration.test_types import CASES
 
 from tidelog.config import Config
 from tidelog.model.schema import Column, TableName
-from tidelog.pipeline import row_digests
+from tidelog.pipeline import row_digests, shapes
+from tidelog.pipeline.key_frames import as_text
+from tidelog.pipeline.row_comparison import KINDS, Unequal
 from tidelog.pipeline.row_digests import Key
 from tidelog.pipeline.source_rows import source_frame
 from tidelog.ports import ChunkRequest
@@ -26,6 +29,7 @@ from tidelog.sources.mysql.connect import connect as mysql_connect
 from tidelog.sources.postgres import digests as postgres_digests
 from tidelog.sources.postgres.connect import connect as postgres_connect
 from tidelog.testing.mysql import MySqlFamilyServer
+from tidelog.testing.payloads import table_schema
 from tidelog.testing.postgres import PostgresServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -39,6 +43,56 @@ def digesting(spark: Any) -> Any:
     for name, value in row_digests.SESSION_CONF.items():
         session.conf.set(name, value)
     return session
+
+
+def test_what_is_no_value_of_the_sources_type_is_different(digesting: Any) -> None:
+    """In sums, and row by row: a cast makes NULL of it, or bends it to another number."""
+    kinds = ["int64", "int32", "date", "float32", "decimal(9,2)", "text"]
+    schema = table_schema([(f"c{i}", kind) for i, kind in enumerate(kinds)], key=["c0"])
+    names = {name: name for name in schema.column_names}
+    shape = shapes.row_type(schema)
+    row = "{}L id, {} i, {} d, {} f, {} n, {} t"
+    source = [row.format(1, *["NULL"] * 5), row.format(2, 7, "DATE'2024-01-01'", 0.5, 1, "'a'")]
+    given = digesting.sql(" UNION ALL ".join(f"SELECT {each}" for each in source))
+    expected = given.toDF(*names).select(*(f.col(c.name).cast(c.dataType) for c in shape.fields))
+    rows = row_digests.digests(expected, schema, names, [])
+
+    def found(*lines: str, keys: list[Key] | None = None) -> tuple[Any, Any]:
+        copy = digesting.sql(" UNION ALL ".join(f"SELECT {each}" for each in lines)).toDF(*names)
+        unequal = Unequal(expected, copy, list(names), ["c0"], keys)
+        counts = unequal.judged(False, dict.fromkeys(KINDS, 9)).counts
+        sums = row_digests.digests(copy, schema, names, [])
+        return sums == rows, {kind: count for kind, count in counts.items() if count}
+
+    texts = row.format("'{}'", "{}", "'2024-01-01'", "'0.5'", "'1.00'", "'a'")
+    nulls = row.format("'1'", *["CAST(NULL AS STRING)"] * 5).replace("L id", " id")
+    held = texts.replace("'{}'L", "'2'").format("'7'")
+    assert found(nulls, held) == (True, {})
+    for place in range(1, 5):
+        bent = nulls.split(", ")
+        bent[place] = "'odd' x"
+        assert found(", ".join(bent), held) == (False, {"different": 1})
+    wide = "CAST({} AS DOUBLE), {}, DATE'2024-01-01', 0.5D, 1.00D, 'a'"
+    none = "CAST(1 AS DOUBLE), NULL, NULL, NULL, NULL, NULL"
+    assert found(none, wide.format(2, "7.0D")) == (True, {})
+    assert found(none, wide.format(2, "7.5D")) == (False, {"different": 1})
+    assert found(none, wide.format(2, "7D").replace("1.00D", "1.001D")) == (
+        False,
+        {"different": 1},
+    )
+    # A key as well; whatever keys are looked for, nobody can ask the source for it.
+    lost = {"missing": 1, "foreign": 1}
+    assert found(none, wide.format(2.5, "7D")) == (False, lost)
+    assert found(nulls, held.replace("'2'", "'odd'", 1)) == (False, lost)
+    assert found(none, wide.format(3, "7D"), keys=[("3",)])[1] == {"surplus": 1}
+
+
+def test_zero_is_one_key_whatever_its_sign(digesting: Any) -> None:
+    plus, minus = digesting.sql("SELECT 0.0D k, 1 n"), digesting.sql("SELECT -0.0D k, 2 n")
+    touched = minus.select(as_text("k", DoubleType()).alias("k0"), f.lit(True).alias("touched"))
+    unequal = Unequal(plus, minus, ["k", "n"], ["k"], [("0.0",)])
+    assert unequal.judged(False, dict.fromkeys(KINDS, 9)).keys["different"] == [("0.0",)]
+    assert unequal.judged(touched, dict.fromkeys(KINDS, 9)).counts["unsettled"] == 1
 
 
 def check(

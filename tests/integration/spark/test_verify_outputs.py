@@ -18,6 +18,7 @@ import tidelog
 from tidelog import runtime
 from tidelog.config import Config, load_config
 from tidelog.eventlog.reader import EventLog
+from tidelog.testing.mysql import MySqlServer
 from tidelog.testing.postgres import PostgresServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.thorough]
@@ -89,20 +90,114 @@ def _check(spark: Any, config: Config, source: str, copy: str) -> None:
         connection.execute("UPDATE shop.orders SET doc = '{}' WHERE id = 11")
         connection.execute("DELETE FROM shop.orders WHERE id IN (12, 13)")
         connection.execute("INSERT INTO shop.orders (id, _tidelog_version) VALUES (9999, 1)")
-    report = runtime.verify(config)
-    counts = {
-        t["output"]: (t["missing"], t["surplus"], t["different"], sorted(t["keys"]))
-        for t in report["tables"]
-    }
-    assert counts == {
+    assert _found(runtime.verify(config)) == {
         "delta": (1, 0, 1, [("3",), ("4",)]),
         "postgres": (2, 1, 1, [("11",), ("12",), ("13",), ("9999",)]),
     }
 
 
+def test_copies_in_mysql_count_as_the_source_writes_them(
+    spark: Any, mysql_server: MySqlServer, mysql_database: str, tmp_path: Path
+) -> None:
+    """Times and long decimals have more digits there. And keys are of bytes."""
+    with mysql_server.connect(mysql_database) as session, session.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE t (id varbinary(9) PRIMARY KEY, a time, b time(3), c decimal(60,2), "
+            "d decimal(45,0))"
+        )
+        for key in ("", "00", "27", "5c78", "C3A9", "FFFE"):
+            values = "'-10:00:00', '120:00:00.120', 1.50, 100"
+            cursor.execute(f"INSERT INTO t VALUES (x'{key}', {values})")
+    copy = f"{mysql_database}_copy"
+    config = _config(
+        tmp_path,
+        f"{{kind: mysql, url: '{mysql_server.dsn(mysql_database)}', tables: [{mysql_database}.t]}}",
+        f"[{{kind: mysql, url: '{mysql_server.dsn()}', database: {copy}}}, "
+        f"{{kind: delta, path: {tmp_path}/lake}}]",
+    )
+    with running(config), mysql_server.connect(mysql_database) as session:
+        _wait_dumped(config)
+        report = runtime.verify(config)
+        assert report["equal"], report
+        [by_rows, _] = report["tables"]
+        assert by_rows["because"] == ""
+        assert by_rows["ranges_read"] == 0
+        with session.cursor() as cursor:
+            cursor.execute(f"UPDATE {copy}.t SET c = 1.501 WHERE id = x'00'")
+            cursor.execute(f"UPDATE {copy}.t SET b = '120:00:00.1204' WHERE id = x'5C78'")
+            cursor.execute(f"UPDATE {copy}.t SET a = '-10:00:00.5', id = 'no' WHERE id = x'FFFE'")
+        lake = f"delta.`{tmp_path}/lake/{mysql_database}/t`"
+        spark.sql(f"UPDATE {lake} SET d = '100.0' WHERE id = x'27'")
+        spark.sql(f"DELETE FROM {lake} WHERE id = x''")
+        assert _found(runtime.verify(config)) == {
+            "mysql": (1, 1, 2, [("\\x00",), ("\\x5C78",), ("\\x6E6F",), ("\\xFFFE",)]),
+            "delta": (1, 0, 1, [("\\x",), ("\\x27",)]),
+        }
+        runtime.verify(config, repair=True)
+        _wait_for(lambda: bool(runtime.verify(config)["equal"]))
+
+
+def test_keys_of_a_copy_in_another_type_are_found_again(
+    spark: Any, postgres16: PostgresServer, mysql_server: MySqlServer, tmp_path: Path
+) -> None:
+    """Instants and truth values are other types in MySQL; infinity is a day in all copies."""
+    source = postgres16.create_database("verified_keys")
+    postgres16.execute(
+        "CREATE TABLE t (at timestamptz, yes bool, n int, PRIMARY KEY (at, yes));"
+        "INSERT INTO t SELECT '2024-01-01 00:00:00.5Z'::timestamptz + i * interval '1 hour', "
+        "i % 2 = 0, i FROM generate_series(1, 20) i;"
+        "INSERT INTO t VALUES ('infinity', true, 0), ('infinity', false, 1), "
+        "('-infinity', true, 2)",
+        "verified_keys",
+    )
+    copy = "verified_keys_copy"
+    config = _config(
+        tmp_path,
+        f"{{kind: postgres, url: '{source}', slot: verified_keys}}",
+        f"[{{kind: mysql, url: '{mysql_server.dsn()}', database: {copy}}}, "
+        f"{{kind: delta, path: {tmp_path}/lake}}]",
+    )
+    lake = f"delta.`{tmp_path}/lake/public/t`"
+    first, new = "2024-01-01 01:00:00.5", "2024-02-01 00:00:00"
+    try:
+        with running(config), mysql_server.connect() as session, session.cursor() as cursor:
+            _wait_dumped(config)
+            assert runtime.verify(config)["equal"]
+            cursor.execute(f"UPDATE {copy}.t SET n = 9 WHERE at = '{first}' OR n = 0")
+            cursor.execute(f"INSERT INTO {copy}.t VALUES ('{new}', false, 1, 1)")
+            spark.sql(f"UPDATE {lake} SET n = 9 WHERE n = 0")
+            spark.sql(f"DELETE FROM {lake} WHERE at < '1000-01-01'")
+            infinite = ("9999-12-31 00:00:00+00", "t")
+            assert _found(runtime.verify(config)) == {
+                "mysql": (0, 1, 2, [(f"{first}+00", "f"), (f"{new}+00", "f"), infinite]),
+                "delta": (1, 0, 1, [("0001-01-03 00:00:00+00", "t"), infinite]),
+            }
+    finally:
+        postgres16.drop_database("verified_keys")
+
+
+def _config(directory: Path, source: str, outputs: str) -> Config:
+    file = directory / "tidelog.yaml"
+    file.write_text(
+        f"source: {source}\n"
+        f"log: {{path: {directory}/log}}\n"
+        f"state: {{url: 'sqlite:///{directory}/state.db'}}\n"
+        f"outputs: {outputs}\n"
+        f"pipeline: {{checkpoint: {directory}/checkpoint}}\n"
+    )
+    return load_config(file)
+
+
+def _found(report: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
+    return {
+        t["output"]: (t["missing"], t["surplus"], t["different"], sorted(t["keys"]))
+        for t in report["tables"]
+    }
+
+
 @contextmanager
-def running(config: Config, source: str) -> Iterator[None]:
-    """Capture and pipeline, on threads; writes go on in the source."""
+def running(config: Config, source: str = "") -> Iterator[None]:
+    """Capture and pipeline, on threads; with ``source`` writes go on there."""
     stop = threading.Event()
 
     def write() -> None:
@@ -115,8 +210,9 @@ def running(config: Config, source: str) -> Iterator[None]:
         threading.Thread(
             target=runtime.pipeline, args=(config,), kwargs={"stop_event": stop}, daemon=True
         ),
-        threading.Thread(target=write, daemon=True),
     ]
+    if source:
+        threads.append(threading.Thread(target=write, daemon=True))
     for thread in threads:
         thread.start()
         _wait_for(lambda: EventLog.exists(str(config.log.path)))

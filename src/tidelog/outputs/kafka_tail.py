@@ -22,6 +22,9 @@ from tidelog.outputs.kafka_client import VERSION_HEADER, common, failed, librdka
 _FIRST_STEP = 1_000
 _READ_AT_ONCE = 10_000
 _IDLE_TIMEOUT_S = 120.0
+# A partition that was just created, or whose leader changes, has none for a moment.
+_MOVING = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+_MOVING_S = 10.0
 
 _Longs = npt.NDArray[np.int64]
 
@@ -174,9 +177,19 @@ class Tail:
         bounds = []
         for partition in sorted(found.partitions):
             at = TopicPartition(topic, partition)
-            low, high = self._ends.get_watermark_offsets(at, timeout=_IDLE_TIMEOUT_S)
-            bounds.append((partition, low, high))
+            bounds.append((partition, *self._bounds_of(at)))
         return bounds
+
+    def _bounds_of(self, at: TopicPartition) -> tuple[int, int]:
+        until = time.monotonic() + _MOVING_S
+        while True:
+            try:
+                low, high = self._ends.get_watermark_offsets(at, timeout=_IDLE_TIMEOUT_S)
+                return low, high
+            except KafkaException as error:
+                if error.args[0].code() not in _MOVING or time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
 
     def _read(
         self, topic: str, partition: int, begin: int, end: int, start: int

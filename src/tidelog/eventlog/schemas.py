@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -72,6 +73,16 @@ class SchemaStore:
             raise self._lacks(schema_id)
         return found
 
+    def by_table(self) -> dict[TableName, list[TableSchema]]:
+        """All versions of every table, tables sorted, versions oldest first."""
+        with self._lock:
+            self._load_new()
+            schemas = [schema for _, schema in sorted(self._schemas.items())]
+        found: dict[TableName, list[TableSchema]] = {each: [] for each in self._names(schemas)}
+        for schema in schemas:
+            found[schema.table].append(schema)
+        return found
+
     def versions(self, table: TableName) -> list[TableSchema]:
         """All versions of the table, oldest first."""
         with self._lock:
@@ -87,7 +98,11 @@ class SchemaStore:
         """Every table that has a schema, sorted."""
         with self._lock:
             self._load_new()
-            return sorted({schema.table for schema in self._schemas.values()})
+            return self._names(self._schemas.values())
+
+    @staticmethod
+    def _names(schemas: Iterable[TableSchema]) -> list[TableName]:
+        return sorted({schema.table for schema in schemas})
 
     def _make_durable(self, schema_id: int) -> None:
         try:

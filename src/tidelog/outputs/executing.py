@@ -32,7 +32,7 @@ from tidelog.outputs.parts import SHARED_BYTES, Part, shares, spread
 from tidelog.outputs.progress import OutputProgress
 from tidelog.outputs.tasks import Item, Work, Written
 from tidelog.pipeline.failures import find_error
-from tidelog.pipeline.planning import check_start, runs, schema_now
+from tidelog.pipeline.planning import check_start, runs, schema_now, schemas_now
 from tidelog.pipeline.source import register
 from tidelog.pipeline.transforms import Step, steps_of, target_table
 from tidelog.ports import (
@@ -151,9 +151,8 @@ class ExecutorOutput:
                     f"this log is generation {generation}: it was recreated. Empty the "
                     "destination and give the output another name, then dump the tables again."
                 )
-        for table in self.log.schemas.tables():
-            schema = schema_now(self.log, table)
-            if schema is not None and matches(self.delivery.tables, table):
+        for table, schema in schemas_now(self.log).items():
+            if matches(self.delivery.tables, table):
                 self._table_of(schema)
         self.check(generation)
         self._progress = OutputProgress(self._state, generation, self.name)

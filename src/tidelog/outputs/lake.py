@@ -36,7 +36,7 @@ from tidelog.outputs.ranges import (
 from tidelog.pipeline import transforms
 from tidelog.pipeline.failures import find_error
 from tidelog.pipeline.options import PlannedRefs
-from tidelog.pipeline.planning import runs, schema_now
+from tidelog.pipeline.planning import runs, schemas_now
 from tidelog.pipeline.source import register
 from tidelog.pipeline.transforms import Step, destination_name, steps_of, target_table
 from tidelog.ports import OutputBatch, TableRange, TargetTable
@@ -137,12 +137,11 @@ class LakeOutput(ABC):
                 f"the {self.product} output reads generation {self._log.generation} of the event "
                 f"log, the pipeline generation {generation}: restart the pipeline"
             )
-        for table in self._log.schemas.tables():
+        for table, schema in schemas_now(self._log).items():
             if not matches(self._patterns, table):
                 continue
-            schema = schema_now(self._log, table)
             copy = self._table(table)
-            if schema is not None and schema.match_key:
+            if schema.match_key:
                 copy.check_layout(self._target(schema))
             if copy.exists():
                 copy.check_ours(table, generation)

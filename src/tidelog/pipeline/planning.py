@@ -82,6 +82,24 @@ def schema_now(log: EventLog, table: TableName) -> TableSchema | None:
     return schema_at(log, table, chain.head, chain.next) or log.schemas.latest(table)
 
 
+def schemas_now(log: EventLog) -> dict[TableName, TableSchema]:
+    """`schema_now` of all tables, sorted, by one walk through the log."""
+    versions = log.schemas.by_table()
+    found = {table: schemas[-1] for table, schemas in versions.items()}
+    open_tables = {table for table, schemas in versions.items() if len(schemas) > 1}
+    chain = log.chain()
+    for segment in reversed(chain.between(chain.head, chain.next)):
+        if not open_tables:
+            break
+        here = {log.schemas.get(number).table for number in segment.rows_by_schema if number}
+        for table in here & open_tables:
+            last = schema_at(log, table, segment.first, segment.next)
+            if last is not None:
+                found[table] = last
+                open_tables.discard(table)
+    return found
+
+
 def check_generation(log: EventLog, generation: str) -> None:
     """Offsets of one generation mean nothing in another."""
     if log.generation != generation:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.schema import TableName
-from tidelog.pipeline.planning import admit, matches, runs, schema_at, schema_now
+from tidelog.pipeline.planning import admit, matches, runs, schema_at, schema_now, schemas_now
 from tidelog.testing.build_log import BuiltLog
 
 
@@ -90,6 +90,7 @@ def test_the_schema_at_a_place_is_that_of_the_last_record_before_it(tmp_path: Pa
     assert found(second.first, second.first + 1) == new.schema_id
     assert found(second.next - 1, second.next) is None  # within the other table's record
     assert schema_now(built.log, old.table) == old
+    assert schemas_now(built.log) == {old.table: old, other.table: other}
 
 
 def test_the_schema_now_of_a_table_without_records_is_that_numbered_last(tmp_path: Path) -> None:
@@ -97,3 +98,4 @@ def test_the_schema_now_of_a_table_without_records_is_that_numbered_last(tmp_pat
     built.table("public.t", {"id": "int64", "a": "text"})
     new = built.table("public.t", {"id": "int64", "b": "text"})
     assert schema_now(built.log, new.table) == new
+    assert schemas_now(built.log) == {new.table: new}

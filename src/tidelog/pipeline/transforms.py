@@ -200,13 +200,14 @@ def _rename(frame: DataFrame, step: Step, keyed: bool) -> DataFrame:
 
 def _filter(frame: DataFrame, step: Step, keyed: bool) -> DataFrame:
     meets = f.coalesce(f.expr(step.argument), f.lit(False))
-    if not keyed:
-        # A delete tells the key alone: it can't be judged, and too many do no harm.
-        return frame.where(meets | f.col(CHANGE_OP).isin("d", "t"))
-    # What the condition looks at may be untold: then the row stays in or out as it was.
     looked_at = _words(step.argument, _own(frame))
     names = f.array(*(f.lit(name) for name in looked_at)).cast("array<string>")
     untold = f.coalesce(f.arrays_overlap(CHANGE_MISSING, names), f.lit(False))
+    if not keyed:
+        # A delete tells the key alone, an update may lack a column: these can't be judged, and too
+        # many do no harm.
+        return frame.where(meets | untold | f.col(CHANGE_OP).isin("d", "t"))
+    # Where the log does not tell what the condition looks at, a row stays in or out as it was.
     return frame.withColumn(CHANGE_OP, f.when(meets | untold, f.col(CHANGE_OP)).otherwise("d"))
 
 

@@ -19,7 +19,8 @@ from tidelog.outputs.dead_letters import JsonDeadLetters
 from tidelog.outputs.executing import Delivery
 from tidelog.outputs.python import PythonOutput
 from tidelog.outputs.ranges import batch_of
-from tidelog.pipeline.transforms import Step
+from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP
+from tidelog.pipeline.transforms import Step, apply
 from tidelog.runtime.piping import pipeline
 from tidelog.state.sqlite import SqliteState
 from tidelog.testing.build_log import BuiltLog
@@ -112,6 +113,21 @@ def test_steps_shape_rows_and_a_row_that_leaves_the_filter_is_deleted(
     assert [deleted for deleted, _ in second] == [0, 1]
     # What the log did not tell, and what is computed from it, stays as it was.
     assert second[0][1] == {**first[0][1], "n": "3", "twice": 6}
+
+
+def test_events_that_a_filter_can_not_judge_stay(spark: Any, built: BuiltLog) -> None:
+    table = built.table("public.t", {"id": "int64", "v": "text", "n": "int32"})
+    rows = [
+        (1, None, 1, "u", [1]),  # v was not logged
+        (2, None, 1, "u", [2]),  # n was not logged, v is null
+        (3, "in", 1, "u", None),
+        (4, "out", 1, "c", None),
+        (5, None, None, "d", None),
+    ]
+    names = f"id bigint, v string, n int, {CHANGE_OP} string, {CHANGE_MISSING} array<smallint>"
+    frame = spark.createDataFrame(rows, names)
+    left = apply(frame, (Step("filter", "v = 'in'"),), table, keyed=False)
+    assert sorted(row["id"] for row in left.collect()) == [1, 3, 5]
 
 
 def test_a_step_that_takes_the_key_away_is_refused_at_the_start(

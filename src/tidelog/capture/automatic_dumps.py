@@ -18,17 +18,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from tidelog.capture.catalogue_watch import CatalogueWatch, changes_rows
-from tidelog.capture.dump_book import AUTOMATIC
 from tidelog.capture.dump_state import TableProgress, whole_table
 from tidelog.capture.dumps import DumpCoordinator
-from tidelog.errors import TidelogError
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Catalogue, RowsUnlogged, SchemaSeen, StateStore
@@ -215,29 +212,12 @@ class AutomaticDumps:
         """Queue a dump of the table, unless one waits that has not begun to read it."""
         snapshot, shape = self._snapshot(), self._catalogue.shape(table)
         end = self._catalogue.position()
-        dump_id = self._pending(table)
-        if dump_id is None:
-            dump_id = f"{AUTOMATIC}{uuid.uuid4().hex[:12]}"
-            now_ms = int(time.time() * 1000)
-            try:
-                self._coordinator.request(dump_id, [table], reason=reason, now_ms=now_ms)
-            except TidelogError as error:
-                logger.warning("%s could not be dumped again: %s", table, error)
-                return
-            logger.info("%s is dumped again: %s", table, reason)
+        dump_id = self._coordinator.request_due(table, reason, int(time.time() * 1000))
+        logger.info("%s is dumped again: %s", table, reason)
         self._asked[table] = (dump_id, snapshot)
         self._log_ends.pop(table, None)
         if shape is not None:
             self._put(DUMPED_KEY, str(table), [shape.schema.to_json(), end])
-
-    def _pending(self, table: TableName) -> str | None:
-        for dump in self._coordinator.dumps():
-            if dump.finished or not all(whole_table(t) for t in dump.tables):
-                continue
-            for progress in dump.tables:
-                if (progress.table, progress.status) == (str(table), "pending"):
-                    return dump.dump_id
-        return None
 
     def _progress(self, dump_id: str, table: TableName) -> TableProgress | None:
         tables = [t for d in self._coordinator.dumps() if d.dump_id == dump_id for t in d.tables]

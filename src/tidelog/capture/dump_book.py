@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
@@ -15,6 +16,7 @@ from tidelog.capture.dump_state import (
     Key,
     Mode,
     TableProgress,
+    whole_table,
 )
 from tidelog.capture.key_sets import KeySets
 from tidelog.capture.rereads import REREAD
@@ -143,6 +145,30 @@ class DumpBook:
         self._dumps[dump_id] = dump
         self.store(dump)
         return dump
+
+    def lean_on(self, table: str, reason: str) -> str | None:
+        """The dump that waits, has not begun to read the table, and will read all of it; noted as
+        due for ``reason``. None: there is none.
+        """
+        for dump in self.all():
+            if dump.finished or not all(whole_table(t) for t in dump.tables):
+                continue
+            for progress in dump.tables:
+                if (progress.table, progress.status) == (table, "pending"):
+                    progress.due = progress.due or reason
+                    self.store(dump)
+                    return dump.dump_id
+        return None
+
+    def request_due(self, table: str, reason: str, now_ms: int) -> str:
+        """Lean on a dump that waits, or queue one of capture's own; its id."""
+        found = self.lean_on(table, reason)
+        if found is not None:
+            return found
+        dump_id = f"{AUTOMATIC}{uuid.uuid4().hex[:12]}"
+        tables = [TableProgress(table)]
+        self.request(dump_id, tables, mode="incremental", reason=reason, now_ms=now_ms)
+        return dump_id
 
     def all(self) -> list[DumpState]:
         """In the order they were requested in."""

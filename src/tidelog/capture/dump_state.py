@@ -48,6 +48,8 @@ class TableProgress:
         key_columns: what keys, or the bounds of ranges, are of.
         missing: whether keys that the table lacks become delete events or are listed.
         estimated_rows: by the source's statistics, when the table began.
+        due: why capture itself needs the table dumped, and leans on this dump for it; empty: it
+            does not. If this one is cancelled, another is asked for.
     """
 
     table: str
@@ -70,6 +72,7 @@ class TableProgress:
     rows_read: int = 0
     rows_superseded: int = 0
     estimated_rows: int = 0
+    due: str = ""
     started_ms: int | None = None
     finished_ms: int | None = None
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from tidelog.capture.dump_actions import Actions
-from tidelog.capture.dump_book import DumpBook
+from tidelog.capture.dump_book import AUTOMATIC, DumpBook
 from tidelog.capture.dump_notices import DumpNotices
 from tidelog.capture.dump_state import FINISHED, DumpState, TableProgress, whole_table
 from tidelog.capture.dump_tasks import Spot, Task, Tasks
@@ -202,13 +202,21 @@ class DumpTables:
         self._finish(dump)
 
     def cancel(self, dump_id: str | None, tables: list[str] | None) -> list[str]:
-        """Stop a dump, or only some of its tables."""
-        changed = []
+        """Stop a dump, or only some of its tables. What capture itself needs dumped is dumped by
+        another, unless this one is capture's own.
+        """
+        changed, due = [], []
         for dump in self._book.selected(dump_id, {"queued", "running", "paused"}):
             for progress in dump.tables:
                 if progress.status not in FINISHED and (not tables or progress.table in tables):
                     changed.append(dump.dump_id)
+                    if progress.due and not dump.dump_id.startswith(AUTOMATIC):
+                        due.append(progress)
                     self._end(dump, progress, "cancelled", "cancelled", TableScanStatus.STOPPED)
+            # Before the end is stored: a crash in between has the table dumped twice.
+            for progress in due:
+                self._book.request_due(progress.table, progress.due, int(time.time() * 1000))
+            due.clear()
             self._finish(dump)
         return list(dict.fromkeys(changed))
 

@@ -180,6 +180,15 @@ class DumpCoordinator:
             self._actions.wake()
             return dump
 
+    def request_due(self, table: TableName, reason: str, now_ms: int) -> str:
+        """Have all of the table dumped because capture needs it, by a dump that waits and has not
+        begun to read it, or by one more; the dump's id.
+        """
+        with self._lock:
+            dump_id = self._book.request_due(str(table), reason, now_ms)
+            self._actions.wake()
+            return dump_id
+
     def pause(self, dump_id: str | None) -> list[str]:
         """Issue no more chunks; those being read end. All unfinished dumps if None."""
         with self._lock:

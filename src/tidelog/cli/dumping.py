@@ -107,8 +107,8 @@ def dump(
         if missing == "list":
             report["missing_keys"] = list(runtime.missing_keys(loaded, data["dump_id"]))
         terminal.show_with_keys(report, as_json=as_json)
-        failed = any(table["status"] == "failed" for table in report.get("tables", ()))
-        done = report["status"] == "completed" and not failed
+        whole = all(table["status"] == "done" for table in report.get("tables", ()))
+        done = report["status"] == "completed" and whole
         exit_unless(done and report.get("delivered", True))
 
 

@@ -32,10 +32,12 @@ ADDED = "ALTER TABLE t ADD x varchar(9) DEFAULT 'd'"
 ANEW = ("ALTER TABLE t DROP w", "ALTER TABLE t ADD w int")
 
 
-def captured(make: Make, **options: Any) -> Dumped:
-    """A table of 30 rows, dumped, of which the log has shown one."""
+def captured(make: Make, *others: str, **options: Any) -> Dumped:
+    """A table of 30 rows, dumped, of which the log has shown one; ``others`` beside it."""
     dumped: Dumped = make(snapshot="initial", **options)
     dumped.table(columns=COLUMNS, rows=ROWS)
+    for name in others:
+        dumped.table(name, rows=30)
     dumped.ledgers.clear()
     dumped.on.unnote(dumped.sql, "t")
     dumped.start()
@@ -177,6 +179,26 @@ def test_change_back_is_a_change(make: Make) -> None:
         dumped.do(f"UPDATE t SET n = {N} WHERE id = 7")
         dumped_again(dumped, times)
         gives_the_table(dumped, ("id",))
+
+
+@ways(TWO)
+def test_dump_that_serves_a_change_is_cancelled(make: Make) -> None:
+    """It was another's, who could not know that it was needed: there is one more."""
+    dumped = captured(make, "u", parallelism=1)
+    at_rest(dumped)
+    before = len(automatic(dumped))
+    with gate("chunk.after_low") as held:
+        dump = dumped.dump("public.u", "public.t")
+        dumped.reach(held)
+        dumped.do(ADDED)
+        dumped.do(f"UPDATE t SET n = {N} WHERE id = 2")
+        dumped.wait_for(lambda: dumped.progress(dump)["due"], "the dump serves the change, too")
+        assert len(automatic(dumped)) == before
+        dumped.send(StopSnapshot(dump_id=dump))
+        held.open()
+        dumped_again(dumped)
+    assert len(automatic(dumped)) == before + 1
+    gives_the_table(dumped, ("id",))
 
 
 @ways(BINLOG)

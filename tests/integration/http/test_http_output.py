@@ -116,14 +116,20 @@ def test_an_executor_killed_and_a_longer_batch_after_it_double_nothing(
 
 @pytest.mark.parametrize("restarts", [True, False])
 def test_what_an_api_may_be_at_work_on_since_before_a_restart_is_not_sent_in_parts(
-    posted: Log, built: BuiltLog, api: HttpReceiver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    posted: Log,
+    built: BuiltLog,
+    api: HttpReceiver,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
     restarts: bool,
-) -> None:  # fmt: skip
+) -> None:
     """It would take them beside the whole, which comes under another key."""
     _, alive = fill(built, 1)
     how: dict[str, Any] = {
-        "dead_letters": JsonDeadLetters(str(tmp_path / "letters")), "body": Body(rows=60), "lanes": 1,
-    }  # fmt: skip
+        "dead_letters": JsonDeadLetters(str(tmp_path / "letters")),
+        "body": Body(rows=60),
+        "lanes": 1,
+    }
     if restarts:
         monkeypatch.setenv(failpoints.ENVIRONMENT_VARIABLE, "output.task.written:kill")
         with pytest.raises(OutputError):

@@ -86,7 +86,9 @@ def join(pieces: Sequence[Piece], null: str, *, large: bool = False) -> pa.Array
     absent = _bytes(null.encode())
     writes = [_column(before, cells, absent, sizes) for before, cells in columns]
     if tail:
-        writes.append(_texts(_NOTHING, np.zeros(n + 1, np.int64), _ALL, tail, b"", b"", absent))
+        writes.append(
+            _texts(_NOTHING, _read_only(np.zeros(n + 1, np.int64)), _ALL, tail, b"", b"", absent)
+        )
     bounds = np.zeros(n + 1, np.int64)
     np.cumsum(sizes, out=bounds[1:])
     total = int(bounds[-1])
@@ -150,6 +152,8 @@ def _cells(values: pa.Array) -> tuple[UInt8s, Int64s]:
     if not large and not pa.types.is_string(kind) and not pa.types.is_binary(kind):
         values = values.cast(pa.large_string())
         large = True
+    if not len(values):  # Java's Arrow leaves out the one offset that there is
+        return _NOTHING, _read_only(np.zeros(1, np.int64))
     _, offsets, content = values.buffers()
     width = np.int64 if large else np.int32
     bounds = np.frombuffer(offsets, width)[values.offset : values.offset + len(values) + 1]

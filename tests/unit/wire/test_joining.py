@@ -35,6 +35,9 @@ def test_of_slices_and_of_no_rows() -> None:
     words = pa.array(["one", None, "three", "four"])
     assert join([words.slice(1, 2), "-"], "?").to_pylist() == ["?-", "three-"]
     assert join([words.slice(4), "-"], "?").to_pylist() == []
+    nothing = pa.StringArray.from_buffers(0, pa.py_buffer(b""), pa.py_buffer(b""))
+    assert not has_escapes(nothing)
+    assert join([nothing, "-"], "?").to_pylist() == []
     assert join([pa.array([3], pa.int8()), pa.array([4], pa.uint64())], "").to_pylist() == ["34"]
 
 

@@ -1,7 +1,7 @@
 """Drivers and executors to be killed.
 
-python -m tests.integration.iceberg.killing LOG WAREHOUSE CHECKPOINT brings an event log over to
-Iceberg in a process of its own.
+python -m tests.integration.iceberg.killing LOG WAREHOUSE CHECKPOINT [MARK] brings an event log over
+to Iceberg in a process of its own; with MARK, on two executors, and one is killed amid the rows.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from tests import executors
 
-from tidelog.outputs.iceberg import IcebergOutput
+from tidelog.outputs.iceberg import IcebergOptions, IcebergOutput
 from tidelog.pipeline import spark_session
 from tidelog.pipeline.arrow_frames import map_in_arrow
 from tidelog.pipeline.run import run_pipeline
@@ -41,11 +42,24 @@ def die_once(frame: Any) -> Any:
 
 
 def main() -> None:
-    log, warehouse, checkpoint = sys.argv[1:]
-    spark = spark_session("local[2]", delta=False, iceberg=True)
-    output = IcebergOutput(spark, log, {"type": "hadoop", "warehouse": warehouse})
-    run_pipeline(spark, log, [output], checkpoint, once=True)
-    output.close()
+    log, warehouse, checkpoint, *mark = sys.argv[1:]
+    master, conf = (executors.MASTER, executors.CONF) if mark else ("local[2]", None)
+    spark = spark_session(master, conf=conf, delta=False, iceberg=True)
+    options = IcebergOptions(steps=executors.KILL_ONE if mark else ())
+
+    def run() -> None:
+        catalog = {"type": "hadoop", "warehouse": warehouse}
+        output = IcebergOutput(spark, log, catalog, options=options)
+        try:
+            run_pipeline(spark, log, [output], checkpoint, once=True)
+        finally:
+            output.close()
+
+    if mark:
+        executors.with_one_killed(Path(mark[0]), run)
+    else:
+        run()
+    spark.stop()
 
 
 if __name__ == "__main__":

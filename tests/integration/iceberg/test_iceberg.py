@@ -157,6 +157,21 @@ def test_executors_killed_in_the_middle_lose_and_double_nothing(
     assert names(lake) == {0: "n0", 1: "changed", 2: "n2"}
 
 
+def test_an_executor_killed_in_the_middle_loses_and_doubles_nothing(
+    lake: IcebergLake, built: BuiltLog
+) -> None:
+    table = orders(built)
+    built.update(table, "1", "changed", "2.00")
+    built.delete(table, "3")
+    built.flush()
+    mark = lake.root / "died"
+    arguments = [built.path, lake.path, str(lake.root / "checkpoint"), str(mark)]
+    command = [sys.executable, "-m", killing.__name__, *arguments]
+    subprocess.run(command, cwd=ROOT, timeout=280, check=True)
+    assert mark.exists()
+    assert names(lake) == {0: "n0", 1: "changed", 2: "n2"}
+
+
 def test_a_table_whose_first_snapshot_a_crash_prevented_is_filled(
     lake: IcebergLake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,4 +30,5 @@ def test_two_executors_decode_one_log(tmp_path: Path) -> None:
     assert sum(found["by_executor"]) == inserted + 2
     assert min(found["by_executor"]) > 0
     assert found["lake"] == {f"shop.t{n}": inserted - 1 for n in range(TABLES)}
+    assert found["killed"] == found["lake"]  # an executor was, amid the rows
     assert found["files"] == found["versions"] == TABLES * (inserted + 2)

@@ -1,5 +1,5 @@
 """Decodes one event log on two executors, and brings it to outputs: a process, for it needs a Spark
-of its own. Prints what it found as JSON.
+of its own; then once more while an executor is killed. Prints what it found as JSON.
 
 python -m tests.integration.spark.two_workers DIRECTORY
 """
@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from tests import executors
 
-from tidelog.outputs.delta import DeltaOutput
+from tidelog.outputs.delta import DeltaOptions, DeltaOutput
 from tidelog.outputs.executing import Delivery
 from tidelog.outputs.files import FilesOutput
 from tidelog.outputs.files_writer import FileFormat
@@ -46,7 +47,7 @@ def build(path: Path) -> BuiltLog:
     return built
 
 
-def executors(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def by_executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Which executor's daemon this worker was forked from, and how many rows it got."""
     rows = sum(len(batch) for batch in batches)
     yield pa.RecordBatch.from_pydict({"executor": [os.getppid()], "rows": [rows]})
@@ -55,17 +56,7 @@ def executors(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def main() -> None:
     directory = Path(sys.argv[1])
     built = build(directory / "log")
-    spark = spark_session(
-        "local-cluster[2,1,1024]",
-        conf={
-            "spark.driver.memory": "1g",
-            "spark.executor.memory": "800m",
-            "spark.sql.shuffle.partitions": "2",
-            # Both are there before the first task is given.
-            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-            "spark.locality.wait": "0s",
-        },
-    )
+    spark = spark_session(executors.MASTER, conf=executors.CONF)
     from pyspark.sql.types import LongType, StructField, StructType
 
     rows: Any = (
@@ -79,13 +70,13 @@ def main() -> None:
     )
     shape = StructType([StructField("executor", LongType()), StructField("rows", LongType())])
 
-    class Executors:
+    class ByExecutor:
         def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return executors(batches)
+            return by_executor(batches)
 
-    by_executor: dict[int, int] = {}
-    for row in map_in_arrow(rows, Executors(), shape).collect():
-        by_executor[row["executor"]] = by_executor.get(row["executor"], 0) + row["rows"]
+    decoded: dict[int, int] = {}
+    for row in map_in_arrow(rows, ByExecutor(), shape).collect():
+        decoded[row["executor"]] = decoded.get(row["executor"], 0) + row["rows"]
     state = f"sqlite:///{directory}/state.db"
     outputs: list[Any] = [
         DeltaOutput(spark, built.path, str(directory / "lake")),
@@ -102,16 +93,32 @@ def main() -> None:
     run_pipeline(spark, built.path, outputs, str(directory / "checkpoint"), once=True)
     for output in outputs:
         output.close()
-    lake = {
-        f"shop.t{n}": spark.read.format("delta").load(f"{directory}/lake/shop/t{n}").count()
-        for n in range(TABLES)
-    }
+
+    def bring_over() -> None:
+        output = DeltaOutput(
+            spark, built.path, str(directory / "killed"),
+            name="killed", options=DeltaOptions(steps=executors.KILL_ONE),
+        )  # fmt: skip
+        try:
+            run_pipeline(spark, built.path, [output], str(directory / "checkpoint2"), once=True)
+        finally:
+            output.close()
+
+    executors.with_one_killed(directory / "died", bring_over)
+
+    def counted(root: str) -> dict[str, int]:
+        return {
+            f"shop.t{n}": spark.read.format("delta").load(f"{directory}/{root}/shop/t{n}").count()
+            for n in range(TABLES)
+        }
+
     files = spark.read.parquet(str(directory / "files"))
     print(
         json.dumps(
             {
-                "by_executor": list(by_executor.values()),
-                "lake": lake,
+                "by_executor": list(decoded.values()),
+                "killed": counted("killed"),
+                "lake": counted("lake"),
                 "files": files.count(),
                 "versions": files.select("version").distinct().count(),
             }

@@ -181,20 +181,18 @@ def test_a_partial_row_makes_nothing_of_what_is_not_there(alias: str) -> None:
     assert kept(alias) == 2
 
 
-def test_a_partial_row_whose_document_can_t_be_read_now_is_not_lost(alias: str) -> None:
-    put(alias, up(5, 1, "a"))
-    index, rule = f"/{alias}-000001", "index.routing.allocation.require._name"
-    ask("PUT", f"{index}/_settings", {rule: "nobody"})
-    ask("POST", f"{index}/_close")
-    ask("POST", f"{index}/_open?wait_for_active_shards=0")  # its shard is nowhere
+def test_a_partial_row_whose_document_can_t_be_read_now_is_not_lost(name: str) -> None:
+    index, rule = f"/{name}-000001", "index.routing.allocation.require._name"
+    make(name, {rule: "nobody", "index.write.wait_for_active_shards": "0"})
     partial = ("u", 9, 1, None, 4, ["v"])
-    with pytest.raises(OutputError, match=rf"read documents of {alias} .*no_shard") as stopped:
-        put(alias, partial)
+    with pytest.raises(OutputError, match=rf"read documents of {name} .*no_shard") as stopped:
+        put(name, partial)  # its shard is nowhere
     assert not isinstance(stopped.value, OutputRefusedError)
     ask("PUT", f"{index}/_settings", {rule: None})
-    ask("GET", f"/_cluster/health/{alias}-000001?wait_for_status=green&timeout=30s")
-    put(alias, partial)
-    assert found(alias)["1"] == {"id": 1, "v": "a", "n": 4}
+    ask("GET", f"/_cluster/health{index}?wait_for_status=green&timeout=30s")
+    put(name, up(5, 1, "a"))
+    put(name, partial)
+    assert found(name)["1"] == {"id": 1, "v": "a", "n": 4}
 
 
 def test_a_partial_row_without_its_alias_stops() -> None:

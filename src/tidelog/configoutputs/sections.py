@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from tidelog.configtypes import Location, Section, TablePattern
-from tidelog.model.formats import BinaryMode, DecimalMode, TimeMode
+from tidelog.model.formats import BigintUnsignedMode, BinaryMode, DecimalMode, TimeMode
 
 
 def _in_a_header(value: SecretStr) -> SecretStr:
@@ -154,6 +154,11 @@ class DebeziumModes(Section):
     time_precision_mode: TimeMode = Field(default="microseconds", description="Of dates and times.")
     binary_handling_mode: BinaryMode = Field(
         default="base64", description="Of bytes; `bytes` is `base64` in JSON."
+    )
+    bigint_unsigned_handling_mode: BigintUnsignedMode = Field(
+        default="long",
+        description="Of MySQL's BIGINT UNSIGNED: `long` is a JSON number, also above 2^63 - 1; "
+        "`precise` is as `decimal_handling_mode` says.",
     )
 
 

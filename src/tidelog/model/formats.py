@@ -8,7 +8,7 @@ JsonFormat = Literal["debezium", "flat", "cloudevents"]
 EventFormat = Literal[JsonFormat, "avro", "avro_flat"]
 
 # Of values that JSON has no type for; as Debezium's properties `decimal.handling.mode`,
-# `time.precision.mode` and `binary.handling.mode`.
+# `time.precision.mode`, `binary.handling.mode` and `bigint.unsigned.handling.mode`.
 DecimalMode = Literal["string", "precise", "double"]
 TimeMode = Literal[
     "microseconds",
@@ -19,3 +19,4 @@ TimeMode = Literal[
     "isostring",
 ]
 BinaryMode = Literal["base64", "bytes", "base64-url-safe", "hex"]
+BigintUnsignedMode = Literal["long", "precise"]

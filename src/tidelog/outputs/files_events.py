@@ -12,6 +12,7 @@ from tidelog.outputs.formatters.messages import Events
 from tidelog.pipeline.envelope import joined, json_rows
 from tidelog.pipeline.shapes import CHANGE_MISSING
 from tidelog.ports import TargetTable
+from tidelog.wire.instant_texts import date_texts, timestamp_texts
 
 _TS = pa.timestamp("us", "UTC")
 
@@ -67,8 +68,7 @@ def json_lines(rows: pa.Table) -> pa.Buffer:
         elif name == "missing":
             pieces.append(_lists(column))
         elif name == "ts":
-            text = column.view(pa.timestamp("us")).cast(pa.string())
-            pieces += ['"', pc.replace_substring(text, " ", "T"), 'Z"']
+            pieces += ['"', timestamp_texts(column), 'Z"']
         elif pa.types.is_string(column.type):
             plain = pa.array([json.dumps(v) for v in column.unique().to_pylist()], pa.string())
             pieces.append(plain.take(column.dictionary_encode().indices))
@@ -113,9 +113,9 @@ def _texts(rows: pa.StructArray, names: Sequence[str]) -> pa.StringArray:
 def _spelled(values: pa.Array) -> pa.Array:
     kind = values.type
     if pa.types.is_date32(kind):
-        return values.cast(pa.string())
+        return date_texts(values)
     if pa.types.is_timestamp(kind) and kind.tz is None:
-        return pc.replace_substring(values.cast(pa.string()), " ", "T")
+        return timestamp_texts(values.cast(pa.timestamp("us")))
     return values
 
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from tidelog.pipeline.envelope import joined, json_values
 from tidelog.ports import TargetTable
+from tidelog.wire.instant_texts import date_texts, timestamp_texts
 
 # What the output keeps in each document, and of each index in one of its own, which is hidden as a
 # tombstone is. No row has its id: in ids, `\` comes before other characters.
@@ -132,9 +133,10 @@ def _plain(values: pa.Array) -> pa.StringArray:
     """Numbers and points in time as texts, ISO 8601."""
     if pa.types.is_timestamp(values.type):
         zone = "" if values.type.tz is None else "Z"
-        text = values.view(pa.timestamp(values.type.unit)).cast(pa.string())
-        text = pc.replace_substring(text, " ", "T")
+        text = timestamp_texts(values.cast(pa.timestamp("us", values.type.tz)))
         return pc.binary_join_element_wise(text, zone, "", null_handling="emit_null")
+    if pa.types.is_date32(values.type):
+        return date_texts(values)
     return values.cast(pa.string())
 
 

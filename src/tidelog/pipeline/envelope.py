@@ -19,6 +19,7 @@ from tidelog.model.schema import TableSchema
 from tidelog.pipeline.json_values import joined as joined
 from tidelog.pipeline.json_values import json_rows as json_rows
 from tidelog.pipeline.json_values import json_values as json_values
+from tidelog.pipeline.json_values import type_names
 from tidelog.pipeline.options import SourceOptions
 from tidelog.pipeline.shaping import by_schema, key_struct, timestamps
 from tidelog.ports import SourceId
@@ -56,7 +57,7 @@ def _of_table(
     assert decoded.before is not None
     keys = key_struct(decoded, pa.struct([_field(decoded.after, n) for n in written.match_key]))
     missing = None if decoded.missing is None else decoded.missing[:, : len(names)]
-    types = {column.name: column.type_name for column in written.columns}
+    types = type_names(written)
     handling = options.handling
     after = json_rows(decoded.after, names, missing, handling, types)
     before = pa.nulls(n, pa.string())

@@ -18,8 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import ConfigError, OutputError
-from tidelog.model.formats import BinaryMode, DecimalMode, TimeMode
+from tidelog.model.formats import BigintUnsignedMode, BinaryMode, DecimalMode, TimeMode
 from tidelog.model.records import Bools
+from tidelog.model.schema import TableSchema
+from tidelog.wire.instant_texts import MICROSECONDS, SHORTEST, date_texts, timestamp_texts
 from tidelog.wire.joining import Cells, Piece, has_escapes, join
 
 UNAVAILABLE = "__debezium_unavailable_value"
@@ -28,6 +30,8 @@ _RARE = "[\\x00-\\x1f\\x{10000}-\\x{10ffff}]"  # Jackson writes these as \uXXXX
 _PRECISION = re.compile(r"\((\d)\)")
 _TIME = re.compile(r"time(\(\d\))?( without time zone)?", re.IGNORECASE)
 _TIME_PARTS = r"^(?P<s>-?)(?P<h>\d+):(?P<m>\d+):(?P<x>\d+)\.?(?P<f>\d*)$"
+_UNSIGNED_BIGINT = re.compile(r"bigint.* unsigned.*", re.IGNORECASE)
+_MYSQL_TIME = re.compile(r"(datetime|timestamp|time)(?!\w|\()", re.IGNORECASE)
 _MILLISECONDS = 3  # digits: what Debezium's adaptive modes write as milliseconds
 
 
@@ -38,6 +42,7 @@ class Handling:
     decimal: DecimalMode = "string"
     time: TimeMode = "microseconds"
     binary: BinaryMode = "base64"
+    bigint_unsigned: BigintUnsignedMode = "long"
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Handling:
@@ -46,6 +51,7 @@ class Handling:
             _choice(options, "decimalhandlingmode", "string", get_args(DecimalMode)),
             _choice(options, "timeprecisionmode", "microseconds", get_args(TimeMode)),
             _choice(options, "binaryhandlingmode", "base64", get_args(BinaryMode)),
+            _choice(options, "bigintunsignedhandlingmode", "long", get_args(BigintUnsignedMode)),
         )
 
 
@@ -62,6 +68,16 @@ def _choice(options: Mapping[str, str], name: str, default: _T, known: tuple[_T,
     raise ConfigError(f"tidelog source: option {name!r} must be one of {spelled}, not {text!r}")
 
 
+def type_names(schema: TableSchema) -> dict[str, str]:
+    """By column, the source's own spelling of its type, with the precision that it means: MySQL's
+    and MariaDB's ``datetime`` is one of whole seconds, PostgreSQL's ``timestamp`` one of
+    microseconds.
+    """
+    if schema.wire_format == "pgoutput":
+        return {column.name: column.type_name for column in schema.columns}
+    return {c.name: _MYSQL_TIME.sub(r"\1(0)", c.type_name, count=1) for c in schema.columns}
+
+
 def json_rows(
     rows: pa.StructArray,
     names: Sequence[str],
@@ -76,7 +92,7 @@ def json_rows(
         names: their order.
         missing: bool[n, names]: cells that the log does not tell.
         handling: of values that JSON has no type for.
-        types: by column, the source's own spelling of its type; with it, times of day are numbers.
+        types: `type_names`; with them, times of day are numbers.
     """
     n = len(rows)
     if rows.null_count == n:
@@ -118,11 +134,14 @@ def _cells(values: pa.Array, handling: Handling, type_name: str | None) -> Cells
         return Cells(_floats(values))
     if pa.types.is_date32(kind):
         if handling.time == "isostring":
-            return Cells(values.cast(pa.string()), '"', 'Z"')
+            return Cells(date_texts(values), '"', 'Z"')
         return Cells(values.view(pa.int32()))
     if pa.types.is_timestamp(kind):
         return _timestamps(values, handling.time, type_name or "")
     if pa.types.is_decimal(kind):
+        unsigned = type_name is not None and _UNSIGNED_BIGINT.fullmatch(type_name)
+        if unsigned and handling.bigint_unsigned == "long":
+            return Cells(values.cast(pa.string()))
         return _decimals(values, handling.decimal)
     if pa.types.is_binary(kind):
         return _binaries(values, handling.binary)
@@ -158,10 +177,12 @@ def _timestamps(values: pa.TimestampArray, mode: TimeMode, type_name: str) -> Ce
     instants = values.view(pa.int64())
     if values.type.tz is None and mode != "isostring":
         return _micros(instants, mode, type_name)
-    texts = pc.replace_substring(values.view(pa.timestamp("us")).cast(pa.string()), " ", "T")
     if values.type.tz is None:
-        texts = _shortened(texts)
-    return Cells(texts, '"', 'Z"')
+        digits = SHORTEST
+    else:
+        precision = _PRECISION.search(type_name)
+        digits = MICROSECONDS if precision is None else int(precision[1])
+    return Cells(timestamp_texts(values, digits=digits), '"', 'Z"')
 
 
 def _times(texts: pa.StringArray, mode: TimeMode, type_name: str) -> Cells:
@@ -202,14 +223,17 @@ def _micros(micros: pa.Int64Array, mode: TimeMode, type_name: str, of_day: bool 
         plain = pc.fill_null(micros, 0).to_numpy(zero_copy_only=False) // 1000
         micros = pa.array(plain, mask=micros.is_null().to_numpy(zero_copy_only=False))
     elif mode == "nanoseconds":
-        micros = pc.multiply(micros, 1000)
+        micros = _nanoseconds(micros)
     return Cells(micros)
 
 
-def _shortened(texts: pa.StringArray) -> pa.StringArray:
-    """Without zeros at the end of a second's fraction."""
-    shorter = pc.replace_substring_regex(texts, r"(\.\d*[1-9])0+$", r"\1")
-    return pc.replace_substring_regex(shorter, r"\.0+$", "")
+def _nanoseconds(micros: pa.Int64Array) -> pa.Int64Array:
+    """What 64 bits can't hold (before 1677, after 2262) is the least or the greatest there is."""
+    limit = np.iinfo(np.int64)
+    low, high = int(limit.min) // 1000 + 1, int(limit.max) // 1000
+    found = pc.multiply(pc.max_element_wise(pc.min_element_wise(micros, high), low), 1000)
+    found = pc.if_else(pc.greater(micros, high), int(limit.max), found)
+    return pc.if_else(pc.less(micros, low), int(limit.min), found)
 
 
 def _decimals(values: pa.Decimal128Array, mode: DecimalMode) -> Cells:

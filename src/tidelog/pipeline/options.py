@@ -49,6 +49,8 @@ _NAMES = {
     "adaptive, adaptive_time_microseconds, connect, nanoseconds or isostring",
     "binaryHandlingMode": "of envelope, as Debezium's binary.handling.mode: base64 (default), "
     "bytes (the same in JSON), base64-url-safe or hex",
+    "bigintUnsignedHandlingMode": "of envelope, of MySQL's BIGINT UNSIGNED: long (default), a JSON "
+    "number, or precise, as decimalHandlingMode says",
 }
 _REFS = "refs"  # internal: the segments to read, planned by the caller
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}

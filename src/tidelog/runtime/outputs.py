@@ -117,7 +117,10 @@ def handling_of(section: Any) -> Handling:
     if modes is None:
         return Handling()
     return Handling(
-        modes.decimal_handling_mode, modes.time_precision_mode, modes.binary_handling_mode
+        modes.decimal_handling_mode,
+        modes.time_precision_mode,
+        modes.binary_handling_mode,
+        modes.bigint_unsigned_handling_mode,
     )
 
 

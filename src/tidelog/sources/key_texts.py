@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import UsageError
+from tidelog.wire.instant_texts import date_texts, timestamp_texts
 
 _TEXT = pa.string()
 
@@ -63,7 +64,10 @@ def key_texts(values: pa.Array, spelling: Spelling) -> pa.StringArray:
     if pa.types.is_float16(kind):
         return values.cast(pa.float32()).cast(_TEXT)
     if pa.types.is_date64(kind):
-        return values.cast(pa.date32()).cast(_TEXT)
+        values = values.cast(pa.date32())
+        kind = values.type
+    if pa.types.is_date32(kind):
+        return pc.utf8_ltrim(date_texts(values), "+")
     if _is_binary(kind):
         return _each(values, spelling.binary)
     if pa.types.is_nested(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind):
@@ -82,7 +86,7 @@ def _timestamps(values: pa.Array, utc: str) -> pa.StringArray:
     zone = values.type.tz
     # The instant's microseconds as a time without zone: that is what it is in UTC.
     plain = values.cast(pa.timestamp("us", zone), safe=False)
-    texts = plain.view(pa.timestamp("us")).cast(_TEXT)
+    texts = pc.utf8_ltrim(timestamp_texts(plain, " "), "+")
     if zone is None or not utc:
         return texts
     return pc.binary_join_element_wise(texts, utc, "", null_handling="emit_null")

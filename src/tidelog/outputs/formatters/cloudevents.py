@@ -6,12 +6,12 @@ import json
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.outputs.formatters.messages import HEADERS, Events, messages, topic_of
 from tidelog.pipeline.envelope import joined
 from tidelog.ports import TargetTable
+from tidelog.wire.instant_texts import timestamp_texts
 
 _CONTENT_TYPE = ("content-type", "application/cloudevents+json; charset=UTF-8")
 
@@ -36,7 +36,6 @@ class CloudEvents:
             "datacontenttype": "application/json",
             "dataschema": f"/tidelog/schemas/{table.schema.schema_id}",
         }
-        instants = found.commit_ts.view(pa.timestamp("us")).cast(pa.string())
         value = joined(
             json.dumps(fixed, ensure_ascii=False, separators=(",", ":"))[:-1],
             ',"id":"',
@@ -44,7 +43,7 @@ class CloudEvents:
             "-",
             found.op,
             '","time":"',
-            pc.replace_substring(instants, " ", "T"),
+            timestamp_texts(found.commit_ts.view(pa.timestamp("us"))),
             'Z","data":',
             data.cast(pa.string()),
             "}",

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from tidelog.outputs.formatters.messages import Events, messages, topic_of
 from tidelog.pipeline.envelope import envelope_json
-from tidelog.pipeline.json_values import PLAIN, Handling, json_rows
+from tidelog.pipeline.json_values import PLAIN, Handling, json_rows, type_names
 from tidelog.ports import TargetTable
 from tidelog.wire.joining import Cells
 
@@ -29,8 +29,7 @@ class Debezium:
         deleted, truncated = (
             each.to_numpy(zero_copy_only=False) for each in (found.deleted, found.truncate)
         )
-        types = {column.name: column.type_name for column in table.schema.columns}
-        how = (self.handling, types)
+        how = (self.handling, type_names(table.schema))
         rows = json_rows(found.row, found.names, found.missing, *how)
         after = Cells(rows, where=~(deleted | truncated))
         if found.before is not None:
@@ -46,4 +45,5 @@ class Debezium:
             before, after, found.op, found.source, found.commit_ts, table.origin, table.schema
         )
         topic = topic_of(self.topic, table)
-        return messages(found, topic, found.key, value, None, tombstones=self.tombstones)
+        key = found.key_texts(*how)
+        return messages(found, topic, key, value, None, tombstones=self.tombstones)

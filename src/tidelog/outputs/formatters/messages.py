@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.model.records import Bools
-from tidelog.pipeline.envelope import json_rows
+from tidelog.pipeline.json_values import PLAIN, Handling, json_rows
 from tidelog.pipeline.shapes import (
     CHANGE_MISSING,
     CHANGE_OP,
@@ -62,9 +62,15 @@ class Events:
 
     @property
     def key(self) -> pa.StringArray:
+        return self.key_texts()
+
+    def key_texts(
+        self, handling: Handling = PLAIN, types: Mapping[str, str] | None = None
+    ) -> pa.StringArray:
+        """`key` with values written as `json_rows` writes those of the row."""
         if not self.table.key:
             return pa.nulls(self.n, pa.string())
-        return json_rows(self.row, self.table.key)
+        return json_rows(self.row, self.table.key, None, handling, types)
 
 
 def topic_of(pattern: str, table: TargetTable) -> str:

@@ -4,26 +4,17 @@ ends of their types, and keys that are spelled as the same columns of the row.""
 from __future__ import annotations
 
 import json
-import time
 from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
-import pyarrow as pa
 import pytest
+from tests.integration.event_messages import capturing, messages, wait_for
 
-import tidelog
-from tidelog import runtime
-from tidelog.config import Config, load_config
-from tidelog.eventlog.reader import EventLog
+from tidelog.config import Config
 from tidelog.model.formats import BigintUnsignedMode, BinaryMode, DecimalMode, TimeMode
 from tidelog.outputs.formatters.debezium import Debezium
-from tidelog.outputs.tasks import prepared
-from tidelog.pipeline import executor, shapes
 from tidelog.pipeline.json_values import Handling
-from tidelog.pipeline.options import SourceOptions
-from tidelog.pipeline.reading import Reading
-from tidelog.ports import TargetTable
 from tidelog.testing.mysql import MySqlFamilyServer
 from tidelog.testing.postgres import PostgresServer
 
@@ -61,34 +52,12 @@ MYSQL_ROW = (
 )
 
 
-def captured(directory: Path, kind: str, url: str) -> Config:
-    file = directory / "tidelog.yaml"
-    file.write_text(
-        f"source: {{kind: {kind}, url: '{url}', tables: ['*.t']}}\n"
-        f"log: {{path: '{directory}/log'}}\nstate: {{url: 'sqlite:///{directory}/state.db'}}\n",
-        encoding="utf-8",
-    )
-    return load_config(file)
-
-
-def wait_for(config: Config, rows: int) -> list[dict[str, Any]]:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        if EventLog.exists(str(config.log.path)):
-            found = [e for e in runtime.read_log(config) if e.get("op") in ("r", "c")]
-            if len(found) >= rows:
-                return found
-        time.sleep(0.2)
-    raise AssertionError("not captured in time")
-
-
 @pytest.fixture
 def postgres_log(postgres: PostgresServer, database: str, tmp_path: Path) -> Config:
     name = database.rsplit("/", 1)[1].split("?")[0]
     postgres.execute(POSTGRES, name)
     postgres.execute(f"INSERT INTO t VALUES {POSTGRES_ROW.format(x=1)}", name)
-    config = captured(tmp_path, "postgres", database)
-    with tidelog.Engine([config]):
+    with capturing(tmp_path, "postgres", database) as config:
         wait_for(config, 1)
         postgres.execute(f"INSERT INTO t VALUES {POSTGRES_ROW.format(x=2)}", name)
         wait_for(config, 2)
@@ -102,37 +71,23 @@ def mysql_log(
     name = mysql_family_database
     mysql_family.execute(MYSQL, name)
     mysql_family.execute(f"INSERT INTO t VALUES {MYSQL_ROW.format(x=1)}", name)
-    config = captured(tmp_path, mysql_family.dsn(name).split(":")[0], mysql_family.dsn(name))
-    with tidelog.Engine([config]):
+    url = mysql_family.dsn(name)
+    with capturing(tmp_path, url.split(":")[0], url) as config:
         wait_for(config, 1)
         mysql_family.execute(f"INSERT INTO t VALUES {MYSQL_ROW.format(x=2)}", name)
         wait_for(config, 2)
     return config
 
 
-def messages(config: Config, handling: Handling) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """(key, after) of each, as outputs write them."""
-    path = str(config.log.path)
-    log = EventLog.open(path)
-    (table,) = [name for name in log.schemas.tables() if name.name == "t"]
-    schema = log.schemas.latest(table)
-    assert schema is not None
-    options = SourceOptions.parse({"path": path, "shape": "events", "table": str(table)})
-    reading = Reading(options, schema, shapes.events(schema))
-    refs = log.segments(log.head_offset, tables=[str(table)])
-    known = [(f.name, f.type) for f in reading.arrow_schema if f.name in schema.column_names]
-    target = TargetTable(table, "t", schema, pa.schema(known), schema.key, log.source)
-    formatter = Debezium(tombstones=False, handling=handling)
-    found = []
-    for batch in executor.batches(reading, log, refs):
-        for message in formatter.format(target, prepared(batch, target, {})).to_pylist():
-            found.append((json.loads(message["key"]), json.loads(message["value"])["after"]))
-    return found
+def told(config: Config, handling: Handling) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """(key, after) of each."""
+    found = messages(config, Debezium(tombstones=False, handling=handling))
+    return [(json.loads(key or b""), json.loads(value or b"")["after"]) for key, value in found]
 
 
 def check_keys(config: Config) -> None:
     for handling in HANDLINGS:
-        found = messages(config, handling)
+        found = told(config, handling)
         assert len(found) == 2
         for key, after in found:
             assert key == {name: after[name] for name in key}, handling
@@ -155,19 +110,19 @@ def test_postgres_values_at_the_ends_of_their_types(postgres_log: Config) -> Non
         assert row["far"] == "+100000-01-01T00:00:00.000000Z"
         assert row["old"] == "-0043-03-15T12:00:00.000000Z"
         assert row["tz"] == "2024-02-29T01:02:03.250Z"
-    (_, row), _ = messages(postgres_log, Handling(time="isostring"))
+    (_, row), _ = told(postgres_log, Handling(time="isostring"))
     assert row["farther"] == "+294246-12-31T23:59:59.5Z"
     assert row["last"] == "+5874897-12-31Z"
-    (_, row), _ = messages(postgres_log, Handling(time="nanoseconds"))
+    (_, row), _ = told(postgres_log, Handling(time="nanoseconds"))
     assert row["farther"] == 2**63 - 1
 
 
 def test_mysql_datetime_without_precision_is_one_of_milliseconds(mysql_log: Config) -> None:
     seconds = 1_709_168_523
     for mode in ("adaptive", "adaptive_time_microseconds"):
-        for _, row in messages(mysql_log, Handling(time=mode)):
+        for _, row in told(mysql_log, Handling(time=mode)):
             assert (row["dt"], row["dt6"]) == (seconds * 1000, (seconds * 1000 + 500) * 1000)
             assert row["ts"] == "2024-02-29T01:02:03Z"
-    for _, row in messages(mysql_log, Handling()):
+    for _, row in told(mysql_log, Handling()):
         assert row["dt"] == seconds * 1_000_000
         assert row["b"] == 2**64 - 1

@@ -160,6 +160,11 @@ class DebeziumModes(Section):
         description="Of MySQL's BIGINT UNSIGNED: `long` is a JSON number, also above 2^63 - 1; "
         "`precise` is as `decimal_handling_mode` says.",
     )
+    schemas_enable: bool = Field(
+        default=False,
+        description="Each key and value with its schema, as Kafka Connect's JSON converter writes "
+        "and reads them by default, and as Connect's JDBC sink needs them.",
+    )
 
 
 DEBEZIUM = Field(

@@ -43,6 +43,8 @@ class Handling:
     time: TimeMode = "microseconds"
     binary: BinaryMode = "base64"
     bigint_unsigned: BigintUnsignedMode = "long"
+    schemas: bool = False
+    """Is a schema told with the values? Then none may be of another type than its column's."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Handling:
@@ -104,12 +106,40 @@ def json_rows(
         cells = _cells(values, handling, None if types is None else types.get(name))
         if missing is not None and missing[:, number].any():
             unknown = pa.array(missing[:, number])
-            cells = Cells(pc.if_else(unknown, f'"{UNAVAILABLE}"', cells.texts()))
+            told = _unavailable(values.type, handling, None if types is None else types.get(name))
+            cells = Cells(pc.if_else(unknown, told, cells.texts()))
         pieces.append(cells)
     text = joined(*pieces, "}") if names else pa.repeat(pa.scalar("{}"), n)
     if rows.null_count:
         text = pc.if_else(rows.is_valid(), text, pa.scalar(None, pa.string()))
     return text
+
+
+def _unavailable(kind: pa.DataType, handling: Handling, type_name: str | None) -> pa.Scalar:
+    """What stands for a value that the log does not tell, as a JSON text or null."""
+    if not handling.schemas:
+        return pa.scalar(f'"{UNAVAILABLE}"')
+    if pa.types.is_binary(kind):
+        return pa.scalar(f'"{_binary(UNAVAILABLE.encode(), handling.binary)}"')
+    text = pa.types.is_string(kind) and not is_time(type_name or "")
+    return pa.scalar(f'"{UNAVAILABLE}"' if text else None, pa.string())
+
+
+def is_time(type_name: str) -> bool:
+    """Is it a time of day, or MySQL's of any length? Such values are written as numbers."""
+    return _TIME.fullmatch(type_name) is not None
+
+
+def is_bigint_unsigned(type_name: str) -> bool:
+    """Is it MySQL's BIGINT UNSIGNED, which no integer type of Arrow's on Spark can hold?"""
+    return _UNSIGNED_BIGINT.fullmatch(type_name) is not None
+
+
+def is_short(mode: TimeMode, type_name: str, *, of_day: bool) -> bool:
+    """Does an adaptive mode write such a column as milliseconds?"""
+    precision = _PRECISION.search(type_name)
+    adaptive = mode == "adaptive" or (mode == "adaptive_time_microseconds" and not of_day)
+    return adaptive and precision is not None and int(precision[1]) <= _MILLISECONDS
 
 
 def json_values(
@@ -139,13 +169,12 @@ def _cells(values: pa.Array, handling: Handling, type_name: str | None) -> Cells
     if pa.types.is_timestamp(kind):
         return _timestamps(values, handling.time, type_name or "")
     if pa.types.is_decimal(kind):
-        unsigned = type_name is not None and _UNSIGNED_BIGINT.fullmatch(type_name)
-        if unsigned and handling.bigint_unsigned == "long":
+        if is_bigint_unsigned(type_name or "") and handling.bigint_unsigned == "long":
             return Cells(values.cast(pa.string()))
         return _decimals(values, handling.decimal)
     if pa.types.is_binary(kind):
         return _binaries(values, handling.binary)
-    if type_name is not None and _TIME.fullmatch(type_name):
+    if type_name is not None and is_time(type_name):
         return _times(values, handling.time, type_name)
     return _quoted(values)
 
@@ -216,10 +245,7 @@ def _micros_of(texts: pa.StringArray) -> pa.Int64Array:
 
 
 def _micros(micros: pa.Int64Array, mode: TimeMode, type_name: str, of_day: bool = False) -> Cells:
-    precision = _PRECISION.search(type_name)
-    adaptive = mode == "adaptive" or (mode == "adaptive_time_microseconds" and not of_day)
-    short = precision is not None and int(precision[1]) <= _MILLISECONDS
-    if mode == "connect" or (adaptive and short):
+    if mode == "connect" or is_short(mode, type_name, of_day=of_day):
         plain = pc.fill_null(micros, 0).to_numpy(zero_copy_only=False) // 1000
         micros = pa.array(plain, mask=micros.is_null().to_numpy(zero_copy_only=False))
     elif mode == "nanoseconds":

@@ -121,6 +121,7 @@ def handling_of(section: Any) -> Handling:
         modes.time_precision_mode,
         modes.binary_handling_mode,
         modes.bigint_unsigned_handling_mode,
+        modes.schemas_enable,
     )
 
 

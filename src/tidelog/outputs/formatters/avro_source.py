@@ -10,53 +10,23 @@ import pyarrow.compute as pc
 from tidelog.model.schema import TableName
 from tidelog.outputs.formatters.avro_encoding import AvroRows, number, text
 from tidelog.outputs.formatters.avro_schema import nullable
+from tidelog.outputs.formatters.source_fields import connector_of, source_fields
 from tidelog.pipeline.envelope import snapshots, tidelog_version
 from tidelog.ports import SourceId
 from tidelog.wire.joining import Cells
 from tidelog.wire.source_blocks import source_block
 
-# (name, type, may be null). Debezium's connectors have these types.
-_COMMON = (
-    ("version", "string", False),
-    ("connector", "string", False),
-    ("name", "string", False),
-    ("ts_ms", "long", False),
-    ("snapshot", "string", False),
-    ("db", "string", False),
-    ("sequence", "string", True),
-    ("ts_us", "long", True),
-    ("ts_ns", "long", True),
-)
-_POSTGRES = (
-    ("schema", "string", False),
-    ("table", "string", False),
-    ("txId", "long", True),
-    ("lsn", "long", True),
-    ("xmin", "long", True),
-)
-_BINLOG = (
-    ("table", "string", True),
-    ("server_id", "long", False),
-    ("gtid", "string", True),
-    ("file", "string", False),
-    ("pos", "long", False),
-    ("row", "int", False),
-    ("thread", "long", True),
-    ("query", "string", True),
-)
-_OTHER = (("schema", "string", False), ("table", "string", False), ("position", "long", False))
-_CONNECTORS = {"postgres": "postgresql"}
-_OWN = {"postgres": _POSTGRES, "mysql": _BINLOG, "mariadb": _BINLOG}
+_TYPES = {"int32": "int", "int64": "long"}
 
 
 def source_schema(source: SourceId) -> dict[str, Any]:
     """The record's schema; it is the same for all tables of a source."""
-    connector = _CONNECTORS.get(source.kind, source.kind)
     fields = [
-        nullable(name, kind) if optional else {"name": name, "type": kind}
-        for name, kind, optional in _fields(source)
+        nullable(name, avro) if optional else {"name": name, "type": avro}
+        for name, kind, optional in source_fields(source)
+        for avro in [_TYPES.get(kind, kind)]
     ]
-    space = f"io.debezium.connector.{connector}"
+    space = f"io.debezium.connector.{connector_of(source)}"
     return {"type": "record", "name": "Source", "namespace": space, "fields": fields}
 
 
@@ -78,7 +48,7 @@ def write_source(
         "ts_ns": pc.multiply(micros, 1000),
         **block.own,
     }
-    for name, kind, optional in _fields(source):
+    for name, kind, optional in source_fields(source):
         value = values[name]
         if isinstance(value, Cells):
             value = _plain(value, kind)
@@ -86,10 +56,6 @@ def write_source(
             rows.field(name, value, nullable=optional)
         else:
             rows.constant(_encoded(value, optional))
-
-
-def _fields(source: SourceId) -> tuple[tuple[str, str, bool], ...]:
-    return (*_COMMON, *_OWN.get(source.kind, _OTHER))
 
 
 def _plain(cells: Cells, kind: str) -> pa.Array:

@@ -8,7 +8,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.outputs.formatters.messages import Events, messages, topic_of
-from tidelog.pipeline.envelope import envelope_json
+from tidelog.outputs.formatters.source_fields import connector_of, source_fields
+from tidelog.pipeline.connect_schemas import (
+    envelope_schema,
+    key_schema,
+    opened,
+    row_fields,
+    source_schema,
+)
+from tidelog.pipeline.envelope import envelope_json, joined
 from tidelog.pipeline.json_values import PLAIN, Handling, json_rows, type_names
 from tidelog.ports import TargetTable
 from tidelog.wire.joining import Cells
@@ -18,6 +26,8 @@ from tidelog.wire.joining import Cells
 class Debezium:
     """`tidelog.ports.Formatter`. After transforms, ``before`` is null but for deletes: of these it
     holds the key, or the old row where the log has it.
+
+    With ``handling.schemas`` key and value are Connect's objects of ``schema`` and ``payload``.
     """
 
     topic: str = "{table}"
@@ -30,6 +40,7 @@ class Debezium:
             each.to_numpy(zero_copy_only=False) for each in (found.deleted, found.truncate)
         )
         how = (self.handling, type_names(table.schema))
+        key = found.key_texts(*how)
         rows = json_rows(found.row, found.names, found.missing, *how)
         after = Cells(rows, where=~(deleted | truncated))
         if found.before is not None:
@@ -44,6 +55,24 @@ class Debezium:
         value = envelope_json(
             before, after, found.op, found.source, found.commit_ts, table.origin, table.schema
         )
+        if self.handling.schemas:
+            schemas = self._schemas(table, found)
+            key = pc.if_else(key.is_valid(), joined(schemas[0], key, "}"), None)
+            value = joined(schemas[1], value, "}")
         topic = topic_of(self.topic, table)
-        key = found.key_texts(*how)
         return messages(found, topic, key, value, None, tombstones=self.tombstones)
+
+    def _schemas(self, table: TargetTable, found: Events) -> tuple[str, str]:
+        """What stands before the payloads of keys and of values."""
+        types = type_names(table.schema)
+        required = {
+            name
+            for name in table.key
+            if name in table.unchanged and not table.unchanged[name].nullable
+        }
+        fields = row_fields(found.row.type, found.names, required, self.handling, types)
+        own = [field for name in table.key for field in fields if field["field"] == name]
+        name = f"tidelog.{table.source}"
+        origin = source_schema(connector_of(table.origin), source_fields(table.origin))
+        value = envelope_schema(name, fields, origin)
+        return opened(key_schema(name, own)), opened(value)

@@ -1,0 +1,73 @@
+"""A small capture of a real server, and its events as outputs write them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import tidelog
+from tidelog import runtime
+from tidelog.config import Config, load_config
+from tidelog.eventlog.reader import EventLog
+from tidelog.outputs.formatters.debezium import Debezium
+from tidelog.outputs.tasks import prepared
+from tidelog.pipeline import executor, shapes
+from tidelog.pipeline.options import SourceOptions
+from tidelog.pipeline.reading import Reading
+from tidelog.ports import Formatter, TargetTable
+
+Message = tuple[bytes | None, bytes | None]
+
+
+@contextmanager
+def capturing(directory: Path, kind: str, url: str) -> Iterator[Config]:
+    """Table ``t``, dumped at first."""
+    file = directory / "tidelog.yaml"
+    file.write_text(
+        f"source: {{kind: {kind}, url: '{url}', tables: ['*.t']}}\n"
+        f"log: {{path: '{directory}/log'}}\nstate: {{url: 'sqlite:///{directory}/state.db'}}\n",
+        encoding="utf-8",
+    )
+    config = load_config(file)
+    with tidelog.Engine([config]):
+        yield config
+
+
+def wait_for(config: Config, changes: int) -> list[dict[str, Any]]:
+    """The events, once there are as many changes of rows."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if EventLog.exists(str(config.log.path)):
+            found = [e for e in runtime.read_log(config) if e.get("op") in ("r", "c", "u", "d")]
+            if len(found) >= changes:
+                return found
+        time.sleep(0.2)
+    raise AssertionError("not captured in time")
+
+
+def messages(config: Config, formatter: Formatter | None = None) -> list[Message]:
+    """(key, value) of each message about ``t``."""
+    path = str(config.log.path)
+    log = EventLog.open(path)
+    (table,) = [name for name in log.schemas.tables() if name.name == "t"]
+    schema = log.schemas.latest(table)
+    assert schema is not None
+    options = SourceOptions.parse({"path": path, "shape": "events", "table": str(table)})
+    reading = Reading(options, schema, shapes.events(schema))
+    refs = log.segments(log.head_offset, tables=[str(table)])
+    kinds = [(f.name, f.type) for f in reading.arrow_schema if f.name in schema.column_names]
+    columns = {column.name: column for column in schema.columns}
+    target = TargetTable(
+        table, "t", schema, pa.schema(kinds), schema.key, log.source, unchanged=columns
+    )
+    formatter = formatter or Debezium()
+    return [
+        (message["key"], message["value"])
+        for batch in executor.batches(reading, log, refs)
+        for message in formatter.format(target, prepared(batch, target, {})).to_pylist()
+    ]

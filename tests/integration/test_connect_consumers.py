@@ -1,0 +1,201 @@
+"""Debezium's JSON with schemas, read by the programs that people read it with: Kafka Connect's
+converter, Debezium's ``ExtractNewRecordState`` and its JDBC sink.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any, get_args
+
+import psycopg
+import pytest
+from tests.integration.event_messages import capturing, messages, wait_for
+
+from tidelog.config import Config
+from tidelog.model.formats import BinaryMode, DecimalMode, TimeMode
+from tidelog.outputs.formatters.debezium import Debezium
+from tidelog.pipeline.json_values import UNAVAILABLE, Handling
+from tidelog.testing.connect import Connect
+from tidelog.testing.mysql import MySqlFamilyServer
+from tidelog.testing.postgres import PostgresServer
+
+pytestmark = pytest.mark.integration
+
+LONG = "x" * 5000
+CREATE = """
+CREATE TABLE t (
+  id int PRIMARY KEY, i2 smallint NOT NULL, i8 bigint, f4 real, f8 double precision, b boolean,
+  n numeric(10,2), d date, ts timestamp, tz timestamptz, tm time(3), by bytea, x text NOT NULL,
+  j jsonb, u uuid, toast text);
+ALTER TABLE t ALTER toast SET STORAGE EXTERNAL
+"""
+ROW = (
+    "({id}, -8, 9007199254740993, 1.5, 0.1, true, -1234.50, '2024-02-29', "
+    "'2024-02-29 01:02:03.123456', '2024-02-29 01:02:03.123456+00', '01:02:03.5', '\\x00ff', "
+    "'é \"𝄞\"', '{{\"a\": 1}}', '6f8b6f6e-0000-4000-8000-000000000001', '{long}')"
+)
+COLUMNS = "id, i2, i8, f4, f8, b, n, d, ts, tz, tm, by, x, j, u"
+# The modes by which the sink makes of each type the like type of the database.
+TYPED = Handling("precise", "adaptive_time_microseconds", "bytes", schemas=True)
+
+
+@pytest.fixture(scope="module")
+def connect() -> Iterator[Connect]:
+    with Connect() as jvm:
+        yield jvm
+
+
+@pytest.fixture
+def log(postgres: PostgresServer, database: str, tmp_path: Path) -> Config:
+    """A row dumped; one inserted and updated; one whose key changes, which is read again since the
+    log does not hold all of it; one deleted.
+    """
+    name = database.rsplit("/", 1)[1].split("?")[0]
+    postgres.execute(CREATE, name)
+    postgres.execute(f"INSERT INTO t VALUES {ROW.format(id=1, long='')}", name)
+    with capturing(tmp_path, "postgres", database) as config:
+        wait_for(config, 1)
+        rows = ", ".join(ROW.format(id=i, long=LONG) for i in (2, 3, 4))
+        for sql in (
+            f"INSERT INTO t VALUES {rows}",
+            "UPDATE t SET x = 'later', n = NULL, by = NULL WHERE id = 2",
+            "UPDATE t SET id = 30 WHERE id = 3",
+            "DELETE FROM t WHERE id = 4",
+        ):
+            postgres.execute(sql, name)
+        wait_for(config, 7)
+    return config
+
+
+def plain(struct: Any, schema: Any) -> Any:
+    """A value of Connect's as what JSON has for it."""
+    if struct is None or schema.type().toString() != "STRUCT":
+        return struct
+    return {field.name(): plain(struct.get(field), field.schema()) for field in schema.fields()}
+
+
+@pytest.mark.parametrize("decimal", get_args(DecimalMode))
+def test_connects_converter_reads_every_mode(
+    decimal: DecimalMode, log: Config, connect: Connect
+) -> None:
+    for time, binary in product(get_args(TimeMode), get_args(BinaryMode)):
+        handling = Handling(decimal, time, binary, schemas=True)
+        sent = messages(log, Debezium(handling=handling))
+        records = connect.records("t", sent)
+        assert len(records) == len(sent) >= 10
+        for record, (key, value) in zip(records, sent, strict=True):
+            assert plain(record.key(), record.keySchema()) == json.loads(key or b"")["payload"]
+            if value is None:
+                assert record.value() is None
+                continue
+            found, payload = record.value(), json.loads(value)["payload"]
+            for side in ("before", "after"):
+                row = found.get(side)
+                assert (row is None) == (payload[side] is None)
+                if row is not None:
+                    for name in ("id", "i2", "i8", "f4", "f8", "b", "x", "j", "u"):
+                        assert row.get(name) == payload[side][name], (name, handling)
+            assert found.get("source").get("table") == "t"
+            assert found.get("op") == payload["op"]
+
+
+def test_names_of_types_are_debeziums(log: Config, connect: Connect) -> None:
+    record = connect.records("t", messages(log, Debezium(handling=TYPED)))[0]
+    schema = record.valueSchema()
+    assert schema.name() == "tidelog.public.t.Envelope"
+    row = schema.field("after").schema()
+    names = {field.name(): field.schema().name() for field in row.fields()}
+    assert {name: names[name] for name in ("n", "d", "ts", "tz", "tm", "j", "u", "x")} == {
+        "n": "org.apache.kafka.connect.data.Decimal",
+        "d": "io.debezium.time.Date",
+        "ts": "io.debezium.time.MicroTimestamp",
+        "tz": "io.debezium.time.ZonedTimestamp",
+        "tm": "io.debezium.time.MicroTime",
+        "j": "io.debezium.data.Json",
+        "u": "io.debezium.data.Uuid",
+        "x": None,
+    }
+    assert str(record.value().get("after").get("n")) == "-1234.50"
+    assert record.keySchema().name() == "tidelog.public.t.Key"
+    assert not record.keySchema().field("id").schema().isOptional()
+
+
+def test_extract_new_record_state_gives_rows(log: Config, connect: Connect) -> None:
+    records = connect.records("t", messages(log, Debezium(handling=TYPED)))
+    rows = connect.unwrapped(
+        records, {"delete.tombstone.handling.mode": "rewrite", "add.fields": "op,table"}
+    )
+    found = [(r.value().get("id"), r.value().get("__op"), r.value().get("__deleted")) for r in rows]
+    assert [row for row in found if row != (30, "r", "false")] == [
+        (1, "r", "false"), (2, "c", "false"), (3, "c", "false"), (4, "c", "false"),
+        (2, "u", "false"), (3, "d", "true"), (30, "c", "false"), (4, "d", "true"),
+    ]  # fmt: skip
+    assert rows[4].value().get("toast") == UNAVAILABLE
+    assert rows[4].value().get("by") is None
+    assert rows[0].value().get("__table") == "t"
+
+
+def test_debeziums_jdbc_sink_makes_a_copy(
+    log: Config, connect: Connect, postgres: PostgresServer, database: str
+) -> None:
+    """The updated row lacks what the log does not hold, so it is not compared."""
+    name = database.rsplit("/", 1)[1].split("?")[0]
+    server = psycopg.conninfo.conninfo_to_dict(database)
+    records = connect.records("copy", messages(log, Debezium(handling=TYPED)))
+    connect.sink(
+        records,
+        {
+            "topics": "copy",
+            "connection.url": f"jdbc:postgresql://{server['host']}:{server['port']}/{name}",
+            "connection.username": str(server["user"]),
+            "connection.password": "none",
+            "insert.mode": "upsert",
+            "delete.enabled": "true",
+            "primary.key.mode": "record_key",
+            "schema.evolution": "basic",
+            "collection.name.format": "copy",
+        },
+    )
+    wanted = postgres.execute(f"SELECT {COLUMNS} FROM t ORDER BY id", name)
+    found = postgres.execute(f"SELECT {COLUMNS} FROM copy ORDER BY id", name)
+    assert [str(row) for row in found] == [str(row) for row in wanted]
+    types = dict(
+        postgres.execute(
+            "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute "
+            "WHERE attrelid = 'copy'::regclass AND attnum > 0",
+            name,
+        )
+    )
+    assert types["tz"] == "timestamp with time zone"
+    assert types["ts"] == "timestamp without time zone"
+    assert (types["d"], types["n"], types["by"]) == ("date", "numeric", "bytea")
+
+
+def test_mysql_partial_rows_fit_their_schema(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str, tmp_path: Path, connect: Connect
+) -> None:
+    """A minimal image lacks columns, also of types that have no place for a placeholder."""
+    name = mysql_family_database
+    mysql_family.execute(
+        "CREATE TABLE t (id BIGINT UNSIGNED PRIMARY KEY, a INT, b DECIMAL(10,2), c VARBINARY(9), "
+        "d TEXT, e DATETIME)",
+        name,
+    )
+    url = mysql_family.dsn(name)
+    row = "(18446744073709551615, 1, 2.50, x'00ff', 'x', '2024-02-29 01:02:03')"
+    with capturing(tmp_path, url.split(":")[0], url) as config:
+        mysql_family.execute(f"INSERT INTO t VALUES {row}", name)
+        wait_for(config, 1)
+        with mysql_family.connect(name) as connection, connection.cursor() as cursor:
+            cursor.execute("SET SESSION binlog_row_image = 'MINIMAL'")
+            cursor.execute("UPDATE t SET a = 2")
+            connection.commit()
+        wait_for(config, 2)
+    records = connect.records("t", messages(config, Debezium(handling=TYPED)))
+    after = records[-1].value().get("after")
+    found = {column: after.get(column) for column in "abde"}
+    assert found == {"a": 2, "b": None, "d": UNAVAILABLE, "e": None}
+    assert bytes(after.get("c")).decode() == UNAVAILABLE

@@ -15,6 +15,7 @@ from tidelog.config import Config
 from tidelog.model.formats import BigintUnsignedMode, BinaryMode, DecimalMode, TimeMode
 from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.pipeline.json_values import Handling
+from tidelog.runtime import log_lines
 from tidelog.testing.mysql import MySqlFamilyServer
 from tidelog.testing.postgres import PostgresServer
 
@@ -32,12 +33,12 @@ HANDLINGS = [
 POSTGRES = """
 CREATE TABLE t (
   tm time(3), tz timestamptz(3), ts timestamp, d date, n numeric(10,2), by bytea, x int,
-  far timestamptz, farther timestamp, last date, old timestamptz,
+  f float8, far timestamptz, farther timestamp, last date, old timestamptz,
   PRIMARY KEY (tm, tz, ts, d, n, by, x))
 """
 POSTGRES_ROW = (
     "('01:02:03.5', '2024-02-29 01:02:03.25+00', '2024-02-29 01:02:03.5', '2024-02-29', 12.50, "
-    "'\\x00ff', {x}, '100000-01-01 00:00:00+00', '294246-12-31 23:59:59.5', '5874897-12-31', "
+    "'\\x00ff', {x}, 1e20, '100000-01-01 00:00:00+00', '294246-12-31 23:59:59.5', '5874897-12-31', "
     "'0044-03-15 12:00:00+00 BC')"
 )
 MYSQL = """
@@ -98,6 +99,16 @@ def check_keys(config: Config) -> None:
 
 def test_postgres_keys_are_spelled_as_the_row(postgres_log: Config) -> None:
     check_keys(postgres_log)
+
+
+def test_the_commands_lines_are_the_texts_of_messages(postgres_log: Config) -> None:
+    lines = [line for line in log_lines(postgres_log) if '"op":"m"' not in line]
+    wanted = messages(postgres_log, Debezium())
+    assert len(lines) == len(wanted) == 2
+    for line, (key, value) in zip(lines, wanted, strict=True):
+        assert key is not None
+        assert value is not None
+        assert line.endswith(f',"key":{key.decode()},{value[1:].decode()}')
 
 
 def test_mysql_keys_are_spelled_as_the_row(mysql_log: Config) -> None:

@@ -174,9 +174,9 @@ def log(
     from tidelog import runtime
 
     try:
-        events = runtime.read_log(loaded, table=table, start=start, follow=follow, dumps=dumps)
-        for event in events:
-            terminal.emit(event)
+        lines = runtime.log_lines(loaded, table=table, start=start, follow=follow, dumps=dumps)
+        for line in lines:
+            terminal.say(line)
     except BrokenPipeError:
         # Whoever reads has enough (`| head`). Python must not fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

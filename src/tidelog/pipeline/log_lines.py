@@ -1,4 +1,4 @@
-"""The event log as dicts in Debezium's envelope, without Spark: what ``tidelog log`` prints."""
+"""The event log as JSON lines in Debezium's envelope, without Spark: `tidelog log` prints them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,21 @@ from tidelog.pipeline.options import SourceOptions
 from tidelog.pipeline.reading import Reading
 from tidelog.pipeline.shapes import ENVELOPE
 
+Line = tuple[int, str]
+
 
 def events(
     log: EventLog, path: str, start: int, end: int, table: str | None, *, dumps: bool = False
 ) -> Iterator[dict[str, Any]]:
+    """`lines`, parsed."""
+    return map(json.loads, lines(log, path, start, end, table, dumps=dumps))
+
+
+def lines(
+    log: EventLog, path: str, start: int, end: int, table: str | None, *, dumps: bool = False
+) -> Iterator[str]:
     """Change events with ``start <= version < end``, in log order; with ``dumps`` also the records
-    about dumps, of ``table`` if there is one.
+    about dumps, of ``table`` if there is one. Key and envelope are the texts that outputs write.
 
     Raises:
         OffsetGoneError: retention has removed ``start``.
@@ -30,38 +39,42 @@ def events(
     options = SourceOptions.parse({"path": path, "shape": "envelope"})
     reading = Reading(replace(options, tables=tuple(tables or ())), None, ENVELOPE)
     for ref in log.segments(start, end, tables=tables):
-        lines = _changes(log, reading, ref)
+        found = _changes(log, reading, ref)
         if (table is None or dumps) and 0 in _schema_ids(log, ref):
             others = _messages(log, ref, table, dumps=dumps)
-            lines = merge(lines, others, key=itemgetter("version"))
-        yield from lines
+            found = merge(found, others, key=itemgetter(0))
+        yield from map(itemgetter(1), found)
 
 
-def _changes(log: EventLog, reading: Reading, ref: SegmentRef) -> Iterator[dict[str, Any]]:
+def _changes(log: EventLog, reading: Reading, ref: SegmentRef) -> Iterator[Line]:
     names = ("table", "version", "schema_version", "key", "value")
     for batch in executor.batches(reading, log, [ref]):
         for row in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
-            found = dict(zip(names[:3], row[:3], strict=True))
-            found["key"] = None if row[3] is None else json.loads(row[3])
-            yield {**found, **json.loads(row[4])}
+            table, version, schema_version, key, value = row
+            head = _text({"table": table, "version": version, "schema_version": schema_version})
+            yield version, f'{head[:-1]},"key":{key or "null"},{value[1:]}'
 
 
 def _schema_ids(log: EventLog, ref: SegmentRef) -> set[int]:
     return {i for batch in log.batches(ref, ["schema_id"]) for i in batch.column(0).to_pylist()}
 
 
-def _messages(
-    log: EventLog, ref: SegmentRef, table: str | None, *, dumps: bool
-) -> Iterator[dict[str, Any]]:
+def _messages(log: EventLog, ref: SegmentRef, table: str | None, *, dumps: bool) -> Iterator[Line]:
     """The application's logical messages, as Debezium shows them: op ``m``; and our own records."""
     for batch in log.batches(ref, ["offset", "kind", "payload"], schema_ids=[0]):
         for record in batch.to_pylist():
             content = json.loads(record["payload"])
             if record["kind"] == Kind.MESSAGE and table is None:
                 message = {name: content[name] for name in ("prefix", "content")}
-                yield {"version": record["offset"], "op": "m", "message": message}
+                found = {"version": record["offset"], "op": "m", "message": message}
+                yield record["offset"], _text(found)
             elif record["kind"] == Kind.CONTROL and dumps:
                 of = content.get("table")
                 if table in (None, of):
                     shown = {} if of is None else {"table": of}
-                    yield {**shown, "version": record["offset"], "op": "dump", "dump": content}
+                    found = {**shown, "version": record["offset"], "op": "dump", "dump": content}
+                    yield record["offset"], _text(found)
+
+
+def _text(document: Any) -> str:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))

@@ -1,6 +1,6 @@
 """Wires adapters to ports, alone in that; what the command line and embedding programs call."""
 
-from tidelog.runtime.asking import dump_wait, read_log, send_command, status
+from tidelog.runtime.asking import dump_wait, log_lines, read_log, send_command, status
 from tidelog.runtime.capturing import Capture, OnStatus, capture
 from tidelog.runtime.checking import check
 from tidelog.runtime.comparing import verify
@@ -22,6 +22,7 @@ __all__ = [
     "check",
     "dump_wait",
     "fix_schema",
+    "log_lines",
     "missing_keys",
     "pipeline",
     "plan",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -146,12 +147,25 @@ def read_log(
     follow: bool = False,
     dumps: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Change events in Debezium's envelope, from ``start`` (the head if None).
+    """`log_lines`, parsed."""
+    found = log_lines(config, table=table, start=start, follow=follow, dumps=dumps)
+    return map(json.loads, found)
+
+
+def log_lines(
+    config: Config,
+    *,
+    table: str | None = None,
+    start: int | None = None,
+    follow: bool = False,
+    dumps: bool = False,
+) -> Iterator[str]:
+    """Change events in Debezium's envelope as JSON texts, from ``start`` (the head if None).
 
     With ``dumps`` also the log's records about dumps: ``op`` is ``dump``, and ``dump`` what the
     record says, e.g. that a table's dump is complete (docs/how-to/wait-for-a-dump.md).
     """
-    from tidelog.pipeline.log_lines import events
+    from tidelog.pipeline.log_lines import lines
 
     path = log_place(config)
     if not EventLog.exists(path):
@@ -165,7 +179,7 @@ def read_log(
     while True:
         end = log.latest_offset(durable=False)
         if end > offset:
-            yield from events(log, path, offset, end, table, dumps=dumps)
+            yield from lines(log, path, offset, end, table, dumps=dumps)
             offset = end
         if not follow:
             return

@@ -38,6 +38,12 @@ class SourceLog(LogReader, Protocol):
         """Which source this is. Raises SourceChangedError if it is not the expected one."""
         ...
 
+    def belongs_to(self, generation: str) -> None:
+        """Which event log it reads for, told before `start`: what another one needs in the source
+        is not taken.
+        """
+        ...
+
     def start_over(self) -> Resume:
         """After a GapError, with the user's consent: where the source's log can be read from now;
         what lies before is given up. `start` follows.

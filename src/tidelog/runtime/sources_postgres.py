@@ -62,7 +62,6 @@ class PostgresKind:
     def log_reader(
         self, registry: SchemaRegistry, state: StateStore, expected: SourceId | None
     ) -> PostgresLogReader:
-        del state  # the slot knows
         source = self._source
         return PostgresLogReader(
             self._dsn,
@@ -75,6 +74,7 @@ class PostgresKind:
             signal_table=source.signal_table,
             keys=source.keys,
             expected=expected,
+            state=state,
         )
 
     def parts(self, registry: SchemaRegistry) -> SourceParts:

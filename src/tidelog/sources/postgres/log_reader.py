@@ -201,6 +201,17 @@ class PostgresLogReader:
         """
         return self._publications.sync(self._connected())
 
+    def check_publications(
+        self, connection: psycopg.Connection[tuple[Any, ...]], reached: int | None = None
+    ) -> None:
+        """Are they those that the event log was read through so far, up to ``reached``, or to where
+        the slot is by now? Raises GapError. May be called from any thread.
+        """
+        if reached is None:
+            state = slots.find_slot(connection, self._slot)
+            reached = 0 if state is None else state.confirmed
+        self._owner.check_publications(connection, self._publications.names, reached)
+
     # ------------------------------------------------------------------ start
 
     def _check_server(self, sql: psycopg.Connection[tuple[Any, ...]]) -> None:
@@ -229,21 +240,28 @@ class PostgresLogReader:
             slots.check_slot(state, self._slot, sql.info.dbname)
             if resume is not None:
                 slots.check_position(state, self._slot, resume)
+                self.check_publications(sql, resume.acknowledge)
             elif not self._owner.claimed:
                 raise self._owner.refuse_new(reader_of(sql, self._slot))
             slots.take_over(sql, self._slot, self._owner)
-            state = slots.find_slot(sql, self._slot) or state
+            if resume is None and not self._publications.exist(sql):
+                slots.drop_useless(sql, self._slot)  # its first changes could not be decoded
+            state = slots.find_slot(sql, self._slot)
+            if state is None and resume is not None:
+                raise slots.missing_slot(self._slot, resume)
         # Before the slot: a publication must be older than the first change that is decoded.
         self._publications.sync(sql, strict=resume is None)
         if state is None:
             self._owner.claim()
             begin = Resume(slots.create_slot(sql, self._slot), 0, -1)
             failpoints.hit("slot.created")
-            return begin
-        if resume is None:
-            return Resume(state.confirmed, 0, -1)
-        slots.check_position(state, self._slot, resume)
-        return resume
+        elif resume is None:
+            begin = Resume(state.confirmed, 0, -1)
+        else:
+            slots.check_position(state, self._slot, resume)
+            begin = resume
+        self._owner.note_publications(sql, self._publications.names)
+        return begin
 
     def _identify(self, stream: ReplicationStream, resume: Resume | None) -> SourceId:
         found = stream.identify()

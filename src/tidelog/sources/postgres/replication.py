@@ -25,6 +25,7 @@ from tidelog.sources.postgres.connect import (
     quote_ident,
     quote_literal,
 )
+from tidelog.sources.postgres.slot_owner import START_ANEW
 
 # Small, so that a batch is scanned before the socket is full and the server has to wait.
 DEFAULT_BUFFER_BYTES = 256 << 10
@@ -350,6 +351,13 @@ class ReplicationStream:
             return GapError(
                 f"{doing}: {message}; the source has removed WAL that was not captured yet. Drop "
                 "the slot, start a new event log and dump the tables again"
+            )
+        if state == "42704" and self._streaming:
+            # pgoutput asks for nothing else by name once the stream is open.
+            return GapError(
+                f"{doing}: {message} where a change after {lsn_text(self._acknowledged)} was "
+                "written, so it can't be decoded: the publication was dropped and made anew. "
+                f"{START_ANEW}"
             )
         if state == "42501":
             return PreflightError(f"{doing}: {message}: ALTER ROLE <user> REPLICATION")

@@ -1,4 +1,4 @@
-"""Whose slot it is: one slot serves one event log.
+"""Whose slot it is, and through which publications it is read: one slot serves one event log.
 
 A capture may end the backend of whoever reads its slot, and moves the slot on: so it must be its
 own. Two things tell. The walsender's ``application_name`` holds the event log's generation while it
@@ -6,24 +6,34 @@ runs. And what a capture did with its slot is noted in its own state store, befo
 event log that holds nothing yet goes on with a slot only if it is the one that made it. (An event
 log that holds something has its end, which `slots.check_position` compares.)
 
+The publications' OIDs are noted too. Decoding asks for a publication as it was at each change: one
+that was dropped and made anew gives an error for changes in between (up to PostgreSQL 17), or
+leaves them out with a warning in the server's log (18).
+
 Nothing is noted in the source: a standby takes no writes, and ``snapshot`` promises to make none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
-from tidelog.errors import PreflightError
+from tidelog.errors import GapError, PreflightError
 from tidelog.ports import StateStore
-from tidelog.sources.postgres.connect import APPLICATION, quote_literal
+from tidelog.sources.postgres.connect import APPLICATION, lsn_text, quote_literal
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 SLOT_KEY = "source-slot"
-"""The document: ``slot``, ``log`` (the event log's generation)."""
+"""The document: ``slot``, ``log`` (the event log's generation), ``publications`` (OID by name)."""
+
+START_ANEW = (
+    "What was changed in between can only be had by a new dump: move the event log's directory "
+    "away, drop the slot if it exists, and start again; it dumps all tables into a new log"
+)
 
 _NAME_BYTES = 63  # NAMEDATALEN - 1, also of application_name
 _LOG = "-log-"
@@ -81,6 +91,15 @@ def reader_of(connection: Connection, slot: str) -> SlotReader | None:
     return None if row is None else SlotReader(*row)
 
 
+def publications_of(connection: Connection, names: Sequence[str]) -> dict[str, int]:
+    """OIDs of those that exist."""
+    rows: list[tuple[str, int]] = connection.execute(
+        b"SELECT pubname, oid::int8 FROM pg_catalog.pg_publication WHERE pubname = ANY (%s)",
+        (list(names),),
+    ).fetchall()
+    return dict(rows)
+
+
 class SlotOwner:
     """Which event log the slot is read for, and what it did with it.
 
@@ -108,6 +127,44 @@ class SlotOwner:
         """Was the slot made for our event log?"""
         note = self._get()
         return note.get("slot") == self._slot and note.get("log") == self.generation
+
+    def note_publications(self, connection: Connection, names: Sequence[str]) -> None:
+        """The slot is read through these from now on, as they are."""
+        note = {"slot": self._slot, "log": self.generation}
+        found = publications_of(connection, names)
+        if (noted := {**note, "publications": found}) != self._get():
+            self._put(noted)
+
+    def check_publications(
+        self, connection: Connection, names: Sequence[str], reached: int
+    ) -> None:
+        """Are the publications those that the slot was read through all along?
+
+        Args:
+            connection: to the database.
+            names: of the publications that are configured.
+            reached: where the event log ends, for the message.
+
+        Raises GapError.
+        """
+        noted: dict[str, int] = self._get().get("publications", {}) if self.claimed else {}
+        found = publications_of(connection, names)
+        for name in names:
+            if name not in found:
+                what = f"publication {name!r} does not exist any more"
+            elif noted and name not in noted:
+                what = (
+                    f"publication {name!r} is not one that slot {self._slot!r} was read through so "
+                    f"far ({', '.join(noted)}: see source.publication)"
+                )
+            elif noted and noted[name] != found[name]:
+                what = f"publication {name!r} was dropped and made anew"
+            else:
+                continue
+            raise GapError(
+                f"{what}; the event log holds changes up to {lsn_text(reached)}, and those after "
+                f"it that were written without this publication are not decoded. {START_ANEW}"
+            )
 
     def require(self, reader: SlotReader | None) -> None:
         """See that it is no other event log's slot, as far as its reader says.

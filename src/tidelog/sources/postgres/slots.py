@@ -12,7 +12,7 @@ import psycopg
 from tidelog.errors import GapError, PreflightError, SourceBusyError, SourceError
 from tidelog.model.records import Resume
 from tidelog.sources.postgres.connect import lsn_text, lsn_value, translated
-from tidelog.sources.postgres.slot_owner import SlotOwner, reader_of
+from tidelog.sources.postgres.slot_owner import START_ANEW, SlotOwner, reader_of
 from tidelog.sources.postgres.standby import LOG_SNAPSHOT, hint_while_waiting, in_recovery
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -29,11 +29,6 @@ _LOST = {
     "wal_level_insufficient": "wal_level was lowered on the primary",
     "idle_timeout": "nothing read it for too long (idle_replication_slot_timeout)",
 }
-
-START_ANEW = (
-    "What was changed in between can only be had by a new dump: move the event log's directory "
-    "away, drop the slot if it exists, and start again; it dumps all tables into a new log"
-)
 
 
 @dataclass(frozen=True, slots=True)

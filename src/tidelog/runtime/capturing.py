@@ -153,7 +153,7 @@ class Capture:
             schemas=registry,
         )
         log = EventLog.open(path)
-        reader.belongs_to(log.generation)
+        reader.belongs_to(log.generation, log.last_transaction)
         # Kept from round to round: it remembers what the segments hold.
         maintenance = EventLogMaintenance(log.storage, keeper.check)
         begin = self._begin(state, reader, writer)

@@ -23,6 +23,7 @@ from tidelog.ports import (
     ChunkReader,
     DigestReader,
     KeyExtractor,
+    LastTransaction,
     LogReader,
     SchemaRegistry,
     SourceId,
@@ -38,9 +39,11 @@ class SourceLog(LogReader, Protocol):
         """Which source this is. Raises SourceChangedError if it is not the expected one."""
         ...
 
-    def belongs_to(self, generation: str) -> None:
+    def belongs_to(
+        self, generation: str, last: Callable[[], LastTransaction | None] = lambda: None
+    ) -> None:
         """Which event log it reads for, told before `start`: what another one needs in the source
-        is not taken.
+        is not taken. ``last``: what it holds, to be found again in the source.
         """
         ...
 

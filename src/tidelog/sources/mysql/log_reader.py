@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.mysql_urls import parse_url
 from tidelog.ports import (
     IdleAt,
+    LastTransaction,
     LogEvent,
     RowsUnlogged,
     SchemaRegistry,
@@ -230,10 +231,13 @@ class MySqlLogReader:
 
     # ------------------------------------------------------------------ beyond the port
 
-    def belongs_to(self, generation: str) -> None:
+    def belongs_to(
+        self, generation: str, last: Callable[[], LastTransaction | None] = lambda: None
+    ) -> None:
         """Which event log it reads for. Before `start`: the server ends what has our ids, so those
         of a configuration that was copied, with its paths, must not be the same.
         """
+        del last
         self._replica = ReplicaId.derived(f"{self._name} {generation}", self._server_id)
 
     def start_over(self) -> Resume:

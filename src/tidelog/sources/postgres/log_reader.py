@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import (
     IdleAt,
+    LastTransaction,
     LogEvent,
     SchemaRegistry,
     SchemaSeen,
@@ -33,6 +34,7 @@ from tidelog.sources.postgres import slots
 from tidelog.sources.postgres.connect import connect, lsn_text, lsn_value, translated
 from tidelog.sources.postgres.marks import WATERMARK_PREFIX, Strategy
 from tidelog.sources.postgres.own_tables import OwnTables
+from tidelog.sources.postgres.past import check_past
 from tidelog.sources.postgres.publication import Publications
 from tidelog.sources.postgres.replication import DEFAULT_BUFFER_BYTES, ReplicationStream
 from tidelog.sources.postgres.schemas import SchemaFinder
@@ -81,6 +83,7 @@ class PostgresLogReader:
         self._registry = registry
         self._slot = slot
         self._owner = SlotOwner(slot, state)
+        self._last: Callable[[], LastTransaction | None] = lambda: None
         self._tables = tuple(tables)
         self._publications = Publications(
             publication, tables, watermark_schema, strategy=strategy, signal_table=signal_table
@@ -165,9 +168,13 @@ class PostgresLogReader:
 
     # ------------------------------------------------------------------ beyond the port
 
-    def belongs_to(self, generation: str) -> None:
-        """Which event log it reads for: no other one's slot is taken. Before `start`."""
-        self._owner.generation = generation
+    def belongs_to(
+        self, generation: str, last: Callable[[], LastTransaction | None] = lambda: None
+    ) -> None:
+        """Which event log it reads for: no other one's slot is taken. ``last``: its newest
+        transaction, looked for where the slot went back. Before `start`.
+        """
+        self._owner.generation, self._last = generation, last
 
     def start_over(self) -> Resume:
         """Begin anew behind a gap that was consented to, with a new slot. Errors as `start`;
@@ -259,6 +266,8 @@ class PostgresLogReader:
             begin = Resume(state.confirmed, 0, -1)
         else:
             slots.check_position(state, self._slot, resume)
+            if state.confirmed < max(resume.acknowledge, resume.position):
+                self._check_past(state.confirmed, resume)
             begin = resume
         self._owner.note_publications(sql, self._publications.names)
         return begin
@@ -283,6 +292,16 @@ class PostgresLogReader:
                 "backup. Begin a new event log and dump the tables again"
             )
         return source
+
+    def _check_past(self, confirmed: int, resume: Resume) -> None:
+        stream = ReplicationStream(
+            self._dsn, purpose=self._owner.purpose, buffer_bytes=self._buffer_bytes
+        )
+        try:
+            names = self._publications.names
+            check_past(stream, self._slot, names, confirmed, resume, self._last())
+        finally:
+            stream.close()
 
     def _check_timeline(
         self, stream: ReplicationStream, ours: int, theirs: int, resume: Resume

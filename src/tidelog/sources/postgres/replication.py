@@ -42,7 +42,7 @@ SILENCE_LIMIT_S = 60.0
 NAPS = 10
 NAP_US = 500
 
-_EPOCH_2000_S = 946_684_800
+EPOCH_2000_S = 946_684_800
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class ReplicationStream:
     def server_clock_us(self) -> int:
         """The server's clock at the newest message, microseconds since 1970; 0 before any."""
         sent = int(self._state[libpq.SENT_AT])
-        return sent + _EPOCH_2000_S * 1_000_000 if sent else 0
+        return sent + EPOCH_2000_S * 1_000_000 if sent else 0
 
     @property
     def acknowledged(self) -> int:
@@ -198,7 +198,7 @@ class ReplicationStream:
             acknowledged,
             acknowledged,
             acknowledged,
-            int((time.time() - _EPOCH_2000_S) * 1_000_000),
+            int((time.time() - EPOCH_2000_S) * 1_000_000),
             silent,
         )
         try:

@@ -77,7 +77,8 @@ def find_slot(connection: Connection, slot: str) -> SlotState | None:
     lost: str | None = None
     if reason is not None:  # PostgreSQL 17 on
         lost = _LOST.get(reason, reason)
-    elif conflict == "true":  # 16; its wal_status is "lost" then, too
+    elif conflict == "true" and restart is not None:
+        # 16 says so of every invalid slot; only what lost its WAL needs none from any place on.
         lost = f"it conflicted with recovery: {_LOST['rows_removed']}"
     elif wal_status == "lost":
         lost = _LOST["wal_removed"]

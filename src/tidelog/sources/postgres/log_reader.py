@@ -260,7 +260,11 @@ class PostgresLogReader:
         self._publications.sync(sql, strict=resume is None)
         if state is None:
             self._owner.claim()
-            begin = Resume(slots.create_slot(sql, self._slot), 0, -1)
+
+            def another() -> psycopg.Connection[tuple[Any, ...]]:
+                return connect(self._dsn, purpose="capture")
+
+            begin = Resume(slots.create_slot(sql, self._slot, another), 0, -1)
             failpoints.hit("slot.created")
         elif resume is None:
             begin = Resume(state.confirmed, 0, -1)

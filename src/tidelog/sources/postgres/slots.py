@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import psycopg
 from tidelog.errors import GapError, PreflightError, SourceBusyError, SourceError
 from tidelog.model.records import Resume
 from tidelog.sources.postgres.connect import lsn_text, lsn_value, translated
+from tidelog.sources.postgres.open_transactions import named_while_waiting, who_is_open
 from tidelog.sources.postgres.slot_owner import START_ANEW, SlotOwner, reader_of
 from tidelog.sources.postgres.standby import LOG_SNAPSHOT, hint_while_waiting, in_recovery
 
@@ -95,16 +96,16 @@ def find_slot(connection: Connection, slot: str) -> SlotState | None:
     )
 
 
-def create_slot(connection: Connection, slot: str) -> int:
+def create_slot(connection: Connection, slot: str, connect: Callable[[], Connection]) -> int:
     """Create a logical slot; the position from which on it gives changes.
 
     The server waits for every transaction that is open now, hence the time limit. A standby also
-    waits until its primary logs which those are.
+    waits until its primary logs which those are. ``connect``: another connection, to find out.
     """
     standby = in_recovery(connection)
     connection.execute(f"SET statement_timeout = '{CREATE_TIMEOUT}'".encode())
     try:
-        with hint_while_waiting(slot) if standby else nullcontext():
+        with hint_while_waiting(slot) if standby else named_while_waiting(slot, connect):
             row = connection.execute(
                 "SELECT lsn::text "
                 "FROM pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput')",
@@ -124,8 +125,8 @@ def create_slot(connection: Connection, slot: str) -> int:
                 "starts, and end transactions that stay open (xact_start in pg_stat_activity)"
             ) from None
         raise SourceError(
-            f"slot {slot!r} was not made within {CREATE_TIMEOUT}: a transaction that was "
-            "open before is still open. The oldest xact_start in pg_stat_activity shows which"
+            f"slot {slot!r} was not made within {CREATE_TIMEOUT}: every transaction that was open "
+            f"before must end first. {who_is_open(connection)}"
         ) from None
     except psycopg.errors.ConfigurationLimitExceeded:
         raise PreflightError(

@@ -73,6 +73,17 @@ class EventLog:
     def source(self) -> SourceId:
         return self.info.source
 
+    @property
+    def captured_from(self) -> SourceId:
+        """`source`, on the timeline that its newest position is of: a promotion begins another one.
+
+        Fences do not count: their leader has yet to see whether that timeline holds all we have.
+        """
+        for meta in reversed(self.chain().segments):
+            if meta.kind != "fence" and meta.resume is not None:
+                return meta.source
+        return self.source
+
     def chain(self) -> Chain:
         """The segments as of now."""
         return self._reader.refresh()

@@ -141,7 +141,7 @@ class Capture:
         log = EventLog.open(path) if EventLog.exists(path) else None
         registry = SchemaStore(path)
         kind = source_kind(config)
-        reader = kind.log_reader(registry, state, None if log is None else log.source)
+        reader = kind.log_reader(registry, state, None if log is None else log.captured_from)
         identity = reader.identify()
         epoch = keeper.lease.epoch
         writer = EventLogWriter.create(

@@ -136,7 +136,7 @@ class MySqlSource(Section):
         ge=1,
         le=2**32 - 1,
         description="The id under which capture reads the binlog, as a replica does; no other "
-        "server or replica may have it. Unset: one that is made of where the event log lies.",
+        "server or replica may have it. Unset: one that is made of the event log's own id.",
         examples=[5400],
     )
     ssl_mode: (

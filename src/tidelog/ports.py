@@ -87,6 +87,19 @@ class SourceId:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
+@dataclass(frozen=True, slots=True)
+class LastTransaction:
+    """The newest transaction that an event log has records of.
+
+    Attributes:
+        position, xid, commit_ts: as its records'.
+    """
+
+    position: int
+    xid: int
+    commit_ts: int
+
+
 class LogReader(Protocol):
     """Reads one source's transaction log in commit order. Used by one thread."""
 

@@ -15,7 +15,7 @@ from tidelog.capture.dump_state import Mode
 from tidelog.capture.dumps import DUMP_PREFIX, REREAD_KEY, DumpCoordinator
 from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.key_sets import PREFIX as KEY_SETS
-from tidelog.errors import SourceError, TidelogError
+from tidelog.errors import GapError, SourceError, TidelogError
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
 from tidelog.ports import Catalogue, ChunkReader, LogReader, RowsUnlogged, SchemaSeen, StateStore
@@ -204,6 +204,8 @@ class CaptureSession:
                 due[work] = now + every[work]
                 try:
                     self._do(work)
+                except GapError:
+                    raise  # the log must not go on
                 except PASSING as error:
                     logger.warning("%s: %s", work, error)
 

@@ -17,8 +17,8 @@ from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.segments import SegmentFile
 from tidelog.eventlog.storage import Storage
 from tidelog.eventlog.storages import storage_at
-from tidelog.model.records import ChunkMeta, XidRanges, in_ranges, overlap
-from tidelog.ports import SourceId
+from tidelog.model.records import ChunkMeta, Kind, XidRanges, in_ranges, overlap
+from tidelog.ports import LastTransaction, SourceId
 
 _RESOLVE_ATTEMPTS: Final = 50
 # Of what is read next: a worker holds so much in memory beside what it decodes.
@@ -72,6 +72,17 @@ class EventLog:
     @property
     def source(self) -> SourceId:
         return self.info.source
+
+    @property
+    def captured_from(self) -> SourceId:
+        """`source`, on the timeline that its newest position is of: a promotion begins another one.
+
+        Fences do not count: their leader has yet to see whether that timeline holds all we have.
+        """
+        for meta in reversed(self.chain().segments):
+            if meta.kind != "fence" and meta.resume is not None:
+                return meta.source
+        return self.source
 
     def chain(self) -> Chain:
         """The segments as of now."""
@@ -249,6 +260,36 @@ class EventLog:
             except FileNotFoundError:
                 continue  # rolled up or retained meanwhile; what was found stays true
         raise EventLogError(f"{self.storage!r}: segments vanish while they are read.")
+
+    def last_transaction(self) -> LastTransaction | None:
+        """The newest transaction of the source that the log has records of; None: of none."""
+        for _ in range(_RESOLVE_ATTEMPTS):
+            try:
+                for meta in reversed(self.chain().segments):
+                    if meta.max_xid is None:
+                        continue
+                    found = self._last_transaction(meta)
+                    if found is not None:
+                        return found
+                return None
+            except FileNotFoundError:
+                continue  # rolled up or retained meanwhile
+        raise EventLogError(f"{self.storage!r}: segments vanish while they are read.")
+
+    def _last_transaction(self, meta: SegmentMeta) -> LastTransaction | None:
+        columns = ("kind", "position", "xid", "commit_ts")
+        segment = SegmentFile(self.storage, meta.name, columns)
+        if segment.meta.nonce != meta.nonce:
+            raise FileNotFoundError(meta.name)
+        found: LastTransaction | None = None
+        for batch in segment.batches():
+            position, xid, commit_ts = (batch.column(name).to_numpy() for name in columns[1:])
+            of_dump = np.isin(batch.column("kind").to_numpy(), (Kind.DUMP_ROW, Kind.ABSENT))
+            rows = np.flatnonzero((xid > 0) & ~of_dump)
+            if len(rows):
+                i = rows[-1]
+                found = LastTransaction(int(position[i]), int(xid[i]), int(commit_ts[i]))
+        return found
 
     def chunks(self, start: int | None = None) -> Iterator[tuple[SegmentMeta, ChunkMeta]]:
         """Chunks from offset ``start`` on, in order, from metadata alone."""

@@ -73,6 +73,8 @@ class Capture:
         self.config = config if isinstance(config, Config) else load_config(config)
         self.holder = f"{socket.gethostname()}:{os.getpid()}"
         self._start_id = START_DUMP + new_id().lower()
+        self._streaming = False
+        self._gap: GapError | None = None
         self._callbacks = () if on_notification is None else (on_notification,)
 
     def send(self, command: Command, *, timeout_s: float = 10.0) -> Outcome | None:
@@ -115,7 +117,15 @@ class Capture:
         try:
             rest = open_rest(config, election.leader)
             rest.start()
-            lead(election, open_session, stop, renew_every_s=lease_s / 4, on_state=on_state)
+            while True:
+                try:
+                    lead(election, open_session, stop, renew_every_s=lease_s / 4, on_state=on_state)
+                    return
+                except GapError as error:
+                    # Found while the log was read: the next session begins behind it.
+                    if not (self._consented and self._streaming):
+                        raise
+                    self._gap = error
         finally:
             if rest is not None:
                 rest.close()
@@ -131,7 +141,7 @@ class Capture:
         log = EventLog.open(path) if EventLog.exists(path) else None
         registry = SchemaStore(path)
         kind = source_kind(config)
-        reader = kind.log_reader(registry, state, None if log is None else log.source)
+        reader = kind.log_reader(registry, state, None if log is None else log.captured_from)
         identity = reader.identify()
         epoch = keeper.lease.epoch
         writer = EventLogWriter.create(
@@ -143,6 +153,7 @@ class Capture:
             schemas=registry,
         )
         log = EventLog.open(path)
+        reader.belongs_to(log.generation, log.last_transaction)
         # Kept from round to round: it remembers what the segments hold.
         maintenance = EventLogMaintenance(log.storage, keeper.check)
         begin = self._begin(state, reader, writer)
@@ -253,10 +264,13 @@ class Capture:
 
     def _begin(self, state: StateStore, reader: SourceLog, writer: EventLogWriter) -> Resume:
         """Where the log goes on; behind a gap, if the user has consented to dump again."""
+        self._streaming, gap, self._gap = False, self._gap, None
         try:
+            if gap is not None:
+                raise gap
             begin = reader.start(writer.resume)
         except GapError as error:
-            if self.config.source.snapshot != "when_needed" or writer.resume is None:
+            if not self._consented or writer.resume is None:
                 raise
             logger.warning("all tables are dumped again, because changes were missed: %s", error)
             missed = writer.resume
@@ -268,10 +282,16 @@ class Capture:
                 {"type": "gap", "from": missed.acknowledge, "to": begin.acknowledge}
             )
             writer.append_position(begin)
-            return begin
-        if writer.resume is None:
-            writer.append_position(begin)
+        else:
+            if writer.resume is None:
+                writer.append_position(begin)
+        self._streaming = True
         return begin
+
+    @property
+    def _consented(self) -> bool:
+        """May what was missed be dumped again?"""
+        return self.config.source.snapshot == "when_needed"
 
     def _maintain(self, maintenance: EventLogMaintenance, event_log: EventLog) -> None:
         """Roll up, retain, and put strays aside."""

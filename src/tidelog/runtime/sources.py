@@ -23,6 +23,7 @@ from tidelog.ports import (
     ChunkReader,
     DigestReader,
     KeyExtractor,
+    LastTransaction,
     LogReader,
     SchemaRegistry,
     SourceId,
@@ -36,6 +37,14 @@ class SourceLog(LogReader, Protocol):
 
     def identify(self) -> SourceId:
         """Which source this is. Raises SourceChangedError if it is not the expected one."""
+        ...
+
+    def belongs_to(
+        self, generation: str, last: Callable[[], LastTransaction | None] = lambda: None
+    ) -> None:
+        """Which event log it reads for, told before `start`: what another one needs in the source
+        is not taken. ``last``: what it holds, to be found again in the source.
+        """
         ...
 
     def start_over(self) -> Resume:

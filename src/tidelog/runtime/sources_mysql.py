@@ -64,7 +64,7 @@ class MySqlKind:
             self._url,
             registry,
             kind=Flavor(source.kind),
-            server_id=self._server_id,
+            server_id=source.server_id,
             name=self._name,
             state=state,
             tables=source.tables,

@@ -17,7 +17,7 @@ from tidelog.sources.findings import Finding
 from tidelog.sources.postgres.blocking import PostgresBlockingReader
 from tidelog.sources.postgres.catalogue import PostgresCatalogue
 from tidelog.sources.postgres.chunks import PostgresChunkReader
-from tidelog.sources.postgres.connect import connect
+from tidelog.sources.postgres.connect import connect, translated
 from tidelog.sources.postgres.digests import PostgresDigests
 from tidelog.sources.postgres.key_texts import key_texts
 from tidelog.sources.postgres.log_reader import PostgresLogReader
@@ -55,6 +55,7 @@ class PostgresKind:
         self._source = config.source
         self._dsn = config.source.url.reveal()
         self._statement_timeout_ms = config.dump.statement_timeout_ms
+        self._reader: PostgresLogReader | None = None
 
     def prepare(self) -> None:
         PgoutputScanner()
@@ -62,9 +63,8 @@ class PostgresKind:
     def log_reader(
         self, registry: SchemaRegistry, state: StateStore, expected: SourceId | None
     ) -> PostgresLogReader:
-        del state  # the slot knows
         source = self._source
-        return PostgresLogReader(
+        self._reader = PostgresLogReader(
             self._dsn,
             registry,
             slot=source.slot,
@@ -75,7 +75,9 @@ class PostgresKind:
             signal_table=source.signal_table,
             keys=source.keys,
             expected=expected,
+            state=state,
         )
+        return self._reader
 
     def parts(self, registry: SchemaRegistry) -> SourceParts:
         source = self._source
@@ -103,6 +105,9 @@ class PostgresKind:
 
         def publish() -> list[TableName]:
             with connect(self._dsn, purpose="publication") as connection:
+                if self._reader is not None:
+                    with translated("looking at the publications"):
+                        self._reader.check_publications(connection)
                 return publications.sync(connection)
 
         return SourceParts(

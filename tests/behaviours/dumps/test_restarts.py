@@ -195,6 +195,29 @@ def test_lost_log_with_when_needed_dumps_again(make: Make) -> None:
     assert [e for e in dumped.events() if e.control and e.control["type"] == "gap"]
 
 
+@pytest.mark.parametrize("capture", ["is down", "reads on", "reads nothing"])
+@ways(only("postgres", ONE))
+def test_dropped_publication_with_when_needed_dumps_again(make: Make, capture: str) -> None:
+    """What was written without it can't be decoded. No start by hand is needed."""
+    dumped = make(snapshot="when_needed")
+    dumped.table(rows=20)
+    dumped.start()
+    dumped.dumped("initial")
+    dumped.catch_up()
+    if capture == "is down":
+        dumped.stop()
+    dumped.sql.execute("DROP PUBLICATION tidelog")
+    if capture != "reads nothing":  # then the look at the catalogue finds it out
+        dumped.sql.execute("DELETE FROM t WHERE id = 4")
+        dumped.sql.execute(f"UPDATE t SET n = {N} WHERE id = 5")
+        dumped.sql.execute("TRUNCATE TABLE aside.ledger")
+    if capture == "is down":
+        dumped.start()
+    dumped.wait_for(lambda: len(dumped.completions()) == 2, "it is dumped again")
+    dumped.check()
+    assert [e for e in dumped.events() if e.control and e.control["type"] == "gap"]
+
+
 @ways(READERS)
 def test_paused_dump_stays_paused_over_a_restart(make: Make) -> None:
     """Debezium: testPauseDuringSnapshot."""

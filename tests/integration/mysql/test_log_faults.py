@@ -253,6 +253,21 @@ def test_two_captures_with_one_server_id_don_t_clash_silently(
     clash.reader.close()
 
 
+def test_two_captures_of_one_configuration_have_ids_of_their_own(
+    server: MySqlFamilyServer, table: None
+) -> None:
+    """A configuration copied to another host: the same URL and paths, another event log."""
+    captures = [LogCapture(server, ("d.*",), options={"name": "x"}) for _ in range(2)]
+    for capture, generation in zip(captures, ("one", "two"), strict=True):
+        capture.reader.belongs_to(generation)
+        capture.start()
+    insert(server, 1)
+    for capture in captures:
+        capture.catch_up()
+        assert keys(capture) == [1]
+        capture.reader.close()
+
+
 @pytest.mark.parametrize("mode", ["disabled", "required", "verify-identity"])
 def test_the_log_comes_over_tls(mode: str, server: MySqlFamilyServer, table: None) -> None:
     url = f"{server.url}?ssl-mode={mode}"

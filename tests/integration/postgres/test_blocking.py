@@ -339,8 +339,8 @@ def test_transaction_that_stays_open_is_named_and_nothing_is_left(
             blocking.begin(0.5)
         assert time.monotonic() - begun < 3
         text = str(error.value)
-        assert "1 transactions with changes are open, the oldest since 2" in text
-        assert f"({int(prepared)} of them prepared)" in text
+        who = "prepared transaction 'left'" if prepared else f"process {other.info.backend_pid}"
+        assert f"Open, the oldest first: {who}" in text
         assert "4711" not in text
         assert "INSERT" not in text
         vanishes(sql)

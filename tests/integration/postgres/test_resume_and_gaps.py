@@ -22,6 +22,7 @@ from tidelog.errors import (
 from tidelog.ports import IdleAt
 from tidelog.sources.postgres.connect import lsn_value
 from tidelog.sources.postgres.log_reader import PostgresLogReader
+from tidelog.sources.postgres.preflight import Preflight
 from tidelog.sources.unnumbered import Unnumbered
 from tidelog.testing.postgres import PostgresServer, drop_slot
 
@@ -178,9 +179,10 @@ def test_recreated_slot_is_a_gap(capture: Capture, sql: Connection) -> None:
         capture.start(resume)
 
 
-def test_slot_whose_wal_was_removed_is_a_gap() -> None:
+@pytest.mark.parametrize("version", [16, 18])
+def test_slot_whose_wal_was_removed_is_a_gap(version: int) -> None:
     settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
-    with PostgresServer(settings=settings) as server:
+    with PostgresServer(version=version, settings=settings) as server:
         capture = Capture(server.dsn())
         resume = capture.start()
         capture.reader.close()
@@ -189,8 +191,13 @@ def test_slot_whose_wal_was_removed_is_a_gap() -> None:
             server.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000))")
             server.execute("SELECT pg_switch_wal()")
             server.execute("CHECKPOINT")
-        with pytest.raises(GapError, match=r"invalid: .*new dump"):
+        with pytest.raises(GapError, match=r"invalid: .*max_slot_wal_keep_size.*new dump") as error:
             capture.start(resume)
+        assert "recovery" not in str(error.value)
+        slot = next(
+            f for f in Preflight(server.dsn(), slot=capture.slot).check() if f.name == "slot"
+        )
+        assert (slot.level, "max_slot_wal_keep_size" in slot.message) == ("fail", True)
 
 
 def test_resume_beyond_the_source_is_another_source(capture: Capture) -> None:

@@ -22,8 +22,14 @@ SET timezone = 'UTC'; SET datestyle = 'ISO,YMD'; SET intervalstyle = 'postgres';
 SET standard_conforming_strings = on; SET search_path = ''; SET xmloption = content;
 SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET lock_timeout = '20s';
 SET default_transaction_isolation = 'read committed'; SET default_transaction_deferrable = off;
+SET default_transaction_read_only = off;
 SET temp_buffers = '32MB'; SET client_min_messages = error
 """
+# By the version that has them.
+_NEWER_SETTINGS = {
+    140_000: "; SET idle_session_timeout = 0",
+    170_000: "; SET transaction_timeout = 0",
+}
 _DEFAULTS: Mapping[str, Any] = {
     "connect_timeout": 10,
     "keepalives_idle": 30,
@@ -48,7 +54,9 @@ class PostgresSession:
         info = make_conninfo(**{**_DEFAULTS, **given, **named})
         try:
             self._connection = psycopg.connect(info, autocommit=True, prepare_threshold=None)
-            self._connection.execute(_SETTINGS.encode())
+            version = self._connection.info.server_version
+            newer = [text for since, text in _NEWER_SETTINGS.items() if version >= since]
+            self._connection.execute((_SETTINGS + "".join(newer)).encode())
         except psycopg.Error as error:
             raise _failed("can't connect", error) from None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.mysql_urls import parse_url
 from tidelog.ports import (
     IdleAt,
+    LastTransaction,
     LogEvent,
     RowsUnlogged,
     SchemaRegistry,
@@ -87,7 +88,7 @@ class MySqlLogReader:
         signal_table: ``database.name`` of the table whose inserted rows are commands.
         keys: surrogate keys by table pattern.
         expected: the source that the event log was captured from, if there is one.
-        server_id: ours, as a replica; None: follows from ``name`` and the URL.
+        server_id: ours, as a replica; None: follows from the URL, ``name`` and the event log.
         name: tells captures of one source apart, e.g. the event log's path.
         state: keeps what is known of schemas (`SchemaPins`); None: memory.
         seen: told which GTIDs stand where.
@@ -120,7 +121,9 @@ class MySqlLogReader:
         self._own = OwnTables(watermark_schema, signal_table)
         self._finder = SchemaFinder(keys)
         self._expected = expected
-        self._replica = ReplicaId.derived(f"{self._url.where} {name}", server_id)
+        self._server_id = server_id
+        self._name = f"{self._url.where} {name}"
+        self._replica = ReplicaId.derived(self._name, server_id)
         self._pins = SchemaPins(state)
         self._seen = seen or SeenGtids()
         self._buffer_bytes = buffer_bytes
@@ -227,6 +230,15 @@ class MySqlLogReader:
         self._disconnect()
 
     # ------------------------------------------------------------------ beyond the port
+
+    def belongs_to(
+        self, generation: str, last: Callable[[], LastTransaction | None] = lambda: None
+    ) -> None:
+        """Which event log it reads for. Before `start`: the server ends what has our ids, so those
+        of a configuration that was copied, with its paths, must not be the same.
+        """
+        del last
+        self._replica = ReplicaId.derived(f"{self._name} {generation}", self._server_id)
 
     def start_over(self) -> Resume:
         """Begin anew at the log's end, behind a gap that was consented to. Errors as `start`."""

@@ -34,23 +34,15 @@ from tidelog.sources.postgres.chunks import (
     chunk_errors,
 )
 from tidelog.sources.postgres.connect import connect, connect_replication, lsn_value, quote_ident
+from tidelog.sources.postgres.open_transactions import who_is_open
 from tidelog.sources.postgres.schemas import FoundTable, SchemaFinder
 from tidelog.sources.postgres.snapshot import PgSnapshot
+from tidelog.sources.postgres.standby import in_recovery
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 POLL_S = 0.02
 CANCEL_TIMEOUT_S = 5.0
-
-# What the slot waits for: whoever has changed something, in any database.
-_OPEN_TRANSACTIONS = """
-SELECT count(*), to_char(min(since) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'),
-  count(*) FILTER (WHERE is_prepared), pg_catalog.pg_is_in_recovery()
-FROM (
-  SELECT xact_start, false FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL
-  UNION ALL SELECT prepared, true FROM pg_catalog.pg_prepared_xacts
-) AS open(since, is_prepared)
-"""
 
 
 class PostgresBlockingReader:
@@ -185,8 +177,6 @@ class PostgresBlockingReader:
     def _import(self, name: str) -> None:
         """See the exported snapshot in a transaction of ours; the slot is not needed any more."""
         connection = self._reads = connect(self._dsn, purpose="blocking", settings=self._settings)
-        if connection.info.server_version >= 170_000:
-            connection.execute(b"SET transaction_timeout = 0")
         cursor = connection.execute(
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
             f"SET TRANSACTION SNAPSHOT '{name}';"
@@ -232,23 +222,13 @@ class PostgresBlockingReader:
 
     def _who_is_open(self) -> str:
         assert self._now is not None
-        row = self._now.execute(_OPEN_TRANSACTIONS.encode()).fetchone()
-        assert row is not None
-        count, since, prepared, standby = row
-        if standby:
+        if in_recovery(self._now):
             return (
                 "a standby takes one only when the primary logs what is running, and then waits "
                 "for transactions that stay open there: on the primary run SELECT "
                 "pg_log_standby_snapshot(), and end what pg_stat_activity shows as old"
             )
-        if not count:
-            return "transactions that were open before stayed open; try again"
-        oldest = f", the oldest since {since} UTC" if since else ""
-        return (
-            f"{count} transactions with changes are open{oldest} ({prepared} of them prepared). "
-            "Every transaction that was open before must end first: see xact_start in "
-            "pg_stat_activity, and pg_prepared_xacts"
-        )
+        return f"every transaction that was open before must end first. {who_is_open(self._now)}"
 
     # ------------------------------------------------------------------ locks
 

@@ -40,12 +40,17 @@ PINNED = {
     "quote_all_identifiers": "off",
 }
 
-# A role's or database's defaults for these must not end our sessions at random.
+# A role's or database's defaults for these must not end our sessions, or our writes, at random.
 TIMEOUTS = {
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "lock_timeout": "0",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_deferrable": "off",
+    "default_transaction_read_only": "off",
 }
+# By the version that has them: one that does not would refuse the connection.
+NEWER_TIMEOUTS = {"idle_session_timeout": 140_000, "transaction_timeout": 170_000}
 
 # What we write (marks, the publication) need not survive the primary's loss, and a synchronous
 # standby that hangs must not stall every window: commit locally.
@@ -211,9 +216,12 @@ def connect(
     info = conninfo(dsn, application=f"{APPLICATION}-{purpose}", settings=settings)
     try:
         # No server-side prepared statements: each would outlive DDL on the tables it names.
-        connection = psycopg.connect(info, autocommit=autocommit, prepare_threshold=None)
+        connection = psycopg.connect(info, autocommit=True, prepare_threshold=None)
+        if newer := set_newer_timeouts(connection.info.server_version):
+            connection.execute(newer)
     except psycopg.OperationalError as error:
         raise connection_error(info, str(error)) from None
+    connection.autocommit = autocommit
     _reached.add(_host(info))
     return connection
 
@@ -233,8 +241,20 @@ def connect_replication(dsn: str, *, purpose: str) -> pq.abc.PGconn:
         message = pgconn.get_error_message()
         pgconn.finish()
         raise connection_error(info, message)
+    if newer := set_newer_timeouts(pgconn.server_version):
+        result = pgconn.exec_(newer)
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            message = pgconn.get_error_message()
+            pgconn.finish()
+            raise connection_error(info, message)
     _reached.add(_host(info))
     return pgconn
+
+
+def set_newer_timeouts(server_version: int) -> bytes:
+    """Statements that switch off the timeouts of `NEWER_TIMEOUTS` that the server has."""
+    names = [name for name, since in NEWER_TIMEOUTS.items() if server_version >= since]
+    return "; ".join(f"SET {name} = 0" for name in names).encode()
 
 
 def _finish_connecting(pgconn: pq.abc.PGconn, deadline: float) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import psycopg
 
+from tidelog import failpoints
 from tidelog.errors import (
     ConnectionLostError,
     PreflightError,
@@ -19,14 +20,25 @@ from tidelog.errors import (
 from tidelog.model.patterns import matches
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.ports import IdleAt, LogEvent, SchemaRegistry, SchemaSeen, SourceId, WatermarkSeen
+from tidelog.ports import (
+    IdleAt,
+    LastTransaction,
+    LogEvent,
+    SchemaRegistry,
+    SchemaSeen,
+    SourceId,
+    StateStore,
+    WatermarkSeen,
+)
 from tidelog.sources.postgres import slots
 from tidelog.sources.postgres.connect import connect, lsn_text, lsn_value, translated
 from tidelog.sources.postgres.marks import WATERMARK_PREFIX, Strategy
 from tidelog.sources.postgres.own_tables import OwnTables
+from tidelog.sources.postgres.past import check_past
 from tidelog.sources.postgres.publication import Publications
 from tidelog.sources.postgres.replication import DEFAULT_BUFFER_BYTES, ReplicationStream
 from tidelog.sources.postgres.schemas import SchemaFinder
+from tidelog.sources.postgres.slot_owner import SlotOwner, reader_of
 from tidelog.sources.postgres.standby import check_standby, in_recovery
 from tidelog.wire.pgoutput import LogicalMessage, PgoutputScanner, RelationSeen, RowOf
 
@@ -47,6 +59,7 @@ class PostgresLogReader:
         signal_table: ``schema.name`` of the table whose inserted rows are commands.
         keys: surrogate keys by table pattern.
         expected: the source that the event log was captured from, if there is one.
+        state: keeps what must be known of the slot after a restart; None: this object does.
         buffer_bytes: how much one `poll` returns at most (a larger single message apart).
     """
 
@@ -63,11 +76,14 @@ class PostgresLogReader:
         signal_table: str | None = None,
         keys: Mapping[str, Sequence[str]] | None = None,
         expected: SourceId | None = None,
+        state: StateStore | None = None,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
     ) -> None:
         self._dsn = dsn
         self._registry = registry
         self._slot = slot
+        self._owner = SlotOwner(slot, state)
+        self._last: Callable[[], LastTransaction | None] = lambda: None
         self._tables = tuple(tables)
         self._publications = Publications(
             publication, tables, watermark_schema, strategy=strategy, signal_table=signal_table
@@ -89,7 +105,8 @@ class PostgresLogReader:
         """Check the source, create what is missing, stream from after ``resume``.
 
         Raises:
-            ConfigError, PreflightError: the set-up is wrong; the message holds what mends it.
+            ConfigError, PreflightError: the set-up is wrong, or another event log needs the slot;
+                the message holds what mends it.
             SourceChangedError: another server, database or timeline than the event log's.
             GapError: the slot no longer gives all changes after ``resume``.
             ConnectionLostError: trying again may help.
@@ -97,14 +114,17 @@ class PostgresLogReader:
         self._disconnect()
         sql = self._connected()
         # First, as it tells whether the user has REPLICATION before anything is created.
-        stream = ReplicationStream(self._dsn, purpose=self._slot, buffer_bytes=self._buffer_bytes)
+        stream = ReplicationStream(
+            self._dsn, purpose=self._owner.purpose, buffer_bytes=self._buffer_bytes
+        )
         self._stream = stream
         with translated(f"starting to read slot {self._slot!r}"):
             self._check_server(sql)
+            # Before anything is made or altered: it may be another server.
+            self._source = self._identify(stream, resume)
             begin = self._prepare_slot(sql, resume)
             next_xid = _one(sql, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8")
-        self._source = self._identify(stream, begin)
-        slots.take_over(sql, self._slot)
+        slots.take_over(sql, self._slot, self._owner)
         stream.start(self._slot, begin.acknowledge, self._publications.names)
         self._scanner = PgoutputScanner(begin, next_xid)
         self._bound.clear()
@@ -148,12 +168,21 @@ class PostgresLogReader:
 
     # ------------------------------------------------------------------ beyond the port
 
-    def start_over(self) -> Resume:
-        """Begin anew behind a gap that was consented to: with another slot, where ours is gone or
-        can give nothing any more. Errors as `start`.
+    def belongs_to(
+        self, generation: str, last: Callable[[], LastTransaction | None] = lambda: None
+    ) -> None:
+        """Which event log it reads for: no other one's slot is taken. ``last``: its newest
+        transaction, looked for where the slot went back. Before `start`.
         """
+        self._owner.generation, self._last = generation, last
+
+    def start_over(self) -> Resume:
+        """Begin anew behind a gap that was consented to, with a new slot. Errors as `start`;
+        SourceBusyError while somebody reads the old one.
+        """
+        self._disconnect()
         with translated(f"beginning slot {self._slot!r} anew"):
-            slots.drop_lost(self._connected(), self._slot)
+            slots.drop_useless(self._connected(), self._slot)
         return self.start(None)
 
     def keepalive(self) -> None:
@@ -179,6 +208,17 @@ class PostgresLogReader:
         """
         return self._publications.sync(self._connected())
 
+    def check_publications(
+        self, connection: psycopg.Connection[tuple[Any, ...]], reached: int | None = None
+    ) -> None:
+        """Are they those that the event log was read through so far, up to ``reached``, or to where
+        the slot is by now? Raises GapError. May be called from any thread.
+        """
+        if reached is None:
+            state = slots.find_slot(connection, self._slot)
+            reached = 0 if state is None else state.confirmed
+        self._owner.check_publications(connection, self._publications.names, reached)
+
     # ------------------------------------------------------------------ start
 
     def _check_server(self, sql: psycopg.Connection[tuple[Any, ...]]) -> None:
@@ -203,26 +243,40 @@ class PostgresLogReader:
         if state is None and resume is not None:
             raise slots.missing_slot(self._slot, resume)
         if state is not None:
+            # All of this before anything is taken from whoever reads it.
             slots.check_slot(state, self._slot, sql.info.dbname)
-            if not self._publications.exist(sql) and resume is None:
-                # Decoding asks for the publication as it was at each change.
-                raise PreflightError(
-                    f"slot {self._slot!r} exists, but publication {self._publications.name!r} does "
-                    "not: the slot's first changes could not be decoded. Drop the slot: SELECT "
-                    f"pg_drop_replication_slot('{self._slot}')"
-                )
-            slots.take_over(sql, self._slot)
-            state = slots.find_slot(sql, self._slot) or state
+            if resume is not None:
+                slots.check_position(state, self._slot, resume)
+                self.check_publications(sql, resume.acknowledge)
+            elif not self._owner.claimed:
+                raise self._owner.refuse_new(reader_of(sql, self._slot))
+            slots.take_over(sql, self._slot, self._owner)
+            if resume is None and not self._publications.exist(sql):
+                slots.drop_useless(sql, self._slot)  # its first changes could not be decoded
+            state = slots.find_slot(sql, self._slot)
+            if state is None and resume is not None:
+                raise slots.missing_slot(self._slot, resume)
         # Before the slot: a publication must be older than the first change that is decoded.
         self._publications.sync(sql, strict=resume is None)
         if state is None:
-            return Resume(slots.create_slot(sql, self._slot), 0, -1)
-        if resume is None:
-            return Resume(state.confirmed, 0, -1)
-        slots.check_position(state, self._slot, resume)
-        return resume
+            self._owner.claim()
 
-    def _identify(self, stream: ReplicationStream, begin: Resume) -> SourceId:
+            def another() -> psycopg.Connection[tuple[Any, ...]]:
+                return connect(self._dsn, purpose="capture")
+
+            begin = Resume(slots.create_slot(sql, self._slot, another), 0, -1)
+            failpoints.hit("slot.created")
+        elif resume is None:
+            begin = Resume(state.confirmed, 0, -1)
+        else:
+            slots.check_position(state, self._slot, resume)
+            if state.confirmed < max(resume.acknowledge, resume.position):
+                self._check_past(state.confirmed, resume)
+            begin = resume
+        self._owner.note_publications(sql, self._publications.names)
+        return begin
+
+    def _identify(self, stream: ReplicationStream, resume: Resume | None) -> SourceId:
         found = stream.identify()
         source = SourceId("postgres", found.system, found.database, found.timeline)
         expected = self._expected or self._source
@@ -233,30 +287,40 @@ class PostgresLogReader:
                     f"{expected.system}, but source.url leads to {source.database!r} of system "
                     f"{source.system}: correct source.url, or begin a new event log"
                 )
-            if expected.timeline not in (0, source.timeline):
-                self._check_timeline(stream, expected.timeline, source.timeline, begin)
-        if begin.acknowledge > found.flushed:
+            if resume is not None and expected.timeline not in (0, source.timeline):
+                self._check_timeline(stream, expected.timeline, source.timeline, resume)
+        if resume is not None and resume.acknowledge > found.flushed:
             raise SourceChangedError(
-                f"the event log ends at {lsn_text(begin.acknowledge)}, beyond the end of the "
+                f"the event log ends at {lsn_text(resume.acknowledge)}, beyond the end of the "
                 f"source's own log at {lsn_text(found.flushed)}: the server was restored from a "
                 "backup. Begin a new event log and dump the tables again"
             )
         return source
 
+    def _check_past(self, confirmed: int, resume: Resume) -> None:
+        stream = ReplicationStream(
+            self._dsn, purpose=self._owner.purpose, buffer_bytes=self._buffer_bytes
+        )
+        try:
+            names = self._publications.names
+            check_past(stream, self._slot, names, confirmed, resume, self._last())
+        finally:
+            stream.close()
+
     def _check_timeline(
-        self, stream: ReplicationStream, ours: int, theirs: int, begin: Resume
+        self, stream: ReplicationStream, ours: int, theirs: int, resume: Resume
     ) -> None:
         """A promotion is harmless if it happened after all that we have."""
         for line in stream.timeline_history(theirs).splitlines():
             fields = line.split()
             if len(fields) >= 2 and fields[0] == str(ours):
-                if lsn_value(fields[1]) >= begin.acknowledge:
+                if lsn_value(fields[1]) >= resume.acknowledge:
                     return
                 break
         raise SourceChangedError(
             f"the source is on timeline {theirs}; the event log holds timeline {ours} up to "
-            f"{lsn_text(begin.acknowledge)}, which the new one does not contain: changes were lost "
-            "in a failover. Begin a new event log and dump the tables again"
+            f"{lsn_text(resume.acknowledge)}, which the new one does not contain: changes were "
+            "lost in a failover. Begin a new event log and dump the tables again"
         )
 
     # ------------------------------------------------------------------ stream

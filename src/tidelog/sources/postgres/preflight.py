@@ -155,8 +155,8 @@ class Preflight:
             "SELECT (SELECT count(*) FROM pg_replication_slots), "
             "(SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s), "
             "(SELECT count(*) FROM pg_stat_replication), "
-            "(SELECT count(*) FROM pg_stat_replication WHERE application_name = %s)",
-            (self._slot, f"tidelog-{self._slot}"),
+            "(SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s AND active)",
+            (self._slot, self._slot),
         )
         used, ours, senders, our_senders = row
         for name, setting, taken, have in (

@@ -25,6 +25,7 @@ from tidelog.sources.postgres.connect import (
     quote_ident,
     quote_literal,
 )
+from tidelog.sources.postgres.slot_owner import START_ANEW
 
 # Small, so that a batch is scanned before the socket is full and the server has to wait.
 DEFAULT_BUFFER_BYTES = 256 << 10
@@ -41,7 +42,7 @@ SILENCE_LIMIT_S = 60.0
 NAPS = 10
 NAP_US = 500
 
-_EPOCH_2000_S = 946_684_800
+EPOCH_2000_S = 946_684_800
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class ReplicationStream:
     def server_clock_us(self) -> int:
         """The server's clock at the newest message, microseconds since 1970; 0 before any."""
         sent = int(self._state[libpq.SENT_AT])
-        return sent + _EPOCH_2000_S * 1_000_000 if sent else 0
+        return sent + EPOCH_2000_S * 1_000_000 if sent else 0
 
     @property
     def acknowledged(self) -> int:
@@ -197,7 +198,7 @@ class ReplicationStream:
             acknowledged,
             acknowledged,
             acknowledged,
-            int((time.time() - _EPOCH_2000_S) * 1_000_000),
+            int((time.time() - EPOCH_2000_S) * 1_000_000),
             silent,
         )
         try:
@@ -350,6 +351,13 @@ class ReplicationStream:
             return GapError(
                 f"{doing}: {message}; the source has removed WAL that was not captured yet. Drop "
                 "the slot, start a new event log and dump the tables again"
+            )
+        if state == "42704" and self._streaming:
+            # pgoutput asks for nothing else by name once the stream is open.
+            return GapError(
+                f"{doing}: {message} where a change after {lsn_text(self._acknowledged)} was "
+                "written, so it can't be decoded: the publication was dropped and made anew. "
+                f"{START_ANEW}"
             )
         if state == "42501":
             return PreflightError(f"{doing}: {message}: ALTER ROLE <user> REPLICATION")

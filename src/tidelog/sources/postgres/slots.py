@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
-from tidelog.errors import GapError, PreflightError, SourceError
+from tidelog.errors import GapError, PreflightError, SourceBusyError, SourceError
 from tidelog.model.records import Resume
-from tidelog.sources.postgres.connect import APPLICATION, lsn_text, lsn_value, translated
+from tidelog.sources.postgres.connect import lsn_text, lsn_value, translated
+from tidelog.sources.postgres.open_transactions import named_while_waiting, who_is_open
+from tidelog.sources.postgres.slot_owner import START_ANEW, SlotOwner, reader_of
 from tidelog.sources.postgres.standby import LOG_SNAPSHOT, hint_while_waiting, in_recovery
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 CREATE_TIMEOUT = "120s"
 TAKE_OVER_TIMEOUT_S = 30.0
+LEAVE_TIMEOUT_S = 5.0
 
 # pg_replication_slots.invalidation_reason
 _LOST = {
@@ -27,11 +30,6 @@ _LOST = {
     "wal_level_insufficient": "wal_level was lowered on the primary",
     "idle_timeout": "nothing read it for too long (idle_replication_slot_timeout)",
 }
-
-START_ANEW = (
-    "What was changed in between can only be had by a new dump: move the event log's directory "
-    "away, drop the slot if it exists, and start again; it dumps all tables into a new log"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,8 @@ def find_slot(connection: Connection, slot: str) -> SlotState | None:
     lost: str | None = None
     if reason is not None:  # PostgreSQL 17 on
         lost = _LOST.get(reason, reason)
-    elif conflict == "true":  # 16; its wal_status is "lost" then, too
+    elif conflict == "true" and restart is not None:
+        # 16 says so of every invalid slot; only what lost its WAL needs none from any place on.
         lost = f"it conflicted with recovery: {_LOST['rows_removed']}"
     elif wal_status == "lost":
         lost = _LOST["wal_removed"]
@@ -97,16 +96,16 @@ def find_slot(connection: Connection, slot: str) -> SlotState | None:
     )
 
 
-def create_slot(connection: Connection, slot: str) -> int:
+def create_slot(connection: Connection, slot: str, connect: Callable[[], Connection]) -> int:
     """Create a logical slot; the position from which on it gives changes.
 
     The server waits for every transaction that is open now, hence the time limit. A standby also
-    waits until its primary logs which those are.
+    waits until its primary logs which those are. ``connect``: another connection, to find out.
     """
     standby = in_recovery(connection)
     connection.execute(f"SET statement_timeout = '{CREATE_TIMEOUT}'".encode())
     try:
-        with hint_while_waiting(slot) if standby else nullcontext():
+        with hint_while_waiting(slot) if standby else named_while_waiting(slot, connect):
             row = connection.execute(
                 "SELECT lsn::text "
                 "FROM pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput')",
@@ -126,8 +125,8 @@ def create_slot(connection: Connection, slot: str) -> int:
                 "starts, and end transactions that stay open (xact_start in pg_stat_activity)"
             ) from None
         raise SourceError(
-            f"slot {slot!r} was not made within {CREATE_TIMEOUT}: a transaction that was "
-            "open before is still open. The oldest xact_start in pg_stat_activity shows which"
+            f"slot {slot!r} was not made within {CREATE_TIMEOUT}: every transaction that was open "
+            f"before must end first. {who_is_open(connection)}"
         ) from None
     except psycopg.errors.ConfigurationLimitExceeded:
         raise PreflightError(
@@ -141,11 +140,21 @@ def create_slot(connection: Connection, slot: str) -> int:
     return lsn_value(row[0])
 
 
-def drop_lost(connection: Connection, slot: str) -> None:
-    """Drop the slot if it is invalid, so that it can be created again."""
-    state = find_slot(connection, slot)
-    if state is not None and state.lost is not None:
-        take_over(connection, slot)
+def drop_useless(connection: Connection, slot: str, *, pause_s: float = 0.05) -> None:
+    """Drop the slot, if there is one, so that it can be created again.
+
+    Its reader is not ended, as in `take_over`: behind a gap it may be a capture into a copy of our
+    event log. Raises SourceBusyError while there is one.
+    """
+    deadline = time.monotonic() + LEAVE_TIMEOUT_S
+    while (reader := reader_of(connection, slot)) is not None:
+        if time.monotonic() > deadline:
+            raise SourceBusyError(
+                f"slot {slot!r} can't be made anew while it is read by {reader}: stop that, or "
+                "name another slot in source.slot"
+            )
+        time.sleep(pause_s)
+    if find_slot(connection, slot) is not None:
         connection.execute("SELECT pg_catalog.pg_drop_replication_slot(%s)", (slot,))
 
 
@@ -187,38 +196,29 @@ def missing_slot(slot: str, resume: Resume) -> GapError:
     )
 
 
-def take_over(connection: Connection, slot: str, *, pause_s: float = 0.05) -> None:
-    """See that nobody reads the slot. A Tidelog of ours that still does is frozen or on its way
-    out, since only the leader gets here: its backend is ended.
+def take_over(
+    connection: Connection, slot: str, owner: SlotOwner, *, pause_s: float = 0.05
+) -> None:
+    """See that nobody reads the slot. A capture into the same event log that still does is frozen
+    or on its way out, since only the leader gets here: its backend is ended.
 
-    Raises SourceError if another program reads it.
+    Raises:
+        SourceError: another program reads it.
+        PreflightError: a capture into another event log does.
     """
     deadline = time.monotonic() + TAKE_OVER_TIMEOUT_S
-    while (reader := _reader(connection, slot)) is not None:
-        pid, application, same_user = reader
-        if not application.startswith(f"{APPLICATION}-") or not same_user:
+    while (reader := reader_of(connection, slot)) is not None:
+        if not reader.is_capture or not reader.same_user:
             raise SourceError(
-                f"slot {slot!r} is being read by {application or 'an unnamed program'!r} (process "
-                f"{pid} of the server): stop that, or name another slot in source.slot"
+                f"slot {slot!r} is being read by {reader}: stop that, or name another slot in "
+                "source.slot"
             )
+        owner.require(reader)
         if time.monotonic() > deadline:
             raise SourceError(
-                f"slot {slot!r} is still held by process {pid} of the server, which did not end "
-                f"within {TAKE_OVER_TIMEOUT_S:.0f} s"
+                f"slot {slot!r} is still held by process {reader.pid} of the server, which did not "
+                f"end within {TAKE_OVER_TIMEOUT_S:.0f} s"
             )
         with translated(f"ending the previous reader of slot {slot!r}"):
-            connection.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (pid,))
+            connection.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (reader.pid,))
         time.sleep(pause_s)
-
-
-def _reader(connection: Connection, slot: str) -> tuple[int, str, bool] | None:
-    row = connection.execute(
-        b"SELECT s.active_pid, coalesce(a.application_name, ''), a.usename IS NOT DISTINCT FROM "
-        b"current_user FROM pg_catalog.pg_replication_slots s "
-        b"LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid "
-        b"WHERE s.slot_name = %s AND s.active_pid IS NOT NULL",
-        (slot,),
-    ).fetchone()
-    if row is None:
-        return None
-    return row[0], row[1], row[2]

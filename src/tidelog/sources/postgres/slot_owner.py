@@ -1,0 +1,212 @@
+"""Whose slot it is, and through which publications it is read: one slot serves one event log.
+
+A capture may end the backend of whoever reads its slot, and moves the slot on: so it must be its
+own. Two things tell. The walsender's ``application_name`` holds the event log's generation while it
+runs. And what a capture did with its slot is noted in its own state store, before it does it: an
+event log that holds nothing yet goes on with a slot only if it is the one that made it. (An event
+log that holds something has its end, which `slots.check_position` compares.)
+
+The publications' OIDs are noted too. Decoding asks for a publication as it was at each change: one
+that was dropped and made anew gives an error for changes in between (up to PostgreSQL 17), or
+leaves them out with a warning in the server's log (18).
+
+Nothing is noted in the source: a standby takes no writes, and ``snapshot`` promises to make none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from tidelog.errors import GapError, PreflightError
+from tidelog.ports import StateStore
+from tidelog.sources.postgres.connect import APPLICATION, lsn_text, quote_literal
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+SLOT_KEY = "source-slot"
+"""The document: ``slot``, ``log`` (the event log's generation), ``publications`` (OID by name)."""
+
+START_ANEW = (
+    "What was changed in between can only be had by a new dump: move the event log's directory "
+    "away, drop the slot if it exists, and start again; it dumps all tables into a new log"
+)
+
+_NAME_BYTES = 63  # NAMEDATALEN - 1, also of application_name
+_LOG = "-log-"
+
+
+def purpose_of(slot: str, generation: str | None) -> str:
+    """What stands behind ``tidelog-`` in the walsender's application_name. A slot's name is of
+    ASCII letters.
+    """
+    if generation is None:
+        return slot
+    rest = f"{_LOG}{generation}"
+    return slot[: _NAME_BYTES - len(APPLICATION) - 1 - len(rest)] + rest
+
+
+@dataclass(frozen=True, slots=True)
+class SlotReader:
+    """Who reads a slot now: a process of the server and what it tells of its client."""
+
+    pid: int
+    application: str
+    same_user: bool
+    client: str
+    since: str
+
+    @property
+    def is_capture(self) -> bool:
+        """Is it a Tidelog, as far as its name says?"""
+        return self.application.startswith(f"{APPLICATION}-")
+
+    @property
+    def generation(self) -> str | None:
+        """Of the event log it reads for; None if it does not say, as versions before this one."""
+        before, found, generation = self.application.rpartition(_LOG)
+        return generation if found and before else None
+
+    def __str__(self) -> str:
+        return (
+            f"{self.application or 'an unnamed program'!r} (process {self.pid} of the server, "
+            f"from {self.client}, since {self.since} UTC)"
+        )
+
+
+def reader_of(connection: Connection, slot: str) -> SlotReader | None:
+    """Who reads the slot; None: nobody."""
+    row = connection.execute(
+        b"SELECT s.active_pid, coalesce(a.application_name, ''), a.usename IS NOT DISTINCT FROM "
+        b"current_user, coalesce(host(a.client_addr), 'the local socket'), "
+        b"coalesce(to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), '?') "
+        b"FROM pg_catalog.pg_replication_slots s "
+        b"LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid "
+        b"WHERE s.slot_name = %s AND s.active_pid IS NOT NULL",
+        (slot,),
+    ).fetchone()
+    return None if row is None else SlotReader(*row)
+
+
+def publications_of(connection: Connection, names: Sequence[str]) -> dict[str, int]:
+    """OIDs of those that exist."""
+    rows: list[tuple[str, int]] = connection.execute(
+        b"SELECT pubname, oid::int8 FROM pg_catalog.pg_publication WHERE pubname = ANY (%s)",
+        (list(names),),
+    ).fetchall()
+    return dict(rows)
+
+
+class SlotOwner:
+    """Which event log the slot is read for, and what it did with it.
+
+    Args:
+        slot: its name.
+        state: keeps the note; None: this object does, for as long as it lives.
+    """
+
+    def __init__(self, slot: str, state: StateStore | None = None) -> None:
+        self._slot = slot
+        self._state = state
+        self._note: dict[str, Any] = {}
+        self.generation: str | None = None
+
+    @property
+    def purpose(self) -> str:
+        return purpose_of(self._slot, self.generation)
+
+    def claim(self) -> None:
+        """The slot is about to be made for our event log."""
+        self._put({"slot": self._slot, "log": self.generation})
+
+    @property
+    def claimed(self) -> bool:
+        """Was the slot made for our event log?"""
+        note = self._get()
+        return note.get("slot") == self._slot and note.get("log") == self.generation
+
+    def note_publications(self, connection: Connection, names: Sequence[str]) -> None:
+        """The slot is read through these from now on, as they are."""
+        note = {"slot": self._slot, "log": self.generation}
+        found = publications_of(connection, names)
+        if (noted := {**note, "publications": found}) != self._get():
+            self._put(noted)
+
+    def check_publications(
+        self, connection: Connection, names: Sequence[str], reached: int
+    ) -> None:
+        """Are the publications those that the slot was read through all along?
+
+        Args:
+            connection: to the database.
+            names: of the publications that are configured.
+            reached: where the event log ends, for the message.
+
+        Raises GapError.
+        """
+        noted: dict[str, int] = self._get().get("publications", {}) if self.claimed else {}
+        found = publications_of(connection, names)
+        for name in names:
+            if name not in found:
+                what = f"publication {name!r} does not exist any more"
+            elif noted and name not in noted:
+                what = (
+                    f"publication {name!r} is not one that slot {self._slot!r} was read through so "
+                    f"far ({', '.join(noted)}: see source.publication)"
+                )
+            elif noted and noted[name] != found[name]:
+                what = f"publication {name!r} was dropped and made anew"
+            else:
+                continue
+            raise GapError(
+                f"{what}; the event log holds changes up to {lsn_text(reached)}, and those after "
+                f"it that were written without this publication are not decoded. {START_ANEW}"
+            )
+
+    def require(self, reader: SlotReader | None) -> None:
+        """See that it is no other event log's slot, as far as its reader says.
+
+        Raises PreflightError.
+        """
+        if reader is None or not reader.is_capture or self.generation is None:
+            return
+        if reader.generation not in (None, self.generation):
+            raise PreflightError(
+                f"slot {self._slot!r} is read by {reader} into another event log, "
+                f"{reader.generation}; ours is {self.generation}. That capture was not disturbed: "
+                "set source.slot and source.publication to names that no other capture has"
+            )
+
+    def refuse_new(self, reader: SlotReader | None) -> PreflightError:
+        """The error for a slot that exists though our event log is new."""
+        own = (
+            "Give this capture a slot of its own: set source.slot and source.publication to names "
+            "that no other capture has"
+        )
+        drop = f"SELECT pg_drop_replication_slot({quote_literal(self._slot).strip()})"
+        if reader is not None:
+            return PreflightError(
+                f"slot {self._slot!r} is read by {reader}, and this event log is new: another "
+                f"capture needs the slot, and was not disturbed. {own}. If this event log is to "
+                f"take the other one's place, stop that capture and drop its slot: {drop}"
+            )
+        return PreflightError(
+            f"slot {self._slot!r} exists already, and this event log is new: another event log, "
+            f"whose capture does not run, may need what the slot keeps. {own}. If nothing needs "
+            f"it any more, drop it, and it is made anew: {drop}"
+        )
+
+    def _get(self) -> dict[str, Any]:
+        if self._state is None:
+            return self._note
+        document = self._state.get(SLOT_KEY)
+        return {} if document is None else dict(document.value)
+
+    def _put(self, note: dict[str, Any]) -> None:
+        if self._state is None:
+            self._note = note
+        else:
+            self._state.put(SLOT_KEY, note, None)

@@ -12,12 +12,14 @@
      │    ├── SourceBusyError  another session holds a lock                         retry
      │    ├── GapError         the source can no longer give what we have not read  stop, exit 1
      │    ├── SourceChangedError  another server, timeline or database              stop, exit 1
+     │    ├── TableRefusedError   one table can't be captured or dumped              others go on
      │    └── ChunkError       one chunk's read failed                              void
      │         ├── ChunkVoidError
      │         ├── ChunkBusyError   another session holds a lock
      │         ├── ChunkLostError   the connection broke
      │         ├── ChunkTooSlowError  the read took longer than its time limit
      │         └── ChunkRefusedError  trying again can't help
+     │              └── ChunkDeniedError  a right is missing
      ├── EventLogError
      │    ├── SegmentCorruptError                                                   stop, exit 1
      │    ├── ForeignSegmentError                                                   stop, exit 1
@@ -108,6 +110,25 @@ class SourceChangedError(SourceError):
     """The server behind the URL is not the one the event log was captured from."""
 
 
+class TableRefusedError(SourceError):
+    """A table can't be captured or dumped as it is; all others can.
+
+    Attributes:
+        table: ``namespace.name``.
+        reason: without values.
+        remedy: the SQL that mends it, if it can be told.
+    """
+
+    def __init__(self, table: object, reason: str, remedy: str | None = None) -> None:
+        super().__init__(f"{table}: {reason}" + (f": {remedy}" if remedy else ""))
+        self.table = str(table)
+        self.reason = reason
+        self.remedy = remedy
+
+    def __reduce__(self) -> tuple[type[TableRefusedError], tuple[str, str, str | None]]:
+        return type(self), (self.table, self.reason, self.remedy)
+
+
 class ChunkError(SourceError):
     """A chunk could not be read; the log goes on and the chunk is tried again."""
 
@@ -136,6 +157,10 @@ class ChunkLostError(ChunkError):
 
 class ChunkRefusedError(ChunkError):
     """The server can't understand the dump's condition or keys, whenever it is asked."""
+
+
+class ChunkDeniedError(ChunkRefusedError):
+    """The role lacks a right that the read, or its watermark, needs."""
 
 
 class EventLogError(TidelogError):

@@ -71,7 +71,41 @@ class RowsUnlogged:
     xid: int | None = None
 
 
-LogEvent = LogBatch | WatermarkSeen | SchemaSeen | SignalSeen | RowsUnlogged | IdleAt
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a table can't be captured or dumped as it is, without values.
+
+    ``remedy``: the SQL that mends it, if it can be told. ``all_dumps``: it is a table of Tidelog's
+    own, without which none can be dumped.
+    """
+
+    reason: str
+    remedy: str | None = None
+    all_dumps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What bringing the publication in step with the patterns came to.
+
+    ``added``: tables that are published from now on. ``refused``: those that can't be.
+    """
+
+    added: Sequence[TableName] = ()
+    refused: Mapping[TableName, Refusal] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TableRefused:
+    """From here on records of the table are left out, until `RowsUnlogged` says that they come
+    again. All other tables' records go on.
+    """
+
+    table: TableName
+    refusal: Refusal
+
+
+LogEvent = LogBatch | WatermarkSeen | SchemaSeen | SignalSeen | RowsUnlogged | TableRefused | IdleAt
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +362,9 @@ class Catalogue(Protocol):
         ...
 
     def shape(self, table: TableName) -> TableShape | None:
-        """None if there is no such table (any more)."""
+        """None if there is no such table (any more). Raises TableRefusedError if it can't be
+        captured or dumped as it is.
+        """
         ...
 
     def rows_may_differ(self, before: str, after: str) -> bool:

@@ -466,6 +466,7 @@ def test_capture_holds_no_keys_of_a_transaction_that_retention_took(
         on_schema=Mock(),
         on_signal=Mock(),
         on_unlogged=Mock(),
+        on_refused=Mock(),
     )
     engine.resolve_keys(ORDERS, [XID])
     windows.seed_keys.assert_not_called()
@@ -489,6 +490,7 @@ def test_capture_holds_no_keys_of_what_is_not_durable_yet(monkeypatch: pytest.Mo
         on_schema=Mock(),
         on_signal=Mock(),
         on_unlogged=Mock(),
+        on_refused=Mock(),
     )
     engine._handle(batch([b"x"], 10, xid=XID))
     engine.resolve_keys(ORDERS, [XID])

@@ -26,6 +26,7 @@ import numpy as np
 from tidelog.capture.catalogue_watch import CatalogueWatch, changes_rows
 from tidelog.capture.dump_state import TableProgress, whole_table
 from tidelog.capture.dumps import DumpCoordinator
+from tidelog.errors import TableRefusedError
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Catalogue, RowsUnlogged, SchemaSeen, StateStore
@@ -197,7 +198,10 @@ class AutomaticDumps:
 
     def _dump_if_settled(self, table: TableName, reason: str) -> bool:
         """Ask for a dump that makes good also what the catalogue shows; False: not yet."""
-        shape = self._catalogue.shape(table)
+        try:
+            shape = self._catalogue.shape(table)
+        except TableRefusedError:
+            return False  # `status` tells; all other tables go on
         settled = shape is None or self.watch.settled(table, shape)
         now = time.monotonic()
         if not settled and now - self._waits_since.setdefault(table, now) < SETTLE_S:

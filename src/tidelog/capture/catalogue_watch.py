@@ -10,9 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tidelog.capture.refused_tables import RefusedTables
+from tidelog.errors import TableRefusedError
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.ports import Catalogue, SchemaSeen, StateStore, TableShape
+from tidelog.ports import (
+    Catalogue,
+    Published,
+    Refusal,
+    SchemaSeen,
+    StateStore,
+    TableShape,
+)
 
 SHAPES_KEY = "table-shapes"
 
@@ -28,8 +37,8 @@ class CatalogueWatch:
         catalogue: of the source.
         state: keeps the fingerprints.
         patterns: the tables that are captured.
-        publish: brings the publication in step with the patterns and tells what it added; called
-            before tables are judged.
+        refused: told which tables can't be captured or dumped as they are; these wait.
+        publish: brings the publication in step with the patterns; called before tables are judged.
         snapshot: takes a snapshot of now.
         request_dump: called with a table and why; must be safe to call twice. False: not now; the
             difference is looked at again.
@@ -42,7 +51,8 @@ class CatalogueWatch:
         state: StateStore,
         patterns: Sequence[str],
         *,
-        publish: Callable[[], Sequence[TableName]],
+        refused: RefusedTables,
+        publish: Callable[[], Published],
         snapshot: Callable[[], Snapshot],
         request_dump: Callable[[TableName, str], bool],
         dump_new: bool,
@@ -50,6 +60,7 @@ class CatalogueWatch:
         self._catalogue = catalogue
         self._state = state
         self._patterns = patterns
+        self._refused = refused
         self._publish = publish
         self._snapshot = snapshot
         self._request_dump = request_dump
@@ -61,10 +72,14 @@ class CatalogueWatch:
         what changes later is then noticed, also while the dump runs.
         """
         if self._state.get(SHAPES_KEY) is None:
-            added = set(self._publish())  # these count as new: `look` waits for their writers
+            added = set(self._published())  # these count as new: `look` waits for their writers
             tables = [t for t in self._catalogue.tables(self._patterns) if t not in added]
-            shapes = {table: self._catalogue.shape(table) for table in tables}
-            found = {str(t): _fingerprint(shape) for t, shape in shapes.items() if shape}
+            shapes = self._shapes(tables)
+            found = {
+                str(t): _fingerprint(shape)
+                for t, shape in shapes.items()
+                if self._refused.of(t) is None
+            }
             self._state.put(SHAPES_KEY, found, None)
 
     def look(self) -> list[TableName]:
@@ -73,27 +88,39 @@ class CatalogueWatch:
         stored = self._known()
         known = dict(stored)
         tables = self._catalogue.tables(self._patterns)
-        for table in self._publish():  # also those that were published before and then were not
+        for table in self._published():  # also those that were published before and then were not
             known.pop(str(table), None)
         current: dict[str, str] = {}
         asked: list[TableName] = []
+        shapes = self._shapes(tables)
+        self._refused.keep(tables)
+        self._refused.retry_due()
         for table in tables:
-            shape = self._catalogue.shape(table)
+            name, shape = str(table), shapes.get(table)
+            if self._refused.of(table) is not None:
+                if name in known:
+                    current[name] = known[name]
+                continue
             if shape is None:
                 continue
-            name = str(table)
             found = _fingerprint(shape)
-            new = name not in known
-            if (new and not self._dump_new) or not (new or self._differ(known[name], found)):
+            new, owed = name not in known, self._refused.owed(table)
+            if not owed and (
+                (new and not self._dump_new) or not (new or self._differ(known[name], found))
+            ):
                 current[name] = found
                 self._waiting.pop(name, None)
             elif self._settled(name, found):
-                reason = (
-                    "the table is new" if new else "its rows may have changed without row events"
-                )
+                if owed:
+                    reason = "it could not be captured or dumped before"
+                elif new:
+                    reason = "the table is new"
+                else:
+                    reason = "its rows may have changed without row events"
                 if not shape.schema.key or self._request_dump(table, reason):
                     if shape.schema.key:
                         asked.append(table)
+                        self._refused.paid(table)
                     current[name] = found
                     self._waiting.pop(name, None)
                 elif not new:
@@ -120,6 +147,27 @@ class CatalogueWatch:
         self._waiting.pop(name, None)
         if known.get(name) != _fingerprint(shape):
             self._state.put(SHAPES_KEY, {**known, name: _fingerprint(shape)}, None)
+
+    def _published(self) -> Sequence[TableName]:
+        published = self._publish()
+        self._refused.hold("publication", published.refused)
+        return published.added
+
+    def _shapes(self, tables: Sequence[TableName]) -> dict[TableName, TableShape]:
+        """What the catalogue says of each; those that it refuses are noted."""
+        shapes: dict[TableName, TableShape] = {}
+        refused: dict[TableName, Refusal] = {}
+        for table in tables:
+            try:
+                shape = self._catalogue.shape(table)
+            except TableRefusedError as error:
+                refused[table] = Refusal(error.reason, error.remedy)
+            else:
+                if shape is not None:
+                    shapes[table] = shape
+                    self._refused.mend("log", table)
+        self._refused.hold("catalogue", refused)
+        return shapes
 
     def _known(self) -> dict[str, str]:
         stored = self._state.get(SHAPES_KEY)

@@ -16,11 +16,13 @@ from tidelog.capture.rereads import Reread, Rereads
 from tidelog.capture.windows import Closed, Voided, VoidReason
 from tidelog.errors import (
     ChunkBusyError,
+    ChunkDeniedError,
     ChunkLostError,
     ChunkRefusedError,
     ChunkVoidError,
     ConnectionLostError,
     SourceError,
+    TableRefusedError,
 )
 from tidelog.ports import Catalogue, KeyExtractor
 
@@ -129,8 +131,14 @@ class Outcomes:
             return
         try:
             shape = self._catalogue.shape(task.table)
+        except TableRefusedError as refused:
+            self._refuse(task, refused)
+            return
         except SourceError:  # the source is away: what it refuses is seen later
             self._again(task)
+            return
+        if isinstance(error, ChunkDeniedError) and shape is not None:
+            self._refuse(task, error)
             return
         if task.dump is None or task.progress is None:
             if shape is None or shape.schema.match_key != task.request.key_columns:
@@ -141,6 +149,13 @@ class Outcomes:
             self._tables.fail(task.dump, task.progress, str(error))
             return
         self._halve(task)
+
+    def _refuse(self, task: Task, error: SourceError) -> None:
+        """Keys that are to be read again wait until the table can be read."""
+        if task.dump is None or task.progress is None:
+            self._again(task)
+        else:
+            self._tables.refuse(task.dump, task.progress, error)
 
     def _halve(self, task: Task) -> None:
         """Read less of it at once: what can't be read is found in the end, and only that."""

@@ -11,13 +11,22 @@ from tidelog.capture.dump_notices import DumpNotices
 from tidelog.capture.dump_state import FINISHED, DumpState, TableProgress, whole_table
 from tidelog.capture.dump_tasks import Spot, Task, Tasks
 from tidelog.capture.notifications import TableScanStatus
+from tidelog.capture.refused_tables import RefusedTables
 from tidelog.capture.rereads import Rereads
-from tidelog.errors import ChunkError, ConnectionLostError
+from tidelog.errors import (
+    ChunkDeniedError,
+    ChunkError,
+    ConnectionLostError,
+    SourceError,
+    TableRefusedError,
+)
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName
 from tidelog.ports import Catalogue
 
 RECONNECT_S = 0.5
+OWN = ("start-", "gap-")
+"""So begin the names of further dumps that capture asks for."""
 REREADS_END_S = 5.0
 """So long a table that was read to its end waits for a moment without keys to be read again."""
 
@@ -29,6 +38,7 @@ class DumpTables:
         self,
         take_snapshot: Callable[[], Snapshot],
         catalogue: Catalogue,
+        refused: RefusedTables,
         actions: Actions,
         book: DumpBook,
         tasks: Tasks,
@@ -37,6 +47,7 @@ class DumpTables:
     ) -> None:
         self._take_snapshot = take_snapshot
         self._catalogue = catalogue
+        self._refused = refused
         self._actions = actions
         self._book = book
         self._tasks = tasks
@@ -79,7 +90,11 @@ class DumpTables:
         if dump.status == "queued":
             dump.status = "running"
             self._notices.started(dump)
-        shape = self._catalogue.shape(TableName.parse(progress.table))
+        try:
+            shape = self._catalogue.shape(TableName.parse(progress.table))
+        except TableRefusedError as error:
+            self.refuse(dump, progress, error)
+            return False
         if shape is None:
             reason = "the table does not exist (any more)"
             self.fail(dump, progress, reason, TableScanStatus.UNKNOWN_SCHEMA)
@@ -233,6 +248,19 @@ class DumpTables:
         self._end(dump, progress, "failed", reason, status)
         self._finish(dump)
 
+    def refuse(self, dump: DumpState, progress: TableProgress, error: SourceError) -> None:
+        """The table can't be dumped as it is; what capture needs of it is owed, before the end is
+        stored.
+        """
+        if progress.status not in FINISHED and (progress.due or _is_own(dump)):
+            table = TableName.parse(progress.table)
+            if isinstance(error, ChunkDeniedError):
+                self._refused.failed(table, str(error))
+            else:
+                self._refused.owe(table)
+        reason = error.reason if isinstance(error, TableRefusedError) else str(error)
+        self.fail(dump, progress, reason)
+
     def release(self, table: TableName) -> None:
         """Let the table's key history go if nothing reads the table any more."""
         if self._tasks.any_of(table):
@@ -267,6 +295,11 @@ class DumpTables:
         self._asked_before.pop(spot, None)
         self._tasks.forget(dump, progress)
         self.release(TableName.parse(progress.table))
+
+
+def _is_own(dump: DumpState) -> bool:
+    """Does capture itself need the dump? Nobody asks for it again."""
+    return dump.reason == "initial" or dump.dump_id.startswith((AUTOMATIC, *OWN))
 
 
 def _lost(progress: TableProgress) -> str:

@@ -27,6 +27,7 @@ from tidelog.capture.dump_tasks import Task, Tasks
 from tidelog.capture.key_planner import KeyPlanner
 from tidelog.capture.notifications import Notify
 from tidelog.capture.output_buffer import ChunkItem
+from tidelog.capture.refused_tables import RefusedTables
 from tidelog.capture.rereads import REREAD_KEY, Rereads
 from tidelog.capture.throttle import Throttle
 from tidelog.capture.windows import Closed, MovedKeys, Voided
@@ -50,6 +51,7 @@ class DumpCoordinator:
         open_reader: a reader of chunks; each thread that needs one opens its own.
         open_blocking: a reader for a blocking dump of these tables.
         catalogue, keys, state: ports.
+        refused: told of dumps of capture's own that a refused table stands in the way of.
         options: how chunks are read; what was set at run time comes before.
         notify: told what dumps do.
     """
@@ -60,6 +62,7 @@ class DumpCoordinator:
         open_reader: Callable[[], ChunkReader],
         open_blocking: Callable[[Sequence[TableName]], BlockingReader],
         catalogue: Catalogue,
+        refused: RefusedTables,
         keys: KeyExtractor,
         state: StateStore,
         options: DumpOptions,
@@ -76,6 +79,7 @@ class DumpCoordinator:
         self._tables = DumpTables(
             self._control.current_snapshot,
             catalogue,
+            refused,
             self._actions,
             self._book,
             self._tasks,

@@ -36,6 +36,7 @@ from tidelog.ports import (
     RowsUnlogged,
     SchemaSeen,
     SignalSeen,
+    TableRefused,
     WatermarkSeen,
 )
 
@@ -119,6 +120,7 @@ class CaptureEngine:
         on_schema: Callable[[SchemaSeen], None],
         on_signal: Callable[[SignalSeen], None],
         on_unlogged: Callable[[RowsUnlogged], None],
+        on_refused: Callable[[TableRefused], None],
     ) -> None:
         self._reader = reader
         self._windows = windows
@@ -128,6 +130,7 @@ class CaptureEngine:
         self._on_schema = on_schema
         self._on_signal = on_signal
         self._on_unlogged = on_unlogged
+        self._on_refused = on_refused
         self._lock = threading.Lock()
         self._buffer = OutputBuffer(options.buffer_bytes)
         self._writer = WriterThread(self._buffer, log, resume, options.flush_bytes, options.flush_s)
@@ -185,6 +188,8 @@ class CaptureEngine:
             self._on_signal(event)
         elif isinstance(event, RowsUnlogged):
             self._on_unlogged(event)
+        elif isinstance(event, TableRefused):
+            self._on_refused(event)
         elif isinstance(event, IdleAt):
             self._reached = max(self._reached, event.position)
             self._between = True

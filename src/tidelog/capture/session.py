@@ -15,10 +15,19 @@ from tidelog.capture.dump_state import Mode
 from tidelog.capture.dumps import DUMP_PREFIX, REREAD_KEY, DumpCoordinator
 from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.key_sets import PREFIX as KEY_SETS
+from tidelog.capture.refused_tables import REFUSED_KEY, RefusedTables
 from tidelog.errors import GapError, SourceError, TidelogError
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
-from tidelog.ports import Catalogue, ChunkReader, LogReader, RowsUnlogged, SchemaSeen, StateStore
+from tidelog.ports import (
+    Catalogue,
+    ChunkReader,
+    LogReader,
+    RowsUnlogged,
+    SchemaSeen,
+    StateStore,
+    TableRefused,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +42,8 @@ FINISHED_SHOWN = 20
 LOOK_EVERY_S = 5.0
 MAINTAIN_EVERY_S = 30.0
 _OF_ONE_LOG = (
-    DUMP_PREFIX, REREAD_KEY, KEY_SETS, SHAPES_KEY, JUDGED_KEY, DUMPED_KEY, GAP_KEY, UNLOGGED_KEY
+    DUMP_PREFIX, REREAD_KEY, KEY_SETS, SHAPES_KEY, JUDGED_KEY, DUMPED_KEY, GAP_KEY, UNLOGGED_KEY,
+    REFUSED_KEY,
 )  # fmt: skip
 PASSING: tuple[type[TidelogError], ...] = (SourceError,)
 """What housekeeping tries again later, e.g. a lock that another session holds: the log goes on."""
@@ -82,6 +92,7 @@ class CaptureSession:
         reader: LogReader,
         catalogue: Catalogue,
         snapshot_reader: ChunkReader,
+        refused: RefusedTables,
         state: StateStore,
         housekeeping: Housekeeping,
         watch: Callable[[Callable[[TableName, str], bool]], CatalogueWatch],
@@ -98,6 +109,7 @@ class CaptureSession:
         self._reader = reader
         self._catalogue = catalogue
         self._snapshot_reader = snapshot_reader
+        self._refused = refused
         self._state = state
         self._housekeeping = housekeeping
         self._patterns = patterns
@@ -159,6 +171,7 @@ class CaptureSession:
             for prefix in _OF_ONE_LOG:
                 for key in self._state.keys(prefix):
                     self._state.delete(key)
+            self._refused.clear()
         self._state.put(GENERATION_KEY, self._generation, None)
 
     def close(self) -> None:
@@ -174,6 +187,13 @@ class CaptureSession:
     def on_unlogged(self, seen: RowsUnlogged) -> None:
         """Told by the engine, on its thread."""
         self._automatic.on_unlogged(seen)
+
+    def on_refused(self, seen: TableRefused) -> None:
+        """Told by the engine, on its thread. Stored before the log goes on: what is left out of it
+        has to be dumped.
+        """
+        self._refused.owe(seen.table)
+        self._refused.refuse("log", seen.table, seen.refusal)
 
     # ------------------------------------------------------------ threads
 
@@ -301,5 +321,6 @@ class CaptureSession:
             "updated_ms": int(time.time() * 1000),
             "lag_bytes": self._lag_bytes,
             "capture": progress,
+            "refused": self._refused.summary(),
             **self.coordinator.summary(finished=FINISHED_SHOWN),
         }

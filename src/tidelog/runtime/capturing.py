@@ -16,6 +16,7 @@ from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.dumps import DumpCoordinator, DumpOptions
 from tidelog.capture.engine import CaptureEngine, CaptureOptions
 from tidelog.capture.leadership import LeasedState, LeaseKeeper, lead
+from tidelog.capture.refused_tables import RefusedTables, RefusingCatalogue
 from tidelog.capture.session import (
     GAP_KEY,
     START_DUMP,
@@ -38,7 +39,7 @@ from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.storages import is_url
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Resume
-from tidelog.ports import RowsUnlogged, SchemaSeen, StateStore
+from tidelog.ports import RowsUnlogged, SchemaSeen, StateStore, TableRefused
 from tidelog.runtime.channels import Channels
 from tidelog.runtime.key_scope import discard_unused
 from tidelog.runtime.log_place import log_place
@@ -170,10 +171,13 @@ class Capture:
             journal_entries=options.journal_entries,
         )
         channels = Channels(config, state, identity, self._callbacks)
+        refused = RefusedTables(state, channels.notify)
+        catalogue = RefusingCatalogue(parts.catalogue, refused)
         coordinator = DumpCoordinator(
             open_reader=parts.open_reader,
             open_blocking=parts.open_blocking,
-            catalogue=parts.catalogue,
+            catalogue=catalogue,
+            refused=refused,
             keys=parts.keys,
             state=state,
             options=_dump_options(config),
@@ -189,6 +193,10 @@ class Capture:
             if session is not None:
                 session.on_unlogged(seen)
 
+        def on_refused(seen: TableRefused) -> None:
+            if session is not None:
+                session.on_refused(seen)
+
         engine = CaptureEngine(
             reader=reader,
             windows=windows,
@@ -200,6 +208,7 @@ class Capture:
             on_schema=on_schema,
             on_signal=channels.on_signal,
             on_unlogged=on_unlogged,
+            on_refused=on_refused,
         )
 
         def maintain() -> None:
@@ -226,8 +235,9 @@ class Capture:
             engine=engine,
             coordinator=coordinator,
             reader=reader,
-            catalogue=parts.catalogue,
+            catalogue=catalogue,
             snapshot_reader=snapshot_reader,
+            refused=refused,
             state=state,
             housekeeping=Housekeeping(
                 commands=channels.act, maintain=maintain, on_status=on_status
@@ -236,6 +246,7 @@ class Capture:
                 parts.catalogue,
                 state,
                 source.tables,
+                refused=refused,
                 publish=parts.publish,
                 snapshot=snapshot_reader.current_snapshot,
                 request_dump=request_dump,
@@ -255,7 +266,7 @@ class Capture:
             close_log=close,
         )
         try:
-            channels.open(coordinator, parts.catalogue, session.status, engine.append_control)
+            channels.open(coordinator, catalogue, session.status, engine.append_control)
             rest.lead(channels.surface)
         except BaseException:
             session.close()

@@ -25,6 +25,7 @@ from tidelog.ports import (
     KeyExtractor,
     LastTransaction,
     LogReader,
+    Published,
     SchemaRegistry,
     SourceId,
     StateStore,
@@ -82,14 +83,14 @@ class SourceParts:
         catalogue, keys: ports.
         open_reader: a new reader of chunks, over connections of its own.
         open_blocking: a new reader for a blocking dump of these tables.
-        publish: brings what the source publishes in step with the patterns; what was added.
+        publish: brings what the source publishes in step with the patterns.
     """
 
     catalogue: Catalogue
     keys: KeyExtractor
     open_reader: Callable[[], ChunkReader]
     open_blocking: Callable[[Sequence[TableName]], BlockingReader]
-    publish: Callable[[], list[TableName]]
+    publish: Callable[[], Published]
 
 
 class SchemaNotes(Protocol):

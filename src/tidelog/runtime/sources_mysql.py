@@ -11,7 +11,14 @@ from tidelog.configsource import MySqlSource
 from tidelog.errors import PreflightError
 from tidelog.model.schema import TableName
 from tidelog.mysql_urls import parse_url
-from tidelog.ports import BlockingReader, ChunkReader, SchemaRegistry, SourceId, StateStore
+from tidelog.ports import (
+    BlockingReader,
+    ChunkReader,
+    Published,
+    SchemaRegistry,
+    SourceId,
+    StateStore,
+)
 from tidelog.runtime.sources import SourceParts
 from tidelog.sources.findings import Finding
 from tidelog.sources.mysql import packets
@@ -101,11 +108,11 @@ class MySqlKind:
 
         catalogue = self.catalogue()
 
-        def publish() -> list[TableName]:
+        def publish() -> Published:
             """All tables are in the binlog; but what foreign keys do to them is not."""
             if source.cascades == "refuse":
                 refuse_cascades(self._url, catalogue.tables(source.tables))
-            return []
+            return Published()
 
         return SourceParts(
             catalogue=catalogue,

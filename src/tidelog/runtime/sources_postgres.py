@@ -11,7 +11,14 @@ from tidelog.config import Config
 from tidelog.configsource import PostgresSource
 from tidelog.errors import UsageError
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.ports import BlockingReader, ChunkReader, SchemaRegistry, SourceId, StateStore
+from tidelog.ports import (
+    BlockingReader,
+    ChunkReader,
+    Published,
+    SchemaRegistry,
+    SourceId,
+    StateStore,
+)
 from tidelog.runtime.sources import SourceParts
 from tidelog.sources.findings import Finding
 from tidelog.sources.postgres.blocking import PostgresBlockingReader
@@ -103,12 +110,13 @@ class PostgresKind:
 
         publications = self._publications()
 
-        def publish() -> list[TableName]:
+        def publish() -> Published:
             with connect(self._dsn, purpose="publication") as connection:
                 if self._reader is not None:
                     with translated("looking at the publications"):
                         self._reader.check_publications(connection)
-                return publications.sync(connection)
+                added = publications.sync(connection)
+                return Published(added, dict(publications.refused))
 
         return SourceParts(
             catalogue=self.catalogue(),

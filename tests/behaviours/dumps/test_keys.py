@@ -8,8 +8,7 @@ import pytest
 from tests.behaviours.dumps.dumped import Make, gate
 from tests.behaviours.dumps.sources import N, series, values
 from tests.behaviours.dumps.ways import STRATEGIES, TWO, Way, only, ways
-
-from tidelog.errors import ConfigError
+from tests.integration.windows.live import replay
 
 pytestmark = pytest.mark.integration
 
@@ -224,15 +223,33 @@ def test_surrogate_key_with_nulls(make: Make) -> None:
     assert len(dumped.source("t", ("a", "b"))) == 12
 
 
-def test_key_that_is_no_column_is_refused_at_start(make: Make) -> None:
+def test_key_that_is_no_column_is_its_tables_trouble_alone(make: Make) -> None:
     """Debezium: shouldNotGetStuckOnInvalidSurrogateKey."""
-    dumped = make(source_lines='keys: {"public.t": [nothing]}')
-    dumped.table("t", "a int, n int", "SELECT 1, 1", key=("a",))
-    dumped.start(wait=False)
-    failure = dumped.ended()
-    assert isinstance(failure, ConfigError)
-    assert "public.t" in str(failure)
-    assert "nothing" in str(failure)
+    dumped = make(snapshot="initial", source_lines='keys: {"public.t*": [k]}')
+    dumped.table("t", "k int NOT NULL, n int", "SELECT 1, 1", key=("k",))
+    dumped.do("ALTER TABLE t ADD UNIQUE (k)")
+    dumped.sql.execute("CREATE TABLE tu (a int, n int)")
+    dumped.sql.execute("INSERT INTO tu VALUES (1, 1)")
+    dumped.start()
+    dumped.wait_for(dumped.completions, "the other table is dumped")
+    (told,) = dumped.seen["refused"]
+    assert told["table"] == "public.tu"
+    assert "source.keys names columns that it does not have: k" in told["reason"]
+    dumped.do("INSERT INTO tu VALUES (2, 2)", "INSERT INTO t VALUES (2, 2)")
+    dumped.catch_up()
+    assert [e.op for e in dumped.events("public.tu") if e.op != "c"] == ["I"]
+    dumped.do("ALTER TABLE tu ADD k int", "UPDATE tu SET k = a, n = 3")
+    dumped.wait_for(lambda: dumped.completions("public.tu"), "it is dumped")
+    dumped.wait_for(lambda: not dumped.seen["refused"], "it is refused no more")
+    notices = [(n.dump_id, str(n.type)) for n in dumped.notices if n.aggregate_type == "Table"]
+    assert notices == [("public.tu", "SKIPPED"), ("public.tu", "RESUMED")]
+    dumped.wait_for(
+        lambda: (
+            replay([e for e in dumped.events("public.tu") if e.key != ()])
+            == {(k,): {"a": k, "n": "3", "k": k} for k in ("1", "2")}
+        ),
+        "its rows are in the event log",
+    )
 
 
 @ways(STRATEGIES)

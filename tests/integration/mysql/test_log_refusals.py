@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,9 +13,10 @@ from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
 from tests.integration.mysql.test_preflight import check, faults
 
-from tidelog.errors import GapError, SourceError
+from tidelog.errors import GapError
 from tidelog.model.schema import TableName
-from tidelog.sources.mysql import pins
+from tidelog.ports import TableRefused
+from tidelog.sources.mysql import log_reader, pins
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.pins import SchemaPins
 from tidelog.state.sqlite import SqliteState
@@ -34,6 +36,10 @@ def metadata(request: pytest.FixtureRequest, mariadb_server: MariaDbServer) -> I
     mariadb_server.execute("SET GLOBAL binlog_row_metadata = MINIMAL")
 
 
+def refusals(capture: LogCapture) -> list[TableRefused]:
+    return [event for event in capture.events if isinstance(event, TableRefused)]
+
+
 def news(capture: LogCapture) -> list[Any]:
     return [row.new for row in capture.rows]
 
@@ -50,8 +56,18 @@ def test_system_versioned_table_is_refused_by_name(
     capture = LogCapture(mariadb_server, tables=(f"{mariadb_database}.*",))
     capture.start()
     mariadb_server.execute("INSERT INTO v VALUES (1, 1)", mariadb_database)
-    with pytest.raises(SourceError, match=r"\.v is system-versioned: .*source\.tables"):
-        capture.catch_up()
+    capture.catch_up()
+    (told,) = refusals(capture)
+    assert told.table == TableName(mariadb_database, "v")
+    assert "system-versioned" in told.refusal.reason
+    assert told.refusal.remedy == f"ALTER TABLE `{mariadb_database}`.`v` DROP SYSTEM VERSIONING;"
+    assert news(capture) == []
+    mariadb_server.execute("SET @@system_versioning_alter_history = 1", mariadb_database)
+    mariadb_server.execute(told.refusal.remedy, mariadb_database)
+    mariadb_server.execute("INSERT INTO v VALUES (2, 2)", mariadb_database)
+    capture.catch_up()
+    assert news(capture) == [{"a": 2, "b": 2}]
+    assert told.table in {event.table for event in capture.unlogged}
     capture.reader.close()
 
 
@@ -67,8 +83,9 @@ def test_index_of_an_expression_is_named_where_the_log_shows_its_column(full: bo
         capture = LogCapture(server, tables=("d.*",))
         capture.start()
         server.execute("INSERT INTO d.f VALUES (1, 1)")
-        with pytest.raises(SourceError, match=r"d\.f has an index of an expression .*`ab`"):
-            capture.catch_up()
+        capture.catch_up()
+        (told,) = refusals(capture)
+        assert re.search(r"d\.f has an index of an expression .*`ab`", told.refusal.reason)
         capture.reader.close()
 
 
@@ -101,9 +118,51 @@ def test_a_type_that_is_not_known_matters_only_in_captured_tables(
     capture.reader.close()
     again = make_capture()
     again.start()
-    run(sql, "INSERT INTO u VALUES (1, POINT(1, 2), 'x')")
-    with pytest.raises(SourceError, match=r"\.u at .* the binlog's type 255: .*source\.tables"):
-        again.catch_up()
+    run(sql, "INSERT INTO u VALUES (1, POINT(1, 2), 'x')", "INSERT INTO t VALUES (4)")
+    again.catch_up()
+    (told,) = refusals(again)
+    assert told.table == TableName(mysql_family_database, "u")
+    assert "the binlog's type 255: " in told.refusal.reason
+    assert "source.tables" in told.refusal.reason
+    assert news(again) == [{"a": 4}]
+    run(sql, "ALTER TABLE u DROP COLUMN p", "INSERT INTO u VALUES (5, 'y')")
+    again.catch_up()
+    assert news(again) == [{"a": 4}, {"a": 5, "v": "y"}]
+    assert told.table in {event.table for event in again.unlogged}
+
+
+def test_table_that_may_not_be_read_holds_up_no_other(
+    mysql_family: Any, mysql_family_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_reader, "RETRY_REFUSED_S", 0.0)
+    server, name = mysql_family, mysql_family_database
+    server.execute("CREATE TABLE t (a INT PRIMARY KEY)", name)
+    server.execute("CREATE USER 'few'@'%' IDENTIFIED BY 'few'")
+    server.execute("GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'few'@'%'")
+    if server.flavour == "mariadb":
+        server.execute("GRANT BINLOG MONITOR ON *.* TO 'few'@'%'")
+    server.execute(f"GRANT SELECT ON {name}.t TO 'few'@'%'")
+    capture = LogCapture(server, tables=(f"{name}.*",), url=server.dsn(user="few", password="few"))
+    try:
+        capture.start()
+        server.execute("CREATE TABLE hidden (a INT PRIMARY KEY)", name)
+        server.execute("INSERT INTO hidden VALUES (1)", name)
+        server.execute("INSERT INTO t VALUES (1)", name)
+        capture.catch_up()
+        (told,) = {event.table: event for event in refusals(capture)}.values()
+        assert told.table == TableName(name, "hidden")
+        assert str(told.refusal.remedy).startswith(f"GRANT SELECT ON `{name}`.`hidden` TO")
+        assert news(capture) == [{"a": 1}]
+        server.execute(f"GRANT SELECT ON {name}.hidden TO 'few'@'%'")
+        server.execute("INSERT INTO t VALUES (2)", name)
+        capture.catch_up()
+        server.execute("INSERT INTO hidden VALUES (2)", name)
+        capture.catch_up()
+        assert news(capture) == [{"a": 1}, {"a": 2}, {"a": 2}]
+        assert [event.table for event in capture.unlogged] == [told.table]
+    finally:
+        capture.reader.close()
+        server.execute("DROP USER 'few'@'%'")
 
 
 def test_alter_in_two_phases_acts_when_it_commits(

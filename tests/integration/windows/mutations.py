@@ -25,6 +25,7 @@ from tidelog.errors import ChunkError, ConnectionLostError
 from tidelog.eventlog.emitted import EmittedTransactions
 from tidelog.model.records import KeyEffect, Kind
 from tidelog.runtime import capturing
+from tidelog.sources.postgres import publication
 from tidelog.sources.postgres.catalogue import PostgresCatalogue
 from tidelog.sources.postgres.chunks import PostgresChunkReader
 from tidelog.sources.postgres.snapshot import PgSnapshot
@@ -211,6 +212,7 @@ def new_tables_dumped_at_once(patch: Patch) -> None:
 
 def refused_look_ends_capture(patch: Patch) -> None:
     """A lock that the publication can't have stops the log."""
+    patch.setattr(publication, "publishing_refused", lambda *_: None)
     patch.setattr(session, "PASSING", (ConnectionLostError, ChunkError))
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 import pymysql
 from pymysql.constants import ER
 
+from tidelog.errors import TableRefusedError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.ports import SourceLoad, TableShape
@@ -90,6 +91,8 @@ class MySqlCatalogue:
                     break
             if found is None or storage is None:
                 return None
+            if found.unfit is not None:
+                raise TableRefusedError(table, found.unfit)
             return TableShape(
                 schema=found.schema,
                 storage=storage.text,

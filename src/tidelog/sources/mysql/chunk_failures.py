@@ -10,6 +10,7 @@ from pymysql.constants import ER
 
 from tidelog.errors import (
     ChunkBusyError,
+    ChunkDeniedError,
     ChunkError,
     ChunkLostError,
     ChunkRefusedError,
@@ -88,7 +89,7 @@ def _chunk_error(error: pymysql.MySQLError, doing: str, too_slow: type[ChunkErro
         return ChunkRefusedError(f"{doing}: the dump's condition is not valid SQL {told}")
     found = server_error(number, message, doing)
     if isinstance(found, PreflightError):
-        return ChunkRefusedError(str(found))
+        return ChunkDeniedError(str(found))
     if number in _HOPELESS:
         return ChunkRefusedError(f"{found} (check the dump's condition)")
     if isinstance(found, SourceBusyError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ from tidelog.errors import (
     ConfigError,
     ConnectionLostError,
     SourceError,
+    TableRefusedError,
 )
 from tidelog.model.patterns import matches
 from tidelog.model.records import LogBatch, Resume
@@ -19,11 +21,13 @@ from tidelog.ports import (
     IdleAt,
     LastTransaction,
     LogEvent,
+    Refusal,
     RowsUnlogged,
     SchemaRegistry,
     SchemaSeen,
     SourceId,
     StateStore,
+    TableRefused,
 )
 from tidelog.sources.mysql import ddl
 from tidelog.sources.mysql.cascade_watch import CascadeWatch
@@ -72,6 +76,7 @@ from tidelog.wire.flavor import Flavor
 MOST_TABLES = 16_384
 """So many table maps are kept; a table has one for each time that the server opened it."""
 
+RETRY_REFUSED_S = 5.0
 SYSTEM_DATABASES = ("mysql", "sys", "information_schema", "performance_schema")
 
 
@@ -139,6 +144,8 @@ class MySqlLogReader:
         self._files: LogFiles | None = None
         self._prepared = PreparedGroups()
         self._current: dict[TableName, TableSchema] = {}
+        self._refused: set[TableName] = set()
+        self._retried_at = 0.0
         self._fold = False
         self._idle_at = 0  # the furthest that may be acknowledged
         self._told = 0
@@ -212,7 +219,9 @@ class MySqlLogReader:
             self._prepared.receive(received)
             yield from self._events(scanner, scanner.feed(received.data, received.offsets))
             self._seen.reach(scanner.position)
-            if scanner.tables > MOST_TABLES and not scanner.in_transaction:
+            if not scanner.in_transaction and (
+                scanner.tables > MOST_TABLES or self._refused_are_due()
+            ):
                 scanner.forget_tables()
                 self._own.clear()
         self._stalls.check(scanner.position)
@@ -358,7 +367,15 @@ class MySqlLogReader:
             if self._cascades is not None:
                 self._cascades.bind(scanner, seen, None)
             return
-        schema = self._schema_at(seen)
+        try:
+            schema = self._schema_at(seen)
+        except TableRefusedError as error:
+            scanner.bind(seen.table_id, 0)
+            if self._cascades is not None:
+                self._cascades.bind(scanner, seen, None)
+            self._refused.add(table)
+            yield TableRefused(table, Refusal(error.reason, error.remedy))
+            return
         previous = self._current.get(table)
         scanner.bind(seen.table_id, schema.schema_id)
         if self._cascades is not None:
@@ -366,6 +383,17 @@ class MySqlLogReader:
         if previous is None or previous.schema_id != schema.schema_id:
             self._current[table] = schema
             yield SchemaSeen(schema, previous or self._before(schema))
+        if table in self._refused:
+            self._refused.remove(table)
+            reason = "its changes could not be captured for a while"
+            yield RowsUnlogged(table, reason, seen.position)
+
+    def _refused_are_due(self) -> bool:
+        """Is it time to ask anew for tables whose rows are left out?"""
+        if not self._refused or time.monotonic() - self._retried_at < RETRY_REFUSED_S:
+            return False
+        self._retried_at = time.monotonic()
+        return True
 
     def _schema_at(self, seen: TableMapSeen) -> TableSchema:
         schemas, scanner = self._schemas, self._scanner

@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from tidelog.errors import ConfigError, SourceError
+from tidelog.errors import ConfigError, SourceError, TableRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.mysql_urls import ServerUrl
 from tidelog.ports import SchemaRegistry
 from tidelog.sources.mysql import ddl
-from tidelog.sources.mysql.connect import Connection
+from tidelog.sources.mysql.connect import Connection, quote_name
 from tidelog.sources.mysql.failures import translated
 from tidelog.sources.mysql.log_parts import queries, read_part
 from tidelog.sources.mysql.pins import SchemaPins
@@ -191,7 +191,8 @@ class LogSchemas:
             group: where its transaction begins, or any place between groups before.
 
         Raises:
-            SourceError: it can't be known for certain.
+            SourceError: it can't be known for certain; TableRefusedError if that is due to what
+                the table is.
         """
         table = TableName(seen.database, seen.table)
         if seen.unknown is not None:
@@ -303,7 +304,7 @@ class LogSchemas:
             try:
                 built = self._finder.of_map(seen, connection.flavor, like)
             except types.UnknownTypeError as error:
-                raise SourceError(f"{table} at {where} of the binlog: {error}") from None
+                raise TableRefusedError(table, f"at {where} of the binlog: {error}") from None
             assert built is not None
             return built
         if name != known:
@@ -315,9 +316,11 @@ class LogSchemas:
                 + f": {fix(table, where)}"
             )
         if found is None:
-            raise SourceError(
-                f"{table} has rows at {where} of the binlog, but information_schema does not show "
-                f"it: GRANT SELECT on it to the capture's user, or {fix(table, where)}"
+            raise TableRefusedError(
+                table,
+                f"it has rows at {where} of the binlog, but information_schema does not show it: "
+                "the capture's user lacks the right to SELECT",
+                f"GRANT SELECT ON {quote_name(table.namespace, table.name)} TO ...;",
             )
         reason = misfit(found.schema, seen)
         if reason is not None:
@@ -331,10 +334,10 @@ class LogSchemas:
         self._refuse_hidden(seen, table)
         with translated(f"looking up {table}"):
             self._finder.find(self._connected(), table)  # which may name the column
-        raise SourceError(
-            f"{table} at {text(seen.position)} of the binlog: Tidelog does not know the binlog's "
-            f"type {seen.unknown}: leave the table out of source.tables, or change the column's "
-            "type and begin a new event log behind that"
+        raise TableRefusedError(
+            table,
+            f"at {text(seen.position)} of the binlog: Tidelog does not know the binlog's type "
+            f"{seen.unknown}: leave the table out of source.tables, or change the column's type",
         )
 
     def _refuse_hidden(self, seen: TableMapSeen, table: TableName) -> None:
@@ -343,8 +346,8 @@ class LogSchemas:
             if not logs_hidden_columns(connection, table, seen):
                 return
             indexes = expression_indexes(connection, table)
-        raise SourceError(
-            f"at {text(seen.position)} of the binlog: {hidden_columns(table, indexes)}"
+        raise TableRefusedError(
+            table, f"at {text(seen.position)} of the binlog: {hidden_columns(table, indexes)}"
         )
 
 

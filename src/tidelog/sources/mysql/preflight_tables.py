@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pymysql
 
-from tidelog.errors import ConfigError, SourceError
+from tidelog.errors import SourceError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.sources.findings import Finding
@@ -85,9 +85,12 @@ def _tables(examined: Examined) -> Iterator[Finding]:
         yield from _table(examined, table)
         yield from _hidden_columns(examined, table.name)
         try:
-            finder.find(examined.connection, table.name)
-        except (SourceError, ConfigError) as error:  # a type, or source.keys
+            found = finder.find(examined.connection, table.name)
+        except SourceError as error:  # e.g. a type
             yield Finding(f"table {table.name}", "fail", str(error))
+        else:
+            if found is not None and found.unfit is not None:
+                yield Finding(f"table {table.name}", "fail", found.unfit)
 
 
 def _hidden_columns(examined: Examined, table: TableName) -> Iterator[Finding]:

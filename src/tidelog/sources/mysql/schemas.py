@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tidelog.errors import ConfigError, SourceError
-from tidelog.model.patterns import matches
+from tidelog.errors import SourceError, TableRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.sources.mysql.connect import Connection, quote_name
+from tidelog.sources.surrogates import surrogate_key, unfit_key
 from tidelog.wire import binlog_types as types
 from tidelog.wire.binlog_items import TableMapSeen, TableMetadata
 from tidelog.wire.binlog_types import WIRE_FORMAT, binlog_column, column_of_map
@@ -57,9 +57,13 @@ _MARIADB_FULL_NAMES = (10, 10)
 
 @dataclass(frozen=True, slots=True)
 class FoundTable:
-    """A table's schema."""
+    """A table's schema.
+
+    ``unfit``: why ``source.keys`` gives it no key, though a pattern names it.
+    """
 
     schema: TableSchema
+    unfit: str | None = None
 
 
 class SchemaFinder:
@@ -79,31 +83,34 @@ class SchemaFinder:
     ) -> FoundTable | None:
         """The table as ``information_schema`` has it now; None if there is none that the user may
         read. ``called``: the name that the schema is to bear, if another one. Raises PyMySQL's
-        errors; SourceError for a type that is not known, and for a table that MariaDB keeps old
-        versions of.
+        errors; TableRefusedError for a type that is not known, and for a table that MariaDB keeps
+        old versions of.
         """
         name = (table.namespace, table.name)
         kind = connection.row(_TABLE, name)
         if kind is None:
             return None
         if _text(kind[0]) == "SYSTEM VERSIONED":
-            raise SourceError(
-                f"{table} is system-versioned: the log holds its old rows beside those of now, "
-                "with columns that information_schema does not show. Leave the table out of "
-                f"source.tables, or ALTER TABLE {quote_name(*name)} DROP SYSTEM VERSIONING (which "
-                "drops the old rows)"
+            raise TableRefusedError(
+                table,
+                "it is system-versioned: the log holds its old rows beside those of now, with "
+                "columns that information_schema does not show. Leave the table out of "
+                "source.tables, or drop its old rows",
+                f"ALTER TABLE {quote_name(*name)} DROP SYSTEM VERSIONING;",
             )
         rows = connection.rows(_COLUMNS, name)
         if not rows:
             return None
         key = tuple(row[0] for row in connection.rows(_KEY, name))
         columns = tuple(self._column(connection, table, row) for row in rows)
-        return FoundTable(self.schema(called or table, columns, key))
+        schema = self.schema(called or table, columns, key)
+        unfit = None if schema.key else unfit_key(self._keys, schema.table, schema.column_names)
+        return FoundTable(schema, unfit)
 
     def schema(
         self, table: TableName, columns: Sequence[Column], primary_key: Sequence[str]
     ) -> TableSchema:
-        """The schema of these columns. Raises ConfigError if ``source.keys`` does not fit."""
+        """The schema of these columns; without a key if ``source.keys`` does not fit."""
         names = tuple(column.name for column in columns)
         return TableSchema(
             table=table,
@@ -177,24 +184,13 @@ class SchemaFinder:
                 nullable=bool(nullable),
             )
         except types.UnknownTypeError as error:
-            raise SourceError(
-                f"{table}, {error}: leave the table out of source.tables, or change the type"
+            raise TableRefusedError(
+                table, f"{error}: leave the table out of source.tables, or change the type"
             ) from None
 
     def surrogate(self, table: TableName, present: Sequence[str]) -> tuple[str, ...]:
-        """The surrogate key of a table of this name; () if ``source.keys`` has none. Raises
-        ConfigError if it does not fit.
-        """
-        for pattern, columns in self._keys.items():
-            if matches([pattern], table):
-                missing = [name for name in columns if name not in present]
-                if missing:
-                    raise ConfigError(
-                        f"source.keys names columns that {table} does not have: "
-                        f"{', '.join(missing)}"
-                    )
-                return columns
-        return ()
+        """The surrogate key of a table of this name; () if ``source.keys`` has none that fits."""
+        return surrogate_key(self._keys, table, present)
 
 
 def expression_indexes(connection: Connection, table: TableName) -> list[str]:

@@ -8,10 +8,11 @@ from typing import Any
 
 import psycopg
 
+from tidelog.errors import TableRefusedError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.ports import SourceLoad, TableShape
-from tidelog.sources.postgres.connect import connect, lsn_value, translated
+from tidelog.sources.postgres.connect import connect, lsn_value, quote_ident, translated
 from tidelog.sources.postgres.members import members_of
 from tidelog.sources.postgres.schemas import SchemaFinder
 from tidelog.sources.postgres.storage import rows_may_differ, storage_of
@@ -85,13 +86,19 @@ class PostgresCatalogue:
             return [name for name in found if name not in self._own_tables]
 
     def shape(self, table: TableName) -> TableShape | None:
-        """The table as it is now; ``storage`` is for `rows_may_differ`."""
+        """The table as it is now; ``storage`` is for `rows_may_differ`.
+
+        Raises TableRefusedError if the role may not read it, or ``source.keys`` does not fit it.
+        """
         with self._lock, translated(f"looking up {table}"):
             connection = self._connected()
             # Schema and storage must be of one moment.
             with connection.transaction():
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-                return table_shape(connection, self._finder, table, self._published_by or ())
+                shape = table_shape(connection, self._finder, table, self._published_by or ())
+                if shape is not None:
+                    _require_readable(connection, table, shape.schema.relation_id)
+                return shape
 
     def rows_may_differ(self, before: str, after: str) -> bool:
         """May rows have changed without row events between two of a table's storages?"""
@@ -149,10 +156,15 @@ def table_shape(
     table: TableName,
     published_by: Sequence[str] = (),
 ) -> TableShape | None:
-    """The table as the connection's transaction sees it; None if it sees none."""
+    """The table as the connection's transaction sees it; None if it sees none.
+
+    Raises TableRefusedError if ``source.keys`` does not fit it.
+    """
     found = finder.find(connection, table)
     if found is None:
         return None
+    if found.unfit is not None:
+        raise TableRefusedError(table, found.unfit)
     storage = storage_of(connection, found.schema.relation_id, published_by)
     return TableShape(
         schema=found.schema,
@@ -160,3 +172,26 @@ def table_shape(
         estimated_rows=storage.estimated_rows,
         estimated_bytes=storage.pages * BLOCK_BYTES,
     )
+
+
+def _require_readable(
+    connection: psycopg.Connection[tuple[Any, ...]], table: TableName, relation_id: int
+) -> None:
+    """Raise TableRefusedError, with the grants, if the role may not read the table."""
+    row = connection.execute(
+        b"SELECT has_schema_privilege(relnamespace, 'USAGE'), has_table_privilege(oid, 'SELECT') "
+        b"FROM pg_catalog.pg_class WHERE oid = %s::oid",
+        (relation_id,),
+    ).fetchone()
+    usage, select = (True, True) if row is None else row
+    user = quote_ident(connection.info.user)
+    grants = [
+        *([] if usage else [f"GRANT USAGE ON SCHEMA {quote_ident(table.namespace)} TO {user};"]),
+        *(
+            []
+            if select
+            else [f"GRANT SELECT ON {quote_ident(table.namespace, table.name)} TO {user};"]
+        ),
+    ]
+    if grants:
+        raise TableRefusedError(table, "the role may not read it, so not dump it", " ".join(grants))

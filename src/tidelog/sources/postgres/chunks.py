@@ -13,6 +13,7 @@ from psycopg.pq import TransactionStatus
 
 from tidelog.errors import (
     ChunkBusyError,
+    ChunkDeniedError,
     ChunkError,
     ChunkLostError,
     ChunkRefusedError,
@@ -45,10 +46,9 @@ _REASONS = {
 
 _BUSY = {"55P03", "40P01", "40001"}  # others are in the way now, and will be gone
 
-# A missing privilege, or what only the dump's condition or keys can be to blame for: all else was
+# What only the dump's condition or keys can be to blame for: all else was
 # just looked up.
 _HOPELESS = {
-    "42501",
     "42601",
     "42703",
     "42804",
@@ -259,7 +259,9 @@ def chunk_errors(doing: str, *, too_slow: type[ChunkError] = ChunkTooSlowError) 
         elif reason is None and state[:2] == "42":
             reason = f"{error.diag.message_primary} (check the dump's condition)"
         kind: type[ChunkError] = ChunkRefusedError if state in _HOPELESS else ChunkError
-        if state in _BUSY:
+        if state == "42501":
+            kind = ChunkDeniedError
+        elif state in _BUSY:
             kind = ChunkBusyError
         elif state == "57014":
             kind = too_slow

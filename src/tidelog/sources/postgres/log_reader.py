@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,8 +15,10 @@ import psycopg
 from tidelog import failpoints
 from tidelog.errors import (
     ConnectionLostError,
+    Policy,
     PreflightError,
     SourceChangedError,
+    SourceError,
 )
 from tidelog.model.patterns import matches
 from tidelog.model.records import Kind, LogBatch, Resume
@@ -24,10 +27,13 @@ from tidelog.ports import (
     IdleAt,
     LastTransaction,
     LogEvent,
+    Refusal,
+    RowsUnlogged,
     SchemaRegistry,
     SchemaSeen,
     SourceId,
     StateStore,
+    TableRefused,
     WatermarkSeen,
 )
 from tidelog.sources.postgres import slots
@@ -43,6 +49,7 @@ from tidelog.sources.postgres.standby import check_standby, in_recovery
 from tidelog.wire.pgoutput import LogicalMessage, PgoutputScanner, RelationSeen, RowOf
 
 MIN_VERSION = 14
+RETRY_REFUSED_S = 5.0
 
 
 class PostgresLogReader:
@@ -95,6 +102,8 @@ class PostgresLogReader:
         self._stream: ReplicationStream | None = None
         self._scanner = PgoutputScanner(None)
         self._bound: dict[int, TableSchema] = {}
+        self._refused: dict[int, RelationSeen] = {}
+        self._retried_at = 0.0
         self._own = OwnTables(self._publications)
         self._idle_at = 0
         self._source: SourceId | None = None
@@ -128,12 +137,14 @@ class PostgresLogReader:
         stream.start(self._slot, begin.acknowledge, self._publications.names)
         self._scanner = PgoutputScanner(begin, next_xid)
         self._bound.clear()
+        self._refused.clear()
         self._idle_at = begin.acknowledge
         return begin
 
     def poll(self, timeout_s: float) -> Iterator[LogEvent]:
         """See `tidelog.ports.LogReader`. Take every event of one poll before the next poll."""
         stream = self._streaming()
+        yield from self._retry_refused()
         received = stream.receive(timeout_s)
         if received is None:
             return
@@ -336,13 +347,31 @@ class PostgresLogReader:
             return
         bound = self._bound.get(seen.relation_id)
         previous = bound or self._registry.latest(table)
-        with translated(f"looking up {table}"):
-            schema = self._finder.of_relation(self._connected(), seen)
+        try:
+            with translated(f"looking up {table}"):
+                schema = self._finder.of_relation(self._connected(), seen)
+        except SourceError as error:
+            if error.policy is not Policy.STOP:
+                raise
+            self._scanner.bind(seen.relation_id, 0)
+            self._refused[seen.relation_id] = seen
+            yield TableRefused(table, Refusal(str(error)))
+            return
         schema = self._registry.register(schema)
         self._bound[seen.relation_id] = schema
         self._scanner.bind(seen.relation_id, schema.schema_id)
         if bound is None or bound.schema_id != schema.schema_id or bound.table != table:
             yield SchemaSeen(schema, previous)
+        if self._refused.pop(seen.relation_id, None) is not None:
+            yield RowsUnlogged(table, "its changes could not be captured for a while")
+
+    def _retry_refused(self) -> Iterator[LogEvent]:
+        """Tables whose rows are left out: the log announces each only once."""
+        if not self._refused or time.monotonic() - self._retried_at < RETRY_REFUSED_S:
+            return
+        self._retried_at = time.monotonic()
+        for seen in list(self._refused.values()):
+            yield from self._relation(seen)
 
     def _not_before_idle(self, resume: Resume) -> Resume:
         """What was reported as idle may be acknowledged already: never resume before it."""

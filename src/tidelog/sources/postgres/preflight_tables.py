@@ -94,7 +94,9 @@ class TableChecks:
                 f"table {name}", "fail", "only its owner can add it to the publication", fix
             )
         found = self._finder.find(connection, table.table)
-        if found is not None and not found.schema.key:
+        if found is not None and found.unfit is not None:
+            yield Finding(f"table {name}", "fail", found.unfit)
+        elif found is not None and not found.schema.key:
             fix = (
                 f"ALTER TABLE {quoted} ADD PRIMARY KEY (...); -- or name a unique key: source.keys"
             )

@@ -8,17 +8,19 @@ and truncates only. Both publish partitioned tables as their root.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
 
 from tidelog.errors import PreflightError
 from tidelog.model.schema import TableName
+from tidelog.ports import Refusal
 from tidelog.sources.postgres.catalogue import matching_tables
 from tidelog.sources.postgres.connect import quote_ident, quote_literal, translated
 from tidelog.sources.postgres.marks import WATERMARK_COLUMN, WATERMARK_TABLE, Strategy
 from tidelog.sources.postgres.members import members_of
+from tidelog.sources.postgres.table_rights import marks_refused, publishing_refused
 
 # Debezium's signal table: what a signal is made of.
 SIGNAL_COLUMNS = ("id", "type", "data")
@@ -92,6 +94,7 @@ class Publications:
         self.watermark = TableName(watermark_schema, WATERMARK_TABLE)
         self.strategy = strategy
         self.signals = None if signal_table is None else TableName.parse(signal_table)
+        self.refused: dict[TableName, Refusal] = {}
 
     @property
     def names(self) -> list[str]:
@@ -141,8 +144,10 @@ class Publications:
         With strategy ``snapshot`` nothing is changed, and tables that are not published are not
         captured; ``strict``: raise PreflightError with the SQL for them.
 
-        Raises PreflightError if the user may not, SourceError if a lock could not be had.
+        `refused` says then which tables can't be published, and why; all others are. ``strict``:
+        raise PreflightError if that is so of the watermark table, or of all that are captured.
         """
+        self.refused = {}
         self._require_signal_table(connection)
         if self.strategy == "snapshot":
             self._require_published(connection, strict)
@@ -151,9 +156,12 @@ class Publications:
             connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT}'".encode())
             try:
                 if self.strategy == "table":
-                    self._create_watermark_table(connection)
+                    self._prepare_watermark_table(connection, strict)
                 self._create_publications(connection)
-                return self._sync_tables(connection)
+                added = self._sync_tables(connection)
+                if strict:
+                    self._require_any(connection)
+                return added
             finally:
                 if not connection.closed and not connection.broken:
                     connection.execute(b"SET lock_timeout = 0")
@@ -195,10 +203,30 @@ class Publications:
                 f"{create_signal_table(self.signals)}"
             )
 
+    def _require_any(self, connection: Connection) -> None:
+        wanted = [*self.own(connection), *self.captured(connection)]
+        none = wanted and all(table.table in self.refused for table in wanted)
+        for table in self.refused if none else [t for t in self.refused if t == self.watermark]:
+            refusal = self.refused[table]
+            raise PreflightError(f"{table}: {refusal.reason}: {refusal.remedy}")
+
+    def _prepare_watermark_table(self, connection: Connection, strict: bool) -> None:
+        """Marks can't be written without it: then no table is dumped, and the log goes on."""
+        try:
+            self._create_watermark_table(connection)
+        except psycopg.errors.InsufficientPrivilege as error:
+            if strict:
+                raise
+            reason = f"{error.diag.message_primary}: no watermark can be written"
+            self.refused[self.watermark] = Refusal(reason, all_dumps=True)
+            return
+        refusal = marks_refused(connection, self.watermark)
+        if refusal is not None:
+            self.refused[self.watermark] = refusal
+
     def _create_watermark_table(self, connection: Connection) -> None:
         table = quote_ident(self.watermark.namespace, self.watermark.name)
-        exists = connection.execute("SELECT to_regclass(%s)", (table,)).fetchone()
-        if exists is not None and exists[0] is not None:
+        if self._described(connection, [self.watermark]):  # asks for no right to the schema
             return
         schema = quote_ident(self.watermark.namespace)
         has_schema = connection.execute(
@@ -241,15 +269,16 @@ class Publications:
                 steps.append((wrong, "DROP", table.table, not table.partitioned))
             if table.table not in members[right]:
                 if right == self.inserts_name and table.table in members[wrong] and not steps:
-                    raise PreflightError(
-                        f"{table.table} is in publication {wrong!r} and has no replica identity: "
-                        "its updates and deletes fail. ALTER TABLE "
-                        f"{quote_ident(table.table.namespace, table.table.name)} REPLICA IDENTITY "
-                        "FULL, or add a primary key"
+                    quoted = quote_ident(table.table.namespace, table.table.name)
+                    self.refused[table.table] = Refusal(
+                        f"it is in publication {wrong!r}, which is not Tidelog's, and has no "
+                        "replica identity: its updates and deletes fail",
+                        f"ALTER TABLE {quoted} REPLICA IDENTITY FULL; -- or add a primary key",
                     )
+                    continue
                 steps.append((right, "ADD", table.table, not table.partitioned))
-            if steps:
-                self._alter(connection, steps)
+            if steps and not self._altered(connection, table, steps):
+                continue
             if table.table not in everywhere and table not in own:
                 added.append(table.table)
         wanted = {table.table for table in [*own, *captured]}
@@ -257,6 +286,24 @@ class Publications:
             for table_name in sorted(members[name] - wanted):
                 self._alter(connection, [(name, "DROP", table_name, True)])
         return added
+
+    def _altered(
+        self,
+        connection: Connection,
+        table: PublishedTable,
+        steps: list[tuple[str, str, TableName, bool]],
+    ) -> bool:
+        """`_alter`; False if the server refuses it for this table, which `refused` tells."""
+        try:
+            self._alter(connection, steps)
+        except psycopg.Error as error:
+            refusal = publishing_refused(connection, error, table.relation_id, steps[-1][0])
+            if refusal is None:
+                raise
+            own = table.table == self.watermark
+            self.refused[table.table] = replace(refusal, all_dumps=own)
+            return False
+        return True
 
     def _alter(self, connection: Connection, steps: list[tuple[str, str, TableName, bool]]) -> None:
         """ALTER PUBLICATION … ADD/DROP TABLE, all steps at once. ONLY: without inheritors, which

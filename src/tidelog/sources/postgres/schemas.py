@@ -13,9 +13,8 @@ from typing import Any
 
 import psycopg
 
-from tidelog.errors import ConfigError
-from tidelog.model.patterns import matches
 from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.sources.surrogates import surrogate_key, unfit_key
 from tidelog.wire.pgoutput import RelationSeen
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -93,11 +92,15 @@ class _Relation:
 
 @dataclass(frozen=True, slots=True)
 class FoundTable:
-    """A table's schema and what a SELECT must know besides."""
+    """A table's schema and what a SELECT must know besides.
+
+    ``unfit``: why ``source.keys`` gives it no key, though a pattern names it.
+    """
 
     schema: TableSchema
     partitioned: bool
     permanent: bool
+    unfit: str | None = None
 
 
 class SchemaFinder:
@@ -121,16 +124,18 @@ class SchemaFinder:
             return None
         relation = _relation(row)
         identity = _identity_columns(relation)
+        names = [name for _, name, *_ in relation.columns]
         schema = TableSchema(
             table=table,
             relation_id=relation.oid,
             columns=self._columns(connection, [column[1:] for column in relation.columns]),
-            key=self._key(table, relation, [name for _, name, *_ in relation.columns], identity),
+            key=self._key(table, relation, names),
             identity=identity,
             identity_kind=relation.identity,
             wire_format=WIRE_FORMAT,
         )
-        return FoundTable(schema, relation.kind == "p", relation.persistence == "p")
+        unfit = None if schema.key else unfit_key(self._keys, table, names)
+        return FoundTable(schema, relation.kind == "p", relation.persistence == "p", unfit)
 
     def of_relation(self, connection: Connection, seen: RelationSeen) -> TableSchema:
         """The schema of a relation message, which may be older than the catalogue's.
@@ -152,7 +157,7 @@ class SchemaFinder:
             table=table,
             relation_id=seen.relation_id,
             columns=self._columns(connection, columns),
-            key=self._key(table, relation, [name for _, name, _, _ in seen.columns], identity)
+            key=self._key(table, relation, [name for _, name, _, _ in seen.columns])
             if seen.replica_identity != "d" or not identity
             else self._default_key(relation, identity),
             identity=identity,
@@ -172,21 +177,11 @@ class SchemaFinder:
         table: TableName,
         relation: _Relation | None,
         present: list[str],
-        identity: tuple[str, ...],
     ) -> tuple[str, ...]:
         key = () if relation is None else _names(relation, relation.key)
         if key and set(key) <= set(present):
             return key
-        for pattern, columns in self._keys.items():
-            if matches([pattern], table):
-                missing = [name for name in columns if name not in present]
-                if missing:
-                    raise ConfigError(
-                        f"source.keys names columns that {table} does not have: "
-                        f"{', '.join(missing)}"
-                    )
-                return columns
-        return ()
+        return surrogate_key(self._keys, table, present)
 
     def _columns(
         self, connection: Connection, columns: Sequence[tuple[str, int, int, bool]]

@@ -1,0 +1,251 @@
+"""Tables that can't be captured or dumped as they are: which, why, and what mends each.
+
+A table's trouble is that table's state: all others go on. It is stored, shown by `tidelog status`,
+told once as a warning and a notification, and taken back when it has gone. A dump that capture
+itself needs and that a refused table stood in the way of is owed until it was asked for again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tidelog.capture.notifications import Notification, NotificationType, Notify
+from tidelog.errors import TableRefusedError
+from tidelog.model.schema import TableName
+from tidelog.ports import Catalogue, Refusal, SourceLoad, StateStore, TableShape
+
+logger = logging.getLogger(__name__)
+
+REFUSED_KEY = "refused-tables"
+TABLE_AGGREGATE = "Table"
+FIRST_RETRY_S = 5.0
+LAST_RETRY_S = 3600.0
+
+
+class RefusedTables:
+    """What is refused, by table and by who found it. Thread-safe; durable when a call returns.
+
+    Who finds it (``by``): ``publication``, ``catalogue``, ``log``, ``dump``.
+
+    Args:
+        state: keeps it.
+        notify: told of each table that is refused, and of each that is no more.
+    """
+
+    def __init__(self, state: StateStore, notify: Notify) -> None:
+        self._state = state
+        self._notify = notify
+        self._lock = threading.Lock()
+        self._tries: dict[str, int] = {}
+        stored = state.get(REFUSED_KEY)
+        self._known: dict[str, dict[str, Any]] = {} if stored is None else dict(stored.value)
+
+    def clear(self) -> None:
+        """Begin anew, with another event log."""
+        with self._lock:
+            self._known.clear()
+            self._store()
+
+    def hold(self, by: str, found: Mapping[TableName, Refusal]) -> None:
+        """All that ``by`` refuses now; what it refused before and does not now is mended."""
+        with self._lock:
+            before = {name for name, entry in self._known.items() if by in entry["causes"]}
+            if not found and not before:
+                return
+            for table, refusal in found.items():
+                self._add(by, str(table), refusal)
+            self._mend(by, before - {str(table) for table in found})
+            self._store()
+
+    def refuse(self, by: str, table: TableName, refusal: Refusal) -> None:
+        """``by`` found one more."""
+        with self._lock:
+            self._add(by, str(table), refusal)
+            self._store()
+
+    def mend(self, by: str, table: TableName) -> None:
+        """``by`` refuses the table no more."""
+        with self._lock:
+            if by in self._known.get(str(table), {}).get("causes", ()):
+                self._mend(by, {str(table)})
+                self._store()
+
+    def of(self, table: TableName) -> Refusal | None:
+        """Why the table can't be dumped; None: nothing is known against it."""
+        with self._lock:
+            entry = self._known.get(str(table))
+            found = [] if entry is None else list(entry["causes"].values())
+            found += [
+                cause
+                for other in self._known.values()
+                for cause in other["causes"].values()
+                if cause.get("all_dumps")
+            ]
+            return Refusal(**{k: v for k, v in found[0].items() if k != "at_ms"}) if found else None
+
+    def failed(self, table: TableName, reason: str) -> None:
+        """A dump that capture needs met a missing right: it is tried again, less and less often."""
+        name = str(table)
+        with self._lock:
+            tries = self._tries[name] = self._tries.get(name, -1) + 1
+            wait_s = min(FIRST_RETRY_S * 2.0**tries, LAST_RETRY_S)
+            self._add("dump", name, Refusal(reason), at_ms=_now_ms() + int(wait_s * 1000))
+            self._known[name]["owed"] = True
+            self._store()
+
+    def retry_due(self) -> None:
+        """Let dumps begin again that met a missing right long enough ago."""
+        with self._lock:
+            due = {
+                name
+                for name, entry in self._known.items()
+                if "dump" in entry["causes"] and entry["causes"]["dump"]["at_ms"] <= _now_ms()
+            }
+            if due:
+                self._mend("dump", due)
+                self._store()
+
+    def owe(self, table: TableName) -> None:
+        """A dump of all the table is needed once it is refused no more."""
+        with self._lock:
+            self._known.setdefault(str(table), _entry())["owed"] = True
+            self._store()
+
+    def owed(self, table: TableName) -> bool:
+        with self._lock:
+            return bool(self._known.get(str(table), {}).get("owed"))
+
+    def paid(self, table: TableName) -> None:
+        """The dump was asked for."""
+        with self._lock:
+            entry = self._known.get(str(table))
+            if entry is not None and entry["owed"]:
+                entry["owed"] = False
+                self._forget(str(table))
+                self._store()
+
+    def keep(self, tables: Sequence[TableName]) -> None:
+        """Of all others nothing is owed: they are gone, or captured no more."""
+        with self._lock:
+            names = {str(table) for table in tables}
+            gone = [n for n, e in self._known.items() if n not in names and e["owed"]]
+            for name in gone:
+                self._known[name]["owed"] = False
+                self._mend("log", {name})
+                self._mend("dump", {name})
+                self._forget(name)
+            if gone:
+                self._store()
+
+    def summary(self) -> list[dict[str, Any]]:
+        """For status: a line for each refused table."""
+        with self._lock:
+            return [
+                {
+                    "table": name,
+                    "reason": "; ".join(dict.fromkeys(c["reason"] for c in causes.values())),
+                    "remedy": "\n".join(
+                        dict.fromkeys(c["remedy"] for c in causes.values() if c["remedy"])
+                    )
+                    or None,
+                    "since_ms": entry["since_ms"],
+                }
+                for name, entry in sorted(self._known.items())
+                if (causes := entry["causes"])
+            ]
+
+    # ------------------------------------------------------------ under the lock
+
+    def _add(self, by: str, name: str, refusal: Refusal, at_ms: int | None = None) -> None:
+        entry = self._known.setdefault(name, _entry())
+        cause: dict[str, Any] = {
+            "reason": refusal.reason,
+            "remedy": refusal.remedy,
+            "all_dumps": refusal.all_dumps,
+        }
+        told = any(
+            (known["reason"], known["remedy"]) == (refusal.reason, refusal.remedy)
+            for known in entry["causes"].values()
+        )
+        if at_ms is not None:
+            cause["at_ms"] = at_ms
+        entry["causes"][by] = cause
+        if not told:
+            remedy = "" if refusal.remedy is None else f": {refusal.remedy}"
+            logger.warning("%s is refused: %s%s", name, refusal.reason, remedy)
+            self._tell(name, NotificationType.SKIPPED, refusal)
+
+    def _mend(self, by: str, names: set[str]) -> None:
+        for name in names:
+            entry = self._known.get(name)
+            cause = None if entry is None else entry["causes"].pop(by, None)
+            if entry is None or cause is None or entry["causes"]:
+                continue
+            logger.info("%s is refused no more", name)
+            self._tell(name, NotificationType.RESUMED, None)
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        entry = self._known[name]
+        if not entry["causes"] and not entry["owed"]:
+            del self._known[name]
+
+    def _tell(self, name: str, kind: NotificationType, refusal: Refusal | None) -> None:
+        data = {"table": name}
+        if refusal is not None:
+            data |= {"status": "SKIPPED", "reason": refusal.reason}
+            if refusal.remedy is not None:
+                data["remedy"] = refusal.remedy
+        self._notify(Notification(name, TABLE_AGGREGATE, kind, _now_ms(), data))
+
+    def _store(self) -> None:
+        stored = self._state.get(REFUSED_KEY)
+        if (self._known or stored is not None) and (stored is None or stored.value != self._known):
+            self._state.put(REFUSED_KEY, self._known, None)
+
+
+class RefusingCatalogue:
+    """`tidelog.ports.Catalogue` in which the shape of a refused table can't be had.
+
+    Args:
+        catalogue: of the source.
+        refused: what is refused.
+    """
+
+    def __init__(self, catalogue: Catalogue, refused: RefusedTables) -> None:
+        self._catalogue = catalogue
+        self._refused = refused
+
+    def tables(self, patterns: Sequence[str]) -> list[TableName]:
+        return self._catalogue.tables(patterns)
+
+    def shape(self, table: TableName) -> TableShape | None:
+        """Raises TableRefusedError, also for what others than the catalogue know."""
+        refusal = self._refused.of(table)
+        if refusal is not None:
+            raise TableRefusedError(table, refusal.reason, refusal.remedy)
+        return self._catalogue.shape(table)
+
+    def rows_may_differ(self, before: str, after: str) -> bool:
+        return self._catalogue.rows_may_differ(before, after)
+
+    def position(self) -> int:
+        return self._catalogue.position()
+
+    def load(self, reached: int) -> SourceLoad:
+        return self._catalogue.load(reached)
+
+    def close(self) -> None:
+        self._catalogue.close()
+
+
+def _entry() -> dict[str, Any]:
+    return {"causes": {}, "since_ms": _now_ms(), "owed": False}
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,82 @@
+"""Why a table can't be published, or marks not be written: rights that the role lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from tidelog.model.schema import TableName
+from tidelog.ports import Refusal
+from tidelog.sources.postgres.connect import quote_ident
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+_LOCKED = "55P03"
+_DENIED = "42501"
+# The table's own: it is gone by now, or of a kind that can't be published.
+_OF_TABLE = {"42P01", "3F000", "22023", "0A000", "42809", "55000", "42710", "40P01"}
+
+
+def publishing_refused(
+    connection: Connection, error: psycopg.Error, relation_id: int, publication: str
+) -> Refusal | None:
+    """Why the server does not let the role publish one table; None: it is not the table's fault."""
+    state, message = error.sqlstate, error.diag.message_primary
+    if state == _LOCKED:
+        return Refusal("another session holds a lock on it, so it is not published yet")
+    if state in _OF_TABLE:
+        return Refusal(f"it can't be published: {message}")
+    if state != _DENIED:
+        return None
+    row = connection.execute(
+        b"SELECT n.nspname, c.relname, pg_catalog.pg_get_userbyid(c.relowner), "
+        b"pg_catalog.pg_has_role(c.relowner, 'USAGE'), "
+        b"pg_catalog.has_schema_privilege(n.oid, 'USAGE') FROM pg_catalog.pg_class c "
+        b"JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s::oid",
+        (relation_id,),
+    ).fetchone()
+    if row is None:
+        return Refusal("it is gone")
+    namespace, name, owner, owned, usage = row
+    user = quote_ident(connection.info.user)
+    if not usage:
+        return Refusal(
+            "the role may not use its schema, so not publish it",
+            f"GRANT USAGE ON SCHEMA {quote_ident(namespace)} TO {user};",
+        )
+    if owned:  # then it is the publication that the role does not own
+        return Refusal(f"it can't be published: {message}")
+    return Refusal(
+        f"it is not published, because the role does not own it (its owner is {owner})",
+        f"GRANT {quote_ident(owner)} TO {user}; -- or, as a superuser: ALTER PUBLICATION "
+        f"{quote_ident(publication)} ADD TABLE {quote_ident(namespace, name)};",
+    )
+
+
+def marks_refused(connection: Connection, watermark: TableName) -> Refusal | None:
+    """Why marks can't be written to the watermark table, which is there; None: they can."""
+    row = connection.execute(
+        b"SELECT pg_catalog.has_schema_privilege(n.oid, 'USAGE'), "
+        b"pg_catalog.has_table_privilege(c.oid, 'SELECT') "
+        b"AND pg_catalog.has_table_privilege(c.oid, 'INSERT') "
+        b"AND pg_catalog.has_table_privilege(c.oid, 'UPDATE') FROM pg_catalog.pg_class c "
+        b"JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+        b"WHERE n.nspname = %s AND c.relname = %s",
+        (watermark.namespace, watermark.name),
+    ).fetchone()
+    usage, write = (True, True) if row is None else row
+    user = quote_ident(connection.info.user)
+    table = quote_ident(watermark.namespace, watermark.name)
+    grants = []
+    if not usage:
+        grants.append(f"GRANT USAGE ON SCHEMA {quote_ident(watermark.namespace)} TO {user};")
+    if not write:
+        grants.append(f"GRANT SELECT, INSERT, UPDATE ON {table} TO {user};")
+    if not grants:
+        return None
+    return Refusal(
+        "the role may not write watermarks to it: no table can be dumped",
+        " ".join(grants),
+        all_dumps=True,
+    )

@@ -12,6 +12,7 @@ import numpy as np
 from tidelog.errors import DecodeError
 from tidelog.model.records import Int32s, Int64s, UInt8s
 from tidelog.wire import binlog_scan_kernel as kernel
+from tidelog.wire import binlog_types as column_types
 from tidelog.wire.binlog_events import Fields
 from tidelog.wire.binlog_items import TableMapSeen, TableMetadata
 from tidelog.wire.binlog_layout import KNOWN_TYPES, walk
@@ -19,9 +20,7 @@ from tidelog.wire.flavor import Flavor
 
 MAX_COLUMNS = 4096
 
-_VARCHARS = frozenset({15, 253, 141})  # VARCHAR, VAR_STRING, MariaDB's VARCHAR_COMPRESSED
 _BIT, _NEWDECIMAL, _ENUM, _SET, _STRING, _JSON, _GEOMETRY = 16, 246, 247, 248, 254, 245, 255
-_NUMERIC = frozenset({1, 2, 3, 4, 5, 8, 9, 13, 0, _NEWDECIMAL})
 _METAS = {4: 1, 5: 1, 17: 1, 18: 1, 19: 1, 252: 1, 245: 1, 255: 1, 242: 1, 140: 1}
 _METAS |= {15: 2, 253: 2, 141: 2, _BIT: 2, _NEWDECIMAL: 2, _STRING: 2, _ENUM: 2, _SET: 2}
 _BIG_ENDIAN = frozenset({_STRING, _NEWDECIMAL, _ENUM, _SET})
@@ -76,10 +75,7 @@ def _metadata(
         metas[i] >> 8 if code == _STRING and metas[i] >> 8 in (_ENUM, _SET) else code
         for i, code in enumerate(types)
     ]
-    characters = {_STRING, 252} | _VARCHARS | {140}
-    if flavor is Flavor.MARIADB:  # its Field_geom is a blob with a character set
-        characters.add(_GEOMETRY)
-    texts = [i for i, code in enumerate(real) if code in characters]
+    texts = [i for i, code in enumerate(real) if code in column_types.CHARSETS[flavor]]
     labelled = [i for i, code in enumerate(real) if code in (_ENUM, _SET)]
     unsigned = names = visible = None
     collations: dict[int, int] = {}
@@ -90,7 +86,7 @@ def _metadata(
         kind = fields.integer(1)
         value = Fields(fields.take(fields.packed()))
         if kind == 1:
-            numeric = [i for i, code in enumerate(real) if code in _NUMERIC]
+            numeric = [i for i, code in enumerate(real) if code in column_types.SIGNEDNESS[flavor]]
             unsigned = _flags(value.rest(), numeric, len(types))
         elif kind in (2, 10):
             collations |= _default_collations(value, texts if kind == 2 else labelled)

@@ -674,6 +674,9 @@ class BinlogScanner:
             error_code=query.error_code,
             databases=query.status.databases,
             sql_mode=query.status.sql_mode,
+            server_id=header.server_id,
+            thread=query.thread,
+            uses_temporary=header.uses_temporary,
         )
         if alone:
             self._close()

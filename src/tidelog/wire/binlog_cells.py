@@ -62,7 +62,7 @@ def walk(schema: TableSchema) -> Walk:
 def _layout(schema: TableSchema, column: Column) -> tuple[int, int]:
     """(bytes of the length, bytes of the value if there is no length)."""
     try:
-        return binlog_layout.walk(column.type_id, types.metadata(column))
+        return binlog_layout.walk(column.type_id, types.metadata(column), types.old_digits(column))
     except ValueError:
         raise DecodeError(
             f"{schema.table}: column {column.name}: {column.type_name} is no type of the binlog"

@@ -5,7 +5,7 @@ Format: MySQL source documentation, ``Table_map_event``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from tidelog.wire import binlog_scan_kernel as kernel
 from tidelog.wire import binlog_types as column_types
 from tidelog.wire.binlog_events import Fields
 from tidelog.wire.binlog_items import TableMapSeen, TableMetadata
-from tidelog.wire.binlog_layout import KNOWN_TYPES, walk
+from tidelog.wire.binlog_layout import KNOWN_TYPES, OLD_FRACTIONS, walk
 from tidelog.wire.flavor import Flavor
 
 MAX_COLUMNS = 4096
@@ -185,15 +185,22 @@ class ScannedTables:
             row[kernel.MAP_START : kernel.MAP_END + 1] = self._append_map(body)
         return True
 
-    def add(self, seen: TableMapSeen, body: bytes) -> None:
+    def add(
+        self, seen: TableMapSeen, body: bytes, old_digits: Mapping[int, int] | None = None
+    ) -> None:
         """A table whose rows are dropped until it is bound. Raises ValueError: metadata that its
-        types can't have.
+        types can't have. ``old_digits``: see `BinlogScanner.bind`; None: not known yet.
         """
         walks: list[tuple[int, int]] = []
         columns = -1
         if seen.unknown is None:
-            walks = [walk(code, meta) for code, meta in zip(seen.types, seen.metas, strict=True)]
+            digits = old_digits or {}
+            walks = [
+                walk(code, meta, digits.get(i, 0))
+                for i, (code, meta) in enumerate(zip(seen.types, seen.metas, strict=True))
+            ]
             columns = len(walks)
+        loose = old_digits is None and any(code in OLD_FRACTIONS for code in seen.types)
         steps = []
         passed = 0
         for prefix, fixed in walks:
@@ -218,16 +225,20 @@ class ScannedTables:
         json_columns = seen.types.count(_JSON)
         self.tables[number] = (
             0, columns, json_columns, first_walk, first_step, len(steps), passed, start, end,
-            -1, 0, 0,
+            -1, 0, 0, loose,
         )  # fmt: skip
         self._seen[seen.table_id] = number, seen
         at = int(np.searchsorted(self.ids, seen.table_id))
         self.ids = np.insert(self.ids, at, seen.table_id)
         self.numbers = np.insert(self.numbers, at, number)
 
-    def bind(self, table_id: int, schema_id: int) -> None:
+    def bind(self, table_id: int, schema_id: int, old_digits: Mapping[int, int]) -> None:
         """KeyError: no such table was seen; DecodeError: its rows can't be taken."""
         number, seen = self._seen[table_id]
+        if old_digits:
+            start, end = self.tables[number, [kernel.MAP_START, kernel.MAP_END]].tolist()
+            self.add(seen, self.maps[start:end].tobytes(), old_digits)
+            number, seen = self._seen[table_id]
         if schema_id and seen.unknown is not None:
             raise DecodeError(
                 f"binlog: {seen.database}.{seen.table} has a column of the type {seen.unknown}, "

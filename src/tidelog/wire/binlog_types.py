@@ -123,6 +123,15 @@ def is_unsigned(column: Column) -> bool:
     return bool(column.type_mod & _UNSIGNED)
 
 
+def old_digits(column: Column) -> int:
+    """Digits of the fraction of a MariaDB column in the format before mysql56_temporal_format, from
+    its type's text: the table map does not tell them; 0 of any other column.
+    """
+    if column.type_id not in (TIMESTAMP, TIME, DATETIME):
+        return 0
+    return (*_numbers(column.type_name), 0)[0]
+
+
 def labels(column: Column) -> tuple[str, ...]:
     """An ENUM's or SET's members in order, from its type's text."""
     return labels_of_text(column.type_name)

@@ -17,6 +17,7 @@ from tidelog.sources.mysql.chunk_sql import selected
 from tidelog.testing.mysql import MySqlFamilyServer
 from tidelog.wire import binlog_position
 from tidelog.wire import binlog_scan_kernel as scan_kernel
+from tidelog.wire import binlog_types as types
 from tidelog.wire.binlog import BinlogScanner, TableMapSeen
 from tidelog.wire.binlog_types import WIRE_FORMAT, binlog_column
 from tidelog.wire.cells import parse
@@ -41,9 +42,14 @@ class LoggedRow:
 
 
 def logged_rows(
-    server: MySqlFamilyServer, start: tuple[str, int], database: str
+    server: MySqlFamilyServer,
+    start: tuple[str, int],
+    database: str,
+    schema: TableSchema | None = None,
 ) -> list[LoggedRow]:
-    """The rows of a database in one binlog file of the server, from an offset on."""
+    """The rows of a database in one binlog file of the server, from an offset on. ``schema``: of
+    its table, for what a table map does not tell.
+    """
     name, offset = start
     data = np.fromfile(server.data_dir / name, dtype=np.uint8)[offset:]
     offsets = np.empty(len(data) // 19 + 2, dtype=np.int64)
@@ -56,10 +62,15 @@ def logged_rows(
     )
     seen: list[TableMapSeen] = []
     rows = []
+    digits = enumerate(map(types.old_digits, schema.columns)) if schema is not None else ()
+    old_digits = {i: count for i, count in digits if count}
     for item in scanner.feed(data, offsets):
         if isinstance(item, TableMapSeen):
             seen.append(item)
-            scanner.bind(item.table_id, len(seen) if item.database == database else 0)
+            mine = item.database == database
+            scanner.bind(
+                item.table_id, len(seen) if mine else 0, old_digits=old_digits if mine else None
+            )
         elif isinstance(item, LogBatch):
             bounds = item.payload_offsets
             rows += [
@@ -117,7 +128,7 @@ class ValueTable:
 
     def logged(self) -> list[LoggedRow]:
         """The table's rows in the log since `create`."""
-        return logged_rows(self.server, self.start, self.database)
+        return logged_rows(self.server, self.start, self.database, self.schema())
 
     def selected(self, schema: TableSchema, piece: int = 1 << 16) -> LogBatch:
         """The rows of a SELECT by key, received in pieces of so many bytes."""

@@ -45,6 +45,7 @@ from tidelog.sources.mysql.schemas import SchemaFinder
 from tidelog.sources.mysql.stalls import StallWatch
 from tidelog.sources.mysql.temporary import Place, TemporaryTables
 from tidelog.sources.mysql.xa import Events, Group, PreparedGroups, find_prepared
+from tidelog.wire import binlog_types as types
 from tidelog.wire.binlog import BinlogScanner, Scanned
 from tidelog.wire.binlog_events import (
     HEADER_BYTES,
@@ -355,7 +356,10 @@ class MySqlLogReader:
             return
         schema = self._schema_at(seen)
         previous = self._current.get(table)
-        scanner.bind(seen.table_id, schema.schema_id)
+        digits = enumerate(map(types.old_digits, schema.columns))
+        scanner.bind(
+            seen.table_id, schema.schema_id, old_digits={i: count for i, count in digits if count}
+        )
         if self._cascades is not None:
             self._cascades.bind(scanner, seen, schema)
         if previous is None or previous.schema_id != schema.schema_id:

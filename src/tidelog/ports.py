@@ -394,7 +394,9 @@ class KeyExtractor(Protocol):
         ...
 
     def moved(self, batch: LogBatch) -> Int32s:
-        """Records of ``batch`` whose key changed and whose new state may lack columns; few."""
+        """Records of ``batch`` whose new state may lack columns that no record before tells, as
+        that of a changed key; few.
+        """
         ...
 
     def texts(self, key: bytes, schema: TableSchema) -> tuple[str | None, ...]:

@@ -136,7 +136,7 @@ class KeyEffect(IntEnum):
     COMPLETE = 0  # the record holds the key's whole new state
     PARTIAL = 1  # the key's new state, columns missing (unchanged TOAST)
     GONE = 2  # the key is deleted, or was moved to another key
-    MOVED_PARTIAL = 3  # the new key of a key change, columns missing
+    MOVED_PARTIAL = 3  # columns missing that no record before tells: a key change's new key
 
 
 @dataclass(slots=True)

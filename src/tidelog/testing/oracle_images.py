@@ -17,10 +17,11 @@ from typing import Any
 from tidelog.model.schema import Column
 from tidelog.testing.oracle_values import UNCHANGED, Row, Value
 
-_BEFORE, _AFTER = 1, 2
+_BEFORE, _AFTER, _PARTIAL = 1, 2, 4
 _INTEGERS = {1: 1, 2: 2, 9: 3, 3: 4, 8: 8}  # type code → bytes
 _VARCHAR, _DATETIME2, _JSON, _NEWDECIMAL, _ENUM, _BLOB, _STRING = 15, 18, 245, 246, 247, 252, 254
 _CODECS = {63: "binary", **dict.fromkeys((5, 8, 15, 31, 47, 48, 49, 94), "cp1252")}
+_INSERT, _REMOVE = 1, 2  # of a document's changes; 0 replaces
 _DIGITS_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 
 
@@ -34,13 +35,13 @@ def parse_row_images(payload: bytes, columns: Sequence[Column]) -> tuple[Row | N
     flags, count = struct.unpack_from("<BH", payload, 1)
     if count != len(columns):
         raise ValueError(f"a row of {count} columns where the schema has {len(columns)}")
-    if flags & ~(_BEFORE | _AFTER):
+    if flags & ~(_BEFORE | _AFTER | _PARTIAL):
         raise ValueError(f"images of flags {flags:#x}")
     at, old, new = 4, None, None
     if flags & _BEFORE:
         old, at = _image(payload, at, columns)
     if flags & _AFTER:
-        new, at = _image(payload, at, columns)
+        new, at = _image(payload, at, columns, old if flags & _PARTIAL else None)
     if at != len(payload):
         raise ValueError(f"a row ends at {at} of {len(payload)} bytes")
     return old, completed(new, old)
@@ -53,14 +54,26 @@ def completed(new: Row | None, old: Row | None) -> Row | None:
     return {name: old[name] if value == UNCHANGED else value for name, value in new.items()}
 
 
-def _image(payload: bytes, at: int, columns: Sequence[Column]) -> tuple[Row, int]:
+def _image(
+    payload: bytes, at: int, columns: Sequence[Column], changed: Row | None = None
+) -> tuple[Row, int]:
+    """``changed``: the row that a partial update changes (``binlog_row_value_options``)."""
     here, at = _bits(payload, at, len(columns))
+    partial: set[str] = set()
+    if changed is not None:
+        options, at = payload[at], at + 1
+        if options & 1:
+            documents = [column.name for column in columns if column.type_id == _JSON]
+            flags, at = _bits(payload, at, len(documents))
+            partial = {name for name, flag in zip(documents, flags, strict=True) if flag}
     present = [column for column, is_here in zip(columns, here, strict=True) if is_here]
     null, at = _bits(payload, at, len(present))
     row: Row = {column.name: UNCHANGED for column in columns}
     for column, is_null in zip(present, null, strict=True):
         row[column.name] = None
-        if not is_null:
+        if not is_null and column.name in partial and changed is not None:
+            row[column.name], at = _changed(payload, at, changed[column.name])
+        elif not is_null:
             row[column.name], at = _cell(payload, at, column)
     return row, at
 
@@ -174,6 +187,47 @@ def json_of_binary(value: bytes) -> str:
     from pymysqlreplication.json_binary import parse_json
 
     return canonical(plain(parse_json(value[0], value[1:])))
+
+
+def _changed(payload: bytes, at: int, before: Value) -> tuple[Value, int]:
+    """The document ``before`` with the changes at ``at`` (``sql/json_diff.h``)."""
+    end = at + 4 + int.from_bytes(payload[at : at + 4], "little")
+    if before is None or before == UNCHANGED:
+        return UNCHANGED, end
+    assert isinstance(before, str)
+    document, at = json.loads(before), at + 4
+    while at < end:
+        operation = payload[at]
+        path, at = _counted(payload, at + 1)
+        value: Any = None
+        if operation != _REMOVE:
+            binary, at = _counted(payload, at)
+            value = json.loads(json_of_binary(binary))
+        steps = [
+            json.loads(name) if name.startswith('"') else name or int(index)
+            for name, index in re.findall(r'\.("(?:[^"\\]|\\.)*"|[^.\[]+)|\[(\d+)\]', path.decode())
+        ]
+        if not steps:
+            document = value
+            continue
+        inner = document
+        for step in steps[:-1]:
+            inner = inner[step]
+        if operation == _REMOVE:
+            del inner[steps[-1]]
+        elif operation == _INSERT and isinstance(inner, list):
+            inner.insert(steps[-1], value)
+        else:
+            inner[steps[-1]] = value
+    return canonical(document), end
+
+
+def _counted(payload: bytes, at: int) -> tuple[bytes, int]:
+    """The bytes behind their length, an integer of 1, 3, 4 or 9 bytes."""
+    more = {0xFC: 2, 0xFD: 3, 0xFE: 8}.get(payload[at], 0)
+    start = at + 1 + more
+    end = start + (int.from_bytes(payload[at + 1 : start], "little") if more else payload[at])
+    return payload[start:end], end
 
 
 def canonical(document: Any) -> str:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Generator, Iterator, Mapping
 from typing import NoReturn
 
 import numpy as np
@@ -251,13 +251,22 @@ class BinlogScanner:
 
     # -------------------------------------------------------------- answers
 
-    def bind(self, table_id: int, schema_id: int, *, watch: bool = False) -> None:
+    def bind(
+        self,
+        table_id: int,
+        schema_id: int,
+        *,
+        watch: bool = False,
+        old_digits: Mapping[int, int] | None = None,
+    ) -> None:
         """Say what becomes of a table's rows: their schema version, 0 to drop them.
 
         Must answer each `TableMapSeen` before the next item is taken.
-        ``watch``: yield each row as a `RowOf` instead.
+        ``watch``: yield each row as a `RowOf` instead. ``old_digits``: of columns, by index, in
+        MariaDB's old temporal format (`tidelog.wire.binlog_types.old_digits`), which the table map
+        does not tell.
         """
-        self._tables.bind(table_id, kernel.WATCHED if watch else schema_id)
+        self._tables.bind(table_id, kernel.WATCHED if watch else schema_id, old_digits or {})
 
     def notice(self, table_id: int, *, deletes: bool, columns: Collection[int]) -> None:
         """Tell (`RowsNoticed`) of deleted rows, and of updates that change one of ``columns``, by
@@ -674,6 +683,9 @@ class BinlogScanner:
             error_code=query.error_code,
             databases=query.status.databases,
             sql_mode=query.status.sql_mode,
+            server_id=header.server_id,
+            thread=query.thread,
+            uses_temporary=header.uses_temporary,
         )
         if alone:
             self._close()

@@ -18,6 +18,10 @@ BEFORE, AFTER, PARTIAL = 1, 2, 4  # flags
 HEADER_BYTES = 4
 PARTIAL_JSON = -3  # a length: the cell is a list of changes to the before image's document
 
+LACKS_NONE = 0
+LACKS_UNCHANGED = 1  # as in an insert or in an update by a minimal image
+LACKS_CHANGED = 2  # a document that changed in part, without the old one
+
 _PARTIAL_JSON_UPDATES = 1  # of value_options, rows_event.h
 _I, _U, _D, _T = int(Kind.INSERT), int(Kind.UPDATE), int(Kind.DELETE), int(Kind.TRUNCATE)
 _R, _A = int(Kind.DUMP_ROW), int(Kind.ABSENT)
@@ -38,7 +42,30 @@ def any_old_or_partial(data, begins, ends, kind):  # type: ignore[no-untyped-def
 
 
 @njit(cache=True, nogil=True)
-def read_image(data, position, end, prefix, size, json, partial_bits, start, length):  # type: ignore[no-untyped-def]
+def read_options(data, position, end, json):  # type: ignore[no-untyped-def]
+    """(position after a partial image's value_options and bits or -reason, where the bits are).
+
+    value_options is a packed integer; its only bit so far fits its first byte. The bits are one for
+    each JSON column of the table, in the image or not; they stand at -1 if there are none.
+    """
+    if position >= end or data[position] > 250:
+        return np.int64(-MALFORMED), np.int64(-1)
+    options = data[position]
+    position += 1
+    if options & _PARTIAL_JSON_UPDATES == 0:
+        return np.int64(position), np.int64(-1)
+    documents = 0
+    for c in range(len(json)):
+        documents += json[c]
+    bits = position
+    position += (documents + 7) // 8
+    if position > end:
+        return np.int64(-MALFORMED), np.int64(-1)
+    return np.int64(position), np.int64(bits)
+
+
+@njit(cache=True, nogil=True)
+def read_image(data, position, end, prefix, size, json, partial, start, length):  # type: ignore[no-untyped-def]
     """Find the cells of the row image at ``position``; the position after it, or -reason.
 
     Args:
@@ -48,8 +75,8 @@ def read_image(data, position, end, prefix, size, json, partial_bits, start, len
         prefix: uint8[columns], of `Walk`, as ``size`` and ``json``.
         size: int32[columns].
         json: bool[columns].
-        partial_bits: where the bits of partial values are, a bit for each JSON column of the table;
-            negative if there are none.
+        partial: the after image of a partial update: value_options and the bits of partial values
+            follow the bitmap, as in the row event.
         start: int32[columns], out.
         length: int32[columns], out; `NULL`, `MISSING` where the image lacks the column, or
             `PARTIAL_JSON`.
@@ -59,6 +86,11 @@ def read_image(data, position, end, prefix, size, json, partial_bits, start, len
     position += (columns + 7) // 8
     if position > end:
         return -MALFORMED
+    partial_bits = np.int64(-1)
+    if partial:
+        position, partial_bits = read_options(data, position, end, json)
+        if position < 0:
+            return position
     present = 0
     for c in range(columns):
         present += (data[bitmap + (c >> 3)] >> (c & 7)) & 1
@@ -103,28 +135,6 @@ def read_image(data, position, end, prefix, size, json, partial_bits, start, len
 
 
 @njit(cache=True, nogil=True)
-def read_options(data, position, end, json):  # type: ignore[no-untyped-def]
-    """(position after a partial image's value_options and bits or -reason, where the bits are).
-
-    value_options is a packed integer; its only bit so far fits its first byte.
-    """
-    if position >= end or data[position] > 250:
-        return np.int64(-MALFORMED), np.int64(-1)
-    options = data[position]
-    position += 1
-    if options & _PARTIAL_JSON_UPDATES == 0:
-        return np.int64(position), np.int64(-1)
-    documents = 0
-    for c in range(len(json)):
-        documents += json[c]
-    bits = position
-    position += (documents + 7) // 8
-    if position > end:
-        return np.int64(-MALFORMED), np.int64(-1)
-    return np.int64(position), np.int64(bits)
-
-
-@njit(cache=True, nogil=True)
 def read_log_row(  # type: ignore[no-untyped-def]
     data, position, end, what, prefix, size, json, old_start, old_length, start, length
 ):
@@ -144,18 +154,13 @@ def read_log_row(  # type: ignore[no-untyped-def]
     if flags & ~PARTIAL != expected or (flags & PARTIAL and what != _U):
         return -MALFORMED
     if flags & BEFORE:
-        position = read_image(
-            data, position, end, prefix, size, json, np.int64(-1), old_start, old_length
-        )
+        position = read_image(data, position, end, prefix, size, json, False, old_start, old_length)
         if position < 0:
             return position
     if flags & AFTER:
-        bits = np.int64(-1)
-        if flags & PARTIAL:
-            position, bits = read_options(data, position, end, json)
-            if position < 0:
-                return position
-        position = read_image(data, position, end, prefix, size, json, bits, start, length)
+        position = read_image(
+            data, position, end, prefix, size, json, flags & PARTIAL != 0, start, length
+        )
         if position < 0:
             return position
     if position != end:
@@ -204,7 +209,8 @@ def locate(  # type: ignore[no-untyped-def]
         json: bool[columns].
         keep_old: fill the old matrices too?
         binary: bool[n], out: is it a log row?
-        lacks: bool[n], out: is a column of the new row, wanted or not, in neither image?
+        lacks: uint8[n], out: `LACKS_NONE`, or how a column of the new row, wanted or not, is
+            lacking: `LACKS_UNCHANGED` (in neither image), `LACKS_CHANGED`.
         old_start: int32[rows, n], out, as all that follow.
         old_length: int32[rows, n].
         old_present: bool[n].
@@ -230,7 +236,7 @@ def locate(  # type: ignore[no-untyped-def]
         end = np.int64(ends[i])
         flags = np.int64(0)
         binary[i] = False
-        lacks[i] = False
+        lacks[i] = LACKS_NONE
         if what in (_I, _U, _D):
             if position >= end or data[position] != MARK:
                 return i, MALFORMED, False
@@ -254,13 +260,12 @@ def locate(  # type: ignore[no-untyped-def]
         new_present[i] = has_new
         if has_new:
             for c in range(columns):
-                if after_length[c] < NULL and (
-                    not has_old
-                    or before_length[c] == MISSING
-                    or (after_length[c] == PARTIAL_JSON and before_length[c] < 0)
-                ):
-                    lacks[i] = True
-                    break
+                if after_length[c] == PARTIAL_JSON:
+                    if not has_old or before_length[c] < 0:
+                        lacks[i] = LACKS_CHANGED
+                        break
+                elif after_length[c] == MISSING and (not has_old or before_length[c] == MISSING):
+                    lacks[i] = LACKS_UNCHANGED
         for r in range(rows):
             c = wire[r]
             begin = np.int32(0)

@@ -62,7 +62,7 @@ def walk(schema: TableSchema) -> Walk:
 def _layout(schema: TableSchema, column: Column) -> tuple[int, int]:
     """(bytes of the length, bytes of the value if there is no length)."""
     try:
-        return binlog_layout.walk(column.type_id, types.metadata(column))
+        return binlog_layout.walk(column.type_id, types.metadata(column), types.old_digits(column))
     except ValueError:
         raise DecodeError(
             f"{schema.table}: column {column.name}: {column.type_name} is no type of the binlog"
@@ -113,14 +113,14 @@ class RowError(Exception):
 
 @dataclass(slots=True)
 class Rows:
-    """The cells of ``n`` records as texts in ``data``; see `Cells`. ``lacks``: bool[n], is a column
-    of the new row, wanted or not, in neither of the record's images?
+    """The cells of ``n`` records as texts in ``data``; see `Cells`. ``lacks``: uint8[n], does the
+    new row lack a column, wanted or not (`tidelog.wire.binlog_cell_kernel.locate`)?
     """
 
     data: UInt8s
     old: Image | None
     new: Image
-    lacks: Bools
+    lacks: UInt8s
     binary: Bools
     any_missing: bool
 
@@ -162,7 +162,7 @@ def read_rows(
     old_shape = (len(wanted), n) if fill_old else (0, 0)
     old_image = Image(*matrices(*old_shape), np.empty(n, dtype=np.bool_))
     binary = np.empty(n, dtype=np.bool_)
-    lacks = np.empty(n, dtype=np.bool_)
+    lacks = np.empty(n, dtype=np.uint8)
     row, reason, any_missing = locate(
         raw, begins, ends, kind, slot, way.prefix, way.size, way.json, fill_old, binary, lacks,
         old_image.start, old_image.length, old_image.present,

@@ -33,6 +33,7 @@ MAX_EVENT_BYTES = 1 << 30
 
 IGNORABLE = 0x80  # LOG_EVENT_IGNORABLE_F
 ARTIFICIAL = 0x20  # LOG_EVENT_ARTIFICIAL_F
+THREAD_SPECIFIC = 0x04  # LOG_EVENT_THREAD_SPECIFIC_F
 
 
 class EventType(IntEnum):
@@ -106,6 +107,11 @@ class Header:
     @property
     def artificial(self) -> bool:
         return self.log_pos == 0 or bool(self.flags & ARTIFICIAL)
+
+    @property
+    def uses_temporary(self) -> bool:
+        """A statement's: did it use a temporary table?"""
+        return bool(self.flags & THREAD_SPECIFIC)
 
 
 def parse_header(event: bytes) -> Header:
@@ -410,12 +416,13 @@ class QueryStatus:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A Query_event."""
+    """A Query_event. ``thread``: the session's ``pseudo_thread_id``."""
 
     database: str
     sql: bytes
     error_code: int
     status: QueryStatus
+    thread: int = 0
 
     def text(self) -> str:
         """The statement, which is in the client's character set but where the server wrote it."""
@@ -434,7 +441,8 @@ def parse_query(body: bytes, *, load: bool = False, compressed: bool = False) ->
     ``compressed``: MariaDB's Query_compressed_event.
     """
     fields = Fields(body)
-    fields.take(8)  # thread, seconds
+    thread = fields.integer(4)
+    fields.take(4)  # seconds
     database_length = fields.integer(1)
     error_code = fields.integer(2)
     status_length = fields.integer(2)
@@ -447,7 +455,7 @@ def parse_query(body: bytes, *, load: bool = False, compressed: bool = False) ->
     sql = fields.rest()
     if compressed:
         sql = inflate(sql)
-    return Query(database, sql, error_code, _status(status))
+    return Query(database, sql, error_code, _status(status), thread)
 
 
 _STATUS_BYTES = {0: 4, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 17: 8}

@@ -117,6 +117,11 @@ class QuerySeen:
     """The databases that it changed, where the server says so (MySQL); None: not known."""
     sql_mode: int = 0
     """The session's, as bits; 0 if not known."""
+    server_id: int = 0
+    thread: int = 0
+    """The session's ``pseudo_thread_id`` on the server of that id."""
+    uses_temporary: bool = False
+    """A temporary table was used (``LOG_EVENT_THREAD_SPECIFIC_F``)."""
 
 
 @dataclass(frozen=True, slots=True)

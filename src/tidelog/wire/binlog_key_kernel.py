@@ -7,6 +7,7 @@ from numba import njit
 
 from tidelog.model.records import KeyEffect, Kind
 from tidelog.wire.bigendian import put_uint32
+from tidelog.wire.binlog_cell_kernel import LACKS_CHANGED, LACKS_NONE
 from tidelog.wire.images import MISSING
 from tidelog.wire.key_kernel import hash64
 
@@ -45,7 +46,7 @@ def encode_keys(  # type: ignore[no-untyped-def]
         data: uint8[...], what the cells point into.
         kind: uint8[n].
         indices: int32[n], the rows' records.
-        lacks: bool[n], does the new row lack a column?
+        lacks: uint8[n], does the new row lack a column (`tidelog.wire.binlog_cell_kernel`)?
         old_start: int32[slots, n], the key's columns, as all up to ``new_present``.
         old_length: int32[slots, n].
         old_present: bool[n].
@@ -92,9 +93,9 @@ def encode_keys(  # type: ignore[no-untyped-def]
                 first, last = begin, middle
             record[entries] = indices[i]
             hashes[entries] = hash64(out, int(first), int(last))
-            if not lacks[i]:
+            if lacks[i] == LACKS_NONE:
                 effect[entries] = _COMPLETE
-            elif moved or kind[i] == _INSERT:
+            elif moved or kind[i] == _INSERT or lacks[i] == LACKS_CHANGED:
                 effect[entries] = _MOVED_PARTIAL
             else:
                 effect[entries] = _PARTIAL

@@ -37,7 +37,8 @@ class BinlogKeys(EncodedKeys):
         """Match keys of the records at indices ``records``, all of ``schema``.
 
         An update that changes its key gives two entries, a truncate none. An insert that lacks
-        columns counts as a move: nothing else tells them.
+        columns counts as a move: nothing else tells them. So does an update by a part of a document
+        whose old one is not in the record: the document changed, and nothing else tells it.
 
         Raises:
             DecodeError: a payload is not what ``schema`` says, or lacks key columns.
@@ -74,8 +75,8 @@ class BinlogKeys(EncodedKeys):
         )
 
     def moved(self, batch: LogBatch) -> Int32s:
-        """Records of ``batch`` whose key is new and whose new state may lack columns: inserts that
-        lack some, and updates whose before image does (it may be that the key stayed).
+        """Records of ``batch`` whose new state may lack columns that no record before tells:
+        inserts that lack some, and updates whose before image does (it may be that the key stayed).
         """
         out = np.empty(len(batch), dtype=np.bool_)
         may_lack(

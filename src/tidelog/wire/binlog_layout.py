@@ -22,8 +22,20 @@ KNOWN_TYPES = frozenset(
 _DECIMAL_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)  # of so many digits
 
 
-def walk(type_code: int, meta: int) -> tuple[int, int]:
+OLD_FRACTIONS = {
+    types.TIME: (3, 4, 4, 5, 5, 5, 6),
+    types.DATETIME: (8, 6, 6, 7, 7, 7, 8),
+    types.TIMESTAMP: (4, 5, 5, 6, 6, 7, 7),
+}
+"""Bytes by digits of the fraction, in MariaDB's tables from before mysql56_temporal_format
+(``Field_time_hires`` and its like). Table maps do not tell the digits.
+"""
+
+
+def walk(type_code: int, meta: int, old_digits: int = 0) -> tuple[int, int]:
     """(bytes of the length before a value, or 0; the length of values that have none) of a column.
+
+    ``old_digits``: `tidelog.wire.binlog_types.old_digits`.
 
     Raises ValueError for metadata that the type can't have, and for a type not in `KNOWN_TYPES`.
     """
@@ -34,6 +46,8 @@ def walk(type_code: int, meta: int) -> tuple[int, int]:
         type_code = high
     if type_code in (types.ENUM, types.SET):
         return 0, meta & 0xFF
+    if old_digits and type_code in OLD_FRACTIONS:
+        return 0, OLD_FRACTIONS[type_code][old_digits]
     if type_code in _FIXED:
         return 0, _FIXED[type_code]
     if type_code in _BEFORE_FRACTION:

@@ -59,7 +59,8 @@ MAP_END = 8
 TOUCHED = 9  # GROUP_START of the last group with rows of it
 NOTICE = 10  # what is to be noticed of it: DELETED, REKEYED
 NOTICED = 11  # out: what was
-TABLE_SLOTS = 12
+LOOSE = 12  # how long values are is not known: rows that are dropped may not fit
+TABLE_SLOTS = 13
 
 DELETED = 1  # rows were deleted
 REKEYED = 2  # an update changed columns that ``walks`` marks
@@ -595,6 +596,14 @@ def scan(
                                 walks,
                                 steps,
                             )
+                        if at > body_end and schema == 0 and table[LOOSE]:
+                            if record_position > last_position or (
+                                record_position == last_position and next_ordinal > last_ordinal
+                            ):
+                                last_position = record_position
+                                last_ordinal = next_ordinal
+                            next_ordinal += 1
+                            break
                         if at > body_end or (at == row and not one_without_bytes):
                             code = TORN_ROW
                             break

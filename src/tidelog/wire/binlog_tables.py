@@ -5,23 +5,22 @@ Format: MySQL source documentation, ``Table_map_event``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
 from tidelog.errors import DecodeError
 from tidelog.model.records import Int32s, Int64s, UInt8s
 from tidelog.wire import binlog_scan_kernel as kernel
+from tidelog.wire import binlog_types as column_types
 from tidelog.wire.binlog_events import Fields
 from tidelog.wire.binlog_items import TableMapSeen, TableMetadata
-from tidelog.wire.binlog_layout import KNOWN_TYPES, walk
+from tidelog.wire.binlog_layout import KNOWN_TYPES, OLD_FRACTIONS, walk
 from tidelog.wire.flavor import Flavor
 
 MAX_COLUMNS = 4096
 
-_VARCHARS = frozenset({15, 253, 141})  # VARCHAR, VAR_STRING, MariaDB's VARCHAR_COMPRESSED
 _BIT, _NEWDECIMAL, _ENUM, _SET, _STRING, _JSON, _GEOMETRY = 16, 246, 247, 248, 254, 245, 255
-_NUMERIC = frozenset({1, 2, 3, 4, 5, 8, 9, 13, 0, _NEWDECIMAL})
 _METAS = {4: 1, 5: 1, 17: 1, 18: 1, 19: 1, 252: 1, 245: 1, 255: 1, 242: 1, 140: 1}
 _METAS |= {15: 2, 253: 2, 141: 2, _BIT: 2, _NEWDECIMAL: 2, _STRING: 2, _ENUM: 2, _SET: 2}
 _BIG_ENDIAN = frozenset({_STRING, _NEWDECIMAL, _ENUM, _SET})
@@ -76,10 +75,7 @@ def _metadata(
         metas[i] >> 8 if code == _STRING and metas[i] >> 8 in (_ENUM, _SET) else code
         for i, code in enumerate(types)
     ]
-    characters = {_STRING, 252} | _VARCHARS | {140}
-    if flavor is Flavor.MARIADB:  # its Field_geom is a blob with a character set
-        characters.add(_GEOMETRY)
-    texts = [i for i, code in enumerate(real) if code in characters]
+    texts = [i for i, code in enumerate(real) if code in column_types.CHARSETS[flavor]]
     labelled = [i for i, code in enumerate(real) if code in (_ENUM, _SET)]
     unsigned = names = visible = None
     collations: dict[int, int] = {}
@@ -90,7 +86,7 @@ def _metadata(
         kind = fields.integer(1)
         value = Fields(fields.take(fields.packed()))
         if kind == 1:
-            numeric = [i for i, code in enumerate(real) if code in _NUMERIC]
+            numeric = [i for i, code in enumerate(real) if code in column_types.SIGNEDNESS[flavor]]
             unsigned = _flags(value.rest(), numeric, len(types))
         elif kind in (2, 10):
             collations |= _default_collations(value, texts if kind == 2 else labelled)
@@ -189,15 +185,22 @@ class ScannedTables:
             row[kernel.MAP_START : kernel.MAP_END + 1] = self._append_map(body)
         return True
 
-    def add(self, seen: TableMapSeen, body: bytes) -> None:
+    def add(
+        self, seen: TableMapSeen, body: bytes, old_digits: Mapping[int, int] | None = None
+    ) -> None:
         """A table whose rows are dropped until it is bound. Raises ValueError: metadata that its
-        types can't have.
+        types can't have. ``old_digits``: see `BinlogScanner.bind`; None: not known yet.
         """
         walks: list[tuple[int, int]] = []
         columns = -1
         if seen.unknown is None:
-            walks = [walk(code, meta) for code, meta in zip(seen.types, seen.metas, strict=True)]
+            digits = old_digits or {}
+            walks = [
+                walk(code, meta, digits.get(i, 0))
+                for i, (code, meta) in enumerate(zip(seen.types, seen.metas, strict=True))
+            ]
             columns = len(walks)
+        loose = old_digits is None and any(code in OLD_FRACTIONS for code in seen.types)
         steps = []
         passed = 0
         for prefix, fixed in walks:
@@ -222,16 +225,20 @@ class ScannedTables:
         json_columns = seen.types.count(_JSON)
         self.tables[number] = (
             0, columns, json_columns, first_walk, first_step, len(steps), passed, start, end,
-            -1, 0, 0,
+            -1, 0, 0, loose,
         )  # fmt: skip
         self._seen[seen.table_id] = number, seen
         at = int(np.searchsorted(self.ids, seen.table_id))
         self.ids = np.insert(self.ids, at, seen.table_id)
         self.numbers = np.insert(self.numbers, at, number)
 
-    def bind(self, table_id: int, schema_id: int) -> None:
+    def bind(self, table_id: int, schema_id: int, old_digits: Mapping[int, int]) -> None:
         """KeyError: no such table was seen; DecodeError: its rows can't be taken."""
         number, seen = self._seen[table_id]
+        if old_digits:
+            start, end = self.tables[number, [kernel.MAP_START, kernel.MAP_END]].tolist()
+            self.add(seen, self.maps[start:end].tobytes(), old_digits)
+            number, seen = self._seen[table_id]
         if schema_id and seen.unknown is not None:
             raise DecodeError(
                 f"binlog: {seen.database}.{seen.table} has a column of the type {seen.unknown}, "

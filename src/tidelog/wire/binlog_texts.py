@@ -23,6 +23,7 @@ from tidelog.wire.binlog_cell_kernel import PARTIAL_JSON
 from tidelog.wire.charsets import BINARY_COLLATION, charset_of
 from tidelog.wire.images import MISSING, Image
 from tidelog.wire.network_texts import inet4_text, inet6_text, uuid_text
+from tidelog.wire.old_temporals import old_text
 
 _INTEGER_SIZES = {
     types.TINY: 1,
@@ -87,7 +88,9 @@ class Texts:
         column = self._columns[number]
         code, meta = column.type_id, types.metadata(column)
         data, to = self._room(_width(column) * len(start))
-        if code in _INTEGER_SIZES:
+        if digits := types.old_digits(column):
+            self._each(lambda cell: old_text(code, digits, cell), start, length, binary)
+        elif code in _INTEGER_SIZES:
             self._fill(
                 kernels.integers(
                     data, start, length, binary, _INTEGER_SIZES[code],

@@ -58,11 +58,16 @@ STRING: Final = 254
 GEOMETRY: Final = 255
 
 NUMERIC: Final = frozenset({TINY, SHORT, LONG, FLOAT, DOUBLE, LONGLONG, INT24, NEWDECIMAL})
-"""The types that the table map's SIGNEDNESS has a bit for, besides YEAR."""
+"""The types that have a sign."""
+SIGNEDNESS: Final = {Flavor.MYSQL: NUMERIC, Flavor.MARIADB: NUMERIC | {YEAR}}
+"""The types that the table map's SIGNEDNESS has a bit for; MariaDB's YEAR counts as unsigned."""
 CHARACTER: Final = frozenset(
     {VARCHAR, VAR_STRING, STRING, BLOB, VARCHAR_COMPRESSED, BLOB_COMPRESSED}
 )
-"""The types that the table map's DEFAULT_CHARSET and COLUMN_CHARSET speak of, binary ones too."""
+CHARSETS: Final = {Flavor.MYSQL: CHARACTER, Flavor.MARIADB: CHARACTER | {GEOMETRY}}
+"""The types that DEFAULT_CHARSET and COLUMN_CHARSET count, binary ones too; not so ENUM and SET,
+which have lists of their own. MariaDB's geometries are blobs with a character set.
+"""
 
 _UNSIGNED = 1 << 32
 _INTEGERS = {
@@ -116,6 +121,15 @@ def metadata(column: Column) -> int:
 def is_unsigned(column: Column) -> bool:
     """Is it an unsigned number?"""
     return bool(column.type_mod & _UNSIGNED)
+
+
+def old_digits(column: Column) -> int:
+    """Digits of the fraction of a MariaDB column in the format before mysql56_temporal_format, from
+    its type's text: the table map does not tell them; 0 of any other column.
+    """
+    if column.type_id not in (TIMESTAMP, TIME, DATETIME):
+        return 0
+    return (*_numbers(column.type_name), 0)[0]
 
 
 def labels(column: Column) -> tuple[str, ...]:

@@ -107,6 +107,7 @@ class LogCapture:
     events: list[LogEvent] = field(default_factory=list)
     resumes: list[Resume] = field(default_factory=list)
     keep_rows: bool = True
+    keep_batches: bool = False
     count: int = 0
     reader: MySqlLogReader = field(init=False)
 
@@ -123,8 +124,9 @@ class LogCapture:
             if isinstance(event, LogBatch):
                 assert len(event)
                 self.count += len(event)
-                if self.keep_rows:
+                if self.keep_batches or self.keep_rows:
                     self.events.append(event)
+                if self.keep_rows:
                     self.rows += rows_of(event, self.schemas)
                 self.resumes.append(event.resume)
                 continue

@@ -78,6 +78,32 @@ def literal(kind: str, chance: random.Random) -> str:
     return f"X'{bytes(chance.choice(bytes(2) + b' ' + bytes([255, 128]) + b'ab') for _ in range(size)).hex()}'"  # noqa: E501
 
 
+def document(chance: random.Random) -> Any:
+    """A random JSON document that is an object or an array."""
+    return {f"k{i}": _document(chance, 1) for i in range(chance.randint(0, 5))} or [1, "two"]
+
+
+def json_change(column: str, held: Any, chance: random.Random) -> str:
+    """An expression that changes a document somewhere, as the server may log in parts."""
+    path = "$"
+    while isinstance(held, dict | list) and (path == "$" or chance.random() < 0.6):
+        if isinstance(held, dict):
+            key = chance.choice([*held, "new"])
+            path += "." + json.dumps(key, ensure_ascii=False)
+            held = held.get(key)
+        else:
+            index = chance.randint(0, len(held))
+            path += f"[{index}]"
+            held = held[index] if index < len(held) else None
+    where = quoted(path)
+    what = chance.randrange(4)
+    if what == 0 and path != "$":
+        return f"JSON_REMOVE({column}, {where})"
+    value = quoted(json.dumps(_document(chance, 2), ensure_ascii=False))
+    name = chance.choice(["JSON_SET", "JSON_REPLACE"])
+    return f"{name}({column}, {where}, CAST({value} AS json))"
+
+
 def text(chance: random.Random, most: int) -> str:
     """A random text of letters that most character sets lack some of, as a literal."""
     return quoted("".join(chance.choice(LETTERS) for _ in range(chance.randint(0, most))))

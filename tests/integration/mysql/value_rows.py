@@ -14,8 +14,11 @@ from tidelog.eventlog.layout import RECORD_SCHEMA
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.sources.mysql.chunk_sql import selected
-from tidelog.testing.binlog_rows import FileRow, file_rows
 from tidelog.testing.mysql import MySqlFamilyServer
+from tidelog.wire import binlog_position
+from tidelog.wire import binlog_scan_kernel as scan_kernel
+from tidelog.wire import binlog_types as types
+from tidelog.wire.binlog import BinlogScanner, TableMapSeen
 from tidelog.wire.binlog_types import WIRE_FORMAT, binlog_column
 from tidelog.wire.cells import parse
 from tidelog.wire.flavor import Flavor
@@ -27,6 +30,58 @@ _COLLATIONS = {
     "mariadb": "SELECT full_collation_name, id FROM "
     "information_schema.collation_character_set_applicability WHERE id IS NOT NULL",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRow:
+    """One row as the scanner gave it, with the table map it stands behind."""
+
+    table: TableMapSeen
+    kind: Kind
+    payload: bytes
+
+
+def logged_rows(
+    server: MySqlFamilyServer,
+    start: tuple[str, int],
+    database: str,
+    schema: TableSchema | None = None,
+) -> list[LoggedRow]:
+    """The rows of a database in one binlog file of the server, from an offset on. ``schema``: of
+    its table, for what a table map does not tell.
+    """
+    name, offset = start
+    data = np.fromfile(server.data_dir / name, dtype=np.uint8)[offset:]
+    offsets = np.empty(len(data) // 19 + 2, dtype=np.int64)
+    offsets = offsets[: scan_kernel.split(data, offsets) + 1]
+    scanner = BinlogScanner(
+        Flavor(server.flavour),
+        checksum=True,
+        file_number=binlog_position.file_number(name)[1],
+        offset=offset,
+    )
+    seen: list[TableMapSeen] = []
+    rows = []
+    digits = enumerate(map(types.old_digits, schema.columns)) if schema is not None else ()
+    old_digits = {i: count for i, count in digits if count}
+    for item in scanner.feed(data, offsets):
+        if isinstance(item, TableMapSeen):
+            seen.append(item)
+            mine = item.database == database
+            scanner.bind(
+                item.table_id, len(seen) if mine else 0, old_digits=old_digits if mine else None
+            )
+        elif isinstance(item, LogBatch):
+            bounds = item.payload_offsets
+            rows += [
+                LoggedRow(
+                    seen[int(item.schema_id[i]) - 1],
+                    Kind(int(item.kind[i])),
+                    item.payload[bounds[i] : bounds[i + 1]].tobytes(),
+                )
+                for i in range(len(item))
+            ]
+    return rows
 
 
 @dataclass(slots=True)
@@ -71,11 +126,9 @@ class ValueTable:
             TableName(self.database, "t"), 0, tuple(columns), tuple(key), names, "f", WIRE_FORMAT, 1
         )
 
-    def logged(self) -> list[FileRow]:
+    def logged(self) -> list[LoggedRow]:
         """The table's rows in the log since `create`."""
-        name, offset = self.start
-        rows = file_rows(self.server.data_dir / name, offset)
-        return [row for row in rows if row.table.database == self.database]
+        return logged_rows(self.server, self.start, self.database, self.schema())
 
     def selected(self, schema: TableSchema, piece: int = 1 << 16) -> LogBatch:
         """The rows of a SELECT by key, received in pieces of so many bytes."""
@@ -94,7 +147,7 @@ class ValueTable:
         return rows.batch()
 
 
-def log_batch(rows: Sequence[FileRow]) -> LogBatch:
+def log_batch(rows: Sequence[LoggedRow]) -> LogBatch:
     n = len(rows)
     offsets = np.zeros(n + 1, dtype=np.int32)
     offsets[1:] = np.cumsum([len(row.payload) for row in rows])
@@ -154,5 +207,5 @@ def normal(rows: list[dict[str, bytes | None]], schema: TableSchema) -> list[dic
     ]
 
 
-def kinds(rows: Sequence[FileRow]) -> list[Kind]:
+def kinds(rows: Sequence[LoggedRow]) -> list[Kind]:
     return [row.kind for row in rows]

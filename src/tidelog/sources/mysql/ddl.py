@@ -32,6 +32,8 @@ class Effect(Enum):
     KEPT = "kept"  # DDL that leaves columns and rows as they are: an index, OPTIMIZE
     WRITTEN = "written"  # rows were changed by the statement itself
     SEQUENCE_DROPPED = "sequence dropped"  # MariaDB's, which the log shows as a table
+    TEMPORARY_CREATED = "temporary created"  # for the session alone
+    TEMPORARY_DROPPED = "temporary dropped"
 
 
 # From here on the table's columns may be others.
@@ -210,6 +212,8 @@ class _Parser:
             return self._rename()
         if first in ("DELETE", "UPDATE", "INSERT", "REPLACE"):
             return self._write(first)
+        if first == "LOAD":
+            return self._load()
         if first in _WRITES:
             return Statement(unclear=True)
         return Statement()
@@ -217,7 +221,12 @@ class _Parser:
     def _create(self) -> Statement:
         replaces = self._take("OR") and self._take("REPLACE")
         if self._take("TEMPORARY"):
-            return Statement()
+            if not self._take("TABLE", "SEQUENCE"):
+                return Statement()
+            if self._take("IF"):
+                self._take("NOT")
+                self._take("EXISTS")
+            return self._one(Effect.TEMPORARY_CREATED)
         while self._word() in ("ONLINE", "OFFLINE", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR"):
             self._at += 1
         if self._word() == "INDEX":
@@ -246,8 +255,7 @@ class _Parser:
         )
 
     def _drop(self) -> Statement:
-        if self._take("TEMPORARY"):
-            return Statement()
+        temporary = self._take("TEMPORARY")
         if self._take("DATABASE", "SCHEMA"):
             self._if_exists()
             name = self._name()
@@ -255,6 +263,8 @@ class _Parser:
         if self._word() == "INDEX":
             return self._of_index()
         effect = Effect.SEQUENCE_DROPPED if self._word() == "SEQUENCE" else Effect.DROPPED
+        if temporary:
+            effect = Effect.TEMPORARY_DROPPED
         if not self._take("TABLE", "TABLES", "SEQUENCE"):
             return Statement()
         self._if_exists()
@@ -465,6 +475,15 @@ class _Parser:
         if first == "UPDATE" and rest != "SET":
             return Statement(unclear=True)
         return Statement((TableEffect(table, Effect.WRITTEN),))
+
+    def _load(self) -> Statement:
+        """LOAD DATA … INTO TABLE …"""
+        while self._at < len(self._tokens):
+            if self._take("INTO") and self._take("TABLE"):
+                found = self._one(Effect.WRITTEN)
+                return found if found.effects else Statement(unclear=True)
+            self._at += 1
+        return Statement(unclear=True)
 
     # ------------------------------------------------------------------ tokens
 

@@ -22,7 +22,9 @@ from tidelog.wire.binlog_events import (
     CHECKSUM_BYTES,
     HEADER_BYTES,
     EventType,
+    Header,
     Query,
+    parse_header,
     parse_query,
     parse_rotate,
     parse_xa_prepare,
@@ -54,6 +56,11 @@ class Part:
         found: UInt8s = self.data[self.offsets[:-1] + 4]
         return found
 
+    def header(self, index: int) -> Header:
+        """An event's header."""
+        start = int(self.offsets[index])
+        return parse_header(self.data[start : start + HEADER_BYTES].tobytes())
+
     def body(self, index: int) -> bytes:
         """An event behind its header, without its checksum if it has one: ``binlog_checksum`` may
         have been another when its file was written.
@@ -84,9 +91,9 @@ def read_part(
                 return
 
 
-def queries(part: Part) -> Iterator[tuple[int, Query]]:
+def queries(part: Part) -> Iterator[tuple[int, Header, Query]]:
     """The statements of a part but BEGIN, and but those that only announce or give up an ALTER,
-    each with the position behind it.
+    each with the position behind it and its event's header.
     """
     text_ends = part.offsets[1:] - (CHECKSUM_BYTES if part.checksum else 0)
     for event_type in (EventType.QUERY, EventType.QUERY_COMPRESSED):
@@ -99,7 +106,7 @@ def queries(part: Part) -> Iterator[tuple[int, Query]]:
             compressed = event_type == EventType.QUERY_COMPRESSED
             query = parse_query(part.body(index), compressed=compressed)
             if query.status.alter not in (Alter.START, Alter.ROLLBACK):
-                yield int(part.ends[index]), query
+                yield int(part.ends[index]), part.header(index), query
 
 
 GROUP_BEGINS = (

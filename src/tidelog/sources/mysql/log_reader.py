@@ -48,7 +48,9 @@ from tidelog.sources.mysql.replication import (
 )
 from tidelog.sources.mysql.schemas import SchemaFinder
 from tidelog.sources.mysql.stalls import StallWatch
+from tidelog.sources.mysql.temporary import Place, TemporaryTables
 from tidelog.sources.mysql.xa import Events, Group, PreparedGroups, find_prepared
+from tidelog.wire import binlog_types as types
 from tidelog.wire.binlog import BinlogScanner, Scanned
 from tidelog.wire.binlog_events import (
     HEADER_BYTES,
@@ -130,6 +132,7 @@ class MySqlLogReader:
         self._name = f"{self._url.where} {name}"
         self._replica = ReplicaId.derived(self._name, server_id)
         self._pins = SchemaPins(state)
+        self._temporary = TemporaryTables(state)
         self._seen = seen or SeenGtids()
         self._buffer_bytes = buffer_bytes
         self._sql: Connection | None = None
@@ -166,7 +169,7 @@ class MySqlLogReader:
         self._disconnect()
         sql = self._connected()
         with translated("starting to read the binlog"):
-            self._flavor = sql.flavor
+            self._flavor = self._temporary.flavor = sql.flavor
             self._check_kind(sql)
             self._fold_names(bool(sql.value("SELECT @@lower_case_table_names")))
             source = identify(sql)
@@ -189,7 +192,7 @@ class MySqlLogReader:
             self._registry,
             self._pins,
             self._connected,
-            DdlAhead(self._url, fold=self._fold),
+            DdlAhead(self._url, fold=self._fold, temporary=self._temporary),
         )
         self._scanner = BinlogScanner(
             self._flavor,
@@ -230,10 +233,12 @@ class MySqlLogReader:
             self._told = scanner.position
             resume = scanner.resume  # before `_told` while an XA transaction is prepared
             self._idle_at = max(self._idle_at, resume.acknowledge)
+            self._temporary.save()
             yield IdleAt(resume, self._told)
 
     def acknowledge(self, position: int) -> None:
         """The server keeps binlogs by time, not for us: nothing is told."""
+        self._temporary.durable_to(position)
 
     def close(self) -> None:
         self._disconnect()
@@ -305,6 +310,7 @@ class MySqlLogReader:
         created = file_created(self._url, files, number)
         if fresh:
             self._pins.clear()
+            self._temporary.clear()
         known = self._pins.created(number)
         if known is not None and known != created:
             raise source_log(files.name(number))
@@ -331,6 +337,7 @@ class MySqlLogReader:
     def _events(self, scanner: BinlogScanner, items: Iterator[Scanned]) -> Iterator[LogEvent]:
         for item in items:
             if isinstance(item, LogBatch):
+                self._temporary.save()
                 yield item
             elif isinstance(item, TableMapSeen):
                 yield from self._table(scanner, item)
@@ -349,6 +356,7 @@ class MySqlLogReader:
                 yield from self._rolled_back(item)
             elif isinstance(item, FormatSeen) and item.server_start:
                 self._own.clear()
+                self._temporary.server_started(scanner.position)
 
     def _table(self, scanner: BinlogScanner, seen: TableMapSeen) -> Iterator[LogEvent]:
         table = TableName(seen.database, seen.table)
@@ -377,7 +385,10 @@ class MySqlLogReader:
             yield TableRefused(table, Refusal(error.reason, error.remedy))
             return
         previous = self._current.get(table)
-        scanner.bind(seen.table_id, schema.schema_id)
+        digits = enumerate(map(types.old_digits, schema.columns))
+        scanner.bind(
+            seen.table_id, schema.schema_id, old_digits={i: count for i, count in digits if count}
+        )
         if self._cascades is not None:
             self._cascades.bind(scanner, seen, schema)
         if previous is None or previous.schema_id != schema.schema_id:
@@ -412,6 +423,8 @@ class MySqlLogReader:
         if seen.alter in (Alter.START, Alter.ROLLBACK):
             return  # nothing has come of it yet, or nothing will
         statement = ddl.read(seen.sql, seen.database, fold=self._fold, sql_mode=seen.sql_mode)
+        place = Place(seen.server_id, seen.thread, seen.end, seen.uses_temporary, seen.keyword)
+        statement = self._temporary.without(statement, place)
         assert self._schemas is not None
         self._schemas.changed(statement, seen.end)
         if seen.changes_rows and not seen.durable:
@@ -428,6 +441,7 @@ class MySqlLogReader:
                 schema = self._schemas.of_statement(table)
                 batch = None if schema is None else scanner.truncate(schema.schema_id)
                 if batch is not None and schema is not None:
+                    self._temporary.save()
                     if self._current.get(table) is None:
                         yield SchemaSeen(schema, schema)
                     yield batch

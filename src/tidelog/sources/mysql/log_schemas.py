@@ -35,7 +35,9 @@ from tidelog.sources.mysql.schemas import (
     logs_hidden_columns,
     misfit,
 )
+from tidelog.sources.mysql.temporary import Place, TemporaryTables
 from tidelog.wire import binlog_types as types
+from tidelog.wire.binlog import first_words
 from tidelog.wire.binlog_items import TableMapSeen
 from tidelog.wire.binlog_position import text
 
@@ -62,8 +64,11 @@ _SEQUENCE = bytes([types.LONGLONG] * 6 + [types.TINY, types.LONGLONG])
 class DdlAhead:
     """The statements between a place in the log and its end, each stretch read once."""
 
-    def __init__(self, url: ServerUrl, *, fold: bool) -> None:
+    def __init__(
+        self, url: ServerUrl, *, fold: bool, temporary: TemporaryTables | None = None
+    ) -> None:
         self._url = url
+        self._temporary = temporary or TemporaryTables()
         self._fold = fold
         self._begin = self._end = 0
         self._found: list[tuple[int, ddl.Statement]] = []
@@ -111,13 +116,21 @@ class DdlAhead:
             self._found.clear()
         if end > self._end:
             for _, part in read_part(self._url, files, self._end, end):
-                for at, query in queries(part):
+                for at, header, query in queries(part):
                     statement = ddl.read(
                         query.text(),
                         query.database,
                         fold=self._fold,
                         sql_mode=query.status.sql_mode,
                     )
+                    place = Place(
+                        header.server_id,
+                        query.thread,
+                        at,
+                        header.uses_temporary,
+                        first_words(query.text())[0],
+                    )
+                    statement = self._temporary.without(statement, place)
                     if statement.effects or statement.database:
                         self._found.append((at, statement))
             self._end = end

@@ -17,7 +17,7 @@ WATERMARK_COLUMNS = ("id", "mark")
 SIGNAL_COLUMNS = ("id", "type", "data")
 
 _INTEGERS = {types.TINY: 1, types.SHORT: 2, types.INT24: 3, types.LONG: 4, types.LONGLONG: 8}
-_AFTER = 2  # bit of a payload's flags
+_BEFORE, _AFTER, _PARTIAL = 1, 2, 4  # bits of a payload's flags
 
 
 class OwnTables:
@@ -114,16 +114,23 @@ def _new_image(payload: bytes, seen: TableMapSeen) -> list[str | None]:
     """The columns of an after image, up to the first that is neither number nor text."""
     flags, count = payload[1], int.from_bytes(payload[2:4], "little")
     at = 4
-    if flags & 1:  # a before image comes first
+    if flags & _BEFORE:
         _, at = _image(payload, at, count, seen)
     if not flags & _AFTER:
         raise ValueError("image")
-    return _image(payload, at, count, seen)[0]
+    return _image(payload, at, count, seen, partial=bool(flags & _PARTIAL))[0]
 
 
-def _image(payload: bytes, at: int, count: int, seen: TableMapSeen) -> tuple[list[str | None], int]:
+def _image(
+    payload: bytes, at: int, count: int, seen: TableMapSeen, *, partial: bool = False
+) -> tuple[list[str | None], int]:
+    """``partial``: as MySQL writes all updates under ``binlog_row_value_options``, also those of
+    tables without documents.
+    """
     bitmap = payload[at : at + (count + 7) // 8]
     at += len(bitmap)
+    if partial:
+        at += 1 + ((seen.types.count(types.JSON) + 7) // 8 if payload[at] & 1 else 0)
     present = [i for i in range(count) if bitmap[i // 8] >> i % 8 & 1]
     nulls = payload[at : at + (len(present) + 7) // 8]
     at += len(nulls)

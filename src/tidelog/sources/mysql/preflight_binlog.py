@@ -87,7 +87,12 @@ def _rows(examined: Examined) -> Iterator[Finding]:
             yield Finding("partial JSON", "ok", f"{text}, which is put into the old one")
         else:
             fix = "SET GLOBAL binlog_row_value_options = '';  -- or binlog_row_image = 'FULL'"
-            yield Finding("partial JSON", "warn", f"{text}, and the old one is missing", fix)
+            yield Finding(
+                "partial JSON",
+                "warn",
+                f"{text}, and the old one is missing: the rows are read again",
+                fix,
+            )
 
 
 def _row_metadata(examined: Examined) -> Iterator[Finding]:

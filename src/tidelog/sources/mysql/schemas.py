@@ -16,6 +16,7 @@ from tidelog.sources.mysql.connect import Connection, quote_name
 from tidelog.sources.surrogates import surrogate_key, unfit_key
 from tidelog.wire import binlog_types as types
 from tidelog.wire.binlog_items import TableMapSeen, TableMetadata
+from tidelog.wire.binlog_layout import OLD_FRACTIONS
 from tidelog.wire.binlog_types import WIRE_FORMAT, binlog_column, column_of_map
 from tidelog.wire.charset_texts import decoded
 from tidelog.wire.charsets import BINARY_COLLATION, charset_of
@@ -137,6 +138,11 @@ class SchemaFinder:
         columns = []
         for i, name in enumerate(metadata.names):
             collation = _collation(metadata, i)
+            if flavor is Flavor.MARIADB and seen.types[i] in OLD_FRACTIONS and name not in known:
+                raise types.UnknownTypeError(
+                    f"column {name} has MariaDB's old temporal format, and the log does not tell "
+                    "how many digits its fraction has"
+                )
             columns.append(
                 column_of_map(
                     name,

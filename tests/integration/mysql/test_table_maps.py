@@ -1,0 +1,162 @@
+"""Table maps tell of each column what the catalogue does, whatever columns stand beside it.
+
+The optional metadata are lists and bitmaps without numbers of columns: which columns each of them
+counts is the server's to know, and a column counted too much shifts all that follow.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tests.integration.mysql import random_values
+from tests.integration.mysql.test_values import assert_equal_ways
+from tests.integration.mysql.value_rows import ValueTable, log_batch, normal, texts
+
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.sources.mysql.connect import Connection, connect
+from tidelog.sources.mysql.schemas import SchemaFinder, misfit
+from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
+from tidelog.wire import binlog_types as types
+from tidelog.wire.binlog_items import TableMapSeen
+from tidelog.wire.flavor import Flavor
+
+pytestmark = pytest.mark.integration
+
+_CHARSETS = ("latin1", "utf8mb4", "utf8mb3", "latin2", "cp1251", "gbk", "koi8r", "ascii")
+_KEYS = ("int", "bigint unsigned", "varchar(20)", "decimal(10,2)", "datetime(3)", "binary(5)")
+
+
+def random_columns(flavour: str, chance: random.Random) -> tuple[list[str], list[str], str]:
+    """(names, types, definition) of a table with a column of every type, in any order, in any
+    character set; its key is one column or two, anywhere, of one maybe only the beginning.
+    """
+    kinds = [*random_values.TYPES, "int", "int unsigned", "bigint unsigned", "year", "year"]
+    kinds += random_values.MARIADB_TYPES if flavour == "mariadb" else ()
+    chance.shuffle(kinds)
+    names = [f"c{i}" for i in range(len(kinds))]
+    lines = []
+    for name, kind in zip(names, kinds, strict=True):
+        base = kind.split("(")[0].split(" ")[0]
+        text = base in ("char", "varchar", "enum", "set") or base.endswith("text")
+        charset = ""
+        if text and "compressed" not in kind and "é" not in kind and chance.random() < 0.7:
+            charset = f" CHARACTER SET {chance.choice(_CHARSETS)}"
+        null = " NULL" if "null" not in kind else ""
+        lines.append(f"{name} {kind}{charset}{null}")
+    key = [f"k{i} {kind} NOT NULL" for i, kind in enumerate(chance.sample(_KEYS, 2))]
+    parts = ["k0", "k1"]
+    if "varchar" in key[1] and chance.random() < 0.5:
+        parts[1] = "k1(3)"
+    for line in [*key, "id int NOT NULL"]:
+        at = chance.randint(0, len(lines))
+        lines.insert(at, line)
+        names.insert(at, line.split(" ")[0])
+        kinds.insert(at, line.split(" ", 1)[1].removesuffix(" NOT NULL"))
+    chance.shuffle(parts)
+    return names, kinds, ", ".join([*lines, f"PRIMARY KEY ({', '.join([*parts, 'id'])})"])
+
+
+def told(schema: TableSchema, seen: TableMapSeen) -> None:
+    """What the optional metadata say is what the catalogue says."""
+    metadata = seen.metadata
+    assert metadata.unsigned is not None
+    for i, column in enumerate(schema.columns):
+        if column.type_id in types.NUMERIC:
+            assert metadata.unsigned[i] == types.is_unsigned(column), column
+        if types.collation(column) and column.type_id not in (types.ENUM, types.SET):
+            assert metadata.collations is not None
+            assert metadata.collations[i] == types.collation(column), column
+        if column.type_id == types.GEOMETRY:
+            assert metadata.geometry_types is not None
+            assert metadata.geometry_types[i] == {"geometry": 0, "point": 1}[column.type_name]
+    assert misfit(schema, seen) is None
+
+
+@pytest.fixture(scope="module", params=["mysql", "mysql 8.0.15", "mariadb", "mariadb 11.4"])
+def any_server(request: pytest.FixtureRequest):
+    """Every server that there is: what their table maps count differs."""
+    flavour, _, version = request.param.partition(" ")
+    if not version:
+        yield request.getfixturevalue(f"{flavour}_server")
+        return
+    with (MySqlServer if flavour == "mysql" else MariaDbServer)(version) as server:
+        yield server
+
+
+@pytest.mark.parametrize("metadata", ["FULL", "MINIMAL"])
+def test_every_type_beside_every_other_is_what_the_catalogue_says(
+    any_server: MySqlFamilyServer, metadata: str
+) -> None:
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    chance = random.Random(seed)
+    any_server.execute("DROP DATABASE IF EXISTS table_maps")
+    any_server.create_database("table_maps")
+    previous = any_server.execute("SELECT @@GLOBAL.binlog_row_metadata")[0][0]
+    any_server.execute(f"SET GLOBAL binlog_row_metadata = {metadata}")
+    try:
+        with any_server.connect("table_maps") as session, looking(any_server) as catalogue:
+            for _ in range(4):
+                table = ValueTable(any_server, "table_maps", session)
+                names, kinds, definition = random_columns(any_server.flavour, chance)
+                table.create(definition, "ROW_FORMAT=DYNAMIC")
+                for row in range(3):
+                    values = [random_values.literal(kind, chance) for kind in kinds]
+                    values = [
+                        str(row) if name == "id" else "1" if name[0] == "k" else value
+                        for name, value in zip(names, values, strict=True)
+                    ]
+                    values = ["20240102" if "datetime(3)" in k and n[0] == "k" else v
+                              for n, k, v in zip(names, kinds, values, strict=True)]  # fmt: skip
+                    table.run(f"INSERT INTO t VALUES ({', '.join(values)})")
+                check(table, catalogue, metadata)
+    finally:
+        any_server.execute(f"SET GLOBAL binlog_row_metadata = '{previous}'")
+
+
+def looking(server: MySqlFamilyServer) -> Connection:
+    return connect(server.url, purpose="test")
+
+
+def check(table: ValueTable, catalogue: Connection, metadata: str) -> None:
+    finder = SchemaFinder()
+    found = finder.find(catalogue, TableName(table.database, "t"))
+    assert found is not None
+    rows = table.logged()
+    told(found.schema, rows[0].table)
+    mapped = finder.of_map(rows[0].table, Flavor(table.server.flavour), found.schema)
+    assert (mapped is not None) == (metadata == "FULL")
+    if mapped is not None:
+        assert mapped == found.schema
+        alone = finder.of_map(rows[0].table, Flavor(table.server.flavour), None)
+        assert alone is not None
+        for column, known in zip(alone.columns, found.schema.columns, strict=True):
+            assert column.type_id == known.type_id
+            assert types.is_unsigned(column) == types.is_unsigned(known)
+    assert_equal_ways(table)
+    selected = table.selected(found.schema)
+    shown = normal(texts(selected, found.schema), found.schema)
+    assert normal(texts(log_batch(rows), mapped or found.schema), found.schema) == shown
+
+
+def test_numbers_behind_a_year_keep_their_signs(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str
+) -> None:
+    with mysql_family.connect(mysql_family_database) as session:
+        session.cursor().execute("SELECT 1")
+        mysql_family.execute("SET GLOBAL binlog_row_metadata = FULL")
+        try:
+            table = ValueTable(mysql_family, mysql_family_database, session)
+            table.create(
+                "y year, n int unsigned, b bigint unsigned, s smallint, id int PRIMARY KEY"
+            )
+            table.run("INSERT INTO t VALUES (2024, 4000000000, 18446744073709551615, -1, 1)")
+        finally:
+            mysql_family.execute("SET GLOBAL binlog_row_metadata = MINIMAL")
+        rows = table.logged()
+        mapped = SchemaFinder().of_map(rows[0].table, Flavor(mysql_family.flavour), None)
+    assert mapped is not None
+    assert texts(log_batch(rows), mapped) == [
+        {"y": b"2024", "n": b"4000000000", "b": b"18446744073709551615", "s": b"-1", "id": b"1"}
+    ]

@@ -147,6 +147,18 @@ class ChunkReading:
 
     # ------------------------------------------------------------ the engine's thread
 
+    def to_ask_for(self, closed: Closed) -> list[bytes]:
+        """The keys to be read again that are not stored yet: those of a chunk of such keys are,
+        until they have been read.
+        """
+        task = self._tasks.find(closed.window.chunk_id)
+        if task is None or task.dump is not None or not closed.reread:
+            return closed.reread
+        if closed.schema.match_key != task.request.key_columns:
+            return closed.reread
+        own = set(task.request.keys or ())
+        return [key for key in closed.reread if self._keys.texts(key, closed.schema) not in own]
+
     def closed(self, closed: Closed) -> ChunkItem | None:
         """What to append. Takes no lock but the actions' inbox."""
         task = self._tasks.find(closed.window.chunk_id)

@@ -310,7 +310,10 @@ class Tasks:
 
     def advance(self, task: Task, rows: ChunkRows) -> None:
         """The next chunk starts behind this one's last key."""
-        if task.dump is None or task.request.keys is not None or task.ended:
+        if task.request.keys is not None:
+            self._leave_keys(task, rows.keys_read)
+            return
+        if task.dump is None or task.ended:
             return
         upto = task.request.upto
         cut_short = not rows.exhausted and rows.last_key != upto
@@ -324,6 +327,25 @@ class Tasks:
         task.cut = True
         if cut_short:
             task.request = replace(task.request, upto=rows.last_key)
+
+    def _leave_keys(self, task: Task, read: int | None) -> None:
+        """Keys that there was no room for are a chunk of their own."""
+        keys = task.request.keys or ()
+        if read is None or read >= len(keys) or task.ended:
+            return
+        rest = replace(
+            task,
+            request=replace(task.request, keys=keys[read:]),
+            tries=0,
+            failures=0,
+            not_before=0.0,
+            window=None,
+            state="waiting",
+            bytes=0,
+            order=task.order + read,
+        )
+        task.request = replace(task.request, keys=keys[:read])
+        self._retry.append(rest)
 
     def leave_out(self, task: Task, end: Key | None) -> None:
         """Go on behind the task's one row, which ends at ``end`` (None: with the task's range)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ import psycopg
 from tidelog.errors import (
     ConnectionLostError,
     PreflightError,
+    SourceBusyError,
     SourceChangedError,
 )
 from tidelog.model.patterns import matches
@@ -31,6 +33,8 @@ from tidelog.sources.postgres.standby import check_standby, in_recovery
 from tidelog.wire.pgoutput import LogicalMessage, PgoutputScanner, RelationSeen, RowOf
 
 MIN_VERSION = 14
+BUSY_S = 30.0
+BUSY_TURN_S = 0.05
 
 
 class PostgresLogReader:
@@ -272,13 +276,27 @@ class PostgresLogReader:
             return
         bound = self._bound.get(seen.relation_id)
         previous = bound or self._registry.latest(table)
-        with translated(f"looking up {table}"):
-            schema = self._finder.of_relation(self._connected(), seen)
+        schema = self._look_up(table, seen)
         schema = self._registry.register(schema)
         self._bound[seen.relation_id] = schema
         self._scanner.bind(seen.relation_id, schema.schema_id)
         if bound is None or bound.schema_id != schema.schema_id or bound.table != table:
             yield SchemaSeen(schema, previous)
+
+    def _look_up(self, table: TableName, seen: RelationSeen) -> TableSchema:
+        """Its schema. A lock on the catalogue that others hold is waited for in short turns: our
+        sessions give way before a deadlock is noticed.
+        """
+        deadline = time.monotonic() + BUSY_S
+        while True:
+            try:
+                with translated(f"looking up {table}"):
+                    return self._finder.of_relation(self._connected(), seen)
+            except SourceBusyError:
+                if time.monotonic() > deadline:
+                    raise
+                self.keepalive()
+                time.sleep(BUSY_TURN_S)
 
     def _not_before_idle(self, resume: Resume) -> Resume:
         """What was reported as idle may be acknowledged already: never resume before it."""

@@ -5,8 +5,8 @@
 Writes a JSON line ``{"ready": …}`` once it leads. It ends when ``--records`` are durable, or on
 SIGTERM; then it writes one JSON line: seconds and CPU seconds from the connection on, records, peak
 resident memory in MB, and the commit-to-durable latencies of log records in ms, as percentiles.
-With ``--clock`` the latencies are from the times that are in this column, such as the statement's:
-MariaDB's log tells commits to the second only.
+With ``--clock`` the latencies are from the times that are in this column, such as the statement's,
+of the tables that have it: MariaDB's log tells commits to the second only.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ def clock_latencies_ms(path: str, column: str) -> list[tuple[float, Any]]:
         # A row that a dump has read was written long ago.
         records = records.filter(pc.not_equal(records.column("kind"), int(Kind.DUMP_ROW)))
         for number in set(records.column("schema_id").to_pylist()) - {0}:
+            if column not in log.schemas.get(number).column_names:
+                continue
             [chosen] = (
                 records.filter(pc.equal(records.column("schema_id"), number))
                 .combine_chunks()

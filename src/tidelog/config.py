@@ -161,6 +161,14 @@ class Dump(Section):
     chunk_rows: int = Field(
         default=10_000, ge=1, le=1_000_000, description="Rows that one chunk's SELECT reads."
     )
+    chunk_bytes: Bytes = Field(
+        default=32 * 2**20,
+        ge=2**10,
+        le=2**30,
+        description="A chunk of larger rows has fewer of them: as many as take about so much. A "
+        "single row may take more.",
+        examples=["32MiB"],
+    )
     delay_ms: Milliseconds = Field(
         default=0, ge=0, description="Pause between two chunks.", examples=["100ms"]
     )

@@ -187,6 +187,9 @@ class ChunkRequest:
     by now, the read raises ChunkVoidError. ``keys`` are of ``key_columns``, in that order; None: of
     `TableSchema.key`.
 
+    ``limit_bytes``: the rows returned take about as much, or are one; 0: any number. Rows that turn
+    out to be larger end a range early, as ``limit_rows`` does, or leave the last keys unread.
+
     ``spread_s``: the source is to be loaded lightly: a reader that can does the work of a range in
     slices, and rests between them so that all takes about so long. One that can't reads as ever.
     """
@@ -199,6 +202,7 @@ class ChunkRequest:
     where: str | None = None
     key_columns: tuple[str, ...] | None = None
     spread_s: float = 0.0
+    limit_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -209,7 +213,8 @@ class ChunkRows:
     xid 0; ``last_key`` is the greatest key read, ``exhausted`` true if no row follows it.
     ``emit_at``: with a strategy that writes no marks, the position in the source's log that all
     transactions visible in ``snapshot`` were committed before: the rows follow the log up to there.
-    None: they wait for the high watermark. ``rested_s``: of the read, to spread it.
+    None: they wait for the high watermark. ``rested_s``: of the read, to spread it. ``keys_read``:
+    how many of the requested keys, from the first on; None: all.
     """
 
     schema: TableSchema
@@ -219,6 +224,7 @@ class ChunkRows:
     exhausted: bool
     emit_at: int | None = None
     rested_s: float = 0.0
+    keys_read: int | None = None
 
 
 class ChunkReader(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -295,6 +295,54 @@ def test_rows_wider_than_a_slice_are_read_when_spread(source: Source) -> None:
     spread = source.read(ChunkRequest(T, limit_rows=900, spread_s=0.05))
     assert source.rows(spread) == source.rows(at_once)
     assert len(spread.rows) == 900
+
+
+def large_rows(source: Source) -> None:
+    source.sql.execute(
+        "INSERT INTO t SELECT g, repeat(md5(g::text), 4000) FROM generate_series(101, 160) g"
+    )
+
+
+@pytest.mark.parametrize("spread_s", [0.0, 0.05])
+def test_rows_larger_than_expected_end_a_range_early(source: Source, spread_s: float) -> None:
+    large_rows(source)
+    found: list[str | None] = []
+    request, limit, cut = ChunkRequest(T, limit_bytes=1 << 20, spread_s=spread_s), 1 << 20, 0
+    while True:
+        chunk = source.chunks.read(request)
+        assert chunk.rows.payload_bytes <= limit + 10_000
+        found += source.ids(chunk)
+        if not chunk.exhausted and not cut:
+            cut += 1
+            source.sql.execute("SET lock_timeout = 100")
+            with pytest.raises(psycopg.errors.LockNotAvailable):  # the lock outlives the cut
+                source.sql.execute("ALTER TABLE t ADD c int")
+        source.chunks.release()
+        if chunk.exhausted:
+            break
+        request = replace(request, after=chunk.last_key)
+    assert cut
+    assert found == [str(number) for number in range(1, 161)]
+
+
+def test_a_row_larger_than_a_chunk_comes_alone(source: Source) -> None:
+    large_rows(source)
+    chunk = source.read(ChunkRequest(T, after=("120",), limit_bytes=1_000))
+    assert (source.ids(chunk), chunk.last_key, chunk.exhausted) == (["121"], ("121",), False)
+
+
+def test_keys_of_large_rows_are_read_as_far_as_there_is_room(source: Source) -> None:
+    large_rows(source)
+    keys = [(str(number),) for number in (*range(90, 161), 900)]
+    kinds: list[tuple[str, str | None]] = []
+    while keys:
+        request = ChunkRequest(T, keys=tuple(keys), limit_bytes=1 << 20)
+        chunk = source.read(request)
+        assert chunk.keys_read
+        assert chunk.rows.payload_bytes <= (1 << 20) + 130_000  # its last row may not fit
+        kinds += [(row.kind, (row.new or row.old or {})["id"]) for row in source.rows(chunk)]
+        del keys[: chunk.keys_read]
+    assert sorted(kinds) == sorted([*(("r", str(n)) for n in range(90, 161)), ("a", "900")])
 
 
 def test_rows_that_share_a_key_are_found_when_spread(source: Source) -> None:

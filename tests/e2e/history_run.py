@@ -248,15 +248,15 @@ class Run:
                 dumps = [state.get(key).value for key in state.keys("dump/")]  # type: ignore[union-attr]
                 waiting = state.keys("commands/")
                 busy = [d["dump_id"] for d in dumps if d["status"] not in ("completed", "aborted")]
-                reread = state.get("dump-reread")
+                reread = state.keys("dump-reread")
                 same = self._shapes_are_known(state, catalogue, config)
-                idle = not busy and not waiting and not (reread and reread.value) and same
+                idle = not busy and not waiting and not reread and same
                 calm = calm + 1 if seen and idle else 0
                 if time.monotonic() > deadline:
                     raise HistoryError(
                         f"capture does not come to rest: last transaction seen: {seen}, dumps "
                         f"{busy}, commands {waiting}, shapes known: {same}, rereads "
-                        f"{[len(entry['keys']) for entry in reread.value] if reread else 0}\n"
+                        f"{reread}\n"
                         + "\n".join(c.tail for c in self.captures)
                         + f"\n{[t for d in dumps if d['dump_id'] in busy for t in d['tables']]}"[
                             :2000

@@ -448,13 +448,14 @@ def test_records_that_retention_took_are_not_left_out_silently(
     emitted: EmittedTransactions,
 ) -> None:
     with pytest.raises(OffsetGoneError):
-        emitted.records_of(ranges_of([XID]), ORDERS)
+        list(emitted.records_of(ranges_of([XID]), ORDERS))
 
 
 def test_capture_holds_no_keys_of_a_transaction_that_retention_took(
     emitted: EmittedTransactions,
 ) -> None:
     windows = Mock()
+    windows.keys_of.side_effect = list
     engine = CaptureEngine(
         reader=Mock(),
         windows=windows,

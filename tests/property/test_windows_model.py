@@ -263,7 +263,9 @@ class Model:
             self.chunks_left.append(keys)
         if voided.reason is VoidReason.KEYS_NOT_HELD:
             batches = [self.emitted[xid] for xid in sorted(voided.unseen_xids)]
-            self.windows.seed_keys(TABLE, set(voided.unseen_xids), batches)
+            found = self.windows.keys_of(batches)
+            assert found is not None
+            self.windows.seed_keys(TABLE, set(voided.unseen_xids), found)
 
     def reread(self, keys: tuple[bytes, ...]) -> None:
         self.rereads.update((self.extractor.texts(key, SCHEMA)[0], None) for key in keys)

@@ -24,7 +24,8 @@ from tidelog.capture.dump_notices import DumpNotices
 from tidelog.capture.dump_state import FINISHED, DumpState, TableProgress
 from tidelog.capture.dump_tables import DumpTables, completed_record
 from tidelog.capture.hold import Hold
-from tidelog.capture.output_buffer import ChunkItem
+from tidelog.capture.output_buffer import ChunkItem, item_bytes
+from tidelog.capture.row_widths import RowWidths
 from tidelog.errors import (
     ChunkError,
     ChunkLostError,
@@ -142,13 +143,17 @@ class BlockingDumps:
         progress.first_offset = offset
         request = ChunkRequest(
             TableName.parse(progress.table),
-            limit_rows=self._book.options.chunk_rows,
             where=progress.where,
             key_columns=progress.key_columns,
         )
         waits: list[threading.Event] = []
+        widths = RowWidths()
         while progress.status not in FINISHED and not stop.is_set():
+            options = self._book.options
+            most = widths.rows(request.table, options.chunk_rows, options.chunk_bytes)
+            request = replace(request, limit_rows=most, limit_bytes=options.chunk_bytes)
             rows = _read(reader, request, stop)
+            widths.note(request.table, len(rows.rows), item_bytes(rows.rows))
             failpoints.hit("blocking.read")
             upto = None if rows.exhausted else rows.last_key
             if len(rows.rows):

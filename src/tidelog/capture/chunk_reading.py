@@ -18,6 +18,7 @@ from tidelog.capture.dump_state import Key
 from tidelog.capture.dump_tasks import Task, Tasks
 from tidelog.capture.output_buffer import ChunkItem, item_bytes
 from tidelog.capture.rereads import REREAD
+from tidelog.capture.row_widths import RowWidths
 from tidelog.capture.throttle import Throttle
 from tidelog.capture.windows import Closed, Voided, VoidReason, Window
 from tidelog.errors import ChunkError, ConnectionLostError, SourceError
@@ -53,6 +54,7 @@ class ChunkReading:
         self._tasks = tasks
         self._outcomes = outcomes
         self._throttle = throttle
+        self._widths = RowWidths()
         self._chunk_bytes: float | None = None  # smoothed, of the chunks read lately
         self._overdue: dict[str, tuple[float, int]] = {}
 
@@ -101,7 +103,13 @@ class ChunkReading:
                 return
             self._tasks.begin(task, window)
             self._book.note("begun", chunk_id, str(task.table))
-            request = replace(task.request, spread_s=self._throttle.spread_s())
+            most, room = task.request.limit_rows, self._book.options.chunk_bytes
+            request = replace(
+                task.request,
+                limit_rows=self._widths.rows(task.table, most, room),
+                limit_bytes=room,
+                spread_s=self._throttle.spread_s(),
+            )
         engine = self._actions.engine
         begun, seconds, rows = 0.0, 0.0, None
         try:
@@ -141,11 +149,24 @@ class ChunkReading:
         self._tasks.advance(task, rows)
         task.bytes = item_bytes(rows.rows)
         task.state = "read"
+        self._widths.note(task.table, len(rows.rows), task.bytes)
         before = self._chunk_bytes
         self._chunk_bytes = task.bytes if before is None else before + 0.2 * (task.bytes - before)
         self._book.note("read", window.chunk_id, str(task.table), rows=len(rows.rows))
 
     # ------------------------------------------------------------ the engine's thread
+
+    def to_ask_for(self, closed: Closed) -> list[bytes]:
+        """The keys to be read again that are not stored yet: those of a chunk of such keys are,
+        until they have been read.
+        """
+        task = self._tasks.find(closed.window.chunk_id)
+        if task is None or task.dump is not None or not closed.reread:
+            return closed.reread
+        if closed.schema.match_key != task.request.key_columns:
+            return closed.reread
+        own = set(task.request.keys or ())
+        return [key for key in closed.reread if self._keys.texts(key, closed.schema) not in own]
 
     def closed(self, closed: Closed) -> ChunkItem | None:
         """What to append. Takes no lock but the actions' inbox."""

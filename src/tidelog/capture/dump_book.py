@@ -42,6 +42,7 @@ class DumpOptions:
 
     Attributes:
         chunk_rows: rows of a chunk.
+        chunk_bytes: of the rows of a chunk, unless it is one row.
         delay_ms: pause between two chunks.
         parallelism: chunks that are read at once, each over a connection of its own.
         rows_per_second: over all dumps.
@@ -51,6 +52,7 @@ class DumpOptions:
     """
 
     chunk_rows: int = 10_000
+    chunk_bytes: int = 32 << 20
     delay_ms: int = 0
     parallelism: int = 1
     rows_per_second: int = 0

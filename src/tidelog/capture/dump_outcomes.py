@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import replace
 
 from tidelog import failpoints
@@ -12,7 +13,7 @@ from tidelog.capture.dump_notices import DumpNotices
 from tidelog.capture.dump_state import Key
 from tidelog.capture.dump_tables import DumpTables
 from tidelog.capture.dump_tasks import Task, Tasks
-from tidelog.capture.rereads import Reread, Rereads
+from tidelog.capture.rereads import Rereads, Taken
 from tidelog.capture.windows import Closed, Voided, VoidReason
 from tidelog.errors import (
     ChunkBusyError,
@@ -73,7 +74,7 @@ class Outcomes:
             again = {self._keys.texts(key, closed.schema) for key in closed.reread}
             if again:  # still unseen: give the transaction time to become visible
                 self._tasks.reread_not_before = time.monotonic() + 0.2
-            self._reread_done(task, [k for k in task.request.keys or () if k not in again])
+            self._reread_done(task, again)
             return
         progress = task.progress
         progress.chunks += 1
@@ -143,7 +144,7 @@ class Outcomes:
         if task.dump is None or task.progress is None:
             if shape is None or shape.schema.match_key != task.request.key_columns:
                 # The keys tell nothing any more, and a dump of the table, if it is there, is due.
-                self._reread_done(task, list(task.request.keys or ()))
+                self._reread_done(task, ())
                 return
         elif hopeless or shape is None:
             self._tables.fail(task.dump, task.progress, str(error))
@@ -180,7 +181,7 @@ class Outcomes:
 
     def _give_up_key(self, task: Task, key: Key) -> None:
         if task.dump is None or task.progress is None:
-            self._rereads.put_aside(_spot(task), key)
+            self._rereads.put_aside(_taken(task))
             self._tables.release(task.table)
             return
         task.progress.chunks_failed += 1
@@ -211,10 +212,11 @@ class Outcomes:
         else:
             self._tasks.again(task)
 
-    def _reread_done(self, task: Task, keys: list[Key]) -> None:
-        self._rereads.done(_spot(task), keys, task.reread_number)
+    def _reread_done(self, task: Task, unread: Collection[Key]) -> None:
+        self._rereads.done(_taken(task), unread)
         self._tables.release(task.table)
 
 
-def _spot(task: Task) -> Reread:
-    return Reread(str(task.table), task.request.key_columns or ())
+def _taken(task: Task) -> Taken:
+    assert task.taken is not None
+    return replace(task.taken, keys=task.request.keys or ())

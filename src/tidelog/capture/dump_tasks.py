@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 
 from tidelog.capture.dump_state import FINISHED, DumpState, Key, TableProgress
 from tidelog.capture.key_sets import PIECE_KEYS
-from tidelog.capture.rereads import Rereads
+from tidelog.capture.rereads import Rereads, Taken
 from tidelog.capture.windows import Window
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
 
-REREAD_KEYS = 1_000  # that one chunk reads again
+REREAD_KEYS = 5_000  # that one chunk reads again
 RESTS = 1 << 16  # of a range, that there is room for in the order
 
 Spot = tuple[str, str]
@@ -33,7 +33,7 @@ class Task:
     tries: int = 0
     not_before: float = 0.0
     cut: bool = False  # its range is fixed: it was planned, or read once
-    reread_number: int = 0  # of the newest request that reading the keys again answers
+    taken: Taken | None = None  # what its keys are of, if they are read again
     order: float = 0.0  # sorts as the range's keys; of keys: the first one's place in their set
     span: float = 1.0  # room in the order before the next range …
     step: float = 0.0  # … and how much of it what is left of the range moves on
@@ -151,17 +151,15 @@ class Tasks:
         return None
 
     def next_reread(self, rereads: Rereads, now: float) -> Task | None:
-        """Keys to be read again, of a table none of whose are being read again."""
+        """Keys to be read again."""
         if now < self.reread_not_before:
             return None
-        busy = {t.table for t in self._all() if t.dump is None}
-        number, waiting = rereads.waiting(REREAD_KEYS, now)
-        for spot, keys in waiting.items():
-            table = TableName.parse(spot.table)
-            if keys and table not in busy:
-                request = ChunkRequest(table, keys=tuple(keys), key_columns=spot.columns)
-                return Task(table, None, None, request, reread_number=number)
-        return None
+        taken = rereads.take(REREAD_KEYS, now)
+        if taken is None:
+            return None
+        table = TableName.parse(taken.spot.table)
+        request = ChunkRequest(table, keys=taken.keys, key_columns=taken.spot.columns)
+        return Task(table, None, None, request, taken=taken)
 
     def next_chunk(self, spot: Spot, limit_rows: int, *, planned: bool) -> Task | None:
         """The table's next chunk; None if there is none (yet). ``planned``: leave it to the planner
@@ -312,7 +310,10 @@ class Tasks:
 
     def advance(self, task: Task, rows: ChunkRows) -> None:
         """The next chunk starts behind this one's last key."""
-        if task.dump is None or task.request.keys is not None or task.ended:
+        if task.request.keys is not None:
+            self._leave_keys(task, rows.keys_read)
+            return
+        if task.dump is None or task.ended:
             return
         upto = task.request.upto
         cut_short = not rows.exhausted and rows.last_key != upto
@@ -326,6 +327,25 @@ class Tasks:
         task.cut = True
         if cut_short:
             task.request = replace(task.request, upto=rows.last_key)
+
+    def _leave_keys(self, task: Task, read: int | None) -> None:
+        """Keys that there was no room for are a chunk of their own."""
+        keys = task.request.keys or ()
+        if read is None or read >= len(keys) or task.ended:
+            return
+        rest = replace(
+            task,
+            request=replace(task.request, keys=keys[read:]),
+            tries=0,
+            failures=0,
+            not_before=0.0,
+            window=None,
+            state="waiting",
+            bytes=0,
+            order=task.order + read,
+        )
+        task.request = replace(task.request, keys=keys[:read])
+        self._retry.append(rest)
 
     def leave_out(self, task: Task, end: Key | None) -> None:
         """Go on behind the task's one row, which ends at ``end`` (None: with the task's range)."""

@@ -253,8 +253,9 @@ class DumpCoordinator:
 
     def closed(self, closed: Closed) -> ChunkItem | None:
         """A window closed: what to append. Keys to be read again are stored before."""
-        if closed.reread:
-            self.reread(closed.schema, closed.reread)
+        again = self._reading.to_ask_for(closed)
+        if again:
+            self.reread(closed.schema, again)
         return self._reading.closed(closed)
 
     def voided(self, voided: Voided) -> None:

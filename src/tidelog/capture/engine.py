@@ -51,8 +51,8 @@ class EmittedLog(Protocol):
         """Xid → schema ids of its records, for those of ``xids`` that are in the event log."""
         ...
 
-    def records_of(self, xids: XidRanges, table: TableName) -> list[LogBatch]:
-        """The records of ``xids`` on ``table``, in log order."""
+    def records_of(self, xids: XidRanges, table: TableName) -> Iterable[LogBatch]:
+        """The records of ``xids`` on ``table``, in log order, read as they are asked for."""
         ...
 
     def first_offset_of(self, xids: XidRanges, table: TableName) -> int | None:
@@ -347,11 +347,13 @@ class CaptureEngine:
         if not self._durable_so_far():
             return  # what waits in the buffer can't be read back: the chunk asks again
         try:
-            batches = self._emitted.records_of(ranges_of(wanted), table)
+            found = self._windows.keys_of(self._emitted.records_of(ranges_of(wanted), table))
         except OffsetGoneError:
             return  # what retention removed can't be known: the chunk waits until all is visible
+        if found is None:
+            return  # nor can more than there is room for be held
         with self._lock:
-            self._windows.seed_keys(table, wanted, batches)
+            self._windows.seed_keys(table, wanted, found)
 
     def _durable_so_far(self) -> bool:
         """Wait until all that was emitted by now is in the event log; False if it does not come."""

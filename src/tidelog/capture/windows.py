@@ -21,7 +21,7 @@ boundary between transactions at which the log has come that far (`due`, `close_
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -33,6 +33,11 @@ from tidelog.capture.history import COMPLETING, Journal, KeyHistory, Touched
 from tidelog.model.records import KeyEffect, Kind, LogBatch, Snapshot
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRows, KeyExtractor, WatermarkSeen
+
+FOUND_BYTES = 64 << 20
+"""Of keys read back from the event log for one chunk; with more of them it waits until the
+transactions that touched them can be seen.
+"""
 
 
 class VoidReason(Enum):
@@ -104,6 +109,14 @@ class MovedKeys:
     keys: tuple[bytes, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class FoundKeys:
+    """What transactions did that were read back: the keys touched, and who truncated."""
+
+    touched: Touched | None
+    truncates: list[int]
+
+
 class Windows:
     """All open windows on one log, and the memory of the log that they need.
 
@@ -173,13 +186,13 @@ class Windows:
         self._by_high.pop(window.high_mark, None)
         self._by_position = [w for w in self._by_position if w is not window]
 
-    def seed_keys(self, table: TableName, xids: set[int], batches: list[LogBatch]) -> None:
-        """Hold the keys of ``xids``; ``batches``: their records, read back from the event log."""
-        history = self._histories.get(table)
-        if history is None:
-            return
+    def keys_of(self, batches: Iterable[LogBatch]) -> FoundKeys | None:
+        """The keys of records read back from the event log; None if they are more than there is
+        room for. Needs no lock.
+        """
         truncates: list[int] = []
         parts: list[Touched] = []
+        size = 0
         for batch in batches:
             for schema_id in np.unique(batch.schema_id):
                 records = np.flatnonzero(batch.schema_id == schema_id).astype(np.int32)
@@ -194,6 +207,9 @@ class Windows:
                         np.full(len(entries), -1, np.int64),
                     )
                 )
+                size += parts[-1].bytes
+            if size > FOUND_BYTES:
+                return None
         merged = None
         if parts:
             merged = Touched(
@@ -202,7 +218,13 @@ class Windows:
                 np.concatenate([part.xid for part in parts]),
                 np.concatenate([part.sequence for part in parts]),
             )
-        history.seed(merged, truncates, xids)
+        return FoundKeys(merged, truncates)
+
+    def seed_keys(self, table: TableName, xids: set[int], found: FoundKeys) -> None:
+        """Hold the keys of ``xids``: what `keys_of` has found in their records."""
+        history = self._histories.get(table)
+        if history is not None:
+            history.seed(found.touched, found.truncates, xids)
 
     def forget_visible(self, snapshot: Snapshot) -> None:
         """``snapshot`` was just taken: transactions that it, and every open window's, can see can
@@ -290,8 +312,8 @@ class Windows:
             entries = self._keys.keys(batch, mine, schema)
             lacking = np.flatnonzero(entries.effect == KeyEffect.MOVED_PARTIAL)
             if len(lacking):
-                keys = tuple(dict.fromkeys(entries.key(int(i)) for i in lacking))
-                moved.append(MovedKeys(schema, keys))
+                keys = entries.keys().take(pa.array(lacking)).unique()
+                moved.append(MovedKeys(schema, tuple(keys.to_pylist())))
         return moved
 
     def on_schema(self, schema: TableSchema) -> None:

@@ -41,12 +41,9 @@ class EmittedTransactions:
                 return int(first.column("offset")[0].as_py())
         return None
 
-    def records_of(self, xids: XidRanges, table: TableName) -> list[LogBatch]:
-        return [
-            _log_batch(batch)
-            for meta in self._segments(xids)
-            for batch in self._records(meta, xids, table)
-        ]
+    def records_of(self, xids: XidRanges, table: TableName) -> Iterator[LogBatch]:
+        for meta in self._segments(xids):
+            yield from map(_log_batch, self._records(meta, xids, table))
 
     def _segments(self, xids: XidRanges) -> Iterator[SegmentMeta]:
         """Those that may have records of ``xids``, in log order."""

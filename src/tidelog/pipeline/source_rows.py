@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SELECT_ROWS = 50_000
+SELECT_BYTES = 64 << 20
 _numbers = itertools.count(1)
 
 
@@ -60,7 +61,9 @@ def read_rows(
         for request in requests:
             after = request.after
             while True:
-                chunk = reader.read(replace(request, after=after, limit_rows=SELECT_ROWS))
+                room = SELECT_BYTES if request.keys is None else 0
+                part = replace(request, after=after, limit_rows=SELECT_ROWS, limit_bytes=room)
+                chunk = reader.read(part)
                 reader.release()
                 if _shape(chunk.schema) != _shape(schema):
                     raise ChunkError(f"{schema.table} was altered while it was read: verify again")

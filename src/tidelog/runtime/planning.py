@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.capture.dump_book import OPTIONS_KEY
+from tidelog.capture.row_widths import RowWidths
 from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
 from tidelog.errors import TidelogError, UsageError
@@ -76,7 +77,8 @@ def plan(
         for table in chosen:
             try:
                 last = past.get(str(table)) if parallelism is None and where is None else None
-                planned.append(_table(reader, estimates, table, where, options, last))
+                room = config.dump.chunk_bytes
+                planned.append(_table(reader, estimates, table, where, options, room, last))
             except TidelogError as error:
                 refused.append({"table": str(table), "reason": str(error)})
     finally:
@@ -101,9 +103,10 @@ def _table(
     table: TableName,
     where: str | None,
     options: dict[str, int],
+    chunk_bytes: int,
     last_rows_per_s: float | None,
 ) -> dict[str, Any]:
-    sample = _sample(reader, table, where, options["chunk_rows"])
+    sample = _sample(reader, table, where, options["chunk_rows"], chunk_bytes)
     estimate = estimates.rows(table, where)
     if estimate is None:
         raise TidelogError("the table does not exist (any more)")
@@ -112,7 +115,9 @@ def _table(
         rows, basis = sample.rows, "counted"
     else:
         rows = max(rows, sample.rows)
-    chunks = rows // options["chunk_rows"] + 1
+    widths = RowWidths()
+    widths.note(table, sample.rows, round(sample.rows * sample.bytes_per_row))
+    chunks = rows // widths.rows(table, options["chunk_rows"], chunk_bytes) + 1
     rate, rate_from = last_rows_per_s, "its last dump"
     if rate is None:
         rate, rate_from = sample.rows_per_s, "a sample"
@@ -129,14 +134,18 @@ def _table(
     }
 
 
-def _sample(reader: ChunkReader, table: TableName, where: str | None, chunk_rows: int) -> Sample:
+def _sample(
+    reader: ChunkReader, table: TableName, where: str | None, chunk_rows: int, chunk_bytes: int
+) -> Sample:
     """Read the table's first chunks as a dump does, but for the watermarks."""
     limit_rows = min(chunk_rows, SAMPLE_ROWS)
     rows = payload = 0
     rate = after = None
     exhausted = False
-    while not exhausted and rows < SAMPLE_CHUNKS * limit_rows:
-        request = ChunkRequest(table, after=after, limit_rows=limit_rows, where=where)
+    for _ in range(SAMPLE_CHUNKS):
+        request = ChunkRequest(
+            table, after=after, limit_rows=limit_rows, where=where, limit_bytes=chunk_bytes
+        )
         begun = time.monotonic()
         try:
             chunk = reader.read(request)
@@ -148,6 +157,8 @@ def _sample(reader: ChunkReader, table: TableName, where: str | None, chunk_rows
         if len(chunk.rows) and (rate is None or not chunk.exhausted):
             rate = len(chunk.rows) / max(seconds, 1e-6)
         after, exhausted = chunk.last_key, chunk.exhausted
+        if exhausted:
+            break
     return Sample(rows, payload / rows if rows else 0.0, rate, exhausted)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tidelog.errors import ChunkError, ChunkVoidError
 from tidelog.model.schema import TableSchema
@@ -15,6 +16,10 @@ Key = tuple[str | None, ...]
 SLICE_ROWS = 1_000
 SLICE_BYTES = 256 << 10
 LEAST_SLICE_ROWS = 50
+
+# Keys are looked up in steps until it is known how large their rows are.
+FIRST_KEYS = 64
+KEYS_GROWTH = 8
 
 
 def bounded_key(request: ChunkRequest, schema: TableSchema) -> tuple[str, ...]:
@@ -64,6 +69,7 @@ class Slices:
 
     def __init__(self, request: ChunkRequest, schema: TableSchema, key: Sequence[str]) -> None:
         self._wanted = request.limit_rows
+        self._limit_bytes = request.limit_bytes
         self._spread_s = request.spread_s
         spread = request.spread_s > 0 and not may_hold_null(schema, key)
         self.limit = min(SLICE_ROWS, self._wanted) if spread else self._wanted
@@ -78,6 +84,8 @@ class Slices:
         self.count += rows
         if rows < self.limit or self.count == self._wanted:
             return False
+        if self._limit_bytes and size >= self._limit_bytes:
+            return False
         due = self._spread_s * self.count / self._wanted - (time.monotonic() - self._begun)
         if due > 0:
             time.sleep(due)
@@ -86,3 +94,62 @@ class Slices:
         least = max(LEAST_SLICE_ROWS, min(SLICE_ROWS, by_bytes))
         self.limit = min(least, self._wanted - self.count)
         return True
+
+
+class KeySteps:
+    """Cuts requested keys so that their rows stay below ``request.limit_bytes``: a few until it is
+    known how large rows are, then as many as there is room for.
+
+    Args:
+        request: the keys.
+        row_bytes: as far as is known of the table's rows; 0: nothing.
+        most: keys of one step; 0: any number.
+
+    Attributes:
+        read: keys whose rows were read.
+        room: bytes that the rows of the step may take; 0: any number.
+    """
+
+    def __init__(self, request: ChunkRequest, row_bytes: float, most: int = 0) -> None:
+        self._request = request
+        self._keys = request.keys or ()
+        self._row_bytes = row_bytes
+        self._most = most or len(self._keys)
+        self._step = self._most
+        if request.limit_bytes:
+            self._step = int(request.limit_bytes / 2 / row_bytes) if row_bytes else FIRST_KEYS
+        self._given = 0
+        self._size = 0
+        self.read = 0
+        self.room = 0
+
+    @property
+    def row_bytes(self) -> float:
+        """Of the rows that were read."""
+        return self._size / max(self.read, 1)
+
+    def next(self) -> ChunkRequest | None:
+        """The next step; None: the chunk ends here."""
+        left, limit = len(self._keys) - self.read, self._request.limit_bytes
+        if not left or (limit and self._size >= limit):
+            return None
+        self._given = max(1, min(self._step, self._most, left))
+        # One row may be as large as it is.
+        self.room = limit - self._size if limit and (self._given > 1 or self._size) else 0
+        return replace(self._request, keys=self._keys[self.read : self.read + self._given])
+
+    def took(self, size: int) -> None:
+        """The step's rows have so many bytes."""
+        self.read += self._given
+        self._size += size
+        if limit := self._request.limit_bytes:
+            room = (limit - self._size) / 2 / max(self.row_bytes, self._row_bytes, 1.0)
+            self._step = min(KEYS_GROWTH * max(self._given, FIRST_KEYS), int(room))
+
+    def overflowed(self) -> bool:
+        """The step's rows are more than its room. False: the chunk ends before it; True: what was
+        read of it is passed over, and the next step is smaller.
+        """
+        self._row_bytes = max(self._row_bytes, self._request.limit_bytes / self._given)
+        self._step = self._given // 4
+        return not self.read

@@ -123,6 +123,13 @@ class ResultRows:
         offsets = self._offsets[: self.rows + 1].astype(np.int32)
         return dump_batch(Kind.DUMP_ROW, self._schema.schema_id, offsets, payload)
 
+    def take(self) -> LogBatch:
+        """The rows so far; those that follow begin anew."""
+        taken = self.batch()
+        self._payload = np.empty(_FIRST_BYTES, dtype=np.uint8)
+        self.rows = self.payload_bytes = 0
+        return taken
+
     def _rows_of(self, data: UInt8s) -> int:
         """Write the rows of the whole packets in ``data``; why the kernel stopped."""
         columns = len(self._forms)

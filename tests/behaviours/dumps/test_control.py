@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from tests.behaviours.dumps.dumped import Make, gate
@@ -10,6 +11,7 @@ from tests.behaviours.dumps.sources import N, series
 from tests.behaviours.dumps.ways import READERS, Way, ways
 
 from tidelog.control.commands import SetDumpOptions, StopSnapshot
+from tidelog.eventlog.reader import EventLog
 
 pytestmark = pytest.mark.integration
 
@@ -150,6 +152,33 @@ def test_rows_that_wait_are_bounded(make: Make) -> None:
         dumped.dumped(dump)
     # One chunk each that began before the sizes were known, and the limit.
     assert waiting <= (1 << 20) + 8 * 4 * 100_000
+    dumped.check()
+
+
+@ways(READERS)
+@pytest.mark.parametrize("how", ["rows", "keys", "blocking"])
+def test_large_rows_come_in_chunks_of_few(make: Make, how: str) -> None:
+    """No chunk takes much more than `chunk_bytes`, though small rows come first."""
+    dumped = make(chunk_rows=1_000, dump_lines="chunk_bytes: 1MiB")
+    dumped.table(
+        columns="id int PRIMARY KEY, n bigint NOT NULL, large " + dumped.on.large_text,
+        rows=series(150, "i, 1, CASE WHEN i > 50 THEN repeat(md5(concat(i)), 3000) END"),
+    )
+    dumped.start()
+    keys = [(str(number),) for number in (*range(40, 151), 999)]
+    scopes: dict[str, dict[str, Any]] = {
+        "rows": {},
+        "keys": {"keys": keys},
+        "blocking": {"mode": "blocking"},
+    }
+    dump = dumped.dump(**scopes[how])
+    dumped.dumped(dump)
+    log = EventLog.open(dumped.directory / "log")
+    sizes = [meta.payload_bytes for meta, chunk in log.chunks() if chunk.dump_id == dump]
+    # MySQL's rows are taken as they arrive, up to a mebibyte at once.
+    assert max(sizes) <= (2 << 20) + 100_000
+    assert len(sizes) <= 24
+    assert len(dumped.rows_of(dump)) == (111 if how == "keys" else 150)
     dumped.check()
 
 

@@ -139,6 +139,37 @@ def test_a_read_that_is_spread_gives_the_same_rows(source: Source) -> None:
     assert not spread.exhausted
 
 
+def test_rows_larger_than_expected_end_a_range_early(source: Source) -> None:
+    source.run("ALTER TABLE t MODIFY v longtext")
+    source.run("INSERT INTO t SELECT 100 + id, repeat('x', 400000) FROM t WHERE id <= 40")
+    after, found, cut = None, [], 0
+    while True:
+        chunk = source.chunks.read(ChunkRequest(source.table, after=after, limit_bytes=1 << 20))
+        assert chunk.rows.payload_bytes <= (2 << 20) + 400_000  # what arrives at once comes as well
+        found += [row.new["id"] for row in rows_of(chunk.rows, source.schemas) if row.new]
+        if not chunk.exhausted and not cut:
+            cut += 1
+            source.run("SET SESSION lock_wait_timeout = 1")
+            with pytest.raises(pymysql.OperationalError):  # the lock outlives the cut
+                source.run("ALTER TABLE t ADD c int")
+        source.chunks.release()
+        if chunk.exhausted:
+            break
+        after = chunk.last_key
+    assert cut
+    assert found == [str(n) for n in range(1, 141)]
+    keys = [(str(n),) for n in (*range(90, 141), 900)]
+    read: list[Row] = []
+    while keys:
+        chunk = source.read(keys=tuple(keys), limit_bytes=1 << 20)
+        assert chunk.keys_read
+        assert chunk.rows.payload_bytes <= (2 << 20) + 400_000
+        read += rows_of(chunk.rows, source.schemas)
+        del keys[: chunk.keys_read]
+    kinds = sorted((row.kind, (row.new or row.old or {})["id"]) for row in read)
+    assert kinds == sorted([*(("r", str(n)) for n in range(90, 141)), ("a", "900")])
+
+
 def test_given_keys_come_as_rows_or_as_absent(source: Source) -> None:
     rows = source.rows(keys=(("3",), ("900",), ("1",), ("3",)))
     assert [(row.kind, (row.new or row.old or {})["id"]) for row in rows] == [

@@ -159,7 +159,7 @@ def partial_rows_complete(patch: Patch) -> None:
 
 def rereads_not_stored(patch: Patch) -> None:
     """Keys to read again are known in memory only."""
-    patch.setattr(rereads.Rereads, "_store", lambda self: None)
+    patch.setattr(rereads.Rereads, "_store", lambda self, name, spot, keys: None)
 
 
 def moved_keys_ignored(patch: Patch) -> None:

@@ -10,7 +10,7 @@ from tests.integration.windows.live import Live, at, crash
 from tests.integration.windows.rules import Make, rule
 
 from tidelog import runtime
-from tidelog.capture import rereads
+from tidelog.capture import dump_tasks, rereads
 
 pytestmark = pytest.mark.integration
 
@@ -94,6 +94,30 @@ def test_keys_read_again_are_those_of_the_identity_index(make: Make) -> None:
     live.dumped(dump)
     events = live.check(key=("code",))
     assert [(e.op, e.n) for e in events if e.key == ("1009",)] == [("U", 2), ("r", 2)]
+
+
+@rule(mutations.rereads_not_stored)
+def test_keys_of_a_large_transaction_are_read_again_over_a_crash(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In several pieces, some read before the crash and some not."""
+    monkeypatch.setattr(rereads, "PIECE_KEYS", 3)
+    monkeypatch.setattr(rereads, "OPEN_KEYS", 1)
+    monkeypatch.setattr(dump_tasks, "REREAD_KEYS", 3)
+    live = ten_big_rows(make())
+    with at("chunk.durable_before_progress", crash, hit=2):
+        live.sql.execute("UPDATE t SET id = id + 100, n = 2")
+        live.crashes()
+    live.start()
+    moved = {(str(100 + number),) for number in range(1, 11)}
+    live.wait_for(
+        lambda: {e.key for e in live.events("public.t") if e.op == "r"} == moved,
+        "every key is read again",
+    )
+    source = live.source("t", ("id",))
+    assert {e.key: e.row for e in live.events("public.t") if e.op == "r"} == source
+    live.dumped(live.dump())
+    live.check()
 
 
 def test_key_deleted_before_it_is_read_again(live: Make) -> None:

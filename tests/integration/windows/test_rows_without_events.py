@@ -11,7 +11,6 @@ from tests.integration.windows.live import Live, at, replay
 from tests.integration.windows.rules import Make, rule
 
 from tidelog.capture.catalogue_watch import CatalogueWatch
-from tidelog.sources.postgres import publication
 
 pytestmark = pytest.mark.integration
 
@@ -201,10 +200,7 @@ def test_new_table_is_dumped_once_earlier_writers_have_ended(
 
 
 @rule(mutations.refused_look_ends_capture)
-def test_new_table_that_is_locked_is_published_later(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publication, "LOCK_TIMEOUT", "200ms")
+def test_new_table_that_is_locked_is_published_later(make: Make) -> None:
     live = ten_rows(make(snapshot="initial"))
     live.wait_for(live.completions, "the initial dump")
     with live.connect(autocommit=False) as owner:

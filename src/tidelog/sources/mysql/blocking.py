@@ -32,6 +32,7 @@ from tidelog.sources.mysql.chunks import (
     LOCK_TIMEOUT_MS,
     SQL_MODE,
     STATEMENT_TIMEOUT_MS,
+    end_statement,
     open_reading,
 )
 from tidelog.sources.mysql.connect import Connection, connect, quote_name
@@ -90,7 +91,7 @@ class MySqlBlockingReader:
         wait = str(max(1, math.ceil(lock_timeout_ms / 1000)))
         self._settings = {**SQL_MODE, "lock_wait_timeout": wait}
         self._statement_timeout_ms = statement_timeout_ms
-        self._select = ChunkSelect()
+        self._select = ChunkSelect(lambda connection: end_statement(url, connection))
         self._position = 0
         self._locked: dict[TableName, TableSchema] = {}
         self._reads: Connection | None = None

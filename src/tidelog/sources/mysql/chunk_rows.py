@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from tidelog.errors import ChunkError, ChunkRefusedError
 from tidelog.model.records import LogBatch, Snapshot
-from tidelog.model.schema import Column, TableSchema
+from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows
 from tidelog.sources.mysql.chunk_sql import ChunkSql, KeyIndex, key_index
 from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.key_sql import Key, bytes_value
 from tidelog.sources.mysql.result_rows import RowReader
-from tidelog.sources.ranges import Slices, bounded_key, given_keys, may_hold_null
+from tidelog.sources.ranges import KeySteps, Slices, bounded_key, given_keys, may_hold_null
 from tidelog.wire import binlog_types as types
 from tidelog.wire import bytes_keys
 from tidelog.wire.charsets import BINARY_COLLATION, charset_of
@@ -27,10 +28,16 @@ KEYS_AT_ONCE = (
 
 
 class ChunkSelect:
-    """Reads ranges and keys of tables within transactions of the caller's. Used by one thread."""
+    """Reads ranges and keys of tables within transactions of the caller's. Used by one thread.
 
-    def __init__(self) -> None:
+    Args:
+        end_statement: has the server end what it does for a connection, and nothing else.
+    """
+
+    def __init__(self, end_statement: Callable[[Connection], None]) -> None:
+        self._end_statement = end_statement
         self._rows = RowReader()
+        self._widths: dict[TableName, float] = {}  # bytes of a row, when it was read last
         self._indexes: dict[tuple[str, tuple[str, ...]], KeyIndex] = {}
 
     def forget(self) -> None:
@@ -46,14 +53,14 @@ class ChunkSelect:
     ) -> ChunkRows:
         key = bounded_key(request, schema)
         sql = self._sql(connection, schema, key)
-        rows, rested_s = self._range(connection, request, schema, sql)
+        rows, rested_s, cut = self._range(connection, request, schema, sql)
         count = len(rows)
         chunk = ChunkRows(
             schema=schema,
             rows=rows,
             snapshot=snapshot,
             last_key=_key_of(rows, count - 1, schema, key) if count else None,
-            exhausted=count < request.limit_rows,
+            exhausted=count < request.limit_rows and not cut,
             rested_s=rested_s,
         )
         if chunk.last_key is not None and may_hold_null(schema, key):
@@ -82,38 +89,61 @@ class ChunkSelect:
         columns, given = given_keys(request, schema)
         sql = self._sql(connection, schema, columns)
         absent = self._unspeakable(connection, schema, columns, given)
-        keys = [key for key in given if key not in absent]
         found: list[LogBatch] = []
-        for at in range(0, len(keys), KEYS_AT_ONCE):
-            some = keys[at : at + KEYS_AT_ONCE]
-            found.append(self._rows.read(connection, sql.of_keys(some, request.where), schema))
-            unique = sql.index.unique and not any(None in key for key in some)
-            if not unique or len(found[-1]) < len(some):
-                present = {int(row[0]) for row in connection.rows(sql.present_keys(some))}
-                absent |= {key for place, key in enumerate(some) if place not in present}
-        missing = [key for key in given if key in absent]
+        missing: list[Key] = []
+        steps = KeySteps(request, self._widths.get(schema.table, 0.0), KEYS_AT_ONCE)
+        while (step := steps.next()) is not None:
+            some = [key for key in step.keys or () if key not in absent]
+            size = 0
+            if some:
+                query = sql.of_keys(some, request.where)
+                rows = self._read(connection, query, schema, steps.room)
+                if self._rows.cut:
+                    if steps.overflowed():
+                        continue
+                    break
+                found.append(rows)
+                size = rows.payload_bytes
+                unique = sql.index.unique and not any(None in key for key in some)
+                if not unique or len(found[-1]) < len(some):
+                    present = {int(row[0]) for row in connection.rows(sql.present_keys(some))}
+                    absent |= {key for place, key in enumerate(some) if place not in present}
+            missing += [key for key in step.keys or () if key in absent]
+            steps.took(size)
+        self._widths[schema.table] = steps.row_bytes
         known = [_cells_of(key, schema, columns) for key in missing]
         found.append(absent_rows(known, schema, columns if missing else None))
         rows = joined(found)
         if len(found) > 2:  # a row may have two spellings of its key, in two batches
             rows = _distinct(rows)
-        return ChunkRows(schema, rows, snapshot, None, True)
+        return ChunkRows(schema, rows, snapshot, None, True, keys_read=steps.read)
 
     def _range(
         self, connection: Connection, request: ChunkRequest, schema: TableSchema, sql: ChunkSql
-    ) -> tuple[LogBatch, float]:
-        """The rows, and how long it rested between slices."""
+    ) -> tuple[LogBatch, float, bool]:
+        """The rows, how long it rested between slices, and whether the last ones were left out for
+        lack of room.
+        """
         slices = Slices(request, schema, sql.key)
         found: list[LogBatch] = []
         size, after = 0, request.after
         while True:
             query = sql.range(after, request.upto, slices.limit, request.where)
-            rows = self._rows.read(connection, query, schema)
+            room = max(request.limit_bytes - size, 1) if request.limit_bytes else 0
+            rows = self._read(connection, query, schema, room)
             found.append(rows)
             size += rows.payload_bytes
-            if not slices.more(len(rows), size):
-                return joined(found), slices.rested_s
+            more = slices.more(len(rows), size)
+            if self._rows.cut or not more:
+                self._widths[schema.table] = size / max(slices.count, 1)
+                return joined(found), slices.rested_s, self._rows.cut
             after = _key_of(rows, len(rows) - 1, schema, sql.key)
+
+    def _read(
+        self, connection: Connection, query: str, schema: TableSchema, limit_bytes: int
+    ) -> LogBatch:
+        stop = partial(self._end_statement, connection)
+        return self._rows.read(connection, query, schema, limit_bytes, stop)
 
     def _check_ambiguity(
         self, connection: Connection, request: ChunkRequest, sql: ChunkSql, last: Key

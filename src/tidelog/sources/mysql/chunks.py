@@ -77,7 +77,7 @@ class MySqlChunkReader:
         self._settings = {**SQL_MODE, "lock_wait_timeout": wait, "innodb_lock_wait_timeout": wait}
         self._mark_timeout_s = max(lock_timeout_ms * 5 / 1000, 10.0)
         self._statement_timeout_ms = statement_timeout_ms
-        self._select = ChunkSelect()
+        self._select = ChunkSelect(lambda connection: end_statement(url, connection))
         self._bound = 0  # all before it is visible
         self._closed = False
         self._busy: Connection | None = None
@@ -280,18 +280,29 @@ class MySqlChunkReader:
 
     def _kill(self, connection: Connection) -> None:
         """Let the server end what it does for a connection: it would not notice that we left."""
-        with suppress(TidelogError, pymysql.MySQLError, OSError):
-            killer = connect(self._url, purpose="end", read_timeout_s=KILL_TIMEOUT_S, database="")
-            try:
-                killer.rows(f"KILL {connection.connection_id:d}")
-            finally:
-                killer.abandon()
+        _kill(self._url, f"KILL {connection.connection_id:d}")
 
 
 _UNKNOWN = (
     "it is not known yet which transactions a SELECT would see: the log's reader has to catch up "
     "with the server's end, or its last transaction waits for a replica"
 )
+
+
+def end_statement(url: str, connection: Connection) -> None:
+    """Have the server end what it does for the connection; its transaction goes on. Where that
+    can't be, the statement comes to its own end.
+    """
+    _kill(url, f"KILL QUERY {connection.connection_id:d}")
+
+
+def _kill(url: str, statement: str) -> None:
+    with suppress(TidelogError, pymysql.MySQLError, OSError):
+        killer = connect(url, purpose="end", read_timeout_s=KILL_TIMEOUT_S, database="")
+        try:
+            killer.rows(statement)
+        finally:
+            killer.abandon()
 
 
 def open_reading(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,12 @@ import psycopg
 
 from tidelog.errors import ChunkError, ChunkRefusedError
 from tidelog.model.records import LogBatch, Snapshot, UInt8s
-from tidelog.model.schema import TableSchema
+from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows
 from tidelog.sources.postgres.chunk_sql import ChunkSql, operator_schemas
 from tidelog.sources.postgres.copy_out import CopyReader
 from tidelog.sources.postgres.key_sql import Key
-from tidelog.sources.ranges import Slices, bounded_key, given_keys, may_hold_null
+from tidelog.sources.ranges import KeySteps, Slices, bounded_key, given_keys, may_hold_null
 from tidelog.wire.tuples import absent_rows, copy_text_rows, joined
 
 # A few thousand keys of a large table are looked up, whatever the planner thinks of its cache.
@@ -42,6 +43,7 @@ class ChunkSelect:
 
     def __init__(self) -> None:
         self._copy = CopyReader()
+        self._widths: dict[TableName, float] = {}  # bytes of a row, when it was read last
         self._operators: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
 
     def range(
@@ -56,13 +58,13 @@ class ChunkSelect:
         # unread range to a read one, and lacks columns, would not show that its key moved.
         key = bounded_key(request, schema)
         sql = self._sql(connection, schema, key, partitioned)
-        data, count, rested_s = self._range(connection, request, schema, key, sql)
+        data, count, rested_s, cut = self._range(connection, request, schema, key, sql)
         chunk = ChunkRows(
             schema=schema,
             rows=_rows(data, schema),
             snapshot=snapshot,
             last_key=_last_key(data, schema, key) if count else None,
-            exhausted=count < request.limit_rows,
+            exhausted=count < request.limit_rows and not cut,
             rested_s=rested_s,
         )
         ambiguous = _share_a_key(data, key, schema)
@@ -84,16 +86,35 @@ class ChunkSelect:
         schema: TableSchema,
         key: tuple[str, ...],
         sql: ChunkSql,
-    ) -> tuple[UInt8s, int, float]:
-        """COPY's text, the number of rows, and how long it rested between slices."""
+    ) -> tuple[UInt8s, int, float, bool]:
+        """COPY's text, the number of rows, how long it rested between slices, and whether rows that
+        take more than there is room for were left out.
+        """
         slices = Slices(request, schema, key)
-        data, after = _NOTHING, request.after
+        data, after, limit_bytes = _NOTHING, request.after, request.limit_bytes
         while True:
             query = sql.range(after, request.upto, slices.limit, request.where)
-            data, rows = self._copy.read(connection.pgconn, query, len(data))
-            if not slices.more(rows, len(data)):
-                return data, slices.count, slices.rested_s
+            with self._limited(connection, limit_bytes):
+                data, rows = self._copy.read(connection.pgconn, query, len(data), limit_bytes)
+            more = slices.more(rows, len(data))
+            if self._copy.cut or not more:
+                self._widths[schema.table] = len(data) / max(slices.count, 1)
+                return data, slices.count, slices.rested_s, self._copy.cut
             after = _last_key(data, schema, key)
+
+    @contextmanager
+    def _limited(
+        self, connection: psycopg.Connection[tuple[Any, ...]], limit_bytes: int
+    ) -> Iterator[None]:
+        """The transaction, and its lock, outlive a COPY that is cancelled at its limit."""
+        if not limit_bytes:
+            yield
+            return
+        connection.execute(b"SAVEPOINT tidelog_rows")
+        yield
+        if self._copy.cut:
+            connection.execute(b"ROLLBACK TO SAVEPOINT tidelog_rows")
+        connection.execute(b"RELEASE SAVEPOINT tidelog_rows")
 
     def boundary(
         self,
@@ -124,15 +145,41 @@ class ChunkSelect:
         if not keys:
             return ChunkRows(schema, absent_rows([], schema), snapshot, None, True)
         connection.execute(_BY_INDEX)
-        data, count = self._copy.read(connection.pgconn, sql.of_keys(keys, request.where))
+        steps = KeySteps(request, self._widths.get(schema.table, 0.0))
+        found: list[LogBatch] = []
+        while (step := steps.next()) is not None:
+            rows = self._of_keys(connection, step, schema, sql, steps.room)
+            if rows is not None:
+                found += rows
+                steps.took(sum(part.payload_bytes for part in rows))
+            elif not steps.overflowed():
+                break
+        self._widths[schema.table] = steps.row_bytes
+        return ChunkRows(schema, joined(found), snapshot, None, True, keys_read=steps.read)
+
+    def _of_keys(
+        self,
+        connection: psycopg.Connection[tuple[Any, ...]],
+        request: ChunkRequest,
+        schema: TableSchema,
+        sql: ChunkSql,
+        limit_bytes: int,
+    ) -> list[LogBatch] | None:
+        """Rows and absent keys; None if the rows take more than there is room for."""
+        columns, keys = given_keys(request, schema)
+        query = sql.of_keys(keys, request.where)
+        with self._limited(connection, limit_bytes):
+            data, count = self._copy.read(connection.pgconn, query, limit_bytes=limit_bytes)
+        if self._copy.cut:
+            return None
         rows = _rows(data, schema)
         unique = columns in (schema.key, schema.match_key) and not any(None in key for key in keys)
         if unique and count == len(keys):
-            return ChunkRows(schema, rows, snapshot, None, True)
+            return [rows]
         data, _ = self._copy.read(connection.pgconn, sql.absent_keys(keys))
         lines = data.tobytes().split(b"\n")[:-1]
         absent = absent_rows([_fields(line) for line in lines], schema, columns if lines else None)
-        return ChunkRows(schema, joined([rows, absent]), snapshot, None, True)
+        return [rows, absent]
 
     def _sql(
         self,

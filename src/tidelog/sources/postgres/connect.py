@@ -56,6 +56,15 @@ NEWER_TIMEOUTS = {"idle_session_timeout": 140_000, "transaction_timeout": 170_00
 # standby that hangs must not stall every window: commit locally.
 WRITES = {"synchronous_commit": "local"}
 
+# Of two transactions that wait for each other the server ends the one that notices first, after
+# deadlock_timeout. Ours gives up before that, so that it never is the application's.
+_GIVE_WAY = """
+SELECT pg_catalog.set_config('lock_timeout', greatest(1, least(d.setting::int / 2,
+  coalesce(nullif(l.setting::int, 0), d.setting::int / 2)))::text, false)
+FROM pg_catalog.pg_settings AS l, pg_catalog.pg_settings AS d
+WHERE l.name = 'lock_timeout' AND d.name = 'deadlock_timeout'
+"""
+
 CONNECT_TIMEOUT_S = 10
 
 # (pattern in the server's or libpq's message, error class, what to do). libpq gives no SQLSTATE for
@@ -207,7 +216,8 @@ def connect(
     settings: Mapping[str, str] | None = None,
     autocommit: bool = True,
 ) -> psycopg.Connection[tuple[Any, ...]]:
-    """An SQL connection whose application_name is ``tidelog-<purpose>``.
+    """An SQL connection whose application_name is ``tidelog-<purpose>``. It waits for a lock for at
+    most half of the server's deadlock_timeout.
 
     Raises:
         ConfigError, PreflightError: something must be changed first; the message says what.
@@ -219,6 +229,7 @@ def connect(
         connection = psycopg.connect(info, autocommit=True, prepare_threshold=None)
         if newer := set_newer_timeouts(connection.info.server_version):
             connection.execute(newer)
+        connection.execute(_GIVE_WAY.encode())
     except psycopg.OperationalError as error:
         raise connection_error(info, str(error)) from None
     connection.autocommit = autocommit

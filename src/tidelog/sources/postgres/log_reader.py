@@ -17,6 +17,7 @@ from tidelog.errors import (
     ConnectionLostError,
     Policy,
     PreflightError,
+    SourceBusyError,
     SourceChangedError,
     SourceError,
 )
@@ -50,6 +51,8 @@ from tidelog.wire.pgoutput import LogicalMessage, PgoutputScanner, RelationSeen,
 
 MIN_VERSION = 14
 RETRY_REFUSED_S = 5.0
+BUSY_S = 30.0
+BUSY_TURN_S = 0.05
 
 
 class PostgresLogReader:
@@ -348,8 +351,7 @@ class PostgresLogReader:
         bound = self._bound.get(seen.relation_id)
         previous = bound or self._registry.latest(table)
         try:
-            with translated(f"looking up {table}"):
-                schema = self._finder.of_relation(self._connected(), seen)
+            schema = self._look_up(table, seen)
         except SourceError as error:
             if error.policy is not Policy.STOP:
                 raise
@@ -372,6 +374,21 @@ class PostgresLogReader:
         self._retried_at = time.monotonic()
         for seen in list(self._refused.values()):
             yield from self._relation(seen)
+
+    def _look_up(self, table: TableName, seen: RelationSeen) -> TableSchema:
+        """Its schema. A lock on the catalogue that others hold is waited for in short turns: our
+        sessions give way before a deadlock is noticed.
+        """
+        deadline = time.monotonic() + BUSY_S
+        while True:
+            try:
+                with translated(f"looking up {table}"):
+                    return self._finder.of_relation(self._connected(), seen)
+            except SourceBusyError:
+                if time.monotonic() > deadline:
+                    raise
+                self.keepalive()
+                time.sleep(BUSY_TURN_S)
 
     def _not_before_idle(self, resume: Resume) -> Resume:
         """What was reported as idle may be acknowledged already: never resume before it."""

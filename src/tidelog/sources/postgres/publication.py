@@ -28,9 +28,6 @@ SIGNAL_COLUMNS = ("id", "type", "data")
 # A publication with this comment is ours: tables that no pattern names are removed from it.
 MANAGED = "managed by tidelog"
 
-# DDL may not queue behind long transactions: everything that comes later would wait for us.
-LOCK_TIMEOUT = "5s"
-
 _OPTIONS = {
     True: "publish = 'insert, update, delete, truncate', publish_via_partition_root = true",
     False: "publish = 'insert, truncate', publish_via_partition_root = true",
@@ -153,18 +150,13 @@ class Publications:
             self._require_published(connection, strict)
             return []
         with translated(f"preparing publication {self.name!r} and {self.watermark}"):
-            connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT}'".encode())
-            try:
-                if self.strategy == "table":
-                    self._prepare_watermark_table(connection, strict)
-                self._create_publications(connection)
-                added = self._sync_tables(connection)
-                if strict:
-                    self._require_any(connection)
-                return added
-            finally:
-                if not connection.closed and not connection.broken:
-                    connection.execute(b"SET lock_timeout = 0")
+            if self.strategy == "table":
+                self._prepare_watermark_table(connection, strict)
+            self._create_publications(connection)
+            added = self._sync_tables(connection)
+            if strict:
+                self._require_any(connection)
+            return added
 
     def set_up(self, connection: Connection) -> list[str]:
         """The SQL that publishes what is not published; nothing if all is."""

@@ -1,0 +1,115 @@
+"""Of our sessions and the application's that wait for each other, ours always gives way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import psycopg
+import pytest
+
+from tidelog.errors import ChunkBusyError, SourceBusyError
+from tidelog.model.schema import TableName
+from tidelog.ports import ChunkRequest
+from tidelog.sources.postgres.catalogue import PostgresCatalogue
+from tidelog.sources.postgres.chunks import PostgresChunkReader
+from tidelog.sources.postgres.connect import connect
+from tidelog.sources.unnumbered import Unnumbered
+from tidelog.testing.postgres import PostgresServer
+
+pytestmark = pytest.mark.integration
+
+T = TableName("public", "t")
+DEADLOCK_TIMEOUT_S = 1.0
+WAITS = """
+SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
+WHERE NOT granted AND application_name = %s AND datname = current_database()
+"""
+
+
+@pytest.fixture
+def dsn(postgres16: PostgresServer) -> Iterator[str]:
+    dsn = postgres16.create_database("giving_way")
+    postgres16.execute(
+        "CREATE TABLE t (id int, n int, PRIMARY KEY (id)) PARTITION BY RANGE (id)", "giving_way"
+    )
+    for number in (1, 2):
+        postgres16.execute(
+            f"CREATE TABLE t{number} PARTITION OF t FOR VALUES FROM ({number}00) TO ({number}99)",
+            "giving_way",
+        )
+    yield dsn
+    postgres16.drop_database("giving_way")
+
+
+def both_wait(dsn: str, ours: Callable[[], object], name: str, first: str, second: str) -> None:
+    """The application holds ``first``; ours waits for it, and holds what the application wants
+    next. Nothing of the application's is ended.
+    """
+    over = threading.Event()
+
+    def again_and_again() -> None:
+        while not over.is_set():
+            with suppress(SourceBusyError, ChunkBusyError):
+                ours()
+
+    thread = threading.Thread(target=again_and_again)
+    with psycopg.connect(dsn) as application:
+        application.execute(f"LOCK TABLE {first} IN ACCESS EXCLUSIVE MODE".encode())
+        thread.start()
+        try:
+            waits = application.execute(WAITS, (name,)).fetchone()
+            while waits == (0,):
+                waits = application.execute(WAITS, (name,)).fetchone()
+            # Ours would not look for a deadlock any more: the application, which waits last, would.
+            time.sleep(DEADLOCK_TIMEOUT_S + 0.2)
+            application.execute(f"LOCK TABLE {second} IN ACCESS EXCLUSIVE MODE".encode())
+            application.commit()
+        finally:
+            over.set()
+    thread.join(30)
+
+
+def test_a_look_at_the_catalogue_gives_way(dsn: str) -> None:
+    """As for CLUSTER or VACUUM FULL of catalogues."""
+    catalogue = PostgresCatalogue(dsn)
+    catalogue.tables(["*.*"])  # connected
+    try:
+        both_wait(
+            dsn,
+            lambda: catalogue.shape(T),
+            "tidelog-catalogue",
+            "pg_catalog.pg_inherits",
+            "pg_catalog.pg_constraint, pg_catalog.pg_index",
+        )
+        assert catalogue.shape(T) is not None
+    finally:
+        catalogue.close()
+
+
+def test_a_chunk_gives_way_to_ddl_on_partitions(dsn: str) -> None:
+    chunks = PostgresChunkReader(dsn, Unnumbered(), lock_timeout_ms=60_000)
+
+    def read() -> None:
+        try:
+            chunks.read(ChunkRequest(T))
+        finally:
+            chunks.release()
+
+    try:
+        both_wait(dsn, read, "tidelog-chunks", "t2", "t1")
+        assert len(chunks.read(ChunkRequest(T)).rows) == 0
+        chunks.release()
+    finally:
+        chunks.close()
+
+
+def test_every_session_gives_way_before_a_deadlock_is_noticed(dsn: str) -> None:
+    """Also where the server's deadlock_timeout is another, and where ours is shorter anyway."""
+    with psycopg.connect(dsn, autocommit=True) as sql:
+        sql.execute("ALTER DATABASE giving_way SET deadlock_timeout = '300ms'")
+    for settings, expected in (({}, "150ms"), ({"lock_timeout": "20"}, "20ms")):
+        with connect(dsn, purpose="test", settings=settings) as connection:
+            assert connection.execute("SHOW lock_timeout").fetchone() == (expected,)

@@ -1,0 +1,184 @@
+"""Keys to be read again, over a state store on disk: none is lost, and each is stored but once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidelog.capture import rereads
+from tidelog.capture.dump_state import Key
+from tidelog.capture.rereads import PIECE_KEYS, REREAD_KEY, Rereads, Taken
+from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.state.sqlite import SqliteState
+from tidelog.wire.tuples import PgoutputKeys
+
+KEYS = PgoutputKeys()
+
+
+def schema(name: str) -> TableSchema:
+    column = Column("id", 23, -1, "integer", "int32", False)
+    return TableSchema(TableName("public", name), 1, (column,), ("id",), ("id",), "d", "pgoutput")
+
+
+T, U = schema("t"), schema("u")
+
+
+class CountingState(SqliteState):
+    """Counts the keys that are written."""
+
+    stored = 0
+
+    def put(self, key: str, value: Any, expected_version: int | None) -> int:
+        self.stored += len(value["keys"])
+        return super().put(key, value, expected_version)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[CountingState]:
+    state = CountingState(tmp_path / "state.db")
+    yield state
+    state.close()
+
+
+@pytest.fixture
+def wanted(state: CountingState) -> Rereads:
+    return Rereads(KEYS, state)
+
+
+def encoded(first: int, last: int) -> list[bytes]:
+    return [KEYS.encode((str(number),)) for number in range(first, last)]
+
+
+def texts(first: int, last: int) -> list[Key]:
+    return [(str(number),) for number in range(first, last)]
+
+
+def take(wanted: Rereads, limit: int = 5_000, now: float = 0.0) -> Taken:
+    taken = wanted.take(limit, now)
+    assert taken is not None
+    return taken
+
+
+def waiting(state: SqliteState) -> list[Key]:
+    """What a capture that begins now reads again."""
+    after = Rereads(KEYS, state)
+    after.load()
+    found: list[Key] = []
+    while (taken := after.take(10**9, 0.0)) is not None:
+        found += taken.keys
+    return found
+
+
+def test_a_key_is_stored_once_however_many_wait(wanted: Rereads, state: CountingState) -> None:
+    batches, each = 60, 1_000
+    for number in range(batches):
+        wanted.add(T, encoded(number * each, number * each + each))
+    assert state.stored == batches * each
+    while (taken := wanted.take(5_000, 0.0)) is not None:
+        wanted.done(taken)
+    assert state.stored == batches * each
+    assert not state.keys(REREAD_KEY)
+    assert not wanted.wanted
+
+
+def test_single_keys_share_documents(wanted: Rereads, state: CountingState) -> None:
+    for number in range(2_000):
+        wanted.add(T, encoded(number, number + 1))
+    assert len(state.keys(REREAD_KEY)) <= 5
+    assert sorted(waiting(state)) == sorted(texts(0, 2_000))
+
+
+def test_keys_that_wait_fill_no_memory(wanted: Rereads) -> None:
+    wanted.add(T, encoded(0, 20 * PIECE_KEYS))
+    taken = take(wanted)
+    held = [piece for piece in wanted._pieces[taken.spot].values() if piece.keys is not None]
+    assert sum(len(piece.keys or ()) for piece in held) <= 2 * PIECE_KEYS
+
+
+def test_keys_that_are_being_read_wait_still_after_a_crash(
+    wanted: Rereads, state: CountingState
+) -> None:
+    wanted.add(T, encoded(0, 3))
+    take(wanted)
+    assert waiting(state) == texts(0, 3)
+
+
+def test_a_key_that_is_asked_for_while_it_is_read_is_read_once_more(
+    wanted: Rereads, state: CountingState
+) -> None:
+    wanted.add(T, encoded(0, 3))
+    first = take(wanted)
+    wanted.add(T, encoded(1, 2))
+    wanted.done(first)
+    assert waiting(state) == [("1",)]
+    assert take(wanted).keys == (("1",),)
+
+
+def test_two_reads_at_once_never_share_a_request(wanted: Rereads, state: CountingState) -> None:
+    wanted.add(T, encoded(0, 3))
+    first = take(wanted)
+    wanted.add(T, encoded(0, 3))
+    second = take(wanted)
+    wanted.done(first)
+    assert waiting(state) == texts(0, 3), "the second request was not answered by the first read"
+    wanted.done(second)
+    assert not waiting(state)
+
+
+def test_keys_still_unseen_count_by_their_first_request(wanted: Rereads) -> None:
+    wanted.add(T, encoded(0, 3))
+    number = wanted.number
+    wanted.done(take(wanted), unread={("2",)})
+    assert wanted.any_of("public.t", upto=number)
+    assert take(wanted).keys == (("2",),)
+
+
+def test_a_limit_below_a_piece_leaves_the_rest_to_the_next_read(
+    wanted: Rereads, state: CountingState
+) -> None:
+    wanted.add(T, encoded(0, 10))
+    parts = [take(wanted, 4), take(wanted, 4), take(wanted, 4)]
+    assert [key for taken in parts for key in taken.keys] == texts(0, 10)
+    assert wanted.take(4, 0.0) is None
+    for taken in parts:
+        wanted.done(taken)
+    assert not state.keys(REREAD_KEY)
+
+
+def test_tables_take_turns(wanted: Rereads) -> None:
+    wanted.add(T, encoded(0, 2 * PIECE_KEYS))
+    wanted.add(U, encoded(0, 1))
+    assert [take(wanted).spot.table for _ in range(3)] == ["public.t", "public.u", "public.t"]
+
+
+def test_a_key_put_aside_is_tried_alone_and_later(
+    wanted: Rereads, state: CountingState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rereads.time, "monotonic", lambda: 100.0)
+    wanted.add(T, encoded(0, 3))
+    taken = take(wanted)
+    for key in taken.keys[:2]:
+        wanted.put_aside(Taken(taken.spot, taken.pieces, (key,)))
+    wanted.done(Taken(taken.spot, taken.pieces, taken.keys[2:]))
+    assert sorted(waiting(state)) == texts(0, 2)
+    assert not wanted.any_of("public.t")
+    assert wanted.unread("public.t", since=0) == 2
+    assert wanted.take(10, 100.0) is None
+    again = take(wanted, now=200.0)
+    assert again.keys == (("0",),)
+    wanted.done(again)  # what was in its way is gone: the other is as any
+    assert wanted.any_of("public.t")
+    wanted.done(take(wanted))
+    assert not state.keys(REREAD_KEY)
+    assert not wanted.wanted
+
+
+def test_what_a_dump_has_read_is_not_missing(wanted: Rereads, state: CountingState) -> None:
+    wanted.add(T, encoded(0, 1))
+    wanted.put_aside(take(wanted))
+    wanted.dumped("public.t", since=wanted.number)
+    assert not wanted.wanted
+    assert not state.keys(REREAD_KEY)

@@ -20,11 +20,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tidelog.errors import OutputError, OutputRefusedError, TidelogError
+from tidelog.errors import ConfigError, OutputError, OutputRefusedError, TidelogError
 from tidelog.eventlog.message_schemas import MessageSchemaStore
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import matches
-from tidelog.model.schema import TableName
+from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs import evolving, jobs, ranges, tasks
 from tidelog.outputs.dead_letters import StopAtRejection
 from tidelog.outputs.evolving import ColumnChange
@@ -94,7 +94,7 @@ class ExecutorOutput:
             self._spark.conf.set(name, value)
         register(self._spark)
         self._progress: OutputProgress | None = None
-        self._targets: dict[TableName, TargetTable] = {}
+        self._targets: dict[TableName, tuple[int, TargetTable]] = {}  # of which version
         self._schemas = MessageSchemaStore(self.log.storage)
         self._cores = delivery.parallelism or spark.sparkContext.defaultParallelism
         self._pool = ThreadPoolExecutor(max(1, min(4, self._cores)), thread_name_prefix=self.name)
@@ -171,7 +171,8 @@ class ExecutorOutput:
             whole = ranges.batch_of(self.log, start, end)
         progress.begin(end)
         try:
-            self._write(whole)
+            for part in self._parts(whole):
+                self._write(part)
         except TidelogError:
             raise
         except Exception as error:
@@ -200,6 +201,16 @@ class ExecutorOutput:
         if self._progress is None:
             self._progress = OutputProgress(self._state, generation, self.name)
         return self._progress
+
+    def _parts(self, batch: OutputBatch) -> list[OutputBatch]:
+        """Changes are told as they were, each under its own schema; a key's newest state is told
+        under the newest.
+        """
+        if self.delivery.keyed:
+            return [batch]
+        return ranges.of_one_schema(
+            self.log, batch, lambda table: matches(self.delivery.tables, table)
+        )
 
     def _write(self, batch: OutputBatch) -> None:
         gone = ranges.gone_below(self.log, batch) if self.delivery.keyed else {}
@@ -249,13 +260,14 @@ class ExecutorOutput:
     def _target(self, table: TableName, batch: OutputBatch) -> TargetTable | None:
         """The table as it is delivered, after the destination has followed its schema."""
         schema = ranges.schema_in(self.log, table, batch.start, batch.end)
-        schema = schema or schema_now(self.log, table)
+        if schema is None and self.delivery.keyed:  # rows of it are gone, no others are told
+            schema = schema_now(self.log, table)
         if schema is None:
             return None
-        known = self._targets.get(table)
-        if known is not None and known.schema.schema_id == schema.schema_id:
+        number, known = self._targets.get(table, (0, None))
+        if number == schema.schema_id:
             return known
-        found = self._table_of(schema)
+        found = self._delivered(schema)
         progress = self._opened(batch.generation)
         columns = progress.columns.get(str(table))
         if columns is None:
@@ -273,8 +285,21 @@ class ExecutorOutput:
                 self.alter(found, change)
                 progress.remember(str(table), change.remembered(columns))
         found = self._with_schema_ids(found)
-        self._targets[table] = found
+        self._targets[table] = (schema.schema_id, found)
         return found
+
+    def _delivered(self, schema: TableSchema) -> TargetTable:
+        """The table as records of ``schema`` are delivered: under it or, where it is an old one
+        that the steps don't fit any more, under the newest: a column that they would hide must not
+        show by its old name.
+        """
+        try:
+            return self._table_of(schema)
+        except ConfigError:
+            newest = schema_now(self.log, schema.table)
+            if self.delivery.keyed or newest is None or newest.schema_id == schema.schema_id:
+                raise
+            return self._table_of(newest)
 
     def _with_schema_ids(self, table: TargetTable) -> TargetTable:
         formatter = self.delivery.formatter
@@ -296,11 +321,11 @@ class ExecutorOutput:
                 unchanged[name] = replace(column, nullable=True)
         return replace(table, unchanged=unchanged)
 
-    def _table_of(self, schema: object) -> TargetTable:
+    def _table_of(self, schema: TableSchema) -> TargetTable:
         delivery = self.delivery
         found = target_table(
             self._spark,
-            schema,  # type: ignore[arg-type]
+            schema,
             delivery.steps,
             self.log.source,
             keyed=delivery.keyed,

@@ -65,7 +65,8 @@ def merge(
         updates.append(f"t.{quoted(name)} = {value}")
     names = [*(quoted(name) for name in columns), version]
     values = [*(f"s.{quoted(name)}" for name in columns), f"s.{CHANGE_VERSION}"]
-    newer = f"s.{CHANGE_VERSION} > t.{version}"
+    # A row without a version is somebody else's: it gives way to any state of its key.
+    newer = f"(t.{version} IS NULL OR s.{CHANGE_VERSION} > t.{version})"
     removed, may_update = "DELETE", newer
     may_remove = f"({newer} OR t.{version} < {gone_below})" if gone_below else newer
     if layout.deleted:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import pairwise
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.pipeline import planning, segment_rows
-from tidelog.pipeline.run import output_batch
+from tidelog.pipeline.batches import output_batch
 from tidelog.pipeline.shapes import SEGMENTS
 from tidelog.ports import OutputBatch
 
@@ -23,6 +24,50 @@ def batch_of(log: EventLog, start: int, end: int) -> OutputBatch:
         return OutputBatch(log.generation, start, end, ())
     whole = output_batch(log, found)
     return OutputBatch(log.generation, start, end, whole.tables, whole.completed)
+
+
+def of_one_schema(
+    log: EventLog, batch: OutputBatch, wanted: Callable[[TableName], bool]
+) -> list[OutputBatch]:
+    """The batch in as few parts, in order, as leave each table that is ``wanted`` one schema
+    version in each. What comes before a cut does not depend on where the batch ends.
+    """
+    bounds = [batch.start]
+    current: dict[TableName, int] = {}
+    for offset, table, schema_id in _schemas_in_order(log, batch, wanted, current):
+        if current.get(table, schema_id) != schema_id:
+            bounds.append(offset)
+            current.clear()
+        current[table] = schema_id
+    if len(bounds) == 1:
+        return [batch]
+    return [batch_of(log, start, end) for start, end in pairwise([*bounds, batch.end])]
+
+
+def _schemas_in_order(
+    log: EventLog,
+    batch: OutputBatch,
+    wanted: Callable[[TableName], bool],
+    current: Mapping[TableName, int],
+) -> Iterator[tuple[int, TableName, int]]:
+    """(offset, table, schema id) wherever a table's may differ from ``current``. Reads records
+    around such places alone.
+    """
+    for segment in log.chain().between(batch.start, batch.end):
+        tables = {n: log.schemas.get(n).table for n in segment.rows_by_schema if n}
+        tables = {n: table for n, table in tables.items() if wanted(table)}
+        first, following = max(batch.start, segment.first), min(batch.end, segment.next)
+        whole = (first, following) == (segment.first, segment.next)
+        single = len(set(tables.values())) == len(tables)
+        if whole and single and all(current.get(t, n) == n for n, t in tables.items()):
+            yield from ((first, table, number) for number, table in tables.items())
+            continue
+        for ref in log.segments(first, following) if tables else ():
+            for records in log.batches(ref, ("offset", "schema_id"), schema_ids=tables):
+                numbers = records.column("schema_id").to_numpy()
+                for at in np.flatnonzero(np.diff(numbers, prepend=-1)).tolist():
+                    number = int(numbers[at])
+                    yield records.column("offset")[at].as_py(), tables[number], number
 
 
 def gone_below(log: EventLog, batch: OutputBatch) -> dict[str, int]:

@@ -24,5 +24,8 @@ from tests.integration.spark.test_delta_layouts import (  # noqa: F401
     test_two_tables_are_not_routed_to_one_copy,
     test_what_becomes_of_changed_columns_is_chosen,
 )
+from tests.integration.spark.test_foreign_rows import (  # noqa: F401
+    test_a_row_without_a_version_gives_way_to_any_state_of_its_key,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.thorough]

@@ -70,9 +70,21 @@ class Lake:
         """The table's rows without the version, by key."""
         return [tuple(row) for row in self.frame(table).drop("_version").orderBy(key).collect()]
 
+    def name(self, table: str) -> str:
+        """As SQL calls it."""
+        return f"delta.`{self.path}/{table.replace('.', '/')}`"
+
+    def add(self, table: str, rows: list[tuple[int, str]]) -> None:
+        """Rows (id, v) as a user inserts them, who tells no other column."""
+        values = ", ".join(f"({key}, '{v}')" for key, v in rows)
+        self.session().sql(f"INSERT INTO {self.name(table)} (id, v) VALUES {values}")
+
+    def session(self) -> Any:
+        """One that knows the tables as any other user's."""
+        return self.spark
+
     def commits(self, table: str) -> int:
-        name = f"delta.`{self.path}/{table.replace('.', '/')}`"
-        return int(self.spark.sql(f"DESCRIBE HISTORY {name}").count())
+        return int(self.spark.sql(f"DESCRIBE HISTORY {self.name(table)}").count())
 
 
 @pytest.fixture

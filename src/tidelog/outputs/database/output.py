@@ -110,7 +110,8 @@ class DatabaseOutput(ExecutorOutput):
         for source, version in self._below.items():
             layout = self._layout(source)
             name = self._dialect.quoted(layout.namespace, layout.name)
-            where = f"WHERE ({VERSION} IS NULL OR {VERSION} < {version})"
+            # Rows without a version are somebody else's: the output never wrote them.
+            where = f"WHERE {VERSION} < {version}"
             statement = f"DELETE FROM {name} {where}"
             if layout.soft:
                 statement = f"UPDATE {name} SET {DELETED} = true {where} AND NOT {DELETED}"

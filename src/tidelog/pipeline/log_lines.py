@@ -58,10 +58,11 @@ def _messages(
         for record in batch.to_pylist():
             content = json.loads(record["payload"])
             if record["kind"] == Kind.MESSAGE and table is None:
-                message = {name: content[name] for name in ("prefix", "content")}
+                shown = ("prefix", "content", "omitted")
+                message = {name: content[name] for name in shown if name in content}
                 yield {"version": record["offset"], "op": "m", "message": message}
             elif record["kind"] == Kind.CONTROL and dumps:
                 of = content.get("table")
                 if table in (None, of):
-                    shown = {} if of is None else {"table": of}
-                    yield {**shown, "version": record["offset"], "op": "dump", "dump": content}
+                    named = {} if of is None else {"table": of}
+                    yield {**named, "version": record["offset"], "op": "dump", "dump": content}

@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from tidelog.model.printable import printable
 from tidelog.quantities import brief_span
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def dumps_table(
             found = _numbers(history, dump, progress)
             table.add_row(
                 Text(str(dump.get("dump_id", ""))[:14] if place == 0 else "", style="bold"),
-                Text(str(progress.get("table", ""))),
+                Text(printable(str(progress.get("table", "")))),
                 Text(_state(dump, progress), style=COLOURS.get(_state(dump, progress), "")),
                 _bar(share_read(progress)[0], _state(dump, progress), 12 if width >= WIDE else 8),
                 *(found[name] for name in numbers),
@@ -128,7 +129,7 @@ def _note(dump: Mapping[str, Any], progress: Mapping[str, Any]) -> Text | None:
         return None
     failed_state = progress.get("status") == "failed" or progress.get("failed_ranges")
     text = f"  {progress.get('table')}: {'; '.join(parts)}"
-    return Text(text, style="red" if failed_state else "dim")
+    return Text(printable(text), style="red" if failed_state else "dim")
 
 
 def _table_of(status: Status, dump_id: str, table: str) -> Mapping[str, Any]:

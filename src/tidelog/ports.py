@@ -47,6 +47,10 @@ class IdleAt:
         return max(self.reached, self.resume.acknowledge)
 
 
+MAX_SIGNAL_BYTES = 1 << 20
+"""Of a column of a signal; readers cut longer ones behind the next byte."""
+
+
 @dataclass(frozen=True, slots=True)
 class SignalSeen:
     """A row was inserted into the source's signal table: its columns ``id``, ``type``, ``data``."""

@@ -15,6 +15,7 @@ from datetime import date, datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from tidelog.model.printable import printable
 from tidelog.quantities import format_bytes
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def say(text: str) -> None:
 def complain(text: str) -> None:
     """Write an error to stderr."""
     label = "\033[1;31merror:\033[0m" if sys.stderr.isatty() else "error:"
-    sys.stderr.write(f"{label} {text}\n")
+    sys.stderr.write(f"{label} {printable(text, lines=True)}\n")
 
 
 # ---------------------------------------------------------------- results
@@ -98,9 +99,10 @@ def show_findings(findings: Sequence[Mapping[str, Any]], *, as_json: bool) -> No
         colour, sign = _SIGNS[finding["level"]]
         if sys.stdout.isatty():
             sign = f"\033[{colour}m{sign}\033[0m"
-        say(f"{sign} {finding['check']}: {finding['message']}")
-        for line in (finding.get("fix") or "").splitlines():
-            say(f"      {line}")
+        say(f"{sign} {printable(finding['check'])}: {printable(finding['message'])}")
+        for line in (finding.get("fix") or "").split("\n"):
+            if line:
+                say(f"      {printable(line)}")
 
 
 def any_error(findings: Sequence[Mapping[str, Any]]) -> bool:
@@ -221,8 +223,8 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
     if isinstance(value, (list, tuple, set, frozenset)):
-        return ", ".join(str(item) for item in value) or "-"
-    return str(value)
+        return printable(", ".join(str(item) for item in value)) or "-"
+    return printable(str(value))
 
 
 def _rich_text(name: str, value: Any) -> str:

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidelog.dumps_view import COLOURS, Status, dumps_table, rate_of
+from tidelog.model.printable import printable
 from tidelog.quantities import brief_span, format_bytes
 from tidelog.window_lanes import ENDS, windows_picture
 
@@ -169,7 +170,7 @@ def _decision(decision: Mapping[str, Any]) -> Text:
     limited_by = decision.get("limited_by")
     if limited_by is None:
         return Text("throttle: nothing is beyond its limit", style="green")
-    text = Text(f"throttle: {decision.get('reason') or limited_by}", style="yellow")
+    text = Text(printable(f"throttle: {decision.get('reason') or limited_by}"), style="yellow")
     share, pause_ms = decision.get("parallelism_share", 1.0), decision.get("pause_ms", 0)
     pace = decision.get("pace", 1.0)
     if share < 1:
@@ -209,7 +210,7 @@ def events_table(status: Status, limit: int) -> Table:
         table.add_row(
             Text(f"{brief_span(max(0, now_ms - event.get('at_ms', now_ms)))} ago", style="dim"),
             Text(str(event.get("chunk", ""))[:8], style="dim"),
-            escape(str(event.get("table", ""))),
+            escape(printable(str(event.get("table", "")))),
             Text(kind, style=COLOURS.get(kind, "")),
             "" if rows is None else f"{rows:,} rows",
             Text(f"{superseded:,} superseded" if superseded else "", style="blue"),

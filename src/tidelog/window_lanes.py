@@ -9,6 +9,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from tidelog.model.printable import printable
+
 SHORTEST_MS = 1_000
 LONGEST_MS = 30_000
 ENDS = frozenset({"closed", "durable", "voided", "failed"})
@@ -76,9 +78,11 @@ def windows_picture(status: Mapping[str, Any], now_ms: int, limit: int, width: i
     table.add_row(Text("table", "dim"), Text("chunk", "dim"), _axis(span_ms, width), Text(""))
     for lane in shown:
         table.add_row(
-            Text(lane.table), Text(lane.chunk, style="dim"), bar(lane, now_ms, span_ms, width),
+            Text(printable(lane.table)),
+            Text(lane.chunk, style="dim"),
+            bar(lane, now_ms, span_ms, width),
             _ending(lane),
-        )  # fmt: skip
+        )
     return table
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tidelog import terminal
+from tidelog.cli.log_format import OneLine
 
 DOCUMENT = {
     "leader": "host-1",
@@ -56,6 +58,38 @@ def test_view_on_a_terminal_shows_tables_and_escapes_markup(
     text = screen.getvalue()
     for expected in ("host-1", "1.5MiB", "1,234,567", "a.[b]", "d1 tables"):
         assert expected in text
+
+
+HOSTILE = "a.b\x1b[31m\r\n\u202e\x9b2J\u2028é🐍"
+SHOWN = r"a.b\x1b[31m\r\n\u202e\x9b2J\u2028é🐍"
+
+
+def test_names_do_nothing_to_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal.show({"table": HOSTILE, "tables": [{"table": HOSTILE}]}, as_json=False)
+    findings = [{"check": "a", "level": "ok", "message": HOSTILE, "fix": f"one {HOSTILE}"}]
+    terminal.show_findings(findings, as_json=False)
+    terminal.complain(HOSTILE)
+    shown = capsys.readouterr()
+    assert shown.out.count(SHOWN.partition(r"\n")[0]) == 4
+    assert "\x1b" not in shown.out + shown.err
+    screen = FakeTerminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", "100")
+    terminal.show({"table": HOSTILE}, as_json=False)
+    assert SHOWN in screen.getvalue()
+
+
+def test_a_log_record_is_one_line() -> None:
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        error = sys.exc_info()
+    record = logging.LogRecord("n", logging.INFO, "p", 1, "table %s", (HOSTILE,), error)
+    first, *others = OneLine("%(levelname)s %(message)s").format(record).split("\n")
+    assert first == f"INFO table {SHOWN}"
+    assert others[0].startswith("Traceback")
 
 
 def test_live_view_is_redrawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

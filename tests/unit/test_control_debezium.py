@@ -152,6 +152,28 @@ def test_data_collections_are_expressions_of_the_whole_name(
     assert chosen(execute({"data-collections": expressions})) == tables
 
 
+@pytest.mark.parametrize("expression", ["(.|.|.)*!", "((.*)*)*!", "(.?){60}.{60}!", "(?i:(.+)+!)"])
+def test_no_expression_takes_long(expression: str) -> None:
+    """With Python's `re` each of them would hold up every thread for years."""
+    choice = TableChoice("regex", "shop")
+    data = {"data-collections": [expression]}
+    command = execute(data)
+    table = TableName("n" * 63, "t" * 63)
+    assert not any(choice.names(pattern, table) for pattern in command.tables)
+    assert execute({**data, "type": "blocking"}).mode == "blocking"
+
+
+@pytest.mark.parametrize(
+    ("expression", "tables"),
+    [
+        (r"public\.\QMyFirstTable\E", {"public.MyFirstTable"}),
+        (r"\p{Ll}+1\.table[^1]", {"schema1.table2"}),
+    ],
+)
+def test_expressions_of_java_are_understood(expression: str, tables: set[str]) -> None:
+    assert chosen(execute({"data-collections": [expression]})) == tables
+
+
 def test_blocking_takes_lists_in_a_text_and_heeds_no_case() -> None:
     command = execute({"type": "BLOCKING", "data-collections": ["schema1.TABLE1, schema1.table2"]})
     assert chosen(command) == {"schema1.table1", "schema1.table2"}
@@ -225,6 +247,30 @@ SECRET = "s3cret"
         ("execute-snapshot", '{"data-collections": "a.b"}', "a list of texts"),
         ("execute-snapshot", '{"data-collections": ["a.b", 1]}', "a list of texts"),
         ("execute-snapshot", '{"data-collections": ["a.b("]}', "not a regular expression"),
+        ("execute-snapshot", '{"data-collections": ["(?!a)b"]}', "neither look-around nor"),
+        ("execute-snapshot", '{"data-collections": ["(a)\\\\1"]}', "nor back-references"),
+        ("execute-snapshot", '{"data-collections": ["((a{1000}){1000}){9}"]}', "as RE2 has them"),
+        ("execute-snapshot", '{"data-collections": ["\\udcff"]}', "valid string"),
+        ("stop-snapshot", {"data-collections": ["a"] * 1001}, "more than 1000 patterns"),
+        ("execute-snapshot", {"data-collections": ["a" * 1001]}, "at most 1000 characters"),
+        (
+            "execute-snapshot",
+            {
+                "data-collections": ["a.b"],
+                "additional-conditions": [{"data-collection": "a.b", "filter": "'$a$" * 10**5}],
+            },
+            "at most 20000 characters",
+        ),
+        (
+            "execute-snapshot",
+            {
+                "data-collections": ["a.b"],
+                "additional-conditions": [
+                    {"data-collection": "a.b", "filter": "".join(f"$a{n}$" for n in range(2500))}
+                ],
+            },
+            "not in pairs",
+        ),
         ("execute-snapshot", f'{{"data-collections": ["a.b"], "type": "{SECRET}"}}', "blocking"),
         (
             "execute-snapshot",
@@ -253,7 +299,7 @@ SECRET = "s3cret"
     ],
 )
 def test_malformed_signal_is_refused_without_its_values(
-    kind: str, data: str | None, expected: str
+    kind: str, data: Any, expected: str
 ) -> None:
     with pytest.raises(UsageError, match=expected) as caught:
         parse(Signal("id", kind, data))

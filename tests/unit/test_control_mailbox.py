@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidelog.control.commands import Command, PauseSnapshot, ResumeSnapshot
-from tidelog.control.mailbox import Mailbox, id_time_ms, new_id
+from tidelog.control.mailbox import MOST_AT_ONCE, Mailbox, Outcome, id_time_ms, new_id
 from tidelog.errors import ConnectionLostError, StateConflictError, UsageError
 from tidelog.ports import Document
 
@@ -105,6 +105,41 @@ def test_command_stays_when_the_handler_says_try_again() -> None:
     with pytest.raises(ConnectionLostError):
         mailbox.handle_pending(lost)
     assert mailbox.handle_pending(acted) == 1
+
+
+def test_command_at_which_capture_ended_twice_is_set_aside() -> None:
+    """The next one gets its turn; a failure that passes is no such end, however often it comes."""
+    state, acted = MemoryState(), Acted()
+    bad, good = (Mailbox(state).send(command) for command in (PauseSnapshot(), ResumeSnapshot()))
+
+    def passing(_id: str, _command: Command) -> dict[str, Any]:
+        raise ConnectionLostError("the server went away")
+
+    def ends(_id: str, command: Command) -> dict[str, Any]:
+        if isinstance(command, PauseSnapshot):
+            raise KeyboardInterrupt  # as a crash: nothing of ours runs after it
+        return acted(_id, command)
+
+    for _ in range(3):
+        with pytest.raises(ConnectionLostError):
+            Mailbox(state).handle_pending(passing)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            Mailbox(state).handle_pending(ends)
+    assert Mailbox(state).handle_pending(ends) == 2
+    outcome = Mailbox(state).outcome(bad)
+    assert outcome is not None
+    assert outcome.error == "set aside: capture ended 2 times while it acted on this command"
+    assert Mailbox(state).outcome(good) == Outcome(good, {"number": 1})
+    assert state.keys("commands/") == []
+
+
+def test_a_flood_of_commands_leaves_time_for_other_work() -> None:
+    state, acted = MemoryState(), Acted()
+    for _ in range(MOST_AT_ONCE + 1):
+        Mailbox(state).send(PauseSnapshot())
+    assert Mailbox(state).handle_pending(acted) == MOST_AT_ONCE
+    assert Mailbox(state).handle_pending(acted) == 1
 
 
 def test_two_leaders_give_one_outcome() -> None:

@@ -15,7 +15,7 @@ from tidelog.control.mailbox import Mailbox
 from tidelog.control.signal_file import MAX_LINE_BYTES, STATE_KEY, SignalFile
 from tidelog.control.signals import SignalIntake, SignalTable
 from tidelog.errors import StateError
-from tidelog.ports import SignalSeen
+from tidelog.ports import MAX_SIGNAL_BYTES, SignalSeen
 from tidelog.state.sqlite import SqliteState
 
 
@@ -43,7 +43,8 @@ class Channel:
         while self.file.poll():
             pass
         self.acted.clear()
-        self.mailbox.handle_pending(self._act)
+        while self.mailbox.handle_pending(self._act):
+            pass
         return [c.message if isinstance(c, LogMessage) else c.type for c in self.acted]
 
     def _act(self, _command_id: str, command: Command) -> dict[str, Any]:
@@ -234,6 +235,15 @@ def test_malformed_row_returns_normally_and_is_reported_once(channel: Channel) -
     assert channel.poll() == []
     assert channel.errors() == ["execute-snapshot: data is not JSON"]
     assert channel.notified[0].to_json()["id"] == "ad-hoc-1"
+
+
+def test_row_with_a_text_beyond_all_measure_is_refused(channel: Channel) -> None:
+    table = SignalTable(channel.intake, "postgres:1:shop")
+    table.on_signal(seen(10, "é" * MAX_SIGNAL_BYTES))
+    table.on_signal(SignalSeen("x" * (MAX_SIGNAL_BYTES + 1), "log", None, 20, 0))
+    table.on_signal(seen(30, json.dumps({"message": "x" * (MAX_SIGNAL_BYTES - 20)}), "log"))
+    assert [len(text) for text in channel.poll()] == [1000]
+    assert channel.errors() == ["a column of more than 1048576 bytes"] * 2
 
 
 def test_log_row_tells_its_position(channel: Channel) -> None:

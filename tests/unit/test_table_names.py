@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,3 +33,18 @@ def test_what_names_no_table_is_refused(text: str) -> None:
         text = text.replace(".", "")
     with pytest.raises(ValueError, match=r"namespace\.name"):
         TableName.parse(text)
+
+
+@given(
+    st.lists(st.sampled_from("*a."), min_size=1, max_size=8).map("".join),
+    st.lists(st.sampled_from("ab."), max_size=8).map("".join),
+)
+def test_a_star_stands_for_any_text(pattern: str, name: str) -> None:
+    expression = ".*".join(re.escape(piece) for piece in pattern.split("*"))
+    expected = re.fullmatch(expression, name) is not None
+    assert matches([f"n.{pattern}"], TableName("n", name)) == expected
+
+
+def test_many_stars_take_no_longer_than_few() -> None:
+    """As a regular expression this would take longer than anyone waits."""
+    assert not matches(["*a" * 30 + "*b.*"], TableName("a" * 63, "t"))

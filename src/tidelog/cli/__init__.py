@@ -15,6 +15,7 @@ import typer
 
 from tidelog import __version__, terminal
 from tidelog.cli import controlling, dumping, looking, running
+from tidelog.cli.log_format import OneLine
 from tidelog.exits import exit_code_of
 
 COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
@@ -79,9 +80,9 @@ def _options(
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
         raise typer.BadParameter(f"{log_level!r} is not a level", param_hint="--log-level")
-    logging.basicConfig(
-        level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
     for noisy in ("py4j", "numba"):
         logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
 

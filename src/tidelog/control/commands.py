@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from tidelog.control.conditions import checked
-from tidelog.control.table_choice import MAX_PATTERN, Matching, is_expression
+from tidelog.control.table_choice import MAX_PATTERN, MAX_PATTERNS, Matching, is_expression
 from tidelog.errors import UsageError
 
 Key = tuple[str, ...]
@@ -110,13 +110,18 @@ class ExecuteSnapshot(Command):
 
 
 def _check_patterns(matching: Matching, patterns: tuple[str, ...], field: str) -> None:
+    if len(patterns) > MAX_PATTERNS:
+        raise ValueError(f"{field}: more than {MAX_PATTERNS} patterns")
     for place, pattern in enumerate(patterns):
         if matching == "glob":
             namespace, _, name = pattern.partition(".")
             if not namespace or not name:
                 raise ValueError(f"{field}.{place}: a table is named namespace.table")
         elif not is_expression(pattern):
-            raise ValueError(f"{field}.{place}: not a regular expression")
+            raise ValueError(
+                f"{field}.{place}: not a regular expression as RE2 has them (it knows neither "
+                "look-around nor back-references)"
+            )
 
 
 def _has_surrogate(text: str) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 MAX_CONDITION = 20_000  # characters
+_NOT_IN_PAIRS = "the SQL condition's quotes or parentheses are not in pairs"
 
 # postgresql.org/docs/current/sql-syntax-lexical.html, as far as it decides where things end.
 _TOKEN = re.compile(
@@ -22,7 +23,7 @@ _TOKEN = re.compile(
       | (?P<open> [(\[] ) | (?P<close> [)\]] )
       | (?P<word> [A-Za-z_][\w$]* )
       | (?P<end> ; )
-      | (?P<unclosed> ['"] )
+      | (?P<unclosed> ['"] | \$(?:[A-Za-z_]\w*|)\$ )
       | (?P<space> \s+ )
       | (?P<other> . )""",
     re.VERBOSE | re.DOTALL,
@@ -49,8 +50,7 @@ def checked(condition: str) -> str:
     """
     if not condition.strip():
         raise ValueError("the condition is empty")
-    if len(condition) > MAX_CONDITION:
-        raise ValueError(f"a condition has at most {MAX_CONDITION} characters")
+    _check_length(condition)
     depth = 0
     for token in _tokens(condition):
         depth = token.depth
@@ -58,10 +58,10 @@ def checked(condition: str) -> str:
             raise ValueError("one SQL condition without ';' is expected")
         if token.kind == "comment":
             raise ValueError("an SQL condition without comments is expected")
-        if token.kind == "unclosed" or depth < 0:
-            raise ValueError("the SQL condition's quotes or parentheses are not in pairs")
+        if depth < 0:
+            raise ValueError(_NOT_IN_PAIRS)
     if depth != 0:
-        raise ValueError("the SQL condition's quotes or parentheses are not in pairs")
+        raise ValueError(_NOT_IN_PAIRS)
     return condition
 
 
@@ -74,6 +74,7 @@ def of_filter(text: str) -> str | None:
     Raises:
         ValueError: any other SELECT, or what `checked` refuses.
     """
+    _check_length(text)
     text = text.strip().removesuffix(";")
     tokens = [token for token in _tokens(text) if token.kind != "space"]
     if not tokens or tokens[0].text.upper() != "SELECT":
@@ -101,11 +102,21 @@ def of_filter(text: str) -> str | None:
     return checked(text[begin:end].strip())
 
 
+def _check_length(text: str) -> None:
+    if len(text) > MAX_CONDITION:
+        raise ValueError(f"a condition has at most {MAX_CONDITION} characters")
+
+
 def _tokens(text: str) -> Iterator[_Token]:
-    """``depth`` is that of what surrounds the token; a closing one has that after it."""
+    """``depth`` is that of what surrounds the token; a closing one has that after it.
+
+    Raises ValueError at a quote that has no end: to look for one behind each takes too long.
+    """
     depth = 0
     for match in _TOKEN.finditer(text):
         kind = str(match.lastgroup if match.lastgroup != "tag" else "quoted")
+        if kind == "unclosed":
+            raise ValueError(_NOT_IN_PAIRS)
         if kind == "close":
             depth -= 1
         yield _Token(kind, match[0], match.start(), depth)

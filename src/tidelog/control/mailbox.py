@@ -3,7 +3,8 @@
 A command is the document ``commands/<id>``; ids sort by time, so commands are handled in the order
 they were given. Its outcome is ``results/<id>``, written once; then the command is removed. A crash
 between handling and writing the outcome handles the command again, which is why handlers are
-idempotent; a command whose outcome stands is never handled again.
+idempotent; a command whose outcome stands is never handled again. Nor is one at which capture ended
+twice: it may be why, and would end every capture that comes.
 
 What may be given twice, such as a signal whose row is read again after a crash, is given under a
 key: ``given/<digest of the key>`` holds the id that the command got the first time.
@@ -21,9 +22,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tidelog import failpoints
 from tidelog.control.commands import Command, from_json
 from tidelog.errors import Policy, StateConflictError, TidelogError, UsageError
-from tidelog.ports import StateStore
+from tidelog.ports import Document, StateStore
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,8 @@ _COMMANDS = "commands/"
 _RESULTS = "results/"
 _GIVEN = "given/"
 _KEEP_RESULTS_MS = 7 * 86_400_000
+MOST_AT_ONCE = 100
+MOST_BEGUN = 2
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32, as ULID has it
 _id_lock = threading.Lock()
 _last_id = 0
@@ -172,20 +176,21 @@ class Mailbox:
     # ------------------------------------------------------------ the end that acts
 
     def handle_pending(self, handler: Handler) -> int:
-        """Handle what waits, oldest first; how many. Called by the leader, by one thread.
+        """Handle what waits, oldest first and so many at most; how many. Called by the leader, by
+        one thread.
 
         A handler's TidelogError becomes the command's outcome, unless its policy is to retry or to
         restart: then it is raised, and the command is handled again at the next call. Any other
         exception becomes an outcome too: one bad command must not stop capture for ever.
         """
         handled = 0
-        for key in self._state.keys(_COMMANDS):
+        for key in self._state.keys(_COMMANDS)[:MOST_AT_ONCE]:
             command_id = key.removeprefix(_COMMANDS)
             document = self._state.get(key)
             if document is None:
                 continue
             if self._state.get(_RESULTS + command_id) is None:
-                outcome = self._handle(command_id, document.value, handler)
+                outcome = self._begin(command_id, document, handler)
                 try:
                     value = {**outcome.to_json(), "given": document.value.get("given")}
                     self._state.put(_RESULTS + command_id, value, 0)
@@ -195,8 +200,25 @@ class Mailbox:
             self._state.delete(key)
         return handled
 
+    def _begin(self, command_id: str, document: Document, handler: Handler) -> Outcome:
+        """Handle the command, unless capture ended each time that it did."""
+        begun = document.value.get("begun", 0)
+        if begun >= MOST_BEGUN:
+            error = f"set aside: capture ended {begun} times while it acted on this command"
+            logger.error("command %s (%s) is %s", command_id, document.value["type"], error)
+            return Outcome(command_id, {}, error)
+        key = _COMMANDS + command_id
+        value = {**document.value, "begun": begun + 1}
+        version = self._state.put(key, value, document.version)
+        try:
+            return self._handle(command_id, document.value, handler)
+        except TidelogError:  # it waits for something else than itself
+            self._state.put(key, document.value, version)
+            raise
+
     def _handle(self, command_id: str, document: Any, handler: Handler) -> Outcome:
         try:
+            failpoints.hit("command.begun")
             return Outcome(command_id, handler(command_id, from_json(document)))
         except TidelogError as error:
             if error.policy in (Policy.RETRY, Policy.RESTART):

@@ -15,7 +15,7 @@ from tidelog.capture.notifications import Notification, NotificationType, Notify
 from tidelog.control.debezium import Signal, dump_id_of, parse
 from tidelog.control.mailbox import Mailbox
 from tidelog.errors import UsageError
-from tidelog.ports import SignalSeen
+from tidelog.ports import MAX_SIGNAL_BYTES, SignalSeen
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,16 @@ class SignalTable:
         The same row may be seen again after a crash. A bad signal returns normally.
         """
         place = f"table:{self._source}:{seen.position}:{seen.ordinal}"
+        texts = (seen.signal_id, seen.type, seen.data or "")
+        if any(_is_too_long(text) for text in texts):
+            error = UsageError(f"a column of more than {MAX_SIGNAL_BYTES} bytes")
+            self._intake.refuse("\0".join(texts).encode("utf-8", "surrogatepass"), error, place)
+            return
         self._intake.take(Signal(seen.signal_id, seen.type, seen.data), place)
+
+
+def _is_too_long(text: str) -> bool:
+    return len(text.encode("utf-8", "surrogatepass")) > MAX_SIGNAL_BYTES
 
 
 def _digest(text: str | bytes) -> str:

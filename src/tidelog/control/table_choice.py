@@ -3,22 +3,31 @@
 Debezium matches an expression against the whole of a table's full name, and takes one that matches
 nothing as a name (its ``AbstractIncrementalSnapshotChangeEventSource``). A name with odd characters
 is quoted as in SQL there: ``public."My.Table"``.
+
+Expressions come from whoever may write a signal. Python's `re` can take for ever over one, and
+lets no other thread run meanwhile; RE2 takes time in proportion to the name, and has neither
+look-around nor back-references for it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
+
+import re2
 
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 
 Matching = Literal["glob", "regex"]
 MAX_PATTERN = 1000  # characters
-_PLAIN = re.compile(r"\w+", re.ASCII)
+MAX_PATTERNS = 1000  # of one command
+
+_OPTIONS = re2.Options()
+_OPTIONS.log_errors = False
+_OPTIONS.max_mem = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +76,24 @@ def is_expression(pattern: str) -> bool:
     return _compiled(pattern) is not None
 
 
-@lru_cache(maxsize=256)
-def _compiled(pattern: str) -> re.Pattern[str] | None:
+@lru_cache(maxsize=MAX_PATTERNS)
+def _compiled(pattern: str) -> Any:
+    """None: it can't be."""
     try:
-        return re.compile(pattern)
-    except (re.error, OverflowError, RecursionError):
+        return re2.compile(pattern, _OPTIONS)
+    except (re2.error, UnicodeEncodeError):
         return None
 
 
-def _spellings(table: TableName, database: str | None) -> list[str]:
+@lru_cache(maxsize=10_000)
+def _spellings(table: TableName, database: str | None) -> tuple[str, ...]:
     """How people write the table: plain, with parts quoted as SQL does, behind its database."""
     namespaces, names = ({part, _quoted(part)} for part in (table.namespace, table.name))
     short = [f"{namespace}.{name}" for namespace in namespaces for name in names]
-    if database is None:
-        return short
-    return short + [f"{front}.{text}" for front in {database, _quoted(database)} for text in short]
+    fronts = () if database is None else (database, _quoted(database))
+    found = (*short, *(f"{front}.{text}" for front in fronts for text in short))
+    # RE2 takes UTF-8 only; a database without an encoding may have names that are not.
+    return tuple(text.encode("utf-8", "replace").decode() for text in found)
 
 
 def _quoted(part: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import secrets
 import sqlite3
 import threading
@@ -14,6 +15,7 @@ from typing import IO, Final
 
 from tidelog.errors import LeaseLostError
 from tidelog.ports import Lease
+from tidelog.private_files import create_file
 from tidelog.state.sqlite import connect, database_path, transaction
 
 # The holder stops this share of the ttl before others may take over.
@@ -161,7 +163,7 @@ class SqliteElection:
         if self._alive is None:
             path = self._alive_file(self._instance)
             try:
-                file = path.open("wb")
+                file = os.fdopen(create_file(path, os.O_WRONLY), "wb")
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._alive = file
             except OSError:  # a file system without locks: leases run out

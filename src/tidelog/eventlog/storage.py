@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from tidelog import failpoints
 from tidelog.errors import EventLogError, StorageError
+from tidelog.private_files import create_directory, create_file
 
 Guard = Callable[[], None]
 _TEMPORARY = ".tmp-"
@@ -276,7 +277,7 @@ class LocalStorage:
         # flock: the kernel keeps it while its holder is frozen and frees it when the holder dies.
         path = self.path(f".{name}.lock")
         with _storage_errors("lock", path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = create_file(path, os.O_RDWR)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -297,7 +298,7 @@ class LocalStorage:
             self._written = True
             try:
                 failpoints.hit(f"{step}.before_write")
-                descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+                descriptor = create_file(temporary, os.O_EXCL | os.O_WRONLY)
                 try:
                     view = memoryview(data).cast("B")
                     while view:
@@ -315,7 +316,7 @@ class LocalStorage:
 
 def _make_directory(path: Path) -> None:
     if not path.is_dir():
-        path.mkdir(parents=True, exist_ok=True)
+        create_directory(path)
         _fsync_directory(path.parent)
 
 

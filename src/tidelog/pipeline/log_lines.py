@@ -65,7 +65,8 @@ def _messages(log: EventLog, ref: SegmentRef, table: str | None, *, dumps: bool)
         for record in batch.to_pylist():
             content = json.loads(record["payload"])
             if record["kind"] == Kind.MESSAGE and table is None:
-                message = {name: content[name] for name in ("prefix", "content")}
+                parts = ("prefix", "content", "omitted")
+                message = {name: content[name] for name in parts if name in content}
                 found = {"version": record["offset"], "op": "m", "message": message}
                 yield record["offset"], _text(found)
             elif record["kind"] == Kind.CONTROL and dumps:

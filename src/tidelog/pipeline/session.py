@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,7 +92,7 @@ def spark_session(
     settings = dict(_DEFAULT_CONF)
     cores = os.cpu_count() or 1
     settings["spark.sql.shuffle.partitions"] = str(cores)
-    settings["spark.sql.warehouse.dir"] = str(warehouse or _scratch_directory() / "warehouse")
+    settings["spark.sql.warehouse.dir"] = str(warehouse or scratch_directory() / "warehouse")
     options = f"-Dlog4j2.configurationFile={_quiet_log_configuration()} {_JIT_OPTIONS}"
     settings["spark.driver.extraJavaOptions"] = options
     if delta:
@@ -135,17 +137,23 @@ def _let_workers_import_us() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([root, *(part for part in known if part)])
 
 
-def _scratch_directory() -> Path:
+def scratch_directory() -> Path:
+    """For files of no value, which nobody else can have put there."""
     import tempfile
 
     directory = Path(tempfile.gettempdir()) / f"tidelog-spark-{os.getuid()}"
-    directory.mkdir(exist_ok=True)
-    return directory
+    with suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    status = directory.lstat()
+    if status.st_uid == os.getuid() and stat.S_ISDIR(status.st_mode):
+        directory.chmod(0o700)
+        return directory
+    return Path(tempfile.mkdtemp(prefix="tidelog-spark-"))  # somebody else made it
 
 
 def _quiet_log_configuration() -> Path:
     """Spark logs its start-up before any log level can be set through the session."""
-    path = _scratch_directory() / "log4j2.properties"
+    path = scratch_directory() / "log4j2.properties"
     if not path.exists() or path.read_text() != _QUIET_LOG4J:
         fresh = path.with_suffix(f".{os.getpid()}")
         fresh.write_text(_QUIET_LOG4J)

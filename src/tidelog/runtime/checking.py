@@ -6,14 +6,17 @@ import shutil
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from tidelog.config import Config
 from tidelog.errors import StorageError, UsageError
 from tidelog.eventlog.chain import LOG_FILE
 from tidelog.eventlog.storages import is_url, storage_at
+from tidelog.private_files import seen_by_others, users_of
 from tidelog.runtime.log_place import log_place
 from tidelog.runtime.sources import source_kind
+from tidelog.state.sqlite import database_path
 
 LEVELS = {"ok": "ok", "warn": "warning", "fail": "error"}
 LEAST_FREE_BYTES = 1 << 30
@@ -35,6 +38,7 @@ def check(config: Config) -> list[dict[str, Any]]:
     ]
     on_store = is_url(config.log.path)
     findings.append(_check_store(config) if on_store else _check_disk(config))
+    findings += check_modes(config)
     return [*findings, *check_authorities(config)]
 
 
@@ -65,6 +69,25 @@ def _check_disk(config: Config) -> dict[str, Any]:
         "message": f"{free >> 20:,} MiB are free for the event log at {config.log.path}",
         "fix": "" if enough else "make room, or set log.retention",
     }
+
+
+def check_modes(config: Config) -> Iterator[dict[str, Any]]:
+    """Can users of this machine read rows and state that are none of theirs?"""
+    places = {"state": database_path(config.state.url)}
+    if not is_url(config.log.path):
+        places["log"] = Path(config.log.path)
+    for name, place in sorted(places.items()):
+        try:
+            users, seen = users_of(place), seen_by_others(place)
+        except OSError:
+            continue  # not there yet, or not ours to look at: capture will say so
+        files = f"-R {quote(str(place))}" if place.is_dir() else f"{quote(str(place))}*"
+        yield {
+            "check": f"{name} files",
+            "level": "warning" if seen else "ok",
+            "message": f"{place} is {'not ' if seen else ''}for its {users} alone",
+            "fix": f"chmod {'o-rwx' if 'group' in users else 'go-rwx'} {files}" if seen else "",
+        }
 
 
 def check_authorities(config: Config) -> Iterator[dict[str, Any]]:

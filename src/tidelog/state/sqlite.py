@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 from tidelog.errors import ConfigError, StateConflictError, StateError
 from tidelog.ports import Document
+from tidelog.private_files import create_file
 
 _URL: Final = "sqlite:///"
 BUSY_TIMEOUT_S: Final = 15.0
@@ -34,6 +36,7 @@ def connect(path: Path) -> sqlite3.Connection:
     """Autocommit, WAL, every commit durable. Shared by threads under a lock of the caller."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(create_file(path, os.O_RDWR))  # SQLite gives its other files the mode of this one
         connection = sqlite3.connect(
             path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )

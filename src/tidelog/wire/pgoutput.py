@@ -25,13 +25,14 @@ from tidelog.errors import DecodeError
 from tidelog.model.records import Int32s, Int64s, Kind, LogBatch, Resume, UInt8s
 from tidelog.wire import scan_kernel as kernel
 from tidelog.wire.pgoutput_messages import (
+    MAX_MESSAGE_BYTES,
     LogicalMessage,
     RelationSeen,
     RowOf,
     TypeSeen,
+    parse_message,
     parse_relation,
     parse_type,
-    text_at,
 )
 from tidelog.wire.scan_kernel import WATCHED
 
@@ -62,6 +63,7 @@ _FAULTS = {
     kernel.UNKNOWN_MESSAGE: "is unknown to protocol version 1 (is streaming or two_phase on?)",
     kernel.INSIDE_TRANSACTION: "stands inside a transaction",
 }
+_MESSAGE = ord("M")
 _MISFIT = "message offsets do not fit the data"
 
 
@@ -210,8 +212,19 @@ class PgoutputScanner:
                 tag = data[start : start + 1].tobytes()
                 name = repr(tag.decode()) if tag.isalpha() else "of unknown kind"
                 raise self._fault(f"message {name} {_FAULTS[stopped]}")
-            yield from self._special(data[start:end].tobytes())
-            first = cursor + 1
+            if data[start] != _MESSAGE:
+                yield from self._special(data[start:end].tobytes())
+                first = cursor + 1
+                continue
+            # Any role may write millions of them: all in a row, without the kernel in between.
+            while start < end <= offsets[-1] and data[start] == _MESSAGE:
+                end_of_looked_at = min(end, start + MAX_MESSAGE_BYTES + 1)
+                yield from self._special(data[start:end_of_looked_at].tobytes())
+                cursor += 1
+                if cursor == count:
+                    break
+                start, end = end, int(offsets[cursor + 1])
+            first = cursor
 
     # -------------------------------------------------------------- single messages
 
@@ -238,12 +251,7 @@ class PgoutputScanner:
             raise self._fault(f"message {name} {_FAULTS[kernel.MALFORMED]}") from error
 
     def _logical_message(self, message: bytes) -> Iterator[LogicalMessage]:
-        flags, lsn = struct.unpack_from("!Bq", message, 1)
-        prefix, at = text_at(message, 10)
-        (length,) = struct.unpack_from("!i", message, at)
-        content = message[at + 4 :]
-        if length != len(content) or lsn < 0:
-            raise ValueError("length")
+        flags, lsn, prefix, content = parse_message(message)
         if flags & 1:
             self._require_transaction("M")
             if self._count_one():

@@ -36,13 +36,22 @@ class TypeSeen:
     name: str
 
 
+MAX_MESSAGE_BYTES = 1 << 20
+"""Of a logical message as it is sent. Any role may write one of a gigabyte: of what is longer only
+the beginning is looked at: one byte more is enough of it.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """What ``pg_logical_emit_message`` wrote. Not transactional: ``position`` is its own LSN."""
+    """What ``pg_logical_emit_message`` wrote. Not transactional: ``position`` is its own LSN.
+
+    ``content``: None if the message is longer than `MAX_MESSAGE_BYTES`.
+    """
 
     transactional: bool
     prefix: str
-    content: bytes
+    content: bytes | None
     position: int
     ordinal: int
 
@@ -56,6 +65,22 @@ class RowOf:
     payload: bytes
     position: int
     ordinal: int
+
+
+def parse_message(message: bytes) -> tuple[int, int, str, bytes | None]:
+    """A Message message, or the beginning of a long one: flags, LSN, prefix and content."""
+    flags, lsn = struct.unpack_from("!Bq", message, 1)
+    if lsn < 0:
+        raise ValueError("LSN")
+    if len(message) > MAX_MESSAGE_BYTES:
+        end = message.find(b"\0", 10)
+        return flags, lsn, message[10:end].decode("utf-8", "surrogateescape"), None
+    prefix, at = text_at(message, 10)
+    (length,) = struct.unpack_from("!i", message, at)
+    content = message[at + 4 :]
+    if length != len(content):
+        raise ValueError("length")
+    return flags, lsn, prefix, content
 
 
 def text_at(message: bytes, at: int) -> tuple[str, int]:

@@ -147,13 +147,20 @@ class Capture:
     @property
     def messages(self) -> list[tuple[str, bytes, bool]]:
         """Prefix, content and whether transactional; without those of `catch_up`."""
-        batches = [event for event in self.events if isinstance(event, LogBatch)]
-        found = [json.loads(b.payload.tobytes()) for b in batches if b.kind[0] == Kind.MESSAGE]
         return [
             (m["prefix"], base64.b64decode(m["content"]), m["transactional"])
-            for m in found
-            if m["prefix"] != "test"
+            for m in self.message_documents
         ]
+
+    @property
+    def message_documents(self) -> list[dict[str, Any]]:
+        """The same as they are recorded."""
+        found = []
+        for batch in (event for event in self.events if isinstance(event, LogBatch)):
+            for i in np.flatnonzero(batch.kind == Kind.MESSAGE):
+                begin, end = batch.payload_offsets[i : i + 2]
+                found.append(json.loads(batch.payload[begin:end].tobytes()))
+        return [document for document in found if document["prefix"] != "test"]
 
     @property
     def seen_schemas(self) -> list[SchemaSeen]:

@@ -58,6 +58,7 @@ TABLE = "CREATE TABLE t (id int PRIMARY KEY, n int, s varchar(5), v text)"
 @pytest.mark.parametrize(
     "statement",
     [
+        'ALTER TABLE t ADD " a  name\n" text',
         "INSERT INTO t SELECT g, g FROM generate_series(1, 1000) g",
         "VACUUM FULL t",
         "CLUSTER t USING t_pkey",
@@ -88,6 +89,7 @@ def test_what_keeps_rows_or_stands_in_the_log_is_no_change(
 @pytest.mark.parametrize(
     "statement",
     [
+        'ALTER TABLE t ADD " a  name\n" text DEFAULT 1',
         "ALTER TABLE t ALTER v TYPE text USING v || 'x'",
         "ALTER TABLE t ALTER n TYPE int USING n * 2",
         "ALTER TABLE t ALTER n TYPE bigint",

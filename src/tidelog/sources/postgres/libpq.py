@@ -21,6 +21,7 @@ from numba.extending import intrinsic
 
 from tidelog.model.records import Int64s, UInt8s
 from tidelog.wire.memory import copy_bytes
+from tidelog.wire.pgoutput_messages import MAX_MESSAGE_BYTES
 
 # numba's own annotation is of the body, not of what a kernel calls.
 _intrinsic: Callable[[Any], Any] = intrinsic
@@ -47,6 +48,8 @@ STATE_SIZE = 8
 # Protocol: "Streaming Replication Protocol", XLogData and Primary keepalive message.
 XLOG_DATA = ord("w")
 XLOG_DATA_HEADER_BYTES = 25
+LOGICAL_MESSAGE = ord("M")  # first byte of what XLogData holds
+LOGICAL_MESSAGE_BYTES = XLOG_DATA_HEADER_BYTES + MAX_MESSAGE_BYTES + 1
 KEEPALIVE = ord("k")
 
 
@@ -211,6 +214,11 @@ def drain(
 
         tag = _byte_at(address)
         if tag == XLOG_DATA:
+            if (
+                length > LOGICAL_MESSAGE_BYTES
+                and _byte_at(address + XLOG_DATA_HEADER_BYTES) == LOGICAL_MESSAGE
+            ):
+                length = np.int64(LOGICAL_MESSAGE_BYTES)
             size = length - XLOG_DATA_HEADER_BYTES
             if state[MESSAGES] == most or state[BYTES] + size > capacity:
                 state[PENDING_ADDRESS] = address

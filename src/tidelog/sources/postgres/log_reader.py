@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import psycopg
 
 from tidelog import failpoints
@@ -22,7 +19,7 @@ from tidelog.errors import (
     SourceError,
 )
 from tidelog.model.patterns import matches
-from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.model.records import LogBatch, Resume
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import (
     IdleAt,
@@ -39,7 +36,8 @@ from tidelog.ports import (
 )
 from tidelog.sources.postgres import slots
 from tidelog.sources.postgres.connect import connect, lsn_text, lsn_value, translated
-from tidelog.sources.postgres.marks import WATERMARK_PREFIX, Strategy
+from tidelog.sources.postgres.marks import Strategy
+from tidelog.sources.postgres.messages import is_ours, mark_of, message_batch
 from tidelog.sources.postgres.own_tables import OwnTables
 from tidelog.sources.postgres.past import check_past
 from tidelog.sources.postgres.publication import Publications
@@ -151,7 +149,16 @@ class PostgresLogReader:
         received = stream.receive(timeout_s)
         if received is None:
             return
+        messages: list[LogicalMessage] = []
+        resume = self._scanner.resume
         for item in self._scanner.feed(received.data, received.offsets):
+            if isinstance(item, LogicalMessage) and not is_ours(item):
+                messages.append(item)
+                resume = self._scanner.resume
+                continue
+            if messages:
+                yield message_batch(messages, self._not_before_idle(resume))
+                messages = []
             if isinstance(item, LogBatch):
                 item.resume = self._not_before_idle(item.resume)
                 yield item
@@ -160,10 +167,9 @@ class PostgresLogReader:
             elif isinstance(item, RowOf):
                 yield from self._own.read(item)
             elif isinstance(item, LogicalMessage):
-                if item.prefix == WATERMARK_PREFIX:
-                    yield WatermarkSeen(item.content.decode(), item.position, item.ordinal)
-                else:
-                    yield message_batch(item, self._not_before_idle(self._scanner.resume))
+                yield from self._mark(item)
+        if messages:
+            yield message_batch(messages, self._not_before_idle(resume))
         resume = self._scanner.resume
         if self._scanner.in_transaction:
             return
@@ -390,6 +396,11 @@ class PostgresLogReader:
                 self.keepalive()
                 time.sleep(BUSY_TURN_S)
 
+    def _mark(self, item: LogicalMessage) -> Iterator[LogEvent]:
+        mark = mark_of(item) if self._publications.strategy == "message" else None
+        if mark is not None:
+            yield WatermarkSeen(mark, item.position, item.ordinal)
+
     def _not_before_idle(self, resume: Resume) -> Resume:
         """What was reported as idle may be acknowledged already: never resume before it."""
         if resume.acknowledge >= self._idle_at:
@@ -415,28 +426,6 @@ class PostgresLogReader:
         if self._sql is not None:
             self._sql.close()
             self._sql = None
-
-
-def message_batch(message: LogicalMessage, resume: Resume) -> LogBatch:
-    """A logical message of the application as a record: kind MESSAGE, schema id 0, JSON payload."""
-    value = {
-        "type": "message",
-        "transactional": message.transactional,
-        "prefix": message.prefix,
-        "content": base64.b64encode(message.content).decode(),
-    }
-    payload = np.frombuffer(json.dumps(value, separators=(",", ":")).encode(), np.uint8)
-    return LogBatch(
-        kind=np.array([Kind.MESSAGE], np.uint8),
-        schema_id=np.zeros(1, np.int32),
-        position=np.array([message.position], np.int64),
-        ordinal=np.array([message.ordinal], np.int64),
-        xid=np.zeros(1, np.int64),
-        commit_ts=np.zeros(1, np.int64),
-        payload_offsets=np.array([0, len(payload)], np.int32),
-        payload=payload,
-        resume=resume,
-    )
 
 
 def _one(connection: psycopg.Connection[tuple[Any, ...]], query: str) -> Any:

@@ -23,6 +23,7 @@ Strategy = Literal["table", "message", "snapshot"]
 WATERMARK_TABLE = "watermark"
 WATERMARK_COLUMN = "mark"
 WATERMARK_PREFIX = "tidelog.watermark"  # of logical messages that are watermarks
+MAX_MARK_BYTES = 190  # ours have 37: what is longer is none
 
 # XLogPageHeaderData and XLogLongPageHeaderData (access/xlog_internal.h), aligned to 8 bytes.
 SHORT_PAGE_HEADER_BYTES = 24

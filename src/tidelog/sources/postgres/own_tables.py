@@ -1,17 +1,26 @@
-"""Rows of the log that are for Tidelog itself: marks, and signals. They are never records."""
+"""Rows of the log that are for Tidelog itself: marks, and signals. They are never records.
+
+Others may write to these tables too, and change their shape. What stands in the log is read again
+at every start, so nothing in it may end capture: a column that is missing reads as NULL.
+"""
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Iterator, Sequence
 
-from tidelog.errors import DecodeError, SourceError
+from tidelog.errors import DecodeError
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
-from tidelog.ports import SignalSeen, WatermarkSeen
-from tidelog.sources.postgres.marks import WATERMARK_COLUMN
+from tidelog.ports import MAX_SIGNAL_BYTES, SignalSeen, WatermarkSeen
+from tidelog.sources.postgres.marks import MAX_MARK_BYTES, WATERMARK_COLUMN
 from tidelog.sources.postgres.publication import SIGNAL_COLUMNS, Publications
 from tidelog.wire.pgoutput import RelationSeen, RowOf
+
+logger = logging.getLogger(__name__)
+
+_CUT_BYTES = MAX_SIGNAL_BYTES + 1  # enough to see that a text is too long
 
 
 class OwnTables:
@@ -23,14 +32,18 @@ class OwnTables:
 
     def __init__(self, publications: Publications) -> None:
         self._publications = publications
-        self._marks: dict[int, int] = {}  # the column's index by relation
-        self._signals: dict[int, list[int]] = {}
+        self._marks: dict[int, int | None] = {}  # the column's index by relation
+        self._signals: dict[int, list[int | None]] = {}
 
     def bind(self, seen: RelationSeen) -> bool:
-        """Is it one of ours, whose rows `read` wants? Raises SourceError if it lacks a column."""
+        """Is it one of ours, whose rows `read` wants?"""
         table = TableName(seen.namespace, seen.name)
         names = [name for _, name, _, _ in seen.columns]
+        self._marks.pop(seen.relation_id, None)
+        self._signals.pop(seen.relation_id, None)
         if table == self._publications.watermark:
+            if self._publications.strategy != "table":
+                return False
             (self._marks[seen.relation_id],) = _places(
                 table, names, [WATERMARK_COLUMN], "drop the table, it is made anew"
             )
@@ -45,20 +58,26 @@ class OwnTables:
     def read(self, row: RowOf) -> Iterator[WatermarkSeen | SignalSeen]:
         """What the row of one of our tables says; nothing if it is no mark and no signal."""
         if row.relation_id in self._marks and row.kind in (Kind.INSERT, Kind.UPDATE):
-            mark = _new_texts(row.payload)[self._marks[row.relation_id]]
-            if mark is not None:
+            (mark,) = _columns(row.payload, [self._marks[row.relation_id]])
+            if mark is not None and len(mark) <= MAX_MARK_BYTES:
                 yield WatermarkSeen(mark, row.position, row.ordinal)
         elif row.relation_id in self._signals and row.kind is Kind.INSERT:
-            texts = _new_texts(row.payload)
-            signal_id, type_, data = (texts[place] for place in self._signals[row.relation_id])
+            signal_id, type_, data = _columns(row.payload, self._signals[row.relation_id])
             yield SignalSeen(signal_id or "", type_ or "", data, row.position, row.ordinal)
 
 
-def _places(table: TableName, names: list[str], wanted: Sequence[str], advice: str) -> list[int]:
+def _places(
+    table: TableName, names: list[str], wanted: Sequence[str], advice: str
+) -> list[int | None]:
     missing = [name for name in wanted if name not in names]
     if missing:
-        raise SourceError(f"{table} has no column {', '.join(missing)}: {advice}")
-    return [names.index(name) for name in wanted]
+        logger.warning("%s has no column %s: %s", table, ", ".join(missing), advice)
+    return [names.index(name) if name in names else None for name in wanted]
+
+
+def _columns(payload: bytes, places: Sequence[int | None]) -> list[str | None]:
+    texts = _new_texts(payload)
+    return [None if place is None else texts[place] for place in places]
 
 
 def _new_texts(payload: bytes) -> list[str | None]:
@@ -84,6 +103,7 @@ def _texts(payload: bytes, at: int) -> tuple[list[str | None], int]:
             at += 1
         else:
             (length,) = struct.unpack_from("!i", payload, at + 1)
-            found.append(payload[at + 5 : at + 5 + length].decode("utf-8", "surrogateescape"))
+            kept = payload[at + 5 : at + 5 + min(length, _CUT_BYTES)]
+            found.append(kept.decode("utf-8", "surrogateescape"))
             at += 5 + length
     return found, at

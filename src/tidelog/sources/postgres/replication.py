@@ -263,6 +263,7 @@ class ReplicationStream:
     def _drain_plainly(self) -> int:
         """As `libpq.drain`, message by message in Python."""
         state, buffer, offsets = self._state, self._buffer, self._offsets
+        header = libpq.XLOG_DATA_HEADER_BYTES
         fresh = False
         while True:
             if self._pending is not None:
@@ -281,6 +282,8 @@ class ReplicationStream:
                 if length < 0:
                     return libpq.ENDED
                 message, fresh = bytes(data), False
+                if message[header : header + 1] == b"M":
+                    message = message[: libpq.LOGICAL_MESSAGE_BYTES]
             self._pending = None
             if message[0] == libpq.XLOG_DATA:
                 count, used = int(state[libpq.MESSAGES]), int(state[libpq.BYTES])

@@ -54,7 +54,8 @@ ORDER BY c.oid
 class Storage:
     """How a table is stored now.
 
-    ``text`` is for `rows_may_differ`; estimates are of the last VACUUM or ANALYZE.
+    ``text`` is for `rows_may_differ`, and holds no space, whatever columns are named. Estimates
+    are of the last VACUUM or ANALYZE.
     """
 
     text: str
@@ -80,7 +81,7 @@ def storage_of(
     leaves = [row for row in rows if row[1] != "p"]
     if len(rows) == 1 and leaves:
         oid, _, file, *details = rows[0][:7]
-        text = json.dumps([oid, file, *details], separators=(",", ":"))
+        text = json.dumps([oid, file, *details], separators=(",", ":")).replace(" ", "\\u0020")
     else:
         parts = [(oid, kind, file, missing) for oid, kind, file, _, missing, *_ in rows]
         columns = {number: name for number, (name, _) in rows[0][3].items()} if rows else {}

@@ -1,0 +1,59 @@
+"""Files and directories that hold rows, keys or state: made for their owner alone.
+
+Whatever the umask: a directory gets 0700, a file 0600. In a directory with the setgid bit, which
+its owner made to share it (``install -d -m 2750 -g analysts …``), they get its group's rights too.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+
+def create_file(path: Path, flags: int) -> int:
+    """A descriptor as of `os.open`; the file is made if it is not there (``O_EXCL``: or fails)."""
+    mode = 0o600 | _shared(path.parent) & 0o060
+    try:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        if flags & os.O_EXCL:
+            raise
+        return os.open(path, flags | os.O_CREAT, mode)
+    with suppress(OSError):  # a file system without modes
+        os.fchmod(descriptor, mode)
+    return descriptor
+
+
+def create_directory(path: Path) -> None:
+    """Make the directory, and those above it as the umask has them; one that is there stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shared = _shared(path.parent)
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+        with suppress(OSError):
+            path.chmod(0o700 | shared | (stat.S_ISGID if shared else 0))
+
+
+def users_of(path: Path) -> str:
+    """Whom it was made for: its ``owner``, or by the setgid bit its ``owner and group``."""
+    directory = path if path.is_dir() else path.parent
+    return "owner and group" if directory.stat().st_mode & stat.S_ISGID else "owner"
+
+
+def seen_by_others(path: Path) -> bool:
+    """May users look into it that it was not made for?"""
+    place = path.resolve()
+    beyond = 0o007 if "group" in users_of(place) else 0o077
+    if place.stat().st_mode & beyond == 0:
+        return False
+    return all(parent.stat().st_mode & 0o011 for parent in place.parents)
+
+
+def _shared(directory: Path) -> int:
+    """Bits of the group that files in the directory get."""
+    with suppress(OSError):
+        mode = directory.stat().st_mode
+        return mode & 0o070 if mode & stat.S_ISGID else 0
+    return 0

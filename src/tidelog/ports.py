@@ -318,6 +318,18 @@ class Catalogue(Protocol):
         """None if there is no such table (any more)."""
         ...
 
+    def stamp(self) -> str | None:
+        """A text that stays equal only while nothing changes that `shape` of any table shows, or
+        that decides whether it is published. Much cheaper than `versions`; None: not to be had.
+        """
+        ...
+
+    def versions(self, patterns: Sequence[str]) -> dict[TableName, str]:
+        """What `tables` gives, each with a text that stays equal only while its `shape` does, but
+        for estimates: all of them at the cost of a few queries.
+        """
+        ...
+
     def rows_may_differ(self, before: str, after: str) -> bool:
         """May rows have changed without row events between two `TableShape.storage`s of a table?
         True e.g. if it was rewritten, or a partition was truncated, attached or detached.

@@ -8,6 +8,7 @@ table. The fingerprints are stored, so that changes made while capture was down 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from tidelog.model.records import Snapshot
@@ -15,6 +16,10 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Catalogue, SchemaSeen, StateStore, TableShape
 
 SHAPES_KEY = "table-shapes"
+VERSIONS_KEY = "table-versions"
+"""What `Catalogue.versions` gave of each table before its shape was judged."""
+WHOLE_EVERY_S = 600.0
+"""So often all is compared whatever the catalogue's stamp: rights of a role may have changed."""
 
 
 class CatalogueWatch:
@@ -55,6 +60,8 @@ class CatalogueWatch:
         self._request_dump = request_dump
         self._dump_new = dump_new
         self._waiting: dict[str, tuple[str, Snapshot]] = {}
+        self._stamp: str | None = None
+        self._whole_at = 0.0
 
     def begin(self) -> None:
         """Store what the tables are like now, if nothing is stored. Must precede the first dump:
@@ -62,47 +69,70 @@ class CatalogueWatch:
         """
         if self._state.get(SHAPES_KEY) is None:
             added = set(self._publish())  # these count as new: `look` waits for their writers
-            tables = [t for t in self._catalogue.tables(self._patterns) if t not in added]
-            shapes = {table: self._catalogue.shape(table) for table in tables}
+            versions = self._catalogue.versions(self._patterns)
+            shapes = {t: self._catalogue.shape(t) for t in versions if t not in added}
             found = {str(t): _fingerprint(shape) for t, shape in shapes.items() if shape}
             self._state.put(SHAPES_KEY, found, None)
+            stored = {str(t): v for t, v in versions.items() if str(t) in found}
+            self._state.put(VERSIONS_KEY, stored, None)
 
     def look(self) -> list[TableName]:
-        """Compare once; the tables whose dump was asked for."""
+        """Compare once; the tables whose dump was asked for.
+
+        If the catalogue bears the stamp that it had before the last look, nothing else is read.
+        """
         self.begin()
-        stored = self._known()
+        stamp, now = self._catalogue.stamp(), time.monotonic()
+        if stamp is not None and stamp == self._stamp and now < self._whole_at + WHOLE_EVERY_S:
+            return []
+        self._stamp = None
+        asked, complete = self._compare()
+        if complete:
+            self._stamp, self._whole_at = stamp, now
+        return asked
+
+    def _compare(self) -> tuple[list[TableName], bool]:
+        """Compare every table; the dumps asked for, and whether nothing is left to be asked for."""
+        stored, judged = self._known(), self._stored(VERSIONS_KEY)
         known = dict(stored)
-        tables = self._catalogue.tables(self._patterns)
+        versions = self._catalogue.versions(self._patterns)
         for table in self._publish():  # also those that were published before and then were not
             known.pop(str(table), None)
         current: dict[str, str] = {}
+        current_versions: dict[str, str] = {}
         asked: list[TableName] = []
-        for table in tables:
+        complete = True
+        for table, version in versions.items():
+            name = str(table)
+            if name in known and judged.get(name) == version and name not in self._waiting:
+                current[name], current_versions[name] = known[name], version
+                continue
             shape = self._catalogue.shape(table)
             if shape is None:
                 continue
-            name = str(table)
             found = _fingerprint(shape)
             new = name not in known
             if (new and not self._dump_new) or not (new or self._differ(known[name], found)):
-                current[name] = found
+                current[name], current_versions[name] = found, version
                 self._waiting.pop(name, None)
-            elif self._settled(name, found):
-                reason = (
-                    "the table is new" if new else "its rows may have changed without row events"
-                )
-                if not shape.schema.key or self._request_dump(table, reason):
-                    if shape.schema.key:
-                        asked.append(table)
-                    current[name] = found
-                    self._waiting.pop(name, None)
-                elif not new:
-                    current[name] = known[name]
-            elif not new:
+                continue
+            reason = "the table is new" if new else "its rows may have changed without row events"
+            if self._settled(name, found) and (
+                not shape.schema.key or self._request_dump(table, reason)
+            ):
+                if shape.schema.key:
+                    asked.append(table)
+                current[name], current_versions[name] = found, version
+                self._waiting.pop(name, None)
+                continue
+            complete = False
+            if not new:
                 current[name] = known[name]
         if current != stored:
             self._state.put(SHAPES_KEY, current, None)
-        return asked
+        if current_versions != judged:  # last: a version must not outrun what was judged
+            self._state.put(VERSIONS_KEY, current_versions, None)
+        return asked, complete
 
     def settled(self, table: TableName, shape: TableShape) -> bool:
         """Would a dump that begins now make good whatever the catalogue shows of the table?
@@ -122,7 +152,10 @@ class CatalogueWatch:
             self._state.put(SHAPES_KEY, {**known, name: _fingerprint(shape)}, None)
 
     def _known(self) -> dict[str, str]:
-        stored = self._state.get(SHAPES_KEY)
+        return self._stored(SHAPES_KEY)
+
+    def _stored(self, key: str) -> dict[str, str]:
+        stored = self._state.get(key)
         return {} if stored is None else dict(stored.value)
 
     def _differ(self, known: str, found: str) -> bool:

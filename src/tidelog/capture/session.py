@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tidelog.capture.automatic_dumps import DUMPED_KEY, JUDGED_KEY, UNLOGGED_KEY, AutomaticDumps
-from tidelog.capture.catalogue_watch import SHAPES_KEY, CatalogueWatch
+from tidelog.capture.catalogue_watch import SHAPES_KEY, VERSIONS_KEY, CatalogueWatch
 from tidelog.capture.dump_state import Mode
 from tidelog.capture.dumps import DUMP_PREFIX, REREAD_KEY, DumpCoordinator
 from tidelog.capture.engine import CaptureEngine
@@ -31,9 +31,14 @@ GAP_KEY = "log-gap"
 STATUS_EVERY_S = 1.0
 FINISHED_SHOWN = 20
 LOOK_EVERY_S = 5.0
+LOOK_SHARE = 0.01
+"""Looking at the catalogue may take so much of the time; of many tables it is looked at less often,
+down to every `LOOKS_LEFT_OUT` times `LOOK_EVERY_S`."""
+LOOKS_LEFT_OUT = 12
 MAINTAIN_EVERY_S = 30.0
 _OF_ONE_LOG = (
-    DUMP_PREFIX, REREAD_KEY, KEY_SETS, SHAPES_KEY, JUDGED_KEY, DUMPED_KEY, GAP_KEY, UNLOGGED_KEY
+    DUMP_PREFIX, REREAD_KEY, KEY_SETS, SHAPES_KEY, VERSIONS_KEY, JUDGED_KEY, DUMPED_KEY, GAP_KEY,
+    UNLOGGED_KEY,
 )  # fmt: skip
 PASSING: tuple[type[TidelogError], ...] = (SourceError,)
 """What housekeeping tries again later, e.g. a lock that another session holds: the log goes on."""
@@ -202,10 +207,13 @@ class CaptureSession:
             now = time.monotonic()
             for work in [name for name, at in due.items() if now >= at]:
                 due[work] = now + every[work]
+                began = time.monotonic()
                 try:
                     self._do(work)
                 except PASSING as error:
                     logger.warning("%s: %s", work, error)
+                if work == "look":
+                    due[work] = now + look_pause(time.monotonic() - began)
 
     def _do(self, work: str) -> None:
         if work == "status":
@@ -301,3 +309,8 @@ class CaptureSession:
             "capture": progress,
             **self.coordinator.summary(finished=FINISHED_SHOWN),
         }
+
+
+def look_pause(took_s: float) -> float:
+    """How long until the next look at the catalogue, after one that took so long."""
+    return min(max(LOOK_EVERY_S, took_s / LOOK_SHARE), LOOKS_LEFT_OUT * LOOK_EVERY_S)

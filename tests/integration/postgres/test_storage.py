@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.model.schema import TableName
 from tidelog.sources.postgres.catalogue import PostgresCatalogue
 from tidelog.sources.postgres.publication import Publications
+from tidelog.sources.postgres.snapshot import PgSnapshot
+from tidelog.state.sqlite import SqliteState
 from tidelog.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
@@ -39,13 +43,17 @@ def differs(server: PostgresServer, sql: psycopg.Connection[Any]) -> Iterator[Di
 
     def compare(*statements: str) -> bool:
         publications.sync(sql)
-        before = catalogue.shape(T)
+        before, version, stamp = catalogue.shape(T), catalogue.versions([str(T)]), catalogue.stamp()
+        assert (catalogue.versions([str(T)]), catalogue.stamp()) == (version, stamp)
         for statement in statements:
             sql.execute(statement.encode())
-        after = catalogue.shape(T)
+        after, version_now = catalogue.shape(T), catalogue.versions([str(T)])
         assert before is not None
         assert after is not None
         assert " " not in after.storage
+        if (before.schema, before.storage) != (after.schema, after.storage):
+            assert version_now != version, "the version shows it"
+            assert catalogue.stamp() != stamp, "so does the stamp"
         return catalogue.rows_may_differ(before.storage, after.storage)
 
     yield compare
@@ -169,6 +177,73 @@ def test_table_that_left_a_publication_of_others_and_came_back_is_noticed(
     assert before is not None
     assert after is not None
     assert catalogue.rows_may_differ(before.storage, after.storage)
+
+
+def test_what_other_tables_undergo_leaves_a_tables_version_as_it_was(
+    server: PostgresServer, sql: psycopg.Connection[Any]
+) -> None:
+    catalogue = PostgresCatalogue(server.dsn("storage"), own_tables=["public.signals"])
+    sql.execute(TABLE)
+    sql.execute("CREATE TABLE u (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    sql.execute("CREATE TABLE u_1 PARTITION OF u FOR VALUES FROM (0) TO (10)")
+    sql.execute("CREATE TABLE signals (id int); CREATE SCHEMA tidelog; CREATE TABLE tidelog.x ()")
+    before = catalogue.versions(["*.*"])
+    assert list(before) == catalogue.tables(["*.*"]) == [T, TableName("public", "u")]
+    sql.execute("INSERT INTO t SELECT g FROM generate_series(1, 1000) g")
+    sql.execute("VACUUM ANALYZE")
+    sql.execute("ALTER TABLE u_1 ADD CONSTRAINT c CHECK (id > 0); DROP TABLE signals")
+    sql.execute("ALTER TABLE u_1 ALTER id SET STATISTICS 500")
+    after = catalogue.versions(["*.*"])
+    assert after[T] == before[T]
+    assert after[TableName("public", "u")] != before[TableName("public", "u")]
+    assert catalogue.versions(["public.t"]) == {T: before[T]}
+    catalogue.close()
+
+
+def test_look_reads_nothing_but_the_stamp_while_nothing_changes(
+    server: PostgresServer,
+    sql: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    sql.execute(TABLE)
+    catalogue = PostgresCatalogue(server.dsn("storage"))
+    publications = Publications("tidelog", ["public.*"])
+    publications.sync(sql)
+    read: list[str] = []
+    for name in ("stamp", "versions", "shape"):
+        monkeypatch.setattr(catalogue, name, noted(read, name, getattr(catalogue, name)))
+    watch = CatalogueWatch(
+        catalogue,
+        SqliteState(tmp_path / "state.db"),
+        ["public.*"],
+        publish=lambda: publications.sync(sql),
+        snapshot=lambda: PgSnapshot.from_text("1:1:"),
+        request_dump=lambda table, reason: False,
+        dump_new=False,
+    )
+    watch.look()
+    read.clear()
+    watch.look()
+    assert read == ["stamp"]
+    sql.execute("GRANT SELECT ON t TO public")
+    watch.look()
+    assert read == ["stamp", "stamp", "versions", "shape"]
+    sql.execute("ALTER TABLE t ADD d int DEFAULT 5")
+    read.clear()
+    for _ in range(3):  # it is asked for until it is granted
+        watch.look()
+        assert read == ["stamp", "versions", "shape"]
+        read.clear()
+    catalogue.close()
+
+
+def noted(calls: list[str], name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def noting(*arguments: Any) -> Any:
+        calls.append(name)
+        return call(*arguments)
+
+    return noting
 
 
 def test_load_tells_the_logs_length_and_no_lag_without_replicas(

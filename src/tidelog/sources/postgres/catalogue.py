@@ -15,6 +15,7 @@ from tidelog.sources.postgres.connect import connect, lsn_value, translated
 from tidelog.sources.postgres.members import members_of
 from tidelog.sources.postgres.schemas import SchemaFinder
 from tidelog.sources.postgres.storage import rows_may_differ, storage_of
+from tidelog.sources.postgres.versions import stamp, versions
 
 BLOCK_BYTES = 8192
 
@@ -78,11 +79,7 @@ class PostgresCatalogue:
         """Tables that match, sorted; roots of partitioned tables, not their partitions."""
         with self._lock, translated("listing tables"):
             connection = self._connected()
-            found = matching_tables(connection, patterns, self._hidden)
-            if self._published_by is not None:
-                published = set().union(*members_of(connection, self._published_by).values())
-                found = [name for name in found if name in published]
-            return [name for name in found if name not in self._own_tables]
+            return self._listed(connection, matching_tables(connection, patterns, self._hidden))
 
     def shape(self, table: TableName) -> TableShape | None:
         """The table as it is now; ``storage`` is for `rows_may_differ`."""
@@ -92,6 +89,19 @@ class PostgresCatalogue:
             with connection.transaction():
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
                 return table_shape(connection, self._finder, table, self._published_by or ())
+
+    def stamp(self) -> str | None:
+        """See `tidelog.ports.Catalogue`."""
+        with self._lock, translated("looking at the catalogue"):
+            return stamp(self._connected())
+
+    def versions(self, patterns: Sequence[str]) -> dict[TableName, str]:
+        """See `tidelog.ports.Catalogue`."""
+        with self._lock, translated("looking at the catalogue"):
+            connection = self._connected()
+            found = versions(connection, patterns, self._hidden)
+            listed = self._listed(connection, list(found))
+            return {name: found[name] for name in listed}
 
     def rows_may_differ(self, before: str, after: str) -> bool:
         """May rows have changed without row events between two of a table's storages?"""
@@ -125,6 +135,15 @@ class PostgresCatalogue:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
+
+    def _listed(
+        self, connection: psycopg.Connection[tuple[Any, ...]], found: list[TableName]
+    ) -> list[TableName]:
+        """Without our own tables, and without what is not published where others publish."""
+        if self._published_by is not None:
+            published = set().union(*members_of(connection, self._published_by).values())
+            found = [name for name in found if name in published]
+        return [name for name in found if name not in self._own_tables]
 
     def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
         if self._connection is None or self._connection.closed or self._connection.broken:

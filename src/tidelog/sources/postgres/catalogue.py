@@ -54,8 +54,9 @@ class PostgresCatalogue:
         own_schemas: namespaces that are never listed, e.g. that of the watermark table.
         own_tables: further tables, as ``schema.name``, that are never listed: the signal table.
         keys: surrogate keys by table pattern, see `SchemaFinder`.
-        published_by: publications; tables that none of them holds are not listed. None: all are
-            listed, for Tidelog publishes them itself.
+        publications: what the log shows is what these publish.
+        published_by_others: tables that none of ``publications`` holds are not listed. Else all
+            are, for Tidelog publishes them itself.
     """
 
     def __init__(
@@ -65,11 +66,13 @@ class PostgresCatalogue:
         own_schemas: Sequence[str] = ("tidelog",),
         own_tables: Sequence[str] = (),
         keys: Mapping[str, Sequence[str]] | None = None,
-        published_by: Sequence[str] | None = None,
+        publications: Sequence[str] = (),
+        published_by_others: bool = False,
     ) -> None:
         self._dsn = dsn
         self._own_tables = {TableName.parse(name) for name in own_tables}
-        self._published_by = None if published_by is None else tuple(published_by)
+        self._publications = tuple(publications)
+        self._published_by_others = published_by_others
         self._hidden = ["information_schema", *own_schemas]
         self._finder = SchemaFinder(keys)
         self._lock = threading.Lock()
@@ -88,7 +91,7 @@ class PostgresCatalogue:
             # Schema and storage must be of one moment.
             with connection.transaction():
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-                return table_shape(connection, self._finder, table, self._published_by or ())
+                return table_shape(connection, self._finder, table, self._publications)
 
     def stamp(self) -> str | None:
         """See `tidelog.ports.Catalogue`."""
@@ -140,8 +143,8 @@ class PostgresCatalogue:
         self, connection: psycopg.Connection[tuple[Any, ...]], found: list[TableName]
     ) -> list[TableName]:
         """Without our own tables, and without what is not published where others publish."""
-        if self._published_by is not None:
-            published = set().union(*members_of(connection, self._published_by).values())
+        if self._published_by_others:
+            published = set().union(*members_of(connection, self._publications).values())
             found = [name for name in found if name in published]
         return [name for name in found if name not in self._own_tables]
 
@@ -166,13 +169,13 @@ def table_shape(
     connection: psycopg.Connection[tuple[Any, ...]],
     finder: SchemaFinder,
     table: TableName,
-    published_by: Sequence[str] = (),
+    publications: Sequence[str] = (),
 ) -> TableShape | None:
     """The table as the connection's transaction sees it; None if it sees none."""
     found = finder.find(connection, table)
     if found is None:
         return None
-    storage = storage_of(connection, found.schema.relation_id, published_by)
+    storage = storage_of(connection, found.schema.relation_id, publications)
     return TableShape(
         schema=found.schema,
         storage=storage.text,

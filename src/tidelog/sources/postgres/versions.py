@@ -16,6 +16,7 @@ import psycopg
 
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
+from tidelog.sources.postgres.storage import FIRST_USER_OID
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -42,7 +43,6 @@ _SUM = (
     "(SELECT count(*) || '.' || coalesce(sum({version}), 0) FROM pg_catalog.{catalogue} c {only})"
 )
 _NAMESPACES_SINCE = 150_000
-FIRST_USER_OID = 16_384
 
 _VERSIONS = """
 WITH RECURSIVE captured AS (

@@ -71,7 +71,33 @@ class RowsUnlogged:
     xid: int | None = None
 
 
-LogEvent = LogBatch | WatermarkSeen | SchemaSeen | SignalSeen | RowsUnlogged | IdleAt
+@dataclass(frozen=True, slots=True)
+class RelationNamed:
+    """Rows that follow, in transaction ``xid``, are of the source's relation of this number, which
+    bears this table's name then. ``captured``: they are recorded. Comes before such rows.
+    """
+
+    relation_id: int
+    table: TableName
+    captured: bool
+    xid: int
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueChanged:
+    """The source says that its catalogue changed here: a hint to look, which anyone may give."""
+
+
+LogEvent = (
+    LogBatch
+    | WatermarkSeen
+    | SchemaSeen
+    | SignalSeen
+    | RowsUnlogged
+    | RelationNamed
+    | CatalogueChanged
+    | IdleAt
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ table. The fingerprints are stored, so that changes made while capture was down 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName, TableSchema
@@ -60,6 +60,8 @@ class CatalogueWatch:
         self._request_dump = request_dump
         self._dump_new = dump_new
         self._waiting: dict[str, tuple[str, Snapshot]] = {}
+        self.on_relations: Callable[[Mapping[str, int]], None] = lambda relations: None
+        """Told the relations' numbers of tables whose shapes were judged, by table."""
         self._stamp: str | None = None
         self._whole_at = 0.0
 
@@ -72,6 +74,7 @@ class CatalogueWatch:
             versions = self._catalogue.versions(self._patterns)
             shapes = {t: self._catalogue.shape(t) for t in versions if t not in added}
             found = {str(t): _fingerprint(shape) for t, shape in shapes.items() if shape}
+            self._learn(shape for shape in shapes.values() if shape)
             self._state.put(SHAPES_KEY, found, None)
             stored = {str(t): v for t, v in versions.items() if str(t) in found}
             self._state.put(VERSIONS_KEY, stored, None)
@@ -102,6 +105,7 @@ class CatalogueWatch:
         current_versions: dict[str, str] = {}
         asked: list[TableName] = []
         complete = True
+        shapes: list[TableShape] = []
         for table, version in versions.items():
             name = str(table)
             if name in known and judged.get(name) == version and name not in self._waiting:
@@ -110,6 +114,7 @@ class CatalogueWatch:
             shape = self._catalogue.shape(table)
             if shape is None:
                 continue
+            shapes.append(shape)
             found = _fingerprint(shape)
             new = name not in known
             if (new and not self._dump_new) or not (new or self._differ(known[name], found)):
@@ -128,11 +133,19 @@ class CatalogueWatch:
             complete = False
             if not new:
                 current[name] = known[name]
+        self._learn(shapes)
         if current != stored:
             self._state.put(SHAPES_KEY, current, None)
         if current_versions != judged:  # last: a version must not outrun what was judged
             self._state.put(VERSIONS_KEY, current_versions, None)
         return asked, complete
+
+    def _learn(self, shapes: Iterable[TableShape]) -> None:
+        numbers = {
+            str(s.schema.table): s.schema.relation_id for s in shapes if s.schema.relation_id
+        }
+        if numbers:
+            self.on_relations(numbers)
 
     def settled(self, table: TableName, shape: TableShape) -> bool:
         """Would a dump that begins now make good whatever the catalogue shows of the table?

@@ -29,10 +29,12 @@ from tidelog.errors import OffsetGoneError
 from tidelog.model.records import LogBatch, Resume, Snapshot, XidRanges, ranges_of
 from tidelog.model.schema import TableName
 from tidelog.ports import (
+    CatalogueChanged,
     ChunkRows,
     IdleAt,
     LogEvent,
     LogReader,
+    RelationNamed,
     RowsUnlogged,
     SchemaSeen,
     SignalSeen,
@@ -118,7 +120,7 @@ class CaptureEngine:
         options: CaptureOptions,
         on_schema: Callable[[SchemaSeen], None],
         on_signal: Callable[[SignalSeen], None],
-        on_unlogged: Callable[[RowsUnlogged], None],
+        on_unlogged: Callable[[RowsUnlogged | RelationNamed | CatalogueChanged], None],
     ) -> None:
         self._reader = reader
         self._windows = windows
@@ -183,7 +185,7 @@ class CaptureEngine:
             self._on_schema(event)
         elif isinstance(event, SignalSeen):
             self._on_signal(event)
-        elif isinstance(event, RowsUnlogged):
+        elif isinstance(event, (RowsUnlogged, RelationNamed, CatalogueChanged)):
             self._on_unlogged(event)
         elif isinstance(event, IdleAt):
             self._reached = max(self._reached, event.position)

@@ -19,7 +19,15 @@ from tidelog.errors import (
 from tidelog.model.patterns import matches
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.ports import IdleAt, LogEvent, SchemaRegistry, SchemaSeen, SourceId, WatermarkSeen
+from tidelog.ports import (
+    IdleAt,
+    LogEvent,
+    RelationNamed,
+    SchemaRegistry,
+    SchemaSeen,
+    SourceId,
+    WatermarkSeen,
+)
 from tidelog.sources.postgres import slots
 from tidelog.sources.postgres.connect import connect, lsn_text, lsn_value, translated
 from tidelog.sources.postgres.marks import WATERMARK_PREFIX, Strategy
@@ -267,7 +275,9 @@ class PostgresLogReader:
             self._scanner.bind(seen.relation_id, 0, watch=True)
             return
         own = table.namespace == self._publications.watermark.namespace
-        if own or not matches(self._tables, table):
+        captured = not own and matches(self._tables, table)
+        yield RelationNamed(seen.relation_id, table, captured, self._scanner.xid)
+        if not captured:
             self._scanner.bind(seen.relation_id, 0)
             return
         bound = self._bound.get(seen.relation_id)

@@ -106,6 +106,7 @@ class AutomaticDumps:
         """A table that was written to under another name is dumped."""
         for seen in self._names.seen(named):
             self.on_unlogged(seen)
+        self._names.bears(named)
 
     # ------------------------------------------------------------ housekeeping
 

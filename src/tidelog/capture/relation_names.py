@@ -38,7 +38,9 @@ class RelationNames:
             self._note({str(table): relation_id})
 
     def seen(self, named: RelationNamed) -> list[RowsUnlogged]:
-        """The tables whose rows the log does not show rightly, by a relation that it names."""
+        """The tables whose rows the log does not show rightly, by a relation that it names. Once
+        they are stored, `bears` is to be called.
+        """
         name, relation_id, xid = str(named.table), named.relation_id, named.xid
         with self._lock:
             known = self._read()
@@ -47,11 +49,15 @@ class RelationNames:
                 for other in sorted(self._tables.get(relation_id, ()))
                 if other != name
             ]
-            if named.captured:
-                if known.get(name, relation_id) != relation_id:
-                    found.append(RowsUnlogged(named.table, "another table bore its name", xid))
-                self._note({name: relation_id})
+            if named.captured and known.get(name, relation_id) != relation_id:
+                found.append(RowsUnlogged(named.table, "another table bore its name", xid))
         return found
+
+    def bears(self, named: RelationNamed) -> None:
+        """The table is this relation from here on."""
+        if named.captured:
+            with self._lock:
+                self._note({str(named.table): named.relation_id})
 
     def _read(self) -> dict[str, int]:
         if self._known is None:

@@ -20,6 +20,7 @@ from tidelog.model.patterns import matches
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import (
+    CatalogueChanged,
     IdleAt,
     LogEvent,
     RelationNamed,
@@ -30,6 +31,7 @@ from tidelog.ports import (
 )
 from tidelog.sources.postgres import slots
 from tidelog.sources.postgres.connect import connect, lsn_text, lsn_value, translated
+from tidelog.sources.postgres.ddl_trigger import DDL_PREFIX
 from tidelog.sources.postgres.marks import WATERMARK_PREFIX, Strategy
 from tidelog.sources.postgres.own_tables import OwnTables
 from tidelog.sources.postgres.publication import Publications
@@ -136,6 +138,8 @@ class PostgresLogReader:
             elif isinstance(item, LogicalMessage):
                 if item.prefix == WATERMARK_PREFIX:
                     yield WatermarkSeen(item.content.decode(), item.position, item.ordinal)
+                elif item.prefix == DDL_PREFIX:
+                    yield CatalogueChanged()
                 else:
                     yield message_batch(item, self._not_before_idle(self._scanner.resume))
         resume = self._scanner.resume
@@ -289,6 +293,8 @@ class PostgresLogReader:
         self._scanner.bind(seen.relation_id, schema.schema_id)
         if bound is None or bound.schema_id != schema.schema_id or bound.table != table:
             yield SchemaSeen(schema, previous)
+            if bound is not None:
+                yield CatalogueChanged()  # e.g. its key went: its updates fail until we look
 
     def _not_before_idle(self, resume: Resume) -> Resume:
         """What was reported as idle may be acknowledged already: never resume before it."""

@@ -38,6 +38,8 @@ _STAMPED = (
     "pg_enum",
     "pg_publication",
     "pg_publication_rel",
+    "pg_auth_members",  # what could not be published for lack of rights may be by now
+    "pg_database",
 )
 _SUM = (
     "(SELECT count(*) || '.' || coalesce(sum({version}), 0) FROM pg_catalog.{catalogue} c {only})"

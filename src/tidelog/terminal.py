@@ -99,8 +99,9 @@ def show_findings(findings: Sequence[Mapping[str, Any]], *, as_json: bool) -> No
         if sys.stdout.isatty():
             sign = f"\033[{colour}m{sign}\033[0m"
         say(f"{sign} {finding['check']}: {finding['message']}")
-        for line in (finding.get("fix") or "").splitlines():
-            say(f"      {line}")
+        if finding["level"] != "ok":  # what is not needed is in the JSON alone
+            for line in (finding.get("fix") or "").splitlines():
+                say(f"      {line}")
 
 
 def any_error(findings: Sequence[Mapping[str, Any]]) -> bool:

@@ -6,13 +6,18 @@ rows of the catalogue that were replaced still tell, and the log by a relation's
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from tests.integration.windows import mutations
 from tests.integration.windows.live import Live, replay
 from tests.integration.windows.rules import Make, rule
+
+from tidelog.sources.postgres.ddl_trigger import install_sql
+from tidelog.sources.postgres.publication import Publications
+from tidelog.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
 
@@ -215,6 +220,37 @@ def test_change_that_was_undone_is_noticed(
     capture = captured(live(look_every_s=0.5), case)
     way(capture, case)
     agrees(capture)
+
+
+@pytest.fixture
+def live18(
+    postgres18: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Live]:
+    capture = Live(postgres18.create_database("undone"), tmp_path, monkeypatch)
+    try:
+        yield capture
+    finally:
+        capture.close()
+        postgres18.drop_database("undone")
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_change_that_was_undone_is_noticed_on_postgresql_18(live18: Live, case: Case) -> None:
+    captured(live18, case)
+    in_one_transaction(live18, case)
+    agrees(live18)
+
+
+def test_key_that_goes_and_comes_back_on_postgresql_18(live18: Live) -> None:
+    captured(live18, CASES[0])
+    live18.sql.execute(install_sql(Publications("tidelog", ["public.*"])).encode())
+    live18.stop()
+    with live18.connect(autocommit=False) as application:
+        application.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
+        application.execute(CHANGE)
+        application.execute("ALTER TABLE t ADD PRIMARY KEY (id)")
+    live18.start()
+    agrees(live18)
 
 
 @rule(mutations.names_not_known)

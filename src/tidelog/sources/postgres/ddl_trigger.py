@@ -10,8 +10,8 @@ It is of use twice, and capture does without it:
 
 Only a superuser (on managed servers its stand-in, e.g. ``rds_superuser``) can create an event
 trigger, and it runs at everybody's DDL: so it is never made by Tidelog, but by whoever runs the SQL
-that ``tidelog check`` prints. Its function belongs to that user and not to the capture's role, who
-could else replace it and have a superuser run it.
+that ``tidelog check --json`` prints. Its function belongs to that user and not to the capture's
+role, who could else replace it and have a superuser run it.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def findings(connection: Connection, publications: Publications) -> Iterator[Fin
     if row is None:
         text = (
             "there is no event trigger: a table that loses its key refuses UPDATE and DELETE until "
-            "capture's next look"
+            "capture's next look. With --json its SQL is shown"
         )
         yield Finding("event trigger", "ok", text, sql)
     elif not row[0]:

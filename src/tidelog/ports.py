@@ -109,7 +109,34 @@ class TableRefused:
     refusal: Refusal
 
 
-LogEvent = LogBatch | WatermarkSeen | SchemaSeen | SignalSeen | RowsUnlogged | TableRefused | IdleAt
+@dataclass(frozen=True, slots=True)
+class RelationNamed:
+    """Rows that follow, in transaction ``xid``, are of the source's relation of this number, which
+    bears this table's name then. ``captured``: they are recorded. Comes before such rows.
+    """
+
+    relation_id: int
+    table: TableName
+    captured: bool
+    xid: int
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueChanged:
+    """The source says that its catalogue changed here: a hint to look, which anyone may give."""
+
+
+LogEvent = (
+    LogBatch
+    | WatermarkSeen
+    | SchemaSeen
+    | SignalSeen
+    | RowsUnlogged
+    | RelationNamed
+    | CatalogueChanged
+    | TableRefused
+    | IdleAt
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +401,18 @@ class Catalogue(Protocol):
     def shape(self, table: TableName) -> TableShape | None:
         """None if there is no such table (any more). Raises TableRefusedError if it can't be
         captured or dumped as it is.
+        """
+        ...
+
+    def stamp(self) -> str | None:
+        """A text that stays equal only while nothing changes that `shape` of any table shows, or
+        that decides whether it is published. Much cheaper than `versions`; None: not to be had.
+        """
+        ...
+
+    def versions(self, patterns: Sequence[str]) -> dict[TableName, str]:
+        """What `tables` gives, each with a text that stays equal only while its `shape` does, but
+        for estimates: all of them at the cost of a few queries.
         """
         ...
 

@@ -100,9 +100,10 @@ def show_findings(findings: Sequence[Mapping[str, Any]], *, as_json: bool) -> No
         if sys.stdout.isatty():
             sign = f"\033[{colour}m{sign}\033[0m"
         say(f"{sign} {printable(finding['check'])}: {printable(finding['message'])}")
-        for line in (finding.get("fix") or "").split("\n"):
-            if line:
-                say(f"      {printable(line)}")
+        if finding["level"] != "ok":  # what is not needed is in the JSON alone
+            for line in (finding.get("fix") or "").split("\n"):
+                if line:
+                    say(f"      {printable(line)}")
 
 
 def any_error(findings: Sequence[Mapping[str, Any]]) -> bool:

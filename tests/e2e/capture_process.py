@@ -24,6 +24,7 @@ from tidelog.cli import main
 
 session.STATUS_EVERY_S = 0.2
 session.LOOK_EVERY_S = 0.4
+session.LOOK_SHARE = 1.0
 session.MAINTAIN_EVERY_S = 0.7
 TURN_S = 0.02
 IN_WINDOWS = ("chunk.after_low", "chunk.after_read")

@@ -26,10 +26,11 @@ import numpy as np
 from tidelog.capture.catalogue_watch import CatalogueWatch, changes_rows
 from tidelog.capture.dump_state import TableProgress, whole_table
 from tidelog.capture.dumps import DumpCoordinator
+from tidelog.capture.relation_names import RelationNames
 from tidelog.errors import TableRefusedError
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.ports import Catalogue, RowsUnlogged, SchemaSeen, StateStore
+from tidelog.ports import Catalogue, RelationNamed, RowsUnlogged, SchemaSeen, StateStore
 
 logger = logging.getLogger(__name__)
 
@@ -43,11 +44,13 @@ UNLOGGED_KEY = "unlogged-rows"
 SETTLE_S = 5.0
 """So long a dump waits for transactions that only the catalogue's difference has to wait for."""
 LOG_WAIT_S = 0.5
+ABSENT_S = 2.0
+"""So often a table that is to be dumped and does not exist is looked for."""
 TURN_S = 0.02
 
 
 class AutomaticDumps:
-    """Used by the housekeeping's thread, but for `on_schema` and `on_unlogged`.
+    """Used by the housekeeping's thread, but for `on_schema`, `on_relation` and `on_unlogged`.
 
     Args:
         coordinator: carries the dumps out.
@@ -77,7 +80,10 @@ class AutomaticDumps:
         self._asked: dict[TableName, tuple[str, Snapshot]] = {}
         self._waits_since: dict[TableName, float] = {}
         self._log_ends: dict[TableName, int] = {}
+        self._names = RelationNames(state)
+        self._absent_until: dict[str, float] = {}
         self.watch = watch(self._dump_differing)
+        self.watch.on_relations = self._names.learn
 
     # ------------------------------------------------------------ told by the engine
 
@@ -96,6 +102,12 @@ class AutomaticDumps:
             if waiting.get(str(seen.table)) != told:
                 waiting[str(seen.table)] = told
                 self._state.put(UNLOGGED_KEY, waiting, None)
+
+    def on_relation(self, named: RelationNamed) -> None:
+        """A table that was written to under another name is dumped."""
+        for seen in self._names.seen(named):
+            self.on_unlogged(seen)
+        self._names.bears(named)
 
     # ------------------------------------------------------------ housekeeping
 
@@ -125,8 +137,21 @@ class AutomaticDumps:
             if xid is not None and (snapshot is None or not _sees(snapshot, xid)):
                 continue
             table = TableName.parse(name)
+            if self._is_absent(table):
+                continue
             if self._covers(table, xid) or self._dump_if_settled(table, reason):
                 self._forget_unlogged(name, [reason, xid])
+
+    def _is_absent(self, table: TableName) -> bool:
+        """Is there no such table now? One that was renamed may come back: its dump waits."""
+        name, now = str(table), time.monotonic()
+        if now < self._absent_until.get(name, 0.0):
+            return True
+        if self._catalogue.shape(table) is not None:
+            self._absent_until.pop(name, None)
+            return False
+        self._absent_until[name] = now + ABSENT_S
+        return True
 
     def _forget_unlogged(self, name: str, dumped: list[Any]) -> None:
         """The dump is asked for; what changed the table since then waits for one more."""
@@ -221,6 +246,8 @@ class AutomaticDumps:
         self._asked[table] = (dump_id, snapshot)
         self._log_ends.pop(table, None)
         if shape is not None:
+            if shape.schema.relation_id:
+                self._names.dumped(table, shape.schema.relation_id)
             self._put(DUMPED_KEY, str(table), [shape.schema.to_json(), end])
 
     def _progress(self, dump_id: str, table: TableName) -> TableProgress | None:

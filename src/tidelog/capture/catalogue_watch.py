@@ -8,7 +8,8 @@ table. The fingerprints are stored, so that changes made while capture was down 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tidelog.capture.refused_tables import RefusedTables
 from tidelog.errors import TableRefusedError
@@ -24,6 +25,10 @@ from tidelog.ports import (
 )
 
 SHAPES_KEY = "table-shapes"
+VERSIONS_KEY = "table-versions"
+"""What `Catalogue.versions` gave of each table before its shape was judged."""
+WHOLE_EVERY_S = 600.0
+"""So often all is compared whatever the catalogue's stamp: rights of a role may have changed."""
 
 
 class CatalogueWatch:
@@ -66,6 +71,10 @@ class CatalogueWatch:
         self._request_dump = request_dump
         self._dump_new = dump_new
         self._waiting: dict[str, tuple[str, Snapshot]] = {}
+        self.on_relations: Callable[[Mapping[str, int]], None] = lambda relations: None
+        """Told the relations' numbers of tables whose shapes were judged, by table."""
+        self._stamp: str | None = None
+        self._whole_at = 0.0
 
     def begin(self) -> None:
         """Store what the tables are like now, if nothing is stored. Must precede the first dump:
@@ -73,31 +82,61 @@ class CatalogueWatch:
         """
         if self._state.get(SHAPES_KEY) is None:
             added = set(self._published())  # these count as new: `look` waits for their writers
-            tables = [t for t in self._catalogue.tables(self._patterns) if t not in added]
-            shapes = self._shapes(tables)
+            versions = self._catalogue.versions(self._patterns)
+            shapes = self._shapes([t for t in versions if t not in added])
             found = {
                 str(t): _fingerprint(shape)
                 for t, shape in shapes.items()
                 if self._refused.of(t) is None
             }
+            self._learn(shapes.values())
             self._state.put(SHAPES_KEY, found, None)
+            stored = {str(t): v for t, v in versions.items() if str(t) in found}
+            self._state.put(VERSIONS_KEY, stored, None)
 
     def look(self) -> list[TableName]:
-        """Compare once; the tables whose dump was asked for."""
+        """Compare once; the tables whose dump was asked for.
+
+        If the catalogue bears the stamp that it had before the last look, nothing else is read.
+        """
         self.begin()
-        stored = self._known()
+        stamp, now = self._catalogue.stamp(), time.monotonic()
+        fresh = stamp is not None and stamp == self._stamp
+        if fresh and now < self._whole_at + WHOLE_EVERY_S and not self._refused.any_left:
+            return []
+        self._stamp = None
+        asked, complete = self._compare()
+        if complete:
+            self._stamp, self._whole_at = stamp, now
+        return asked
+
+    def _compare(self) -> tuple[list[TableName], bool]:
+        """Compare every table; the dumps asked for, and whether nothing is left to be asked for."""
+        stored, judged = self._known(), self._stored(VERSIONS_KEY)
         known = dict(stored)
-        tables = self._catalogue.tables(self._patterns)
+        versions = self._catalogue.versions(self._patterns)
         for table in self._published():  # also those that were published before and then were not
             known.pop(str(table), None)
         current: dict[str, str] = {}
+        current_versions: dict[str, str] = {}
         asked: list[TableName] = []
-        shapes = self._shapes(tables)
-        self._refused.keep(tables)
+        self._refused.keep(list(versions))
         self._refused.retry_due()
-        for table in tables:
+        shapes = self._shapes(
+            [
+                table
+                for table, version in versions.items()
+                if not self._is_judged(table, known, judged.get(str(table)) == version)
+            ]
+        )
+        complete = True
+        for table, version in versions.items():
             name, shape = str(table), shapes.get(table)
+            if self._is_judged(table, known, judged.get(name) == version):
+                current[name], current_versions[name] = known[name], version
+                continue
             if self._refused.of(table) is not None:
+                complete = False
                 if name in known:
                     current[name] = known[name]
                 continue
@@ -108,28 +147,50 @@ class CatalogueWatch:
             if not owed and (
                 (new and not self._dump_new) or not (new or self._differ(known[name], found))
             ):
-                current[name] = found
+                current[name], current_versions[name] = found, version
                 self._waiting.pop(name, None)
-            elif self._settled(name, found):
-                if owed:
-                    reason = "it could not be captured or dumped before"
-                elif new:
-                    reason = "the table is new"
-                else:
-                    reason = "its rows may have changed without row events"
-                if not shape.schema.key or self._request_dump(table, reason):
-                    if shape.schema.key:
-                        asked.append(table)
-                        self._refused.paid(table)
-                    current[name] = found
-                    self._waiting.pop(name, None)
-                elif not new:
-                    current[name] = known[name]
-            elif not new:
+                continue
+            if owed:
+                reason = "it could not be captured or dumped before"
+            elif new:
+                reason = "the table is new"
+            else:
+                reason = "its rows may have changed without row events"
+            if self._settled(name, found) and (
+                not shape.schema.key or self._request_dump(table, reason)
+            ):
+                if shape.schema.key:
+                    asked.append(table)
+                    self._refused.paid(table)
+                current[name], current_versions[name] = found, version
+                self._waiting.pop(name, None)
+                continue
+            complete = False
+            if not new:
                 current[name] = known[name]
+        self._learn(shapes.values())
         if current != stored:
             self._state.put(SHAPES_KEY, current, None)
-        return asked
+        if current_versions != judged:  # last: a version must not outrun what was judged
+            self._state.put(VERSIONS_KEY, current_versions, None)
+        return asked, complete
+
+    def _is_judged(self, table: TableName, known: Mapping[str, str], same_version: bool) -> bool:
+        """Was the table judged as it is now, with nothing left to do for it?"""
+        return (
+            same_version
+            and str(table) in known
+            and str(table) not in self._waiting
+            and self._refused.of(table) is None
+            and not self._refused.owed(table)
+        )
+
+    def _learn(self, shapes: Iterable[TableShape]) -> None:
+        numbers = {
+            str(s.schema.table): s.schema.relation_id for s in shapes if s.schema.relation_id
+        }
+        if numbers:
+            self.on_relations(numbers)
 
     def settled(self, table: TableName, shape: TableShape) -> bool:
         """Would a dump that begins now make good whatever the catalogue shows of the table?
@@ -170,7 +231,10 @@ class CatalogueWatch:
         return shapes
 
     def _known(self) -> dict[str, str]:
-        stored = self._state.get(SHAPES_KEY)
+        return self._stored(SHAPES_KEY)
+
+    def _stored(self, key: str) -> dict[str, str]:
+        stored = self._state.get(key)
         return {} if stored is None else dict(stored.value)
 
     def _differ(self, known: str, found: str) -> bool:

@@ -29,10 +29,12 @@ from tidelog.errors import OffsetGoneError
 from tidelog.model.records import LogBatch, Resume, Snapshot, XidRanges, ranges_of
 from tidelog.model.schema import TableName
 from tidelog.ports import (
+    CatalogueChanged,
     ChunkRows,
     IdleAt,
     LogEvent,
     LogReader,
+    RelationNamed,
     RowsUnlogged,
     SchemaSeen,
     SignalSeen,
@@ -119,7 +121,7 @@ class CaptureEngine:
         options: CaptureOptions,
         on_schema: Callable[[SchemaSeen], None],
         on_signal: Callable[[SignalSeen], None],
-        on_unlogged: Callable[[RowsUnlogged], None],
+        on_unlogged: Callable[[RowsUnlogged | RelationNamed | CatalogueChanged], None],
         on_refused: Callable[[TableRefused], None],
     ) -> None:
         self._reader = reader
@@ -186,7 +188,7 @@ class CaptureEngine:
             self._on_schema(event)
         elif isinstance(event, SignalSeen):
             self._on_signal(event)
-        elif isinstance(event, RowsUnlogged):
+        elif isinstance(event, (RowsUnlogged, RelationNamed, CatalogueChanged)):
             self._on_unlogged(event)
         elif isinstance(event, TableRefused):
             self._on_refused(event)

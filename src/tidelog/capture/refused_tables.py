@@ -74,6 +74,12 @@ class RefusedTables:
                 self._mend(by, {str(table)})
                 self._store()
 
+    @property
+    def any_left(self) -> bool:
+        """Is a table refused, or owed a dump?"""
+        with self._lock:
+            return bool(self._known)
+
     def of(self, table: TableName) -> Refusal | None:
         """Why the table can't be dumped; None: nothing is known against it."""
         with self._lock:
@@ -229,6 +235,12 @@ class RefusingCatalogue:
         if refusal is not None:
             raise TableRefusedError(table, refusal.reason, refusal.remedy)
         return self._catalogue.shape(table)
+
+    def stamp(self) -> str | None:
+        return self._catalogue.stamp()
+
+    def versions(self, patterns: Sequence[str]) -> dict[TableName, str]:
+        return self._catalogue.versions(patterns)
 
     def rows_may_differ(self, before: str, after: str) -> bool:
         return self._catalogue.rows_may_differ(before, after)

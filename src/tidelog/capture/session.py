@@ -10,19 +10,22 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tidelog.capture.automatic_dumps import DUMPED_KEY, JUDGED_KEY, UNLOGGED_KEY, AutomaticDumps
-from tidelog.capture.catalogue_watch import SHAPES_KEY, CatalogueWatch
+from tidelog.capture.catalogue_watch import SHAPES_KEY, VERSIONS_KEY, CatalogueWatch
 from tidelog.capture.dump_state import Mode
 from tidelog.capture.dumps import DUMP_PREFIX, REREAD_KEY, DumpCoordinator
 from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.key_sets import PREFIX as KEY_SETS
 from tidelog.capture.refused_tables import REFUSED_KEY, RefusedTables
+from tidelog.capture.relation_names import RELATIONS_KEY
 from tidelog.errors import GapError, SourceError, TidelogError
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
 from tidelog.ports import (
     Catalogue,
+    CatalogueChanged,
     ChunkReader,
     LogReader,
+    RelationNamed,
     RowsUnlogged,
     SchemaSeen,
     StateStore,
@@ -40,10 +43,18 @@ GAP_KEY = "log-gap"
 STATUS_EVERY_S = 1.0
 FINISHED_SHOWN = 20
 LOOK_EVERY_S = 5.0
+LOOK_SHARE = 0.01
+"""Looking at the catalogue may take so much of the time; of many tables it is looked at less often,
+down to every `LOOKS_LEFT_OUT` times `LOOK_EVERY_S`."""
+LOOKS_LEFT_OUT = 12
+HINT_LEAST_S = 1.0
+HINT_SHARE = 0.05
+"""Looks that somebody hints at come at once, but not sooner after another than `HINT_LEAST_S`, and
+may take so much of the time: whoever may give hints must not load the source with looks."""
 MAINTAIN_EVERY_S = 30.0
 _OF_ONE_LOG = (
-    DUMP_PREFIX, REREAD_KEY, KEY_SETS, SHAPES_KEY, JUDGED_KEY, DUMPED_KEY, GAP_KEY, UNLOGGED_KEY,
-    REFUSED_KEY,
+    DUMP_PREFIX, REREAD_KEY, KEY_SETS, SHAPES_KEY, VERSIONS_KEY, JUDGED_KEY, DUMPED_KEY, GAP_KEY,
+    UNLOGGED_KEY, REFUSED_KEY, RELATIONS_KEY,
 )  # fmt: skip
 PASSING: tuple[type[TidelogError], ...] = (SourceError,)
 """What housekeeping tries again later, e.g. a lock that another session holds: the log goes on."""
@@ -131,6 +142,7 @@ class CaptureSession:
             reached=lambda: engine.reached,
         )
         self._lag_bytes = 0
+        self._look_soon = threading.Event()
 
     def run(self, stop: threading.Event) -> bool:
         """Until ``stop`` or the first failure of any part, which is raised; True once all is done
@@ -184,9 +196,14 @@ class CaptureSession:
         """Told by the engine, on its thread."""
         self._automatic.on_schema(seen)
 
-    def on_unlogged(self, seen: RowsUnlogged) -> None:
+    def on_unlogged(self, seen: RowsUnlogged | RelationNamed | CatalogueChanged) -> None:
         """Told by the engine, on its thread."""
-        self._automatic.on_unlogged(seen)
+        if isinstance(seen, RowsUnlogged):
+            self._automatic.on_unlogged(seen)
+        elif isinstance(seen, RelationNamed):
+            self._automatic.on_relation(seen)
+        else:
+            self._look_soon.set()
 
     def on_refused(self, seen: TableRefused) -> None:
         """Told by the engine, on its thread. Stored before the log goes on: what is left out of it
@@ -213,6 +230,7 @@ class CaptureSession:
     def _keep_house(self) -> None:
         due = dict.fromkeys(("status", "look"), 0.0)
         every = {"status": STATUS_EVERY_S, "look": LOOK_EVERY_S}
+        hints_from = 0.0
         while not self._ended.wait(0.1):
             self._housekeeping.commands()
             try:
@@ -220,14 +238,22 @@ class CaptureSession:
             except PASSING as error:
                 logger.info("dumps of tables that changed wait: %s", error)
             now = time.monotonic()
+            if self._look_soon.is_set() and now >= hints_from:
+                self._look_soon.clear()
+                due["look"] = now
             for work in [name for name, at in due.items() if now >= at]:
                 due[work] = now + every[work]
+                began = time.monotonic()
                 try:
                     self._do(work)
                 except GapError:
                     raise  # the log must not go on
                 except PASSING as error:
                     logger.warning("%s: %s", work, error)
+                if work == "look":
+                    took_s = time.monotonic() - began
+                    due[work] = now + look_pause(took_s)
+                    hints_from = now + max(HINT_LEAST_S, took_s / HINT_SHARE)
 
     def _do(self, work: str) -> None:
         if work == "status":
@@ -324,3 +350,8 @@ class CaptureSession:
             "refused": self._refused.summary(),
             **self.coordinator.summary(finished=FINISHED_SHOWN),
         }
+
+
+def look_pause(took_s: float) -> float:
+    """How long until the next look at the catalogue, after one that took so long."""
+    return min(max(LOOK_EVERY_S, took_s / LOOK_SHARE), LOOKS_LEFT_OUT * LOOK_EVERY_S)

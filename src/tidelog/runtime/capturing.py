@@ -39,7 +39,14 @@ from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.storages import is_url
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Resume
-from tidelog.ports import RowsUnlogged, SchemaSeen, StateStore, TableRefused
+from tidelog.ports import (
+    CatalogueChanged,
+    RelationNamed,
+    RowsUnlogged,
+    SchemaSeen,
+    StateStore,
+    TableRefused,
+)
 from tidelog.runtime.channels import Channels
 from tidelog.runtime.key_scope import discard_unused
 from tidelog.runtime.log_place import log_place
@@ -189,7 +196,7 @@ class Capture:
             if session is not None:
                 session.on_schema(seen)
 
-        def on_unlogged(seen: RowsUnlogged) -> None:
+        def on_unlogged(seen: RowsUnlogged | RelationNamed | CatalogueChanged) -> None:
             if session is not None:
                 session.on_unlogged(seen)
 

@@ -133,7 +133,8 @@ class PostgresKind:
             own_schemas=[source.watermark_schema],
             own_tables=[source.signal_table] if source.signal_table else (),
             keys=source.keys,
-            published_by=self._publications().names if source.watermarks == "snapshot" else None,
+            publications=self._publications().names,
+            published_by_others=source.watermarks == "snapshot",
         )
 
     def plain_reader(self, registry: SchemaRegistry) -> ChunkReader:

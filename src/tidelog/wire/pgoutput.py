@@ -106,6 +106,11 @@ class PgoutputScanner:
         return bool(self._state[kernel.IN_TRANSACTION])
 
     @property
+    def xid(self) -> int:
+        """Of the open transaction, or of the last one."""
+        return int(self._state[kernel.XID])
+
+    @property
     def commit_end(self) -> int:
         """End LSN of the last complete transaction, at least the resume's ``acknowledge``."""
         return max(self._acknowledged, int(self._state[kernel.COMMIT_END]))

@@ -178,6 +178,29 @@ def test_table_that_changes_places_with_its_copy(make: Make, swap: Swap, when: s
         dumped.check("public._t_old")
 
 
+@pytest.mark.parametrize("tables", [("public.*",), ("public.t", "public.tick")], ids=str)
+@ways(BINLOG)
+def test_table_that_bears_another_name_for_a_while(make: Make, tables: tuple[str, ...]) -> None:
+    """PostgreSQL: tests/integration/windows/test_changes_undone.py."""
+    dumped = make(snapshot="initial", tables=tables)
+    dumped.sql.execute(f"CREATE TABLE t ({PLAIN})")
+    dumped.sql.execute("INSERT INTO t " + series(30))
+    dumped.start()
+    dumped.dumped("initial")
+    dumped.do(f"UPDATE t SET n = {N} WHERE id = 30")
+    dumped.catch_up()
+    for statement in (
+        "RENAME TABLE t TO _aside",
+        f"UPDATE _aside SET n = {N} WHERE id IN (9, 29)",
+        "DELETE FROM _aside WHERE id = 3",
+        "RENAME TABLE _aside TO t",
+    ):
+        dumped.do(statement)
+    again(dumped)
+    gives_the_table(dumped, ("id",))
+    assert replay(dumped.events("public.t")).keys() == dumped.source("t", ("id",)).keys()
+
+
 @ways(only("mariadb", EVERY_BINLOG))
 def test_replaced_table(make: Make) -> None:
     """MariaDB: CREATE OR REPLACE."""

@@ -73,12 +73,36 @@ def test_changes_without_row_events_are_noticed(
         "CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL, m int NOT NULL)", mysql_family_database
     )
     table = TableName(mysql_family_database, "t")
-    before = catalogue.shape(table)
+    patterns = [f"{mysql_family_database}.*"]
+    before, version = catalogue.shape(table), catalogue.versions(patterns)[table]
+    assert catalogue.versions(patterns) == {table: version}
     mysql_family.execute(statement, mysql_family_database)
-    after = catalogue.shape(table)
+    after, version_now = catalogue.shape(table), catalogue.versions(patterns)[table]
     assert before is not None
     assert after is not None
     assert catalogue.rows_may_differ(before.storage, after.storage) is differ
+    assert version != version_now or (before.schema, before.storage) == (
+        after.schema,
+        after.storage,
+    )
+
+
+def test_versions_are_of_the_tables_that_are_listed(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str, catalogue: MySqlCatalogue
+) -> None:
+    for statement in (
+        "CREATE TABLE t (id int)",
+        "CREATE TABLE u (id int)",
+        "CREATE TABLE signals (id int PRIMARY KEY)",
+        "CREATE VIEW v AS SELECT * FROM t",
+    ):
+        mysql_family.execute(statement, mysql_family_database)
+    patterns = [f"{mysql_family_database}.*"]
+    before = catalogue.versions(patterns)
+    assert list(before) == catalogue.tables(patterns)
+    mysql_family.execute("ALTER TABLE t ADD PRIMARY KEY (id)", mysql_family_database)
+    after = catalogue.versions(patterns)
+    assert {table.name for table in before if before[table] != after[table]} == {"t"}
 
 
 def test_children_whose_rows_change_unseen_are_listed(

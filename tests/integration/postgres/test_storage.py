@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.model.schema import TableName
 from tidelog.sources.postgres.catalogue import PostgresCatalogue
 from tidelog.sources.postgres.publication import Publications
+from tidelog.sources.postgres.snapshot import PgSnapshot
+from tidelog.sources.postgres.storage import rows_may_differ
+from tidelog.state.sqlite import SqliteState
 from tidelog.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
@@ -34,18 +41,22 @@ def sql(server: PostgresServer) -> Iterator[psycopg.Connection[Any]]:
 @pytest.fixture
 def differs(server: PostgresServer, sql: psycopg.Connection[Any]) -> Iterator[Differs]:
     """After these statements, may rows have changed without an event?"""
-    catalogue = PostgresCatalogue(server.dsn("storage"))
     publications = Publications("tidelog", ["public.*"])
+    catalogue = PostgresCatalogue(server.dsn("storage"), publications=publications.names)
 
     def compare(*statements: str) -> bool:
         publications.sync(sql)
-        before = catalogue.shape(T)
+        before, version, stamp = catalogue.shape(T), catalogue.versions([str(T)]), catalogue.stamp()
+        assert (catalogue.versions([str(T)]), catalogue.stamp()) == (version, stamp)
         for statement in statements:
             sql.execute(statement.encode())
-        after = catalogue.shape(T)
+        after, version_now = catalogue.shape(T), catalogue.versions([str(T)])
         assert before is not None
         assert after is not None
         assert " " not in after.storage
+        if (before.schema, before.storage) != (after.schema, after.storage):
+            assert version_now != version, "the version shows it"
+            assert catalogue.stamp() != stamp, "so does the stamp"
         return catalogue.rows_may_differ(before.storage, after.storage)
 
     yield compare
@@ -112,6 +123,130 @@ def test_what_changes_rows_without_events_is_noticed(
     assert differs(statement)
 
 
+TYPES = """
+CREATE TYPE mood AS ENUM ('good', 'bad');
+CREATE TYPE pair AS (a int, m mood);
+CREATE TABLE other (a int, b int);
+CREATE DOMAIN moods AS mood[];
+CREATE TABLE t (id int PRIMARY KEY, n int, p pair[], m moods, o other,
+  "a b" int GENERATED ALWAYS AS (n + 1) STORED)
+"""
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TYPE mood ADD VALUE 'worse'",
+        "ALTER TYPE mood ADD VALUE 'ok' BEFORE 'bad'",
+        "ALTER TYPE pair RENAME ATTRIBUTE a TO b",
+        "CREATE TYPE another AS ENUM ('a')",
+        "ALTER DOMAIN moods SET NOT NULL",
+        "ALTER TABLE t ADD another mood",
+        "GRANT UPDATE ON t, other TO public; GRANT UPDATE (n) ON t TO public",
+        "COMMENT ON TABLE t IS 'x'; COMMENT ON COLUMN t.n IS 'y'",
+        "ALTER TABLE t OWNER TO pg_database_owner",
+        "CREATE STATISTICS s ON n, id FROM t; ANALYZE t",
+        "ALTER TABLE t CLUSTER ON t_pkey; ALTER TABLE t ENABLE ROW LEVEL SECURITY",
+        "CREATE TABLE more (m mood, p pair); DROP TABLE more",
+        "COMMENT ON PUBLICATION tidelog IS 'x'",
+    ],
+)
+def test_what_leaves_the_texts_of_values_is_no_change(
+    sql: psycopg.Connection[Any], differs: Differs, statement: str
+) -> None:
+    sql.execute(TYPES)
+    assert not differs(*statement.split("; "))
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("ALTER TYPE mood RENAME VALUE 'good' TO 'fine'",),
+        (
+            "ALTER TYPE mood RENAME VALUE 'good' TO 'fine'",
+            "ALTER TYPE mood RENAME VALUE 'fine' TO 'good'",
+        ),
+        ("ALTER TYPE pair ADD ATTRIBUTE c int",),
+        ("ALTER TYPE pair ADD ATTRIBUTE c int; ALTER TYPE pair DROP ATTRIBUTE c",),
+        ("ALTER TABLE other ADD c int",),
+        ('ALTER TABLE t ALTER "a b" DROP EXPRESSION',),
+        ("ALTER PUBLICATION tidelog DROP TABLE t; ALTER PUBLICATION tidelog ADD TABLE t",),
+        ("ALTER PUBLICATION tidelog SET TABLE other", "ALTER PUBLICATION tidelog ADD TABLE t"),
+        (
+            "ALTER PUBLICATION tidelog SET (publish = 'insert')",
+            "ALTER PUBLICATION tidelog SET (publish = 'insert, update, delete, truncate')",
+        ),
+        (
+            "DROP PUBLICATION tidelog",
+            "CREATE PUBLICATION tidelog FOR TABLE t WITH (publish_via_partition_root)",
+        ),
+    ],
+)
+def test_what_was_undone_leaves_a_trace(
+    sql: psycopg.Connection[Any], differs: Differs, statements: Sequence[str]
+) -> None:
+    sql.execute(TYPES)
+    assert differs(*statements)
+
+
+def test_table_whose_updates_were_not_published_for_a_while_is_noticed(
+    server: PostgresServer, sql: psycopg.Connection[Any]
+) -> None:
+    """Tidelog itself moved it to the publication of inserts, and back."""
+    publications = Publications("tidelog", ["public.*"])
+    sql.execute(TABLE)
+    publications.sync(sql)
+    sql.execute("ALTER TABLE t REPLICA IDENTITY NOTHING")
+    publications.sync(sql)
+    sql.execute("UPDATE t SET n = 1")
+    sql.execute("ALTER TABLE t REPLICA IDENTITY DEFAULT")
+    with opened(server, publications) as catalogue:
+        before = catalogue.shape(T)
+        publications.sync(sql)
+        after = catalogue.shape(T)
+        assert before is not None
+        assert after is not None
+        assert catalogue.rows_may_differ(before.storage, after.storage)
+
+
+@contextmanager
+def opened(server: PostgresServer, publications: Publications) -> Iterator[PostgresCatalogue]:
+    catalogue = PostgresCatalogue(server.dsn("storage"), publications=publications.names)
+    yield catalogue
+    catalogue.close()
+
+
+def test_table_that_left_a_published_schema_for_a_while_is_noticed(
+    server: PostgresServer, sql: psycopg.Connection[Any]
+) -> None:
+    sql.execute(TABLE + "; CREATE SCHEMA aside")
+    sql.execute("CREATE PUBLICATION tidelog FOR TABLES IN SCHEMA public")
+    with opened(server, Publications("tidelog", ["public.*"])) as catalogue:
+        shapes = [catalogue.shape(T)]
+        for statements in (
+            "GRANT SELECT ON t TO public; ALTER TABLE t OWNER TO pg_database_owner",
+            "ALTER TABLE t SET SCHEMA aside; ALTER TABLE aside.t SET SCHEMA public",
+        ):
+            sql.execute(statements.encode())
+            shapes.append(catalogue.shape(T))
+        storages = [shape.storage for shape in shapes if shape]
+        assert not catalogue.rows_may_differ(storages[0], storages[1])
+        assert catalogue.rows_may_differ(storages[1], storages[2])
+
+
+def test_what_an_earlier_release_stored_is_understood() -> None:
+    """Of its traces there are none yet, which is no difference."""
+    now = {
+        "oid": 1, "file": 2, "parts": "", "columns": {"1": ["id", "9", 0]}, "missing": {},
+        "published": [7], "members": [[5, "4", 7]], "types": {},
+    }  # fmt: skip
+    after = json.dumps(now)
+    assert not rows_may_differ('[1,2,{"1":["id","9"]},{},[7],[]]', after)
+    assert rows_may_differ('[1,2,{"1":["old","9"]},{},[7],[]]', after)
+    assert rows_may_differ('[3,2,{"1":["id","9"]},{},[7],[]]', after)
+    assert rows_may_differ("0123456789abcdef", after)
+
+
 def test_missing_values_that_a_rewrite_fills_in_count_once(
     sql: psycopg.Connection[Any], differs: Differs
 ) -> None:
@@ -142,6 +277,8 @@ def test_table_made_unlogged_and_logged_again_is_noticed(
         "TRUNCATE t_1",
         "CREATE TABLE t_2 PARTITION OF t FOR VALUES FROM (10) TO (20)",
         "ALTER TABLE t DETACH PARTITION t_1",
+        "ALTER TABLE t DETACH PARTITION t_1; DELETE FROM t_1; "
+        "ALTER TABLE t ATTACH PARTITION t_1 FOR VALUES FROM (0) TO (10)",
         "ALTER TABLE t ADD d int DEFAULT 5",
     ],
 )
@@ -151,6 +288,7 @@ def test_partitions_that_come_go_or_are_rewritten_are_noticed(
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)")
     sql.execute("CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (10)")
     assert not differs("INSERT INTO t VALUES (1)")
+    assert not differs("ALTER TABLE t ADD plain int", "GRANT SELECT ON t, t_1 TO public")
     assert differs(statement)
 
 
@@ -160,7 +298,9 @@ def test_table_that_left_a_publication_of_others_and_came_back_is_noticed(
     sql.execute(TABLE)
     sql.execute("CREATE TABLE other (id int PRIMARY KEY)")
     sql.execute("CREATE PUBLICATION theirs FOR TABLE t")
-    catalogue = PostgresCatalogue(server.dsn("storage"), published_by=["theirs"])
+    catalogue = PostgresCatalogue(
+        server.dsn("storage"), publications=["theirs"], published_by_others=True
+    )
     assert catalogue.tables(["*.*"]) == [T]
     before = catalogue.shape(T)
     sql.execute("ALTER PUBLICATION theirs DROP TABLE t")
@@ -171,6 +311,73 @@ def test_table_that_left_a_publication_of_others_and_came_back_is_noticed(
     assert before is not None
     assert after is not None
     assert catalogue.rows_may_differ(before.storage, after.storage)
+
+
+def test_what_other_tables_undergo_leaves_a_tables_version_as_it_was(
+    server: PostgresServer, sql: psycopg.Connection[Any]
+) -> None:
+    catalogue = PostgresCatalogue(server.dsn("storage"), own_tables=["public.signals"])
+    sql.execute(TABLE)
+    sql.execute("CREATE TABLE u (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    sql.execute("CREATE TABLE u_1 PARTITION OF u FOR VALUES FROM (0) TO (10)")
+    sql.execute("CREATE TABLE signals (id int); CREATE SCHEMA tidelog; CREATE TABLE tidelog.x ()")
+    before = catalogue.versions(["*.*"])
+    assert list(before) == catalogue.tables(["*.*"]) == [T, TableName("public", "u")]
+    sql.execute("INSERT INTO t SELECT g FROM generate_series(1, 1000) g")
+    sql.execute("VACUUM ANALYZE")
+    sql.execute("ALTER TABLE u_1 ADD CONSTRAINT c CHECK (id > 0); DROP TABLE signals")
+    sql.execute("ALTER TABLE u_1 ALTER id SET STATISTICS 500")
+    after = catalogue.versions(["*.*"])
+    assert after[T] == before[T]
+    assert after[TableName("public", "u")] != before[TableName("public", "u")]
+    assert catalogue.versions(["public.t"]) == {T: before[T]}
+    catalogue.close()
+
+
+def test_look_reads_nothing_but_the_stamp_while_nothing_changes(
+    server: PostgresServer,
+    sql: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    sql.execute(TABLE)
+    catalogue = PostgresCatalogue(server.dsn("storage"))
+    publications = Publications("tidelog", ["public.*"])
+    publications.sync(sql)
+    read: list[str] = []
+    for name in ("stamp", "versions", "shape"):
+        monkeypatch.setattr(catalogue, name, noted(read, name, getattr(catalogue, name)))
+    watch = CatalogueWatch(
+        catalogue,
+        SqliteState(tmp_path / "state.db"),
+        ["public.*"],
+        publish=lambda: publications.sync(sql),
+        snapshot=lambda: PgSnapshot.from_text("1:1:"),
+        request_dump=lambda table, reason: False,
+        dump_new=False,
+    )
+    watch.look()
+    read.clear()
+    watch.look()
+    assert read == ["stamp"]
+    sql.execute("GRANT SELECT ON t TO public")
+    watch.look()
+    assert read == ["stamp", "stamp", "versions", "shape"]
+    sql.execute("ALTER TABLE t ADD d int DEFAULT 5")
+    read.clear()
+    for _ in range(3):  # it is asked for until it is granted
+        watch.look()
+        assert read == ["stamp", "versions", "shape"]
+        read.clear()
+    catalogue.close()
+
+
+def noted(calls: list[str], name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def noting(*arguments: Any) -> Any:
+        calls.append(name)
+        return call(*arguments)
+
+    return noting
 
 
 def test_load_tells_the_logs_length_and_no_lag_without_replicas(

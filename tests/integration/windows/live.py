@@ -196,6 +196,7 @@ class Live:
 
     def start(self) -> None:
         self.patch.setattr(session, "LOOK_EVERY_S", self.look_every_s)
+        self.patch.setattr(session, "LOOK_SHARE", 1.0)
         if self.watermarks == "snapshot":
             for statement in Publications("tidelog", ["public.*"], strategy="snapshot").set_up(
                 self.sql

@@ -21,11 +21,12 @@ from tidelog.capture import (
     session,
     windows,
 )
+from tidelog.capture.relation_names import RelationNames
 from tidelog.errors import ChunkError, ConnectionLostError
 from tidelog.eventlog.emitted import EmittedTransactions
 from tidelog.model.records import KeyEffect, Kind
 from tidelog.runtime import capturing
-from tidelog.sources.postgres import publication
+from tidelog.sources.postgres import publication, storage
 from tidelog.sources.postgres.catalogue import PostgresCatalogue
 from tidelog.sources.postgres.chunks import PostgresChunkReader
 from tidelog.sources.postgres.snapshot import PgSnapshot
@@ -208,6 +209,17 @@ def absent_rows_stay(patch: Patch) -> None:
 def new_tables_dumped_at_once(patch: Patch) -> None:
     """A new table is read while transactions run whose changes are not published."""
     patch.setattr(catalogue_watch.CatalogueWatch, "_settled", lambda self, name, found: True)
+
+
+def names_not_known(patch: Patch) -> None:
+    """A relation is what the log calls it."""
+    patch.setattr(RelationNames, "seen", lambda self, named: [])
+
+
+def traces_not_looked_at(patch: Patch) -> None:
+    """Partitions that are the same ones count as unchanged."""
+    query = storage._LEAVES.replace("i.xmin::text", "''")
+    patch.setattr(storage, "_LEAVES", query)
 
 
 def refused_look_ends_capture(patch: Patch) -> None:

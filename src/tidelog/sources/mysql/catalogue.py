@@ -19,7 +19,7 @@ from tidelog.sources.mysql.failures import number_of, translated
 from tidelog.sources.mysql.marks import binlog_end
 from tidelog.sources.mysql.positions import log_files
 from tidelog.sources.mysql.schemas import SchemaFinder
-from tidelog.sources.mysql.storage import rows_may_differ, storage_of
+from tidelog.sources.mysql.storage import rows_may_differ, storage_of, versions_of
 from tidelog.wire.binlog_position import unpack
 from tidelog.wire.flavor import Flavor
 
@@ -65,18 +65,7 @@ class MySqlCatalogue:
         """
         with self._lock, translated("listing tables"):
             rows = self._connected().rows(_TABLES)
-            fold = str.lower if self._folds_case else str
-            hidden = {fold(name) for name in self._hidden}
-            own = {TableName(fold(t.namespace), fold(t.name)) for t in self._own_tables}
-            wanted = [fold(pattern) for pattern in patterns]
-            found = []
-            for namespace, name in rows:
-                folded = TableName(fold(str(namespace)), fold(str(name)))
-                if folded.namespace in hidden or folded in own:
-                    continue
-                if matches(wanted, folded):
-                    found.append(TableName(str(namespace), str(name)))
-            return sorted(found)
+            return self._listed(patterns, [TableName(str(row[0]), str(row[1])) for row in rows])
 
     def shape(self, table: TableName) -> TableShape | None:
         """The table as it is now; ``storage`` is for `rows_may_differ`."""
@@ -99,6 +88,16 @@ class MySqlCatalogue:
                 estimated_rows=storage.estimated_rows,
                 estimated_bytes=storage.estimated_bytes,
             )
+
+    def stamp(self) -> str | None:
+        """None: there is nothing cheaper than `versions`."""
+        return None
+
+    def versions(self, patterns: Sequence[str]) -> dict[TableName, str]:
+        """See `tidelog.ports.Catalogue`."""
+        with self._lock, translated("looking at information_schema"):
+            found = versions_of(self._connected())
+            return {table: found[table] for table in self._listed(patterns, list(found))}
 
     def rows_may_differ(self, before: str, after: str) -> bool:
         """May rows have changed without row events between two of a table's storages?"""
@@ -131,6 +130,21 @@ class MySqlCatalogue:
             if self._connection is not None:
                 self._connection.abandon()
                 self._connection = None
+
+    def _listed(self, patterns: Sequence[str], tables: Sequence[TableName]) -> list[TableName]:
+        """Those that match and are not hidden, sorted."""
+        fold = str.lower if self._folds_case else str
+        hidden = {fold(name) for name in self._hidden}
+        own = {TableName(fold(t.namespace), fold(t.name)) for t in self._own_tables}
+        wanted = [fold(pattern) for pattern in patterns]
+        found = []
+        for table in tables:
+            folded = TableName(fold(table.namespace), fold(table.name))
+            if folded.namespace in hidden or folded in own:
+                continue
+            if matches(wanted, folded):
+                found.append(table)
+        return sorted(found)
 
     def _connected(self) -> Connection:
         if self._connection is None or not self._connection.open:

@@ -30,6 +30,34 @@ SELECT PARTITION_NAME, SUBPARTITION_NAME, PARTITION_EXPRESSION, PARTITION_DESCRI
 FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
 AND PARTITION_NAME IS NOT NULL ORDER BY 1, 2
 """
+# The same of all tables at once, and what the key is made of.
+_ALL = (
+    """
+SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE, TABLE_TYPE FROM information_schema.TABLES
+WHERE TABLE_SCHEMA NOT IN ('information_schema', 'mysql', 'performance_schema', 'sys')
+  AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
+""",
+    """
+SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, COLLATION_NAME, IS_NULLABLE,
+  COLUMN_DEFAULT, EXTRA
+FROM information_schema.COLUMNS
+WHERE TABLE_SCHEMA NOT IN ('information_schema', 'mysql', 'performance_schema', 'sys')
+ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION
+""",
+    """
+SELECT TABLE_SCHEMA, TABLE_NAME, PARTITION_NAME, SUBPARTITION_NAME, PARTITION_EXPRESSION,
+  PARTITION_DESCRIPTION
+FROM information_schema.PARTITIONS
+WHERE TABLE_SCHEMA NOT IN ('information_schema', 'mysql', 'performance_schema', 'sys')
+AND PARTITION_NAME IS NOT NULL ORDER BY 1, 2, 3, 4
+""",
+    """
+SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA NOT IN ('information_schema', 'mysql', 'performance_schema', 'sys')
+  AND INDEX_NAME = 'PRIMARY'
+ORDER BY TABLE_SCHEMA, TABLE_NAME, SEQ_IN_INDEX
+""",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +67,19 @@ class Storage:
     text: str
     estimated_rows: int
     estimated_bytes: int
+
+
+def versions_of(connection: Connection) -> dict[TableName, str]:
+    """Of every table of the server, what differs once its `Storage.text` or primary key does."""
+    found: dict[TableName, Any] = {}
+    for query in _ALL:
+        for namespace, name, *row in connection.rows(query):
+            table = TableName(_text(namespace), _text(name))
+            if query is _ALL[0]:
+                found[table] = hashlib.sha256()
+            if table in found:
+                found[table].update(repr(row).encode())
+    return {table: digest.hexdigest()[:32] for table, digest in found.items()}
 
 
 def storage_of(connection: Connection, table: TableName) -> Storage | None:
@@ -83,3 +124,8 @@ def _parsed(text: str) -> list[Any]:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _text(value: object) -> str:
+    """MySQL 8 gives some columns of information_schema as bytes."""
+    return value.decode() if isinstance(value, bytes) else str(value)

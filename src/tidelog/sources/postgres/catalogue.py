@@ -16,6 +16,7 @@ from tidelog.sources.postgres.connect import connect, lsn_value, quote_ident, tr
 from tidelog.sources.postgres.members import members_of
 from tidelog.sources.postgres.schemas import SchemaFinder
 from tidelog.sources.postgres.storage import rows_may_differ, storage_of
+from tidelog.sources.postgres.versions import stamp, versions
 
 BLOCK_BYTES = 8192
 
@@ -54,8 +55,9 @@ class PostgresCatalogue:
         own_schemas: namespaces that are never listed, e.g. that of the watermark table.
         own_tables: further tables, as ``schema.name``, that are never listed: the signal table.
         keys: surrogate keys by table pattern, see `SchemaFinder`.
-        published_by: publications; tables that none of them holds are not listed. None: all are
-            listed, for Tidelog publishes them itself.
+        publications: what the log shows is what these publish.
+        published_by_others: tables that none of ``publications`` holds are not listed. Else all
+            are, for Tidelog publishes them itself.
     """
 
     def __init__(
@@ -65,11 +67,13 @@ class PostgresCatalogue:
         own_schemas: Sequence[str] = ("tidelog",),
         own_tables: Sequence[str] = (),
         keys: Mapping[str, Sequence[str]] | None = None,
-        published_by: Sequence[str] | None = None,
+        publications: Sequence[str] = (),
+        published_by_others: bool = False,
     ) -> None:
         self._dsn = dsn
         self._own_tables = {TableName.parse(name) for name in own_tables}
-        self._published_by = None if published_by is None else tuple(published_by)
+        self._publications = tuple(publications)
+        self._published_by_others = published_by_others
         self._hidden = ["information_schema", *own_schemas]
         self._finder = SchemaFinder(keys)
         self._lock = threading.Lock()
@@ -79,11 +83,7 @@ class PostgresCatalogue:
         """Tables that match, sorted; roots of partitioned tables, not their partitions."""
         with self._lock, translated("listing tables"):
             connection = self._connected()
-            found = matching_tables(connection, patterns, self._hidden)
-            if self._published_by is not None:
-                published = set().union(*members_of(connection, self._published_by).values())
-                found = [name for name in found if name in published]
-            return [name for name in found if name not in self._own_tables]
+            return self._listed(connection, matching_tables(connection, patterns, self._hidden))
 
     def shape(self, table: TableName) -> TableShape | None:
         """The table as it is now; ``storage`` is for `rows_may_differ`.
@@ -95,10 +95,23 @@ class PostgresCatalogue:
             # Schema and storage must be of one moment.
             with connection.transaction():
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-                shape = table_shape(connection, self._finder, table, self._published_by or ())
+                shape = table_shape(connection, self._finder, table, self._publications)
                 if shape is not None:
                     _require_readable(connection, table, shape.schema.relation_id)
                 return shape
+
+    def stamp(self) -> str | None:
+        """See `tidelog.ports.Catalogue`."""
+        with self._lock, translated("looking at the catalogue"):
+            return stamp(self._connected())
+
+    def versions(self, patterns: Sequence[str]) -> dict[TableName, str]:
+        """See `tidelog.ports.Catalogue`."""
+        with self._lock, translated("looking at the catalogue"):
+            connection = self._connected()
+            found = versions(connection, patterns, self._hidden)
+            listed = self._listed(connection, list(found))
+            return {name: found[name] for name in listed}
 
     def rows_may_differ(self, before: str, after: str) -> bool:
         """May rows have changed without row events between two of a table's storages?"""
@@ -133,6 +146,15 @@ class PostgresCatalogue:
                 self._connection.close()
                 self._connection = None
 
+    def _listed(
+        self, connection: psycopg.Connection[tuple[Any, ...]], found: list[TableName]
+    ) -> list[TableName]:
+        """Without our own tables, and without what is not published where others publish."""
+        if self._published_by_others:
+            published = set().union(*members_of(connection, self._publications).values())
+            found = [name for name in found if name in published]
+        return [name for name in found if name not in self._own_tables]
+
     def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
         if self._connection is None or self._connection.closed or self._connection.broken:
             self._connection = connect(self._dsn, purpose="catalogue")
@@ -154,7 +176,7 @@ def table_shape(
     connection: psycopg.Connection[tuple[Any, ...]],
     finder: SchemaFinder,
     table: TableName,
-    published_by: Sequence[str] = (),
+    publications: Sequence[str] = (),
 ) -> TableShape | None:
     """The table as the connection's transaction sees it; None if it sees none.
 
@@ -165,7 +187,7 @@ def table_shape(
         return None
     if found.unfit is not None:
         raise TableRefusedError(table, found.unfit)
-    storage = storage_of(connection, found.schema.relation_id, published_by)
+    storage = storage_of(connection, found.schema.relation_id, publications)
     return TableShape(
         schema=found.schema,
         storage=storage.text,

@@ -22,10 +22,12 @@ from tidelog.model.patterns import matches
 from tidelog.model.records import LogBatch, Resume
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import (
+    CatalogueChanged,
     IdleAt,
     LastTransaction,
     LogEvent,
     Refusal,
+    RelationNamed,
     RowsUnlogged,
     SchemaRegistry,
     SchemaSeen,
@@ -36,6 +38,7 @@ from tidelog.ports import (
 )
 from tidelog.sources.postgres import slots
 from tidelog.sources.postgres.connect import connect, lsn_text, lsn_value, translated
+from tidelog.sources.postgres.ddl_trigger import DDL_PREFIX
 from tidelog.sources.postgres.marks import Strategy
 from tidelog.sources.postgres.messages import is_ours, mark_of, message_batch
 from tidelog.sources.postgres.own_tables import OwnTables
@@ -167,7 +170,10 @@ class PostgresLogReader:
             elif isinstance(item, RowOf):
                 yield from self._own.read(item)
             elif isinstance(item, LogicalMessage):
-                yield from self._mark(item)
+                if item.prefix == DDL_PREFIX:
+                    yield CatalogueChanged()
+                else:
+                    yield from self._mark(item)
         if messages:
             yield message_batch(messages, self._not_before_idle(resume))
         resume = self._scanner.resume
@@ -351,7 +357,9 @@ class PostgresLogReader:
             self._scanner.bind(seen.relation_id, 0, watch=True)
             return
         own = table.namespace == self._publications.watermark.namespace
-        if own or not matches(self._tables, table):
+        captured = not own and matches(self._tables, table)
+        yield RelationNamed(seen.relation_id, table, captured, self._scanner.xid)
+        if not captured:
             self._scanner.bind(seen.relation_id, 0)
             return
         bound = self._bound.get(seen.relation_id)
@@ -370,6 +378,8 @@ class PostgresLogReader:
         self._scanner.bind(seen.relation_id, schema.schema_id)
         if bound is None or bound.schema_id != schema.schema_id or bound.table != table:
             yield SchemaSeen(schema, previous)
+            if bound is not None:
+                yield CatalogueChanged()  # e.g. its key went: its updates fail until we look
         if self._refused.pop(seen.relation_id, None) is not None:
             yield RowsUnlogged(table, "its changes could not be captured for a while")
 

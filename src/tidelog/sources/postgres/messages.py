@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.sources.postgres.ddl_trigger import DDL_PREFIX
 from tidelog.sources.postgres.marks import MAX_MARK_BYTES, WATERMARK_PREFIX
 from tidelog.wire.pgoutput import LogicalMessage
 
@@ -25,7 +26,7 @@ MAX_PREFIX_CHARACTERS = 256
 
 def is_ours(message: LogicalMessage) -> bool:
     """Does it stand under our name? Then it is no record, whoever wrote it."""
-    return message.prefix == WATERMARK_PREFIX
+    return message.prefix in (WATERMARK_PREFIX, DDL_PREFIX)
 
 
 def mark_of(message: LogicalMessage) -> str | None:

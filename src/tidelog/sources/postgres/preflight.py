@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tidelog.errors import TidelogError
 from tidelog.sources.findings import Finding, Level
+from tidelog.sources.postgres import ddl_trigger
 from tidelog.sources.postgres.connect import (
     connect,
     lsn_text,
@@ -91,6 +92,7 @@ class Preflight:
             self._tables.signal_table,
             self._tables.tables,
             self._tables.unlogged,
+            self._event_trigger,
             self._slot_state,
             self._retention,
             self._decoding_memory,
@@ -271,6 +273,10 @@ class Preflight:
                 yield Finding("publication", "ok", f"{name} is as it should be")
             for message, fix in faults:
                 yield Finding("publication", "fail", f"{name} {message}", fix)
+
+    def _event_trigger(self, connection: Connection) -> Iterator[Finding]:
+        if self._strategy != "snapshot":  # then others publish, and standbys take no DDL
+            yield from ddl_trigger.findings(connection, self._publications)
 
     # ------------------------------------------------------------------ slot
 

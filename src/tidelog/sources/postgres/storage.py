@@ -8,6 +8,13 @@ renamed, or dropped and added again, leaves its values under the old name in wha
 
 Partitions that are rewritten may have been truncated, attached or detached, which
 ``publish_via_partition_root`` does not show: any difference counts there.
+
+What was done and undone between two looks leaves a trace where the rows of the catalogue that it
+replaced are told apart by their oid or by the transaction that wrote them (``xmin``; neither VACUUM
+nor a rewrite of the catalogue changes it): partitions by ``pg_inherits``, what is published by
+``pg_publication_rel`` and ``pg_publication``, the texts of a type's values by ``pg_enum`` and the
+composite's columns. Rows that a GRANT, ANALYZE or COMMENT replaces are not taken for a trace. A
+table that bears another name for a while shows in the log: `tidelog.capture.relation_names`.
 """
 
 from __future__ import annotations
@@ -20,33 +27,86 @@ from typing import Any
 
 import psycopg
 
+FIRST_USER_OID = 16_384
+_NAMESPACES_SINCE = 150_000
+
 # The leaves of a table, itself if it has no partitions. attmissingval is what ADD COLUMN with a
 # default stores instead of rewriting rows. A table that is named in a publication can't be made
 # unlogged; one that no publication names may have been, and changed meanwhile.
-_STORAGE = """
+_LEAVES = """
 WITH RECURSIVE tree AS (
-  SELECT %s::oid AS oid
+  SELECT %s::oid AS oid, ''::text AS inherits
   UNION ALL
-  SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN tree ON i.inhparent = tree.oid
+  SELECT i.inhrelid, i.xmin::text FROM pg_catalog.pg_inherits i JOIN tree ON i.inhparent = tree.oid
   JOIN pg_catalog.pg_class p ON p.oid = tree.oid AND p.relkind = 'p'
 )
-SELECT c.oid::int8, c.relkind::text, c.relfilenode::int8,
-  (SELECT coalesce(json_object_agg(a.attnum, json_build_array(a.attname, a.xmin::text)
-     ORDER BY a.attnum), '{}')
-   FROM pg_catalog.pg_attribute a
-   WHERE c.oid = %s::oid AND a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-     AND a.attgenerated = ''),
+SELECT c.oid::int8, c.relkind::text, c.relfilenode::int8, tree.inherits,
   (SELECT coalesce(json_object_agg(a.attnum, md5(a.attmissingval::text) ORDER BY a.attnum), '{}')
    FROM pg_catalog.pg_attribute a
    WHERE a.attrelid = c.oid AND a.atthasmissing AND NOT a.attisdropped AND a.attgenerated = ''),
-  (SELECT coalesce(json_agg(r.oid::int8 ORDER BY r.oid), '[]')
-   FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = c.oid AND c.oid = %s::oid),
-  (SELECT coalesce(json_agg(r.oid::int8 ORDER BY r.oid), '[]')
-   FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
-   WHERE r.prrelid = %s::oid AND p.pubname = ANY (%s)),
   c.reltuples::float8, c.relpages::int8
 FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid
 ORDER BY c.oid
+"""
+
+# Columns are [name, xmin, oid of what generates it or 0]; members are the publications that are
+# asked for and hold the table, as [publication, its xmin, what makes the table a member, ...].
+# SET SCHEMA replaces the row of pg_depend, which only matters to publications of schemas.
+_TABLE = """
+SELECT
+  (SELECT coalesce(json_object_agg(a.attnum, json_build_array(a.attname, a.xmin::text,
+     CASE WHEN a.attgenerated = '' THEN 0 ELSE coalesce(d.oid::int8, 1) END)
+     ORDER BY a.attnum), '{{}}')
+   FROM pg_catalog.pg_attribute a
+   LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+   WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+  (SELECT coalesce(json_agg(r.oid::int8 ORDER BY r.oid), '[]')
+   FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = c.oid),
+  (SELECT coalesce(json_agg(json_build_array(p.oid::int8, p.xmin::text, r.oid::int8 {namespaces})
+     ORDER BY p.oid), '[]')
+   FROM pg_catalog.pg_publication p
+   LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+   {of_namespaces}
+   WHERE p.pubname = ANY (%s) AND (p.puballtables OR r.oid IS NOT NULL {or_namespaces}))
+FROM pg_catalog.pg_class c WHERE c.oid = %s
+"""
+_BY_NAMESPACE = {
+    "namespaces": """, s.oid::int8, CASE WHEN s.oid IS NOT NULL THEN (
+       SELECT d.xmin::text FROM pg_catalog.pg_depend d
+       WHERE d.classid = 'pg_catalog.pg_class'::regclass AND d.objid = c.oid AND d.objsubid = 0
+         AND d.refclassid = 'pg_catalog.pg_namespace'::regclass LIMIT 1) END""",
+    "of_namespaces": """LEFT JOIN pg_catalog.pg_publication_namespace s
+     ON s.pnpubid = p.oid AND s.pnnspid = c.relnamespace""",
+    "or_namespaces": "OR s.oid IS NOT NULL",
+}
+_BY_NO_NAMESPACE = dict.fromkeys(_BY_NAMESPACE, "")
+
+# Types that are not built in and that columns are made of, whose texts the catalogue decides:
+# labels of enums, and columns of composites (also dropped ones, whose numbers are not used again).
+_TYPES = """
+WITH RECURSIVE used AS (
+  SELECT a.atttypid AS oid FROM pg_catalog.pg_attribute a
+  WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+  UNION
+  SELECT part.oid FROM used JOIN pg_catalog.pg_type y ON y.oid = used.oid
+  CROSS JOIN LATERAL (
+    SELECT y.typelem WHERE y.typelem <> 0
+    UNION ALL SELECT y.typbasetype WHERE y.typbasetype <> 0
+    UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
+      WHERE y.typrelid <> 0 AND a.attrelid = y.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+    UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r
+      WHERE y.typtype IN ('r', 'm') AND y.oid IN (r.rngtypid, r.rngmultitypid)
+  ) AS part(oid)
+  WHERE used.oid >= %s
+)
+SELECT y.oid::text, CASE WHEN y.typtype = 'e' THEN
+    (SELECT json_object_agg(e.oid::int8, e.xmin::text) FROM pg_catalog.pg_enum e
+     WHERE e.enumtypid = y.oid)
+  ELSE (SELECT json_build_object('columns', string_agg(concat_ws(' ', a.attnum, a.atttypid,
+      a.attisdropped), ',' ORDER BY a.attnum)) FROM pg_catalog.pg_attribute a
+     WHERE a.attrelid = y.typrelid AND a.attnum > 0) END
+FROM used JOIN pg_catalog.pg_type y ON y.oid = used.oid
+WHERE y.oid >= %s AND y.typtype IN ('e', 'c')
 """
 
 
@@ -66,31 +126,43 @@ class Storage:
 def storage_of(
     connection: psycopg.Connection[tuple[Any, ...]],
     relation_id: int,
-    published_by: Sequence[str] = (),
+    publications: Sequence[str] = (),
 ) -> Storage:
     """The table's storage as the connection's transaction sees it.
 
     Args:
         connection: of the source.
         relation_id: the table's oid.
-        published_by: publications that are not ours to change: a table that left one of them and
+        publications: what the log shows is what these publish: a table that left one of them and
             came back has changes that the log never showed.
     """
-    values = (*(relation_id,) * 4, list(published_by))
-    rows = connection.execute(_STORAGE.encode(), values).fetchall()
+    rows = connection.execute(_LEAVES.encode(), (relation_id,)).fetchall()
+    namespaces = connection.info.server_version >= _NAMESPACES_SINCE
+    query = _TABLE.format(**(_BY_NAMESPACE if namespaces else _BY_NO_NAMESPACE))
+    found = connection.execute(query.encode(), (list(publications), relation_id)).fetchone()
+    columns, published, members = found or ({}, [], [])
+    types: dict[str, Any] = dict(
+        connection.execute(
+            _TYPES.encode(), (relation_id, FIRST_USER_OID, FIRST_USER_OID)
+        ).fetchall()
+    )
+    plain = len(rows) == 1 and rows[0][1] != "p"
+    parts = "" if plain else hashlib.sha256(repr([row[:5] for row in rows]).encode()).hexdigest()
+    storage = {
+        "oid": relation_id,
+        "file": rows[0][2] if plain else 0,
+        "parts": parts[:32],
+        "columns": columns,
+        "missing": rows[0][4] if plain else {},
+        "published": published,
+        "members": members,
+        "types": types,
+    }
     leaves = [row for row in rows if row[1] != "p"]
-    if len(rows) == 1 and leaves:
-        oid, _, file, *details = rows[0][:7]
-        text = json.dumps([oid, file, *details], separators=(",", ":")).replace(" ", "\\u0020")
-    else:
-        parts = [(oid, kind, file, missing) for oid, kind, file, _, missing, *_ in rows]
-        columns = {number: name for number, (name, _) in rows[0][3].items()} if rows else {}
-        members = rows[0][6] if rows else []
-        text = hashlib.sha256(repr((parts, columns, members)).encode()).hexdigest()[:32]
     return Storage(
-        text=text,
-        estimated_rows=int(sum(max(row[7], 0.0) for row in leaves)),
-        pages=sum(row[8] for row in leaves),
+        text=json.dumps(storage, separators=(",", ":")).replace(" ", "\\u0020"),
+        estimated_rows=int(sum(max(row[5], 0.0) for row in leaves)),
+        pages=sum(row[6] for row in leaves),
     )
 
 
@@ -102,28 +174,71 @@ def rows_may_differ(before: str, after: str) -> bool:
     """
     if before == after:
         return False
-    if not (before.startswith("[") and after.startswith("[")):
+    then, now = _parsed(before), _parsed(after)
+    if then is None or now is None or (then["oid"], then["parts"]) != (now["oid"], now["parts"]):
         return True
-    oid, file, columns, missing, published, members = json.loads(before)
-    oid_now, file_now, columns_now, missing_now, published_now, members_now = json.loads(after)
-    if (oid, members) != (oid_now, members_now) or any(
-        missing.get(column) != md5 for column, md5 in missing_now.items()
-    ):
+    if now["members"] and now["members"] != then.get("members", now["members"]):
         return True
-    if _renamed(columns, columns_now):
+    if any(then["missing"].get(column) != md5 for column, md5 in now["missing"].items()):
         return True
-    if file == file_now:
+    if _renamed(then["columns"], now["columns"]) or _filled_in(then["columns"], now["columns"]):
+        return True
+    if _texts_differ(then.get("types", {}), now["types"]):
+        return True
+    if then["file"] == now["file"]:
         return False
-    altered = any(columns.get(number) != found for number, found in columns_now.items())
-    return altered or not published or published != published_now
+    altered = any(
+        then["columns"].get(number) != found
+        for number, found in now["columns"].items()
+        if not found[2]
+    )
+    return altered or not now["published"] or now["published"] != then["published"]
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    """None: of a partitioned table, as it was stored before there were traces of what was undone.
+    One that has no partitions was stored as a list then.
+    """
+    if text.startswith("["):
+        oid, file, columns, missing, published, _ = json.loads(text)
+        return {
+            "oid": oid,
+            "file": file,
+            "parts": "",
+            "columns": {number: [name, xmin, 0] for number, (name, xmin) in columns.items()},
+            "missing": missing,
+            "published": published,
+        }
+    found: dict[str, Any] | None = json.loads(text) if text.startswith("{") else None
+    return found
 
 
 def _renamed(columns: Mapping[str, Any], columns_now: Mapping[str, Any]) -> bool:
     """Does a name stand for another column than before? Rows read before have values under it."""
-    before = {name: number for number, (name, _) in columns.items()}
-    now = {name: number for number, (name, _) in columns_now.items()}
+    before = {name: number for number, (name, _, made) in columns.items() if not made}
+    now = {name: number for number, (name, _, made) in columns_now.items() if not made}
     moved = any(before[name] != now[name] for name in before.keys() & now.keys())
     return moved or any(
         columns[number][0] != columns_now[number][0]
         for number in columns.keys() & columns_now.keys()
+        if not columns_now[number][2]
+    )
+
+
+def _filled_in(columns: Mapping[str, Any], columns_now: Mapping[str, Any]) -> bool:
+    """Did a generated column become an ordinary one, which keeps its values, or is it generated by
+    something else?
+    """
+    return any(
+        columns[number][2] and columns[number][2] != columns_now[number][2]
+        for number in columns.keys() & columns_now.keys()
+    )
+
+
+def _texts_differ(types: Mapping[str, Any], types_now: Mapping[str, Any]) -> bool:
+    """May a value have another text than before? Labels of enums may be added."""
+    return any(
+        types_now[oid].get(part) != version
+        for oid in types.keys() & types_now.keys()
+        for part, version in (types[oid] or {}).items()
     )

@@ -1,0 +1,120 @@
+"""What it costs to look at the catalogue of a database of many idle tables: the CPU seconds of the
+source and of ours, of a look that finds nothing changed, and of one after a table was altered.
+
+    python -m benchmarks.bench_looks [--tables 1500 10000] [--looks 5] [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+
+from benchmarks.table import Row, show
+from tidelog.capture.catalogue_watch import CatalogueWatch
+from tidelog.capture.session import LOOK_SHARE, look_pause
+from tidelog.sources.postgres.catalogue import PostgresCatalogue
+from tidelog.sources.postgres.publication import Publications
+from tidelog.state.sqlite import SqliteState
+from tidelog.testing.postgres import PostgresServer
+
+_COLUMNS = (
+    "id int PRIMARY KEY, a int, b text, c numeric(10, 2), d timestamptz, e text, f bigint, "
+    "g bool, h date, i text"
+)
+_AT_ONCE = 250
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", type=int, nargs="+", default=[1_500, 10_000])
+    parser.add_argument("--looks", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="little data: numbers mean nothing")
+    given = parser.parse_args()
+    if given.quick:
+        given.tables, given.looks = [50], 2
+    settings = {"max_locks_per_transaction": 1000, "shared_buffers": "256MB"}
+    with PostgresServer(16, settings) as server, tempfile.TemporaryDirectory() as scratch:
+        for tables in given.tables:
+            dsn = server.create_database(f"looks_{tables}")
+            with psycopg.connect(dsn, autocommit=True) as sql:
+                for first in range(0, tables, _AT_ONCE):
+                    numbers = range(first, min(first + _AT_ONCE, tables))
+                    sql.execute(";".join(f"CREATE TABLE t{n} ({_COLUMNS})" for n in numbers))
+                sql.execute("CREATE SCHEMA tidelog")
+                names = ", ".join(f"t{n}" for n in range(tables))
+                for statement in Publications("tidelog", ["none.*"]).set_up(sql):
+                    sql.execute(statement.encode())
+                sql.execute(f"ALTER PUBLICATION tidelog ADD TABLE {names}".encode())
+                sql.execute("VACUUM ANALYZE")
+                measure(sql, dsn, Path(scratch) / f"{tables}.db", tables, given.looks)
+
+
+def measure(sql: psycopg.Connection[Any], dsn: str, path: Path, tables: int, looks: int) -> None:
+    publications = Publications("tidelog", ["public.*"])
+    catalogue = PostgresCatalogue(dsn)
+    state = SqliteState(f"sqlite:///{path}")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        watch = CatalogueWatch(
+            catalogue,
+            state,
+            ["public.*"],
+            publish=lambda: publications.sync(connection),
+            snapshot=lambda: None,  # type: ignore[arg-type,return-value]
+            request_dump=lambda table, reason: True,
+            dump_new=False,
+        )
+        watch.look()
+        idle = [spent(sql, watch.look) for _ in range(looks)]
+        altered = []
+        for n in range(looks):
+            sql.execute(f"COMMENT ON TABLE t{n} IS 'x'".encode())
+            sql.execute(f"ALTER TABLE t{n} ALTER a SET STATISTICS 500".encode())
+            altered.append(spent(sql, watch.look))
+    catalogue.close()
+    state.close()
+    rows = []
+    for what, found in (("nothing changed", idle), ("a table was altered", altered)):
+        server, ours, seconds = (
+            sorted(values)[len(found) // 2] for values in zip(*found, strict=True)
+        )
+        share = (server + ours) / look_pause(seconds)
+        rows.append(
+            Row(
+                f"a look at {tables:,} tables, {what}",
+                f"source {server * 1000:.0f} ms, ours {ours * 1000:.0f} ms of CPU",
+                f"one every {look_pause(seconds):.0f} s",
+                f"{share:.1%} of a core",
+                f"≤ {LOOK_SHARE:.0%}",
+            )
+        )
+    show(rows)
+
+
+def spent(sql: psycopg.Connection[Any], work: Callable[[], object]) -> tuple[float, float, float]:
+    """CPU seconds of the source's sessions and of this process, and seconds."""
+    pids = [
+        row[0]
+        for row in sql.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+        )
+    ]
+    sessions = [psutil.Process(pid) for pid in pids]
+
+    def source() -> float:
+        return sum(sum(session.cpu_times()[:2]) for session in sessions)
+
+    server, ours, began = source(), time.process_time(), time.perf_counter()
+    work()
+    seconds = time.perf_counter() - began
+    return source() - server, time.process_time() - ours, seconds
+
+
+if __name__ == "__main__":
+    main()

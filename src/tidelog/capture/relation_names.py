@@ -1,0 +1,78 @@
+"""Which relation each captured table is, so that a change under another name is noticed.
+
+A source that knows its tables by number (PostgreSQL's oid) logs their rows under the name that the
+table bears then. One that is renamed, written to and renamed back, also within one transaction,
+leaves records under a name that no table has afterwards, and the catalogue shows nothing of it; so
+does one whose name another table bears for a while. The number tells.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from tidelog.model.schema import TableName
+from tidelog.ports import RelationNamed, RowsUnlogged, StateStore
+
+RELATIONS_KEY = "table-relations"
+
+
+class RelationNames:
+    """Table → relation, stored. Thread-safe."""
+
+    def __init__(self, state: StateStore) -> None:
+        self._state = state
+        self._lock = threading.Lock()
+        self._known: dict[str, int] | None = None
+        self._tables: dict[int, set[str]] = {}
+
+    def learn(self, relations: Mapping[str, int]) -> None:
+        """What the catalogue says of tables that are not known yet."""
+        with self._lock:
+            known = self._read()
+            self._note({name: each for name, each in relations.items() if name not in known})
+
+    def dumped(self, table: TableName, relation_id: int) -> None:
+        """The table is dumped as this relation: what the log shows of it from now on fits."""
+        with self._lock:
+            self._note({str(table): relation_id})
+
+    def seen(self, named: RelationNamed) -> list[RowsUnlogged]:
+        """The tables whose rows the log does not show rightly, by a relation that it names. Once
+        they are stored, `bears` is to be called.
+        """
+        name, relation_id, xid = str(named.table), named.relation_id, named.xid
+        with self._lock:
+            known = self._read()
+            found = [
+                RowsUnlogged(TableName.parse(other), f"it was written to as {name}", xid)
+                for other in sorted(self._tables.get(relation_id, ()))
+                if other != name
+            ]
+            if named.captured and known.get(name, relation_id) != relation_id:
+                found.append(RowsUnlogged(named.table, "another table bore its name", xid))
+        return found
+
+    def bears(self, named: RelationNamed) -> None:
+        """The table is this relation from here on."""
+        if named.captured:
+            with self._lock:
+                self._note({str(named.table): named.relation_id})
+
+    def _read(self) -> dict[str, int]:
+        if self._known is None:
+            stored = self._state.get(RELATIONS_KEY)
+            self._known = {} if stored is None else dict(stored.value)
+            for name, relation_id in self._known.items():
+                self._tables.setdefault(relation_id, set()).add(name)
+        return self._known
+
+    def _note(self, relations: Mapping[str, int]) -> None:
+        known = self._read()
+        changed = {name: each for name, each in relations.items() if known.get(name) != each}
+        for name, relation_id in changed.items():
+            self._tables.get(known.get(name, 0), set()).discard(name)
+            self._tables.setdefault(relation_id, set()).add(name)
+            known[name] = relation_id
+        if changed:
+            self._state.put(RELATIONS_KEY, known, None)

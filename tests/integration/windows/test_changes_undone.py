@@ -1,0 +1,310 @@
+"""What is changed while a table is out of the log's sight, and undone before anybody looks.
+
+Looking at the catalogue now and then sees nothing of it: what was altered is as it was. What the
+rows of the catalogue that were replaced still tell, and the log by a relation's number, has to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.integration.windows import mutations
+from tests.integration.windows.live import Live, replay
+from tests.integration.windows.rules import Make, rule
+
+from tidelog.sources.postgres.ddl_trigger import install_sql
+from tidelog.sources.postgres.publication import Publications
+from tidelog.testing.postgres import PostgresServer
+
+pytestmark = pytest.mark.integration
+
+PLAIN = "CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL, v text)"
+FILL = "INSERT INTO t SELECT i, 1, 'v' FROM generate_series(1, 9) i"
+PARTITIONED = (
+    "CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL) PARTITION BY RANGE (id)",
+    "CREATE TABLE t_0 PARTITION OF t FOR VALUES FROM (0) TO (5)",
+    "CREATE TABLE t_5 PARTITION OF t FOR VALUES FROM (5) TO (10)",
+    "INSERT INTO t SELECT i, 1 FROM generate_series(1, 9) i",
+)
+CHANGE = "UPDATE t SET n = 2 WHERE id < 4"
+REMOVE = "DELETE FROM t WHERE id = 9"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is done in and before the capture's time; ``again``: statements of one change each."""
+
+    name: str
+    steps: tuple[str, ...]
+    setup: tuple[str, ...] = (PLAIN, FILL)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+CASES = [
+    Case(
+        "renamed",
+        (
+            "ALTER TABLE t RENAME TO t_aside",
+            "UPDATE t_aside SET n = 2 WHERE id < 4",
+            "DELETE FROM t_aside WHERE id = 9",
+            "ALTER TABLE t_aside RENAME TO t",
+        ),
+    ),
+    Case(
+        "truncated under another name",
+        (
+            "ALTER TABLE t RENAME TO t_aside",
+            "TRUNCATE t_aside",
+            "ALTER TABLE t_aside RENAME TO t",
+        ),
+    ),
+    Case(
+        "in another schema",
+        (
+            "ALTER TABLE t SET SCHEMA aside",
+            "UPDATE aside.t SET n = 2 WHERE id < 4",
+            "DELETE FROM aside.t WHERE id = 9",
+            "ALTER TABLE aside.t SET SCHEMA public",
+        ),
+    ),
+    Case(
+        "another table bears its name",
+        (
+            "ALTER TABLE t RENAME TO t_old",
+            "ALTER TABLE other RENAME TO t",
+            "UPDATE t SET n = 7 WHERE id < 4",
+            "INSERT INTO t VALUES (77, 7, 'other')",
+            "ALTER TABLE t RENAME TO other",
+            "ALTER TABLE t_old RENAME TO t",
+        ),
+        (
+            PLAIN,
+            FILL,
+            "CREATE TABLE other (LIKE t INCLUDING ALL)",
+            "INSERT INTO other SELECT i, 5, 'other' FROM generate_series(1, 5) i",
+        ),
+    ),
+    Case(
+        "partition detached",
+        (
+            "ALTER TABLE t DETACH PARTITION t_5",
+            "DELETE FROM t_5 WHERE id = 9",
+            "UPDATE t_5 SET n = 2 WHERE id = 7",
+            "ALTER TABLE t ATTACH PARTITION t_5 FOR VALUES FROM (5) TO (10)",
+        ),
+        PARTITIONED,
+    ),
+    Case(
+        "not published",
+        (
+            "ALTER PUBLICATION tidelog DROP TABLE t",
+            CHANGE,
+            REMOVE,
+            "ALTER PUBLICATION tidelog ADD TABLE t",
+        ),
+    ),
+    Case(
+        "inserts alone published",
+        (
+            "ALTER PUBLICATION tidelog SET (publish = 'insert')",
+            CHANGE,
+            REMOVE,
+            "ALTER PUBLICATION tidelog SET (publish = 'insert, update, delete, truncate')",
+        ),
+    ),
+    Case(
+        "generated column that keeps its values",
+        ("ALTER TABLE t ALTER g DROP EXPRESSION",),
+        (PLAIN, "ALTER TABLE t ADD g int GENERATED ALWAYS AS (id * 2) STORED", FILL),
+    ),
+    Case(
+        "label of an enum",
+        ("ALTER TYPE mood RENAME VALUE 'good' TO 'fine'",),
+        (
+            PLAIN,
+            "CREATE TYPE mood AS ENUM ('good', 'bad')",
+            "ALTER TABLE t ADD m mood[]",
+            FILL,
+            "UPDATE t SET m = '{good,bad}'",
+        ),
+    ),
+    Case(
+        "label of an enum and back",
+        (
+            "ALTER TYPE mood RENAME VALUE 'good' TO 'fine'",
+            "UPDATE t SET n = 2, m = '{fine}' WHERE id < 4",
+            "ALTER TYPE mood RENAME VALUE 'fine' TO 'good'",
+        ),
+        (
+            PLAIN,
+            "CREATE TYPE mood AS ENUM ('good', 'bad')",
+            "ALTER TABLE t ADD m mood[]",
+            FILL,
+        ),
+    ),
+    Case(
+        "attribute of a composite",
+        ("ALTER TYPE pair ADD ATTRIBUTE c int",),
+        (
+            PLAIN,
+            "CREATE TYPE pair AS (a int, b int)",
+            "ALTER TABLE t ADD p pair",
+            FILL,
+            "UPDATE t SET p = (1, 2)",
+        ),
+    ),
+]
+
+
+def captured(live: Live, case: Case) -> Live:
+    live.snapshot = "initial"
+    live.sql.execute("CREATE SCHEMA aside")
+    for statement in case.setup:
+        live.sql.execute(statement.encode())
+    live.start()
+    live.wait_for(live.completions, "the initial dump")
+    live.sql.execute("UPDATE t SET n = 2 WHERE id = 5")
+    live.catch_up()
+    return live
+
+
+def agrees(live: Live) -> None:
+    """The event log comes to give the table."""
+
+    def same() -> bool:
+        return replay(live.events("public.t")) == live.source("t", ("id",))
+
+    live.catch_up()
+    live.wait_for(same, "the event log gives the table")
+    live.sql.execute("UPDATE t SET n = 9 WHERE id = 2")
+    live.catch_up()
+    live.wait_for(same, "the event log still gives the table")
+
+
+def in_one_transaction(live: Live, case: Case) -> None:
+    with live.connect(autocommit=False) as session:
+        for step in case.steps:
+            session.execute(step.encode())
+
+
+def in_steps(live: Live, case: Case) -> None:
+    for step in case.steps:
+        live.sql.execute(step.encode())
+
+
+def while_down(live: Live, case: Case) -> None:
+    live.stop()
+    in_steps(live, case)
+    live.start()
+
+
+def while_down_in_one_transaction(live: Live, case: Case) -> None:
+    live.stop()
+    in_one_transaction(live, case)
+    live.start()
+
+
+WAYS = (in_one_transaction, in_steps, while_down, while_down_in_one_transaction)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_change_that_was_undone_is_noticed(
+    live: Make, case: Case, way: Callable[[Live, Case], None]
+) -> None:
+    capture = captured(live(look_every_s=0.5), case)
+    way(capture, case)
+    agrees(capture)
+
+
+@pytest.fixture
+def live18(
+    postgres18: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Live]:
+    capture = Live(postgres18.create_database("undone"), tmp_path, monkeypatch)
+    try:
+        yield capture
+    finally:
+        capture.close()
+        postgres18.drop_database("undone")
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_change_that_was_undone_is_noticed_on_postgresql_18(live18: Live, case: Case) -> None:
+    captured(live18, case)
+    in_one_transaction(live18, case)
+    agrees(live18)
+
+
+def test_key_that_goes_and_comes_back_on_postgresql_18(live18: Live) -> None:
+    captured(live18, CASES[0])
+    live18.sql.execute(install_sql(Publications("tidelog", ["public.*"])).encode())
+    live18.stop()
+    with live18.connect(autocommit=False) as application:
+        application.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
+        application.execute(CHANGE)
+        application.execute("ALTER TABLE t ADD PRIMARY KEY (id)")
+    live18.start()
+    agrees(live18)
+
+
+@rule(mutations.names_not_known)
+def test_name_of_another_table_is_noticed(make: Make) -> None:
+    live = captured(make(), CASES[3])
+    in_one_transaction(live, CASES[3])
+    agrees(live)
+
+
+@rule(mutations.traces_not_looked_at)
+def test_partition_that_was_away_is_noticed(make: Make) -> None:
+    live = captured(make(), CASES[4])
+    in_one_transaction(live, CASES[4])
+    agrees(live)
+
+
+@pytest.mark.parametrize("aside", ["public.t_aside", "aside.t"])
+def test_table_that_goes_on_under_another_name_for_a_while(live: Make, aside: str) -> None:
+    """Its dump waits until it is back; what bears its name meanwhile is dumped as another."""
+    capture = captured(live(), CASES[0])
+    schema, name = aside.split(".")
+    capture.sql.execute(f"ALTER TABLE t SET SCHEMA {schema}".encode() if name == "t" else b"")
+    capture.sql.execute(f"ALTER TABLE {schema}.t RENAME TO {name}".encode() if name != "t" else b"")
+    capture.sql.execute(f"UPDATE {aside} SET n = 3 WHERE id = 3".encode())
+    capture.catch_up()
+    capture.restart()
+    capture.one("SELECT pg_sleep(1)")
+    assert len(capture.completions()) == 1
+    capture.sql.execute(f"UPDATE {aside} SET n = 4 WHERE id = 4".encode())
+    if name == "t":
+        capture.sql.execute(f"ALTER TABLE {aside} SET SCHEMA public".encode())
+    else:
+        capture.sql.execute(f"ALTER TABLE {aside} RENAME TO t".encode())
+    agrees(capture)
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        "GRANT SELECT ON t TO public; GRANT UPDATE (n) ON t TO public",
+        "COMMENT ON TABLE t IS 'x'; COMMENT ON COLUMN t.n IS 'y'; COMMENT ON SCHEMA public IS 'z'",
+        "ALTER TABLE t ALTER n SET STATISTICS 500; ANALYZE t; VACUUM t",
+        "VACUUM FULL pg_class; VACUUM FULL pg_attribute; VACUUM (FREEZE)",
+        "CREATE INDEX ON t (n); CREATE TABLE u (m mood, id int PRIMARY KEY)",
+        "ALTER TYPE mood ADD VALUE 'ok'; UPDATE t SET n = 3, m = '{ok}' WHERE id = 3",
+        "ALTER TABLE t OWNER TO pg_database_owner",
+    ],
+)
+def test_what_changes_no_row_dumps_nothing(live: Make, statements: str) -> None:
+    capture = captured(live(), CASES[8])
+    for statement in statements.split("; "):
+        capture.sql.execute(statement.encode())
+    capture.sql.execute(CHANGE)
+    capture.one("SELECT pg_sleep(2)")  # several looks
+    capture.catch_up()
+    assert replay(capture.events("public.t")) == capture.source("t", ("id",))
+    assert len(capture.completions()) == 1

@@ -48,7 +48,9 @@ _NAMESPACES_SINCE = 150_000
 
 _VERSIONS = """
 WITH RECURSIVE captured AS (
-  SELECT c.oid, n.nspname, c.relname, {rights} AS rights
+  SELECT c.oid, n.nspname, c.relname,
+    (pg_catalog.has_schema_privilege(n.oid, 'USAGE')
+      AND pg_catalog.has_table_privilege(c.oid, 'SELECT'))::int AS readable
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
   WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
     AND n.nspname <> ALL (%(hidden)s) AND n.nspname !~ '^pg_'
@@ -81,8 +83,8 @@ WITH RECURSIVE captured AS (
   SELECT (SELECT coalesce(sum({labels}), 0) FROM pg_catalog.pg_enum e)
     + (SELECT coalesce(sum(columns.version), 0) FROM columns JOIN composites USING (oid)) AS version
 )
-SELECT captured.nspname, captured.relname, concat_ws('.', captured.oid::text,
-  sum({relations} + captured.rights + tree.inherits + coalesce(columns.version, 0)
+SELECT captured.nspname, captured.relname, concat_ws('.', captured.oid::text, captured.readable,
+  sum({relations} + tree.inherits + coalesce(columns.version, 0)
     + coalesce(indexes.version, 0) + coalesce(defaults.version, 0) + coalesce(members.version, 0)),
   (SELECT version FROM everywhere),
   CASE WHEN bool_or(columns.typed) THEN (SELECT version FROM types) END)
@@ -90,7 +92,7 @@ FROM captured JOIN tree ON tree.root = captured.oid
 JOIN pg_catalog.pg_class c ON c.oid = tree.oid
 LEFT JOIN columns ON columns.oid = tree.oid LEFT JOIN indexes ON indexes.oid = tree.oid
 LEFT JOIN defaults ON defaults.oid = tree.oid LEFT JOIN members ON members.oid = tree.oid
-GROUP BY captured.oid, captured.nspname, captured.relname
+GROUP BY captured.oid, captured.nspname, captured.relname, captured.readable
 """
 _OF_NAMESPACES = "+ (SELECT coalesce(sum({members}), 0) FROM pg_catalog.pg_publication_namespace s)"
 
@@ -141,7 +143,6 @@ def _query(server_version: int) -> str:
                 "publications": "p",
                 "labels": "e",
                 "relations": "c",
-                "rights": "n",
             }.items()
         )
     }

@@ -16,6 +16,8 @@ from tidelog.ports import Catalogue, SchemaSeen, StateStore, TableShape
 
 SHAPES_KEY = "table-shapes"
 
+_UNKNOWN = ""  # a fingerprint that any other differs from
+
 
 class CatalogueWatch:
     """Compares the catalogue with what was stored. Used by one thread.
@@ -73,8 +75,9 @@ class CatalogueWatch:
         stored = self._known()
         known = dict(stored)
         tables = self._catalogue.tables(self._patterns)
-        for table in self._publish():  # also those that were published before and then were not
-            known.pop(str(table), None)
+        for table in self._publish():
+            if str(table) in known:  # it was not published, or not whole, for a while
+                known[str(table)] = _UNKNOWN
         current: dict[str, str] = {}
         asked: list[TableName] = []
         for table in tables:

@@ -55,6 +55,16 @@ class PostgresKind:
         self._source = config.source
         self._dsn = config.source.url.reveal()
         self._statement_timeout_ms = config.dump.statement_timeout_ms
+        source = config.source
+        # Shared: what the log reader's start publishes, the catalogue's watch must hear of.
+        self._publications = Publications(
+            source.publication_name,
+            source.tables,
+            source.watermark_schema,
+            strategy=source.watermarks,
+            signal_table=source.signal_table,
+            slot=source.slot,
+        )
 
     def prepare(self) -> None:
         PgoutputScanner()
@@ -68,17 +78,15 @@ class PostgresKind:
             self._dsn,
             registry,
             slot=source.slot,
-            publication=source.publication,
             tables=source.tables,
-            watermark_schema=source.watermark_schema,
-            strategy=source.watermarks,
-            signal_table=source.signal_table,
             keys=source.keys,
             expected=expected,
+            publications=self._publications,
         )
 
     def parts(self, registry: SchemaRegistry) -> SourceParts:
         source = self._source
+        publications = self._publications
 
         def open_reader() -> ChunkReader:
             return PostgresChunkReader(
@@ -87,6 +95,7 @@ class PostgresKind:
                 strategy=source.watermarks,
                 watermark_schema=source.watermark_schema,
                 keys=source.keys,
+                publications=publications.names,
                 statement_timeout_ms=self._statement_timeout_ms,
             )
 
@@ -96,10 +105,9 @@ class PostgresKind:
                 registry,
                 tables=tables,
                 keys=source.keys,
+                publications=publications.names,
                 statement_timeout_ms=self._statement_timeout_ms,
             )
-
-        publications = self._publications()
 
         def publish() -> list[TableName]:
             with connect(self._dsn, purpose="publication") as connection:
@@ -120,7 +128,8 @@ class PostgresKind:
             own_schemas=[source.watermark_schema],
             own_tables=[source.signal_table] if source.signal_table else (),
             keys=source.keys,
-            published_by=self._publications().names if source.watermarks == "snapshot" else None,
+            publications=self._publications.names,
+            published_by=self._publications.names if source.watermarks == "snapshot" else None,
         )
 
     def plain_reader(self, registry: SchemaRegistry) -> ChunkReader:
@@ -129,6 +138,7 @@ class PostgresKind:
             registry,
             watermark_schema=self._source.watermark_schema,
             keys=self._source.keys,
+            publications=self._publications.names,
             statement_timeout_ms=self._statement_timeout_ms,
         )
 
@@ -136,11 +146,14 @@ class PostgresKind:
         return PostgresDigests(
             self._dsn,
             keys=self._source.keys,
+            publications=self._publications.names,
             statement_timeout_ms=self._statement_timeout_ms,
         )
 
     def estimates(self) -> PostgresEstimates:
-        return PostgresEstimates(self._dsn, SchemaFinder(self._source.keys))
+        return PostgresEstimates(
+            self._dsn, SchemaFinder(self._source.keys, self._publications.names)
+        )
 
     def schema_notes(self, registry: SchemaRegistry, state: StateStore) -> NoSchemaNotes:
         del registry, state
@@ -151,7 +164,7 @@ class PostgresKind:
         return Preflight(
             self._dsn,
             slot=source.slot,
-            publication=source.publication,
+            publication=source.publication_name,
             tables=source.tables,
             watermark_schema=source.watermark_schema,
             strategy=source.watermarks,
@@ -162,13 +175,3 @@ class PostgresKind:
     @property
     def key_texts(self) -> Callable[[pa.Array], pa.StringArray]:
         return key_texts
-
-    def _publications(self) -> Publications:
-        source = self._source
-        return Publications(
-            source.publication,
-            source.tables,
-            source.watermark_schema,
-            strategy=source.watermarks,
-            signal_table=source.signal_table,
-        )

@@ -197,9 +197,9 @@ class Live:
     def start(self) -> None:
         self.patch.setattr(session, "LOOK_EVERY_S", self.look_every_s)
         if self.watermarks == "snapshot":
-            for statement in Publications("tidelog", ["public.*"], strategy="snapshot").set_up(
-                self.sql
-            ):
+            slot = self.dsn.rsplit("/", 1)[1]
+            publications = Publications(slot, ["public.*"], strategy="snapshot", slot=slot)
+            for statement in publications.set_up(self.sql):
                 self.sql.execute(statement.encode())
         text = f"""
 source: {{kind: postgres, url: "{self.url or self.dsn}", tables: ["public.*"],

@@ -52,7 +52,7 @@ class PostgresCatalogue:
         dsn: connection string.
         own_schemas: namespaces that are never listed, e.g. that of the watermark table.
         own_tables: further tables, as ``schema.name``, that are never listed: the signal table.
-        keys: surrogate keys by table pattern, see `SchemaFinder`.
+        keys, publications: see `SchemaFinder`.
         published_by: publications; tables that none of them holds are not listed. None: all are
             listed, for Tidelog publishes them itself.
     """
@@ -64,13 +64,14 @@ class PostgresCatalogue:
         own_schemas: Sequence[str] = ("tidelog",),
         own_tables: Sequence[str] = (),
         keys: Mapping[str, Sequence[str]] | None = None,
+        publications: Sequence[str] = (),
         published_by: Sequence[str] | None = None,
     ) -> None:
         self._dsn = dsn
         self._own_tables = {TableName.parse(name) for name in own_tables}
         self._published_by = None if published_by is None else tuple(published_by)
         self._hidden = ["information_schema", *own_schemas]
-        self._finder = SchemaFinder(keys)
+        self._finder = SchemaFinder(keys, publications)
         self._lock = threading.Lock()
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
@@ -153,7 +154,9 @@ def table_shape(
     found = finder.find(connection, table)
     if found is None:
         return None
-    storage = storage_of(connection, found.schema.relation_id, published_by)
+    storage = storage_of(
+        connection, found.schema.relation_id, published_by, found.schema.column_names
+    )
     return TableShape(
         schema=found.schema,
         storage=storage.text,

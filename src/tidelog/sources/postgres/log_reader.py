@@ -48,6 +48,8 @@ class PostgresLogReader:
         keys: surrogate keys by table pattern.
         expected: the source that the event log was captured from, if there is one.
         buffer_bytes: how much one `poll` returns at most (a larger single message apart).
+        publications: instead of those that the arguments say: shared with who calls their `sync`,
+            which then also tells what `start` published.
     """
 
     def __init__(
@@ -64,15 +66,21 @@ class PostgresLogReader:
         keys: Mapping[str, Sequence[str]] | None = None,
         expected: SourceId | None = None,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+        publications: Publications | None = None,
     ) -> None:
         self._dsn = dsn
         self._registry = registry
         self._slot = slot
         self._tables = tuple(tables)
-        self._publications = Publications(
-            publication, tables, watermark_schema, strategy=strategy, signal_table=signal_table
+        self._publications = publications or Publications(
+            publication,
+            tables,
+            watermark_schema,
+            strategy=strategy,
+            signal_table=signal_table,
+            slot=slot,
         )
-        self._finder = SchemaFinder(keys)
+        self._finder = SchemaFinder(keys, self._publications.names)
         self._expected = expected
         self._buffer_bytes = buffer_bytes
         self._sql: psycopg.Connection[tuple[Any, ...]] | None = None
@@ -213,8 +221,11 @@ class PostgresLogReader:
                 )
             slots.take_over(sql, self._slot)
             state = slots.find_slot(sql, self._slot) or state
+        if resume is not None:
+            self._publications.check_name(sql)
         # Before the slot: a publication must be older than the first change that is decoded.
-        self._publications.sync(sql, strict=resume is None)
+        # A new event log's tables are all dumped at first: what is published now is no news.
+        self._publications.sync(sql, strict=resume is None, told=resume is None)
         if state is None:
             return Resume(slots.create_slot(sql, self._slot), 0, -1)
         if resume is None:

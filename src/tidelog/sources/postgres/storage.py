@@ -35,7 +35,7 @@ SELECT c.oid::int8, c.relkind::text, c.relfilenode::int8,
      ORDER BY a.attnum), '{}')
    FROM pg_catalog.pg_attribute a
    WHERE c.oid = %s::oid AND a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-     AND a.attgenerated = ''),
+     AND (a.attgenerated = '' OR a.attname = ANY (%s))),
   (SELECT coalesce(json_object_agg(a.attnum, md5(a.attmissingval::text) ORDER BY a.attnum), '{}')
    FROM pg_catalog.pg_attribute a
    WHERE a.attrelid = c.oid AND a.atthasmissing AND NOT a.attisdropped AND a.attgenerated = ''),
@@ -66,6 +66,7 @@ def storage_of(
     connection: psycopg.Connection[tuple[Any, ...]],
     relation_id: int,
     published_by: Sequence[str] = (),
+    columns: Sequence[str] = (),
 ) -> Storage:
     """The table's storage as the connection's transaction sees it.
 
@@ -74,8 +75,9 @@ def storage_of(
         relation_id: the table's oid.
         published_by: publications that are not ours to change: a table that left one of them and
             came back has changes that the log never showed.
+        columns: those that are published; a new expression of a generated one counts then.
     """
-    values = (*(relation_id,) * 4, list(published_by))
+    values = (*(relation_id,) * 2, list(columns), *(relation_id,) * 2, list(published_by))
     rows = connection.execute(_STORAGE.encode(), values).fetchall()
     leaves = [row for row in rows if row[1] != "p"]
     if len(rows) == 1 and leaves:
@@ -83,9 +85,9 @@ def storage_of(
         text = json.dumps([oid, file, *details], separators=(",", ":"))
     else:
         parts = [(oid, kind, file, missing) for oid, kind, file, _, missing, *_ in rows]
-        columns = {number: name for number, (name, _) in rows[0][3].items()} if rows else {}
+        names = {number: name for number, (name, _) in rows[0][3].items()} if rows else {}
         members = rows[0][6] if rows else []
-        text = hashlib.sha256(repr((parts, columns, members)).encode()).hexdigest()[:32]
+        text = hashlib.sha256(repr((parts, names, members)).encode()).hexdigest()[:32]
     return Storage(
         text=text,
         estimated_rows=int(sum(max(row[7], 0.0) for row in leaves)),

@@ -81,8 +81,11 @@ class PostgresSource(Section):
         default="tidelog",
         description="Replication slot; created at the first start. One slot for each event log.",
     )
-    publication: PostgresName = Field(
-        default="tidelog", description="Publication; created and kept in step with `tables`."
+    publication: PostgresName | None = Field(
+        default=None,
+        description="Publication; created and kept in step with `tables`. Each capture has one of "
+        "its own. Unset: named as the slot.",
+        examples=["tidelog"],
     )
     watermark_schema: PostgresName = Field(
         default="tidelog",
@@ -102,6 +105,11 @@ class PostgresSource(Section):
     def connector(self) -> str:
         """What notifications call this capture."""
         return self.slot
+
+    @property
+    def publication_name(self) -> str:
+        """The publication, which is the slot's alone unless another one is named."""
+        return self.publication or self.slot
 
 
 class MySqlSource(Section):

@@ -78,9 +78,6 @@ def race(live: Live, durable: PostgresServer, chunks: int) -> dict[str, Any]:
     live.sql.execute("CREATE TABLE other (id int PRIMARY KEY, n int NOT NULL)")
     live.sql.execute("INSERT INTO other SELECT i, 0 FROM generate_series(0, 7) i")
     live.sql.execute("ANALYZE")
-    if live.watermarks == "snapshot":
-        live.sql.execute("CREATE PUBLICATION tidelog FOR TABLE t, other, tick")
-        live.sql.execute("CREATE PUBLICATION tidelog_inserts")
     live.start()
     writers = Writers(durable, live.dsn, live.directory)
     try:

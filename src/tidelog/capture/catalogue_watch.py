@@ -30,6 +30,8 @@ VERSIONS_KEY = "table-versions"
 WHOLE_EVERY_S = 600.0
 """So often all is compared whatever the catalogue's stamp: rights of a role may have changed."""
 
+_UNKNOWN = ""  # a fingerprint that any other differs from
+
 
 class CatalogueWatch:
     """Compares the catalogue with what was stored. Used by one thread.
@@ -115,8 +117,9 @@ class CatalogueWatch:
         stored, judged = self._known(), self._stored(VERSIONS_KEY)
         known = dict(stored)
         versions = self._catalogue.versions(self._patterns)
-        for table in self._published():  # also those that were published before and then were not
-            known.pop(str(table), None)
+        for table in self._published():
+            if str(table) in known:  # it was not published, or not whole, for a while
+                known[str(table)] = _UNKNOWN
         current: dict[str, str] = {}
         current_versions: dict[str, str] = {}
         asked: list[TableName] = []

@@ -32,7 +32,7 @@ def check(config: Config) -> list[dict[str, Any]]:
             "check": finding.name,
             "level": LEVELS[finding.level],
             "message": finding.message,
-            "fix": finding.fix,
+            "fix": finding.remedy,
         }
         for finding in source_kind(config).check()
     ]

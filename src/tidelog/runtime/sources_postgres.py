@@ -63,6 +63,16 @@ class PostgresKind:
         self._dsn = config.source.url.reveal()
         self._statement_timeout_ms = config.dump.statement_timeout_ms
         self._reader: PostgresLogReader | None = None
+        source = config.source
+        # Shared: what the log reader's start publishes, the catalogue's watch must hear of.
+        self._publications = Publications(
+            source.publication_name,
+            source.tables,
+            source.watermark_schema,
+            strategy=source.watermarks,
+            signal_table=source.signal_table,
+            slot=source.slot,
+        )
 
     def prepare(self) -> None:
         PgoutputScanner()
@@ -75,19 +85,17 @@ class PostgresKind:
             self._dsn,
             registry,
             slot=source.slot,
-            publication=source.publication,
             tables=source.tables,
-            watermark_schema=source.watermark_schema,
-            strategy=source.watermarks,
-            signal_table=source.signal_table,
             keys=source.keys,
             expected=expected,
             state=state,
+            publications=self._publications,
         )
         return self._reader
 
     def parts(self, registry: SchemaRegistry) -> SourceParts:
         source = self._source
+        publications = self._publications
 
         def open_reader() -> ChunkReader:
             return PostgresChunkReader(
@@ -96,6 +104,7 @@ class PostgresKind:
                 strategy=source.watermarks,
                 watermark_schema=source.watermark_schema,
                 keys=source.keys,
+                publications=publications.names,
                 statement_timeout_ms=self._statement_timeout_ms,
             )
 
@@ -105,10 +114,11 @@ class PostgresKind:
                 registry,
                 tables=tables,
                 keys=source.keys,
+                publications=publications.names,
                 statement_timeout_ms=self._statement_timeout_ms,
             )
 
-        publications = self._publications()
+        publications = self._publications
 
         def publish() -> Published:
             with connect(self._dsn, purpose="publication") as connection:
@@ -133,7 +143,7 @@ class PostgresKind:
             own_schemas=[source.watermark_schema],
             own_tables=[source.signal_table] if source.signal_table else (),
             keys=source.keys,
-            publications=self._publications().names,
+            publications=self._publications.names,
             published_by_others=source.watermarks == "snapshot",
         )
 
@@ -143,6 +153,7 @@ class PostgresKind:
             registry,
             watermark_schema=self._source.watermark_schema,
             keys=self._source.keys,
+            publications=self._publications.names,
             statement_timeout_ms=self._statement_timeout_ms,
         )
 
@@ -150,11 +161,14 @@ class PostgresKind:
         return PostgresDigests(
             self._dsn,
             keys=self._source.keys,
+            publications=self._publications.names,
             statement_timeout_ms=self._statement_timeout_ms,
         )
 
     def estimates(self) -> PostgresEstimates:
-        return PostgresEstimates(self._dsn, SchemaFinder(self._source.keys))
+        return PostgresEstimates(
+            self._dsn, SchemaFinder(self._source.keys, self._publications.names)
+        )
 
     def schema_notes(self, registry: SchemaRegistry, state: StateStore) -> NoSchemaNotes:
         del registry, state
@@ -165,7 +179,7 @@ class PostgresKind:
         return Preflight(
             self._dsn,
             slot=source.slot,
-            publication=source.publication,
+            publication=source.publication_name,
             tables=source.tables,
             watermark_schema=source.watermark_schema,
             strategy=source.watermarks,
@@ -176,13 +190,3 @@ class PostgresKind:
     @property
     def key_texts(self) -> Callable[[pa.Array], pa.StringArray]:
         return key_texts
-
-    def _publications(self) -> Publications:
-        source = self._source
-        return Publications(
-            source.publication,
-            source.tables,
-            source.watermark_schema,
-            strategy=source.watermarks,
-            signal_table=source.signal_table,
-        )

@@ -7,12 +7,25 @@ from typing import Literal
 
 Level = Literal["ok", "warn", "fail"]
 
+SUPERUSER = "a superuser"
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was checked. ``fix`` is SQL (or a setting) where something must be done."""
+    """One thing that was checked.
+
+    ``fix`` is what mends it: SQL, each statement with its semicolon (it may need the fixes of
+    findings before it), or else a sentence. ``role`` says who may run the SQL, where it matters: a
+    role as SQL spells it, or `SUPERUSER`.
+    """
 
     name: str
     level: Level
     message: str
     fix: str = ""
+    role: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """What is shown: the fix, and who runs it."""
+        return f"-- as {self.role}:\n{self.fix}" if self.role and self.fix else self.fix

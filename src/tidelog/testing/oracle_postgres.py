@@ -66,7 +66,9 @@ class PostgresOracle:
         assert isinstance(source, PostgresSource)
         if source.watermarks != "snapshot":
             return
-        publications = Publications(source.publication, source.tables, strategy="snapshot")
+        publications = Publications(
+            source.publication_name, source.tables, strategy="snapshot", slot=source.slot
+        )
         with connect(self._dsn, purpose="publication") as connection:
             while statements := publications.set_up(connection):
                 for statement in statements:

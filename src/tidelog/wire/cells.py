@@ -56,7 +56,8 @@ def parse(
     n, columns = len(kind), len(schema.columns)
     slot = np.full(columns, -1, dtype=np.int32)
     slot[list(wanted)] = np.arange(len(wanted), dtype=np.int32)
-    identity = np.array([c.name in schema.identity for c in schema.columns], dtype=np.bool_)
+    full = schema.identity_kind == "f"
+    identity = np.array([full or c.name in schema.identity for c in schema.columns], np.bool_)
     keep_old = old and _any_old(data, offsets, kind)
     new_image = Image(*matrices(len(wanted), n), np.empty(n, dtype=np.bool_))
     old_shape = (len(wanted), n) if keep_old else (0, 0)
@@ -121,8 +122,9 @@ def _parse(  # type: ignore[no-untyped-def]
                 )
                 if position < 0:
                     return i, -position, False
-                if tag == _K and what != _A:
-                    # The columns outside the identity are sent as NULL (logicalrep_write_tuple).
+                if what != _A:
+                    # Columns outside the identity are sent as NULL (logicalrep_write_tuple), also
+                    # in an O tuple: of a partition that is not FULL, though its root is.
                     for c in range(columns):
                         if not identity[c]:
                             scratch_old_length[c] = MISSING

@@ -1,7 +1,8 @@
 """Kernel that finds the keys in pgoutput rows without decoding them.
 
-Formats: PostgreSQL manual, "Logical Replication Message Formats", TupleData. A ``K`` tuple has all
-columns; those outside the replica identity are sent as NULL (``logicalrep_write_tuple``).
+Formats: PostgreSQL manual, "Logical Replication Message Formats", TupleData. An old tuple has all
+columns; those outside the replica identity are sent as NULL (``logicalrep_write_tuple``). It is an
+``O`` tuple if the published table is FULL, though its partition may log less.
 """
 
 from __future__ import annotations
@@ -158,9 +159,9 @@ def extract_keys(
         kind: uint8[n], the batch's.
         records: indices into the batch.
         key_slot: int32[columns], a column's place in the match key, or -1.
-        in_identity: bool[columns], does a ``K`` tuple carry the column?
+        in_identity: bool[columns], does an old tuple carry the column?
         slots: columns of the match key.
-        identity_has_key: does a ``K`` tuple carry the whole match key?
+        identity_has_key: does an old tuple carry the whole match key?
         record: int32[2 * records], out, as all that follow: the columns of `KeyEntries`.
         hashes: uint64[2 * records].
         effect: uint8[2 * records].
@@ -203,7 +204,7 @@ def extract_keys(
         if (tag == _D) != has_old and tag != _U:
             return -MALFORMED
         if has_old:
-            if image == _K and not identity_has_key and kind[index] != _ABSENT:
+            if not identity_has_key and kind[index] != _ABSENT:
                 return -KEY_NOT_SENT
             at = walk_tuple(payload, at, end, key_slot, old_starts, old_lengths, old_tags)
             if at < 0:
@@ -245,9 +246,8 @@ def extract_keys(
         partial = False
         for column in range(columns):
             if tags[column] == _UNCHANGED:
-                # A full old tuple has every value, a K tuple those of the identity.
                 known = has_old and old_tags[column] != _UNCHANGED
-                if not known or (image == _K and not in_identity[column]):
+                if not known or not in_identity[column]:
                     partial = True
         if has_old:
             for slot in range(slots):

@@ -50,7 +50,8 @@ class PgoutputKeys(EncodedKeys):
         if capacity > _MAX_PAYLOAD_BYTES or (count and sizes.min() < 0):
             raise DecodeError(f"{schema.table}: the batch is malformed or too large for its keys")
         key_slot = np.full(len(schema.columns), -1, dtype=np.int32)
-        in_identity = np.zeros(len(schema.columns), dtype=np.bool_)
+        full = schema.identity_kind == "f"
+        in_identity = np.full(len(schema.columns), full, dtype=np.bool_)
         for slot, name in enumerate(schema.match_key):
             key_slot[schema.column_index(name)] = slot
         for name in schema.identity:
@@ -69,7 +70,7 @@ class PgoutputKeys(EncodedKeys):
             readonly(key_slot, np.int32),
             readonly(in_identity, np.bool_),
             slots,
-            set(schema.match_key) <= set(schema.identity),
+            full or set(schema.match_key) <= set(schema.identity),
             record,
             hashes,
             effect,
@@ -96,12 +97,13 @@ class PgoutputKeys(EncodedKeys):
     def moved(self, batch: LogBatch) -> Int32s:
         """Records of ``batch`` whose key changed and whose new state may lack columns.
 
-        These are the updates that carry an old key (``K``), and it may be that only a TOASTed key
-        made the server send it. A full old row (``O``) recovers what the new one lacks.
+        These are the updates that carry an old key, and it may be that only a TOASTed key made the
+        server send it. A full old row recovers what the new one lacks; but an ``O`` tuple need not
+        be full, see `tidelog.wire.key_kernel`.
         """
         updates = np.flatnonzero(batch.kind == Kind.UPDATE)
         image = batch.payload[batch.payload_offsets[updates] + 5]  # behind 'U' and the relation
-        moved: Int32s = updates[image == ord("K")].astype(np.int32)
+        moved: Int32s = updates[image != ord("N")].astype(np.int32)
         return moved
 
 

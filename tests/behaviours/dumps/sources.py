@@ -185,7 +185,9 @@ class PostgresSource:
     def publish(self, sql: Any, tables: Sequence[str], marks: str, signals: str | None) -> None:
         if marks != "snapshot":
             return
-        publications = Publications("tidelog", tables, strategy="snapshot", signal_table=signals)
+        publications = Publications(
+            self.database, tables, strategy="snapshot", signal_table=signals, slot=self.database
+        )
         for statement in publications.set_up(sql):
             sql.execute(statement)
 

@@ -390,3 +390,25 @@ def test_load_tells_the_logs_length_and_no_lag_without_replicas(
     assert load.replica_lag_s is None
     assert 0 < load.lag_bytes <= catalogue.position() - begin
     catalogue.close()
+
+
+def test_new_expression_of_a_published_generated_column_is_noticed(
+    postgres18: PostgresServer,
+) -> None:
+    """It rewrites the column's values; where they are not published no row changes for us."""
+    dsn = postgres18.create_database("expression")
+    catalogue = PostgresCatalogue(dsn, publications=["tidelog", "tidelog_inserts"])
+    with psycopg.connect(dsn, autocommit=True) as sql:
+        sql.execute("CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id) STORED)")
+        for full, noticed in ((False, False), (True, True)):
+            if full:
+                sql.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+            Publications("tidelog", ["public.*"]).sync(sql)
+            before = catalogue.shape(T)
+            sql.execute(f"ALTER TABLE t ALTER g SET EXPRESSION AS (id + {1 + full})")
+            after = catalogue.shape(T)
+            assert before is not None
+            assert after is not None
+            assert catalogue.rows_may_differ(before.storage, after.storage) is noticed
+    catalogue.close()
+    postgres18.drop_database("expression")

@@ -198,9 +198,9 @@ class Live:
         self.patch.setattr(session, "LOOK_EVERY_S", self.look_every_s)
         self.patch.setattr(session, "LOOK_SHARE", 1.0)
         if self.watermarks == "snapshot":
-            for statement in Publications("tidelog", ["public.*"], strategy="snapshot").set_up(
-                self.sql
-            ):
+            slot = self.dsn.rsplit("/", 1)[1]
+            publications = Publications(slot, ["public.*"], strategy="snapshot", slot=slot)
+            for statement in publications.set_up(self.sql):
                 self.sql.execute(statement.encode())
         text = f"""
 source: {{kind: postgres, url: "{self.url or self.dsn}", tables: ["public.*"],

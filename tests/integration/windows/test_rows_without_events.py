@@ -213,3 +213,36 @@ def test_new_table_that_is_locked_is_published_later(make: Make) -> None:
     live.wait_for(lambda: live.completions("public.late"), "it is dumped")
     assert live.failure is None
     live.check("public.late")
+
+
+@pytest.mark.parametrize("down", [False, True], ids=["live", "down"])
+@pytest.mark.parametrize("snapshot", ["initial", "no_data"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "SET (publish = 'insert')",
+        "DROP TABLE t; ALTER PUBLICATION {} ADD TABLE t WHERE (id < 3)",
+        "DROP TABLE t",
+    ],
+    ids=["inserts-only", "row-filter", "dropped"],
+)
+def test_changes_that_the_publication_lost_are_made_good(
+    live: Make, option: str, snapshot: str, down: bool
+) -> None:
+    """Capture mends its publication, and whoever asked for no dump at first gets one then."""
+    capture = ten_rows(live(snapshot=snapshot))
+    if snapshot == "initial":
+        capture.wait_for(capture.completions, "the initial dump")
+    else:
+        capture.dumped(capture.dump())
+    name = capture.dsn.rsplit("/", 1)[1]
+    if down:
+        capture.stop()
+    capture.sql.execute(f"ALTER PUBLICATION {{}} {option}".replace("{}", f'"{name}"').encode())
+    capture.sql.execute("UPDATE t SET n = 2 WHERE id > 5")
+    capture.sql.execute("DELETE FROM t WHERE id = 10")
+    if down:
+        capture.start()
+    dumped_again(capture)
+    capture.sql.execute("UPDATE t SET n = 3 WHERE id > 7")
+    capture.check()

@@ -87,19 +87,27 @@ def test_unchanged_toast_makes_a_partial_entry_unless_the_old_row_has_the_value(
     assert entries(
         pg.update(5, ["1", "x", UNCHANGED, "e"]),
         pg.update(5, ["2", "x", UNCHANGED, "e"], key=["1", "x", None, None]),
+    ) == [(0, ("x", "1"), PARTIAL), (1, ("x", "1"), GONE), (1, ("x", "2"), MOVED_PARTIAL)]
+    assert entries(
         pg.update(5, ["1", "x", UNCHANGED, "e"], old=old),
         pg.update(5, ["2", "x", UNCHANGED, "e"], old=old),
         pg.update(5, ["2", "x", UNCHANGED, "e"], old=["1", "x", UNCHANGED, "d"]),
+        table=schema(identity_kind="f"),
     ) == [
-        (0, ("x", "1"), PARTIAL),
+        (0, ("x", "1"), COMPLETE),
         (1, ("x", "1"), GONE),
-        (1, ("x", "2"), MOVED_PARTIAL),
-        (2, ("x", "1"), COMPLETE),
-        (3, ("x", "1"), GONE),
-        (3, ("x", "2"), COMPLETE),
-        (4, ("x", "1"), GONE),
-        (4, ("x", "2"), MOVED_PARTIAL),
+        (1, ("x", "2"), COMPLETE),
+        (2, ("x", "1"), GONE),
+        (2, ("x", "2"), MOVED_PARTIAL),
     ]
+
+
+def test_a_full_old_row_of_a_table_that_is_not_full_has_no_more_than_its_identity() -> None:
+    """As of a partition whose root alone is FULL; the other columns are sent as NULL."""
+    assert entries(
+        pg.update(5, ["1", "x", UNCHANGED, "e"], old=["1", "x", None, None]),
+        pg.update(5, ["2", "x", UNCHANGED, "e"], old=["1", "x", None, None]),
+    ) == [(0, ("x", "1"), PARTIAL), (1, ("x", "1"), GONE), (1, ("x", "2"), MOVED_PARTIAL)]
 
 
 def test_a_full_old_row_with_the_same_key_is_no_key_change() -> None:
@@ -214,7 +222,7 @@ def test_moved_names_the_updates_that_carry_an_old_key() -> None:
         pg.update(5, row, old=row),
         pg.delete(5, key=["2", "x", None, None]),
     )
-    assert KEYS.moved(log).tolist() == [2]
+    assert KEYS.moved(log).tolist() == [2, 3]
     assert KEYS.moved(batch()).tolist() == []
 
 

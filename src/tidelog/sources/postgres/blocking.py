@@ -57,7 +57,7 @@ class PostgresBlockingReader:
         dsn: connection string; the user needs REPLICATION.
         registry: numbers the schema that rows were read under.
         tables: lock these in `begin`, and take another snapshot if one of them changed meanwhile.
-        keys: surrogate keys by table pattern, see `SchemaFinder`.
+        keys, publications: see `SchemaFinder`.
         lock_timeout_ms: how long a lock against DDL may wait.
         statement_timeout_ms: how long a SELECT may take.
     """
@@ -69,13 +69,14 @@ class PostgresBlockingReader:
         *,
         tables: Sequence[TableName] = (),
         keys: Mapping[str, Sequence[str]] | None = None,
+        publications: Sequence[str] = (),
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
     ) -> None:
         self._dsn = dsn
         self._registry = registry
         self._tables = tuple(tables)
-        self._finder = SchemaFinder(keys)
+        self._finder = SchemaFinder(keys, publications)
         self._settings = {
             "lock_timeout": str(lock_timeout_ms),
             "statement_timeout": str(statement_timeout_ms),

@@ -75,7 +75,7 @@ class PostgresCatalogue:
         self._publications = tuple(publications)
         self._published_by_others = published_by_others
         self._hidden = ["information_schema", *own_schemas]
-        self._finder = SchemaFinder(keys)
+        self._finder = SchemaFinder(keys, publications)
         self._lock = threading.Lock()
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
@@ -187,7 +187,8 @@ def table_shape(
         return None
     if found.unfit is not None:
         raise TableRefusedError(table, found.unfit)
-    storage = storage_of(connection, found.schema.relation_id, publications)
+    relation_id, columns = found.schema.relation_id, found.schema.column_names
+    storage = storage_of(connection, relation_id, publications, columns)
     return TableShape(
         schema=found.schema,
         storage=storage.text,

@@ -69,7 +69,7 @@ class PostgresChunkReader:
         registry: numbers the schema that a chunk was read under.
         strategy: how chunks are placed in the log, see `tidelog.sources.postgres.marks`.
         watermark_schema: schema of the watermark table.
-        keys: surrogate keys by table pattern, see `SchemaFinder`.
+        keys, publications: see `SchemaFinder`.
         lock_timeout_ms: how long a mark, or a read's lock against DDL, may wait.
         statement_timeout_ms: how long a SELECT may take.
     """
@@ -82,12 +82,13 @@ class PostgresChunkReader:
         strategy: Strategy = "table",
         watermark_schema: str = "tidelog",
         keys: Mapping[str, Sequence[str]] | None = None,
+        publications: Sequence[str] = (),
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
     ) -> None:
         self._dsn = dsn
         self._registry = registry
-        self._finder = SchemaFinder(keys)
+        self._finder = SchemaFinder(keys, publications)
         self._mark_sql = mark_statement(strategy, watermark_schema)
         self._layout: WalLayout | None = None
         self._placed: tuple[str, int] | None = None  # the last snapshot, its emission point

@@ -21,10 +21,39 @@ from collections.abc import Iterator
 from tidelog.sources.findings import Finding
 from tidelog.sources.postgres.connect import quote_ident, quote_literal
 from tidelog.sources.postgres.findings import Connection
-from tidelog.sources.postgres.publication import _IDENTITY, Publications
+from tidelog.sources.postgres.publication import Publications
 
 DDL_PREFIX = "tidelog.ddl"
 """Of the logical messages."""
+
+# Does the server take updates of these tables, each with its partitions (CheckCmdReplicaIdentity)?
+# From 18 on it refuses them if the identity has a generated column that is not published.
+_IDENTIFIED = """
+WITH RECURSIVE tree AS (
+  SELECT c.oid AS root, c.oid FROM pg_class c WHERE c.oid = ANY (touched)
+  UNION ALL
+  SELECT tree.root, i.inhrelid FROM pg_inherits i
+  JOIN tree ON i.inhparent = tree.oid
+  JOIN pg_class p ON p.oid = tree.oid AND p.relkind = 'p'
+), missing AS (
+  SELECT a.attrelid, a.attnum FROM pg_attribute a
+  WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> ''
+    AND current_setting('server_version_num')::int >= 180000
+    AND NOT (a.attgenerated = 's' AND EXISTS (SELECT FROM pg_publication p
+      WHERE p.pubname = {publication} AND to_jsonb(p) ->> 'pubgencols' = 's'))
+)
+SELECT tree.root::int8, bool_and(CASE WHEN c.relreplident = 'f'
+  THEN NOT EXISTS (SELECT FROM missing WHERE missing.attrelid = c.oid)
+  ELSE EXISTS (
+    SELECT FROM pg_index i
+    WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
+      AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END
+      AND NOT EXISTS (SELECT FROM missing
+        WHERE missing.attrelid = c.oid AND missing.attnum = ANY (i.indkey::int2[])))
+  END)
+FROM tree JOIN pg_class c ON c.oid = tree.oid
+GROUP BY tree.root
+"""
 
 # The tables that DDL touched are known, but for statements that drop: their tables are looked for
 # among all. SECURITY DEFINER, for who alters a table need not own the publication. No statement of
@@ -132,6 +161,6 @@ def _function(publications: Publications) -> str:
         function=_names(publications)[1],
         publication=quote_literal(publications.name),
         inserts=quote_literal(publications.inserts_name),
-        identity=_IDENTITY.strip().replace("%s", "touched"),
+        identity=_IDENTIFIED.strip().format(publication=quote_literal(publications.name)),
         prefix=quote_literal(DDL_PREFIX),
     )

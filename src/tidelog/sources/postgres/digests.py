@@ -116,7 +116,7 @@ class PostgresDigests:
 
     Args:
         dsn: connection string.
-        keys: surrogate keys by table pattern, see `SchemaFinder`.
+        keys, publications: see `SchemaFinder`.
         statement_timeout_ms: how long a SELECT may take.
     """
 
@@ -125,10 +125,11 @@ class PostgresDigests:
         dsn: str,
         *,
         keys: Mapping[str, Sequence[str]] | None = None,
+        publications: Sequence[str] = (),
         statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
     ) -> None:
         self._dsn = dsn
-        self._finder = SchemaFinder(keys)
+        self._finder = SchemaFinder(keys, publications)
         self._settings = {
             "lock_timeout": str(LOCK_TIMEOUT_MS),
             "statement_timeout": str(statement_timeout_ms),

@@ -21,3 +21,10 @@ def setting_of(connection: Connection, name: str) -> str:
     """A setting of the server as text."""
     (value,) = one_row(connection, "SELECT current_setting(%s)", (name,))
     return str(value)
+
+
+def owner_of(connection: Connection, relation_id: int) -> str:
+    """A table's owner, quoted if need be."""
+    query = "SELECT relowner::regrole::text FROM pg_class WHERE oid = %s::oid"
+    (owner,) = one_row(connection, query, (relation_id,))
+    return str(owner)

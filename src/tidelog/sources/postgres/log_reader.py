@@ -72,6 +72,8 @@ class PostgresLogReader:
         expected: the source that the event log was captured from, if there is one.
         state: keeps what must be known of the slot after a restart; None: this object does.
         buffer_bytes: how much one `poll` returns at most (a larger single message apart).
+        publications: instead of those that the arguments say: shared with who calls their `sync`,
+            which then also tells what `start` published.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class PostgresLogReader:
         expected: SourceId | None = None,
         state: StateStore | None = None,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+        publications: Publications | None = None,
     ) -> None:
         self._dsn = dsn
         self._registry = registry
@@ -96,10 +99,15 @@ class PostgresLogReader:
         self._owner = SlotOwner(slot, state)
         self._last: Callable[[], LastTransaction | None] = lambda: None
         self._tables = tuple(tables)
-        self._publications = Publications(
-            publication, tables, watermark_schema, strategy=strategy, signal_table=signal_table
+        self._publications = publications or Publications(
+            publication,
+            tables,
+            watermark_schema,
+            strategy=strategy,
+            signal_table=signal_table,
+            slot=slot,
         )
-        self._finder = SchemaFinder(keys)
+        self._finder = SchemaFinder(keys, self._publications.names)
         self._expected = expected
         self._buffer_bytes = buffer_bytes
         self._sql: psycopg.Connection[tuple[Any, ...]] | None = None
@@ -273,6 +281,8 @@ class PostgresLogReader:
             slots.check_slot(state, self._slot, sql.info.dbname)
             if resume is not None:
                 slots.check_position(state, self._slot, resume)
+                if not self._owner.knows_publications:
+                    self._publications.check_name(sql)
                 self.check_publications(sql, resume.acknowledge)
             elif not self._owner.claimed:
                 raise self._owner.refuse_new(reader_of(sql, self._slot))
@@ -283,7 +293,8 @@ class PostgresLogReader:
             if state is None and resume is not None:
                 raise slots.missing_slot(self._slot, resume)
         # Before the slot: a publication must be older than the first change that is decoded.
-        self._publications.sync(sql, strict=resume is None)
+        # A new event log's tables are all dumped at first: what is published now is no news.
+        self._publications.sync(sql, strict=resume is None, told=resume is None)
         if state is None:
             self._owner.claim()
 

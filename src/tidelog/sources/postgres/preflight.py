@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tidelog.errors import TidelogError
-from tidelog.sources.findings import Finding, Level
+from tidelog.sources.findings import SUPERUSER, Finding, Level
 from tidelog.sources.postgres import ddl_trigger
 from tidelog.sources.postgres.connect import (
     connect,
@@ -21,6 +21,7 @@ from tidelog.sources.postgres.connect import (
 from tidelog.sources.postgres.findings import Connection, one_row, setting_of
 from tidelog.sources.postgres.log_reader import MIN_VERSION
 from tidelog.sources.postgres.marks import Strategy
+from tidelog.sources.postgres.preflight_publications import PublicationChecks
 from tidelog.sources.postgres.preflight_tables import TableChecks
 from tidelog.sources.postgres.publication import Publications
 from tidelog.sources.postgres.replication import ReplicationStream
@@ -60,9 +61,15 @@ class Preflight:
         self._slot = slot
         self._strategy = strategy
         self._publications = Publications(
-            publication, tables, watermark_schema, strategy=strategy, signal_table=signal_table
+            publication,
+            tables,
+            watermark_schema,
+            strategy=strategy,
+            signal_table=signal_table,
+            slot=slot,
         )
-        self._tables = TableChecks(self._publications, SchemaFinder(keys))
+        self._published = PublicationChecks(self._publications)
+        self._tables = TableChecks(self._publications, SchemaFinder(keys, self._publications.names))
 
     def check(self) -> list[Finding]:
         """All findings, in the order in which things depend on each other. Never raises for what
@@ -87,10 +94,11 @@ class Preflight:
             self._replication,
             self._capacity,
             self._clock,
-            self._create_privileges,
-            self._publication,
-            self._tables.signal_table,
+            self._published.watermark_table,
+            self._published.signal_table,
             self._tables.tables,
+            self._published.publications,
+            self._published.identities,
             self._tables.unlogged,
             self._event_trigger,
             self._slot_state,
@@ -135,7 +143,7 @@ class Preflight:
             yield Finding("wal_level", "ok", "wal_level is logical")
             return
         fix = "ALTER SYSTEM SET wal_level = 'logical'; -- then restart the server"
-        yield Finding("wal_level", "fail", f"wal_level is {level}", fix)
+        yield Finding("wal_level", "fail", f"wal_level is {level}", fix, SUPERUSER)
 
     def _standby(self, connection: Connection) -> Iterator[Finding]:
         for level, message, fix in standby_findings(connection, self._strategy):
@@ -147,7 +155,8 @@ class Preflight:
         try:
             ReplicationStream(self._dsn, purpose="check").close()
         except TidelogError as error:
-            yield Finding("replication", "fail", str(error), f"ALTER ROLE {user} REPLICATION;")
+            fix = f"ALTER ROLE {user} REPLICATION;"
+            yield Finding("replication", "fail", str(error), fix, SUPERUSER)
             return
         yield Finding("replication", "ok", f"{user} may stream the log")
 
@@ -180,99 +189,6 @@ class Preflight:
         level: Level = "ok" if abs(skew) < CLOCK_SKEW_LIMIT_S else "warn"
         fix = "" if level == "ok" else "synchronise both hosts (NTP): latency is shown wrong"
         yield Finding("clock", level, text, fix)
-
-    # ------------------------------------------------------------------ privileges, publication
-
-    def _create_privileges(self, connection: Connection) -> Iterator[Finding]:
-        if self._strategy != "table":
-            return
-        watermark = self._publications.watermark
-        database, user = connection.info.dbname, quote_ident(connection.info.user)
-        name = quote_ident(watermark.namespace, watermark.name)
-        exists, may_create = one_row(
-            connection,
-            "SELECT to_regclass(%s) IS NOT NULL, "
-            "has_database_privilege(current_database(), 'CREATE')",
-            (name,),
-        )
-        if exists:
-            (writable,) = one_row(
-                connection, "SELECT has_table_privilege(%s, 'INSERT, UPDATE')", (name,)
-            )
-            if writable:
-                yield Finding("watermark table", "ok", f"{watermark} is there")
-            else:
-                fix = (
-                    f"GRANT USAGE ON SCHEMA {quote_ident(watermark.namespace)} TO {user}; "
-                    f"GRANT SELECT, INSERT, UPDATE ON {name} TO {user};"
-                )
-                yield Finding("watermark table", "fail", f"{watermark} can't be written", fix)
-        elif may_create:
-            yield Finding("watermark table", "ok", f"{watermark} will be created")
-        else:
-            fix = f"GRANT CREATE ON DATABASE {quote_ident(database)} TO {user};"
-            yield Finding("watermark table", "fail", f"{watermark} can't be created", fix)
-
-    def _publication(self, connection: Connection) -> Iterator[Finding]:
-        missing = self._publications.set_up(connection) if self._strategy == "snapshot" else []
-        if missing:
-            text = "not all tables are published, and source.watermarks: snapshot changes nothing"
-            yield Finding("publication", "fail", text, " ".join(missing))
-        for name in self._publications.names:
-            row = connection.execute(
-                "SELECT to_jsonb(p), EXISTS (SELECT FROM pg_publication_tables t "
-                "WHERE t.pubname = p.pubname AND t.rowfilter IS NOT NULL), "
-                "EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND "
-                "to_jsonb(r) ->> 'prattrs' IS NOT NULL) "
-                "FROM pg_publication p WHERE p.pubname = %s",
-                (name,),
-            ).fetchone()
-            quoted = quote_ident(name)
-            if row is None:
-                if missing:
-                    continue
-                yield Finding("publication", "ok", f"{name} will be created at the first start")
-                continue
-            options, filtered, listed = row
-            faults = []
-            if not options["pubviaroot"]:
-                faults.append(
-                    (
-                        "publishes partitions instead of their root",
-                        f"ALTER PUBLICATION {quoted} SET (publish_via_partition_root = true);",
-                    )
-                )
-            if name == self._publications.name and not (
-                options["pubinsert"]
-                and options["pubupdate"]
-                and options["pubdelete"]
-                and options["pubtruncate"]
-            ):
-                faults.append(
-                    (
-                        "does not publish every kind of change",
-                        f"ALTER PUBLICATION {quoted} SET "
-                        "(publish = 'insert, update, delete, truncate');",
-                    )
-                )
-            if options.get("pubgencols") not in (None, False, "n"):
-                faults.append(
-                    (
-                        "publishes generated columns, which dumps leave out",
-                        f"ALTER PUBLICATION {quoted} SET (publish_generated_columns = none);",
-                    )
-                )
-            if filtered or listed:
-                faults.append(
-                    (
-                        "has row filters or column lists: dumps and the log would differ",
-                        f"ALTER PUBLICATION {quoted} SET TABLE ...; -- without WHERE and columns",
-                    )
-                )
-            if not faults:
-                yield Finding("publication", "ok", f"{name} is as it should be")
-            for message, fix in faults:
-                yield Finding("publication", "fail", f"{name} {message}", fix)
 
     def _event_trigger(self, connection: Connection) -> Iterator[Finding]:
         if self._strategy != "snapshot":  # then others publish, and standbys take no DDL
@@ -310,7 +226,7 @@ class Preflight:
         if kept == "-1":
             text = "max_slot_wal_keep_size is unlimited: a stopped capture can fill the disk"
             fix = "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; SELECT pg_reload_conf();"
-            yield Finding("disk", "warn", text, fix)
+            yield Finding("disk", "warn", text, fix, SUPERUSER)
         else:
             text = f"a stopped capture loses its place after {kept} of WAL"
             yield Finding("disk", "ok", text)
@@ -330,4 +246,5 @@ class Preflight:
             "warn",
             f"{text}: larger transactions spill to the server's disk",
             fix,
+            SUPERUSER,
         )

@@ -1,4 +1,4 @@
-"""What `tidelog check` finds out about tables: those to capture, and the signal table."""
+"""What `tidelog check` finds out about the tables to capture."""
 
 from __future__ import annotations
 
@@ -6,16 +6,10 @@ from collections.abc import Iterator
 
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.sources.findings import Finding
+from tidelog.sources.findings import SUPERUSER, Finding
 from tidelog.sources.postgres.connect import quote_ident
-from tidelog.sources.postgres.findings import Connection, one_row
-from tidelog.sources.postgres.publication import (
-    SIGNAL_COLUMNS,
-    Publications,
-    PublishedTable,
-    create_signal_table,
-    signal_columns,
-)
+from tidelog.sources.postgres.findings import Connection, one_row, owner_of
+from tidelog.sources.postgres.publication import Publications, PublishedTable
 from tidelog.sources.postgres.schemas import SchemaFinder
 
 # Is there an index that lets no two rows have these columns alike? And are NULLs alike to it?
@@ -44,17 +38,6 @@ class TableChecks:
         self._publications = publications
         self._finder = finder
 
-    def signal_table(self, connection: Connection) -> Iterator[Finding]:
-        """Is the table of signals there?"""
-        table = self._publications.signals
-        if table is None:
-            return
-        if set(SIGNAL_COLUMNS) <= signal_columns(connection, table):
-            yield Finding("signal table", "ok", f"{table} is there")
-        else:
-            text = f"{table} does not exist, or lacks columns"
-            yield Finding("signal table", "fail", text, create_signal_table(table))
-
     def tables(self, connection: Connection) -> Iterator[Finding]:
         """Can each captured table be read, published and dumped?"""
         captured = self._publications.captured(connection)
@@ -63,22 +46,17 @@ class TableChecks:
             yield Finding("tables", "warn", text, "correct source.tables, or create the tables")
             return
         yield Finding("tables", "ok", f"{len(captured)} tables match")
-        members = self._publications.members(connection)
-        published = set().union(*members.values())
         for table in captured:
-            yield from self._table(connection, table, table.table in published)
+            yield from self._table(connection, table)
 
-    def _table(
-        self, connection: Connection, table: PublishedTable, published: bool
-    ) -> Iterator[Finding]:
+    def _table(self, connection: Connection, table: PublishedTable) -> Iterator[Finding]:
         name = str(table.table)
-        quoted = quote_ident(table.table.namespace, table.table.name)
+        quoted = table.quoted
         user = quote_ident(connection.info.user)
-        readable, owned = one_row(
+        (readable,) = one_row(
             connection,
             "SELECT has_table_privilege(c.oid, 'SELECT') AND "
-            "has_schema_privilege(c.relnamespace, 'USAGE'), pg_has_role(c.relowner, 'USAGE') "
-            "FROM pg_class c WHERE c.oid = %s::oid",
+            "has_schema_privilege(c.relnamespace, 'USAGE') FROM pg_class c WHERE c.oid = %s::oid",
             (table.relation_id,),
         )
         if not readable:
@@ -86,45 +64,31 @@ class TableChecks:
                 f"GRANT USAGE ON SCHEMA {quote_ident(table.table.namespace)} TO {user}; "
                 f"GRANT SELECT ON {quoted} TO {user};"
             )
-            yield Finding(f"table {name}", "fail", "it can't be read, so not be dumped", fix)
-        if not published and not owned:
-            publication = self._publications.name
-            fix = f"ALTER PUBLICATION {quote_ident(publication)} ADD TABLE {quoted}; -- its owner"
-            yield Finding(
-                f"table {name}", "fail", "only its owner can add it to the publication", fix
-            )
+            text = "it can't be read, so not be dumped"
+            yield Finding(f"table {name}", "fail", text, fix, SUPERUSER)
         found = self._finder.find(connection, table.table)
         if found is not None and found.unfit is not None:
             yield Finding(f"table {name}", "fail", found.unfit)
         elif found is not None and not found.schema.key:
-            fix = (
-                f"ALTER TABLE {quoted} ADD PRIMARY KEY (...); -- or name a unique key: source.keys"
-            )
+            fix = "add a primary key, or name the columns of a unique key in source.keys"
             yield Finding(
                 f"table {name}", "warn", "no primary key: changes are captured, dumps refused", fix
             )
         if found is not None and self._is_surrogate(connection, found.schema):
             yield from self._surrogate(connection, found.schema)
-        if not table.identified:
-            fix = f"ALTER TABLE {quoted} REPLICA IDENTITY FULL; -- or give it a primary key"
-            yield Finding(
-                f"table {name}",
-                "warn",
-                "no replica identity (of it or a partition): only inserts, truncates are captured",
-                fix,
-            )
 
     def unlogged(self, connection: Connection) -> Iterator[Finding]:
         """Tables that match and never stand in the log."""
         rows = connection.execute(
-            b"SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n "
-            b"ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND c.relpersistence = 'u'"
+            b"SELECT n.nspname, c.relname, c.relowner::regrole::text "
+            b"FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            b"WHERE c.relkind = 'r' AND c.relpersistence = 'u'"
         ).fetchall()
-        for namespace, name in rows:
+        for namespace, name, owner in rows:
             table = TableName(namespace, name)
             if matches(self._publications.patterns, table):
                 fix = f"ALTER TABLE {quote_ident(namespace, name)} SET LOGGED;"
-                yield Finding(f"table {table}", "warn", "unlogged: it is not captured", fix)
+                yield Finding(f"table {table}", "warn", "unlogged: it is not captured", fix, owner)
 
     def _is_surrogate(self, connection: Connection, schema: TableSchema) -> bool:
         (primary,) = one_row(
@@ -141,13 +105,18 @@ class TableChecks:
         listed = ", ".join(quote_ident(column) for column in schema.key)
         unique, nulls_alike = one_row(connection, _UNIQUE, (schema.relation_id, list(schema.key)))
         nullable = any(c.nullable for c in schema.columns if c.name in schema.key)
+        alike = nullable and connection.info.server_version >= 150000
+        index = (
+            f"CREATE UNIQUE INDEX ON {quoted} ({listed}){' NULLS NOT DISTINCT' if alike else ''};"
+        )
+        owner = owner_of(connection, schema.relation_id)
         if not unique:
             text = "the key in source.keys is not unique: rows with the same key overwrite another"
-            yield Finding(name, "fail", text, f"CREATE UNIQUE INDEX ON {quoted} ({listed});")
+            yield Finding(name, "fail", text, index, owner)
         elif nullable and not nulls_alike:
             text = (
                 "the key in source.keys may hold NULL in several rows, which can't be told apart: "
                 "its dump is refused then"
             )
-            fix = f"CREATE UNIQUE INDEX ON {quoted} ({listed}) NULLS NOT DISTINCT;"
-            yield Finding(name, "warn", text, f"{fix} -- or make the columns NOT NULL")
+            fix = f"{index} -- or make the columns NOT NULL" if alike else "make them NOT NULL"
+            yield Finding(name, "warn", text, fix, owner)

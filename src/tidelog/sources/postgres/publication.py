@@ -3,12 +3,18 @@
 There are two publications. Publishing updates of a table without a usable replica identity makes
 the application's UPDATE and DELETE fail, so such tables go to a second one that publishes inserts
 and truncates only. Both publish partitioned tables as their root.
+
+A publication has one owner, the slot that its comment names. Its capture keeps it as it should be.
+In a publication of another capture, or of the operator's, a capture adds its tables and changes
+nothing. No capture takes out a table that its patterns don't name: another one may read it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import logging
+import threading
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -18,54 +24,41 @@ from tidelog.model.schema import TableName
 from tidelog.ports import Refusal
 from tidelog.sources.postgres.catalogue import matching_tables
 from tidelog.sources.postgres.connect import quote_ident, quote_literal, translated
+from tidelog.sources.postgres.identity import GENERATED_VERSION, Trouble, identities
 from tidelog.sources.postgres.marks import WATERMARK_COLUMN, WATERMARK_TABLE, Strategy
-from tidelog.sources.postgres.members import members_of
-from tidelog.sources.postgres.table_rights import marks_refused, publishing_refused
+from tidelog.sources.postgres.members import managed_for, members_of, publications_now
+from tidelog.sources.postgres.publication_plan import Planner, PublishedTable, Step, View
+from tidelog.sources.postgres.table_rights import (
+    marks_refused,
+    not_owned,
+    publishing_refused,
+)
+
+__all__ = ["Publications", "PublishedTable"]
+
+logger = logging.getLogger(__name__)
 
 # Debezium's signal table: what a signal is made of.
 SIGNAL_COLUMNS = ("id", "type", "data")
 
-# A publication with this comment is ours: tables that no pattern names are removed from it.
-MANAGED = "managed by tidelog"
+# Whatever the slot, before publications were named after it.
+_FORMER_DEFAULT = "tidelog"
 
-_OPTIONS = {
-    True: "publish = 'insert, update, delete, truncate', publish_via_partition_root = true",
-    False: "publish = 'insert, truncate', publish_via_partition_root = true",
-}
-
-# Can updates of the table be published? Partitions are checked by the server each for itself.
-# RelationGetReplicaIndex wants a valid index that is not deferrable.
-_IDENTITY = """
-WITH RECURSIVE tree AS (
-  SELECT c.oid AS root, c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY (%s::oid[])
-  UNION ALL
-  SELECT tree.root, i.inhrelid FROM pg_catalog.pg_inherits i
-  JOIN tree ON i.inhparent = tree.oid
-  JOIN pg_catalog.pg_class p ON p.oid = tree.oid AND p.relkind = 'p'
-)
-SELECT tree.root::int8, bool_and(c.relreplident = 'f' OR EXISTS (
-  SELECT FROM pg_catalog.pg_index i
-  WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
-    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END))
-FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid
-GROUP BY tree.root
+_TABLES = """
+SELECT n.nspname, c.relname, c.oid::int8, c.relkind = 'p',
+  pg_catalog.pg_has_role(c.relowner, 'USAGE'),
+  EXISTS (SELECT FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = 's')
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition
+  AND n.nspname = ANY (%s)
 """
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedTable:
-    """A captured table and where it stands."""
-
-    table: TableName
-    relation_id: int
-    partitioned: bool
-    identified: bool  # can updates and deletes be published?
-
-
 class Publications:
-    """Keeps both publications in step with the table patterns. Holds no connection.
+    """Keeps both publications in step with the table patterns. Holds no connection; thread-safe.
 
     Args:
         name: the publication; the second one is called ``<name>_inserts``.
@@ -74,6 +67,7 @@ class Publications:
         strategy: only ``table`` needs a watermark table, and with ``snapshot`` nothing is ever
             created or altered.
         signal_table: ``schema.name`` of the table whose inserted rows are commands.
+        slot: the capture's, whose publications these are to be. None: whoever manages them.
     """
 
     def __init__(
@@ -84,6 +78,7 @@ class Publications:
         *,
         strategy: Strategy = "table",
         signal_table: str | None = None,
+        slot: str | None = None,
     ) -> None:
         self.name = name
         self.inserts_name = f"{name[:55]}_inserts"
@@ -91,98 +86,235 @@ class Publications:
         self.watermark = TableName(watermark_schema, WATERMARK_TABLE)
         self.strategy = strategy
         self.signals = None if signal_table is None else TableName.parse(signal_table)
+        self.slot = slot
         self.refused: dict[TableName, Refusal] = {}
+        self._lock = threading.Lock()
+        self._untold: list[TableName] = []  # newly published, and no `sync` has said so
+        self._lossy: set[TableName] = set()  # not published as they should be at the last look
+        self._said: set[str] = set()
 
     @property
     def names(self) -> list[str]:
         return [self.name, self.inserts_name]
 
+    # ------------------------------------------------------------------ looking
+
     def captured(self, connection: Connection) -> list[PublishedTable]:
         """Tables of the catalogue that match now, sorted."""
-        names = matching_tables(
+        return list(self.planner(connection).view.captured)
+
+    def troubles(self, connection: Connection) -> dict[TableName, Trouble]:
+        """Captured tables whose updates and deletes can't be published: why, and what mends it."""
+        return {
+            table.table: table.identity.trouble
+            for table in self.captured(connection)
+            if table.identity.trouble is not None
+        }
+
+    def planner(self, connection: Connection) -> Planner:
+        """What there is, and what must be done. A few queries, however many tables there are."""
+        publications = publications_now(connection, self.names)
+        captured = matching_tables(
             connection, self.patterns, ["information_schema", self.watermark.namespace]
         )
-        return self._described(connection, [name for name in names if name != self.signals])
-
-    def own(self, connection: Connection) -> list[PublishedTable]:
-        """Our tables that are to be published too, as far as they exist."""
-        names = [self.watermark] if self.strategy == "table" else []
-        return self._described(connection, [*names, *([self.signals] if self.signals else [])])
-
-    def _described(
-        self, connection: Connection, names: Sequence[TableName]
-    ) -> list[PublishedTable]:
-        rows = connection.execute(
-            b"SELECT n.nspname, c.relname, c.oid::int8, c.relkind = 'p' "
-            b"FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
-            b"WHERE c.relkind IN ('r', 'p') AND n.nspname = ANY (%s)",
-            ([name.namespace for name in names],),
-        ).fetchall()
-        found = {TableName(row[0], row[1]): (row[2], row[3]) for row in rows}
-        names = [name for name in names if name in found]
-        identified: dict[int, bool] = dict(
-            connection.execute(_IDENTITY.encode(), ([found[name][0] for name in names],)).fetchall()
+        captured = [name for name in captured if name != self.signals]
+        own = [self.watermark] if self.strategy == "table" else []
+        own += [self.signals] if self.signals else []
+        held: set[TableName] = set().union(*(state.members for state in publications.values()))
+        tables = self._described(
+            connection,
+            {*captured, *own, *held},
+            bool(publications) and all(state.generated for state in publications.values()),
         )
-        return [
-            PublishedTable(name, *found[name], bool(identified.get(found[name][0])))
-            for name in names
-        ]
+        row = connection.execute(
+            b"SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')"
+        ).fetchone()
+        assert row is not None
+        view = View(
+            publications=publications,
+            own=[tables[name] for name in own if name in tables],
+            captured=[tables[name] for name in captured if name in tables],
+            others=[tables[name] for name in sorted(held - {*captured, *own}) if name in tables],
+            may_create=row[0],
+            logs_generated=connection.info.server_version >= GENERATED_VERSION,
+        )
+        return Planner(view, self.name, self.inserts_name, self.slot)
 
     def members(self, connection: Connection) -> dict[str, set[TableName]]:
         """Tables by publication; only publications that exist."""
         return members_of(connection, self.names)
 
+    def check_name(self, connection: Connection) -> None:
+        """Raises PreflightError if it seems that another name was meant, before anything is made:
+        a slot can't decode changes that are older than its publication.
+        """
+        if not self.members(connection) and members_of(connection, [_FORMER_DEFAULT]):
+            raise PreflightError(
+                f"publication {self.name!r} does not exist, but {_FORMER_DEFAULT!r} does: an "
+                "event log that was begun while that was the default goes on with source."
+                f"publication: {_FORMER_DEFAULT}. If it was not, the publication was dropped, and "
+                "changes with it: begin a new event log"
+            )
+
     def exist(self, connection: Connection) -> bool:
         return len(self.members(connection)) == len(self.names)
 
-    def sync(self, connection: Connection, *, strict: bool = False) -> list[TableName]:
-        """Create what is missing, add and remove tables; which captured tables are newly added.
+    def set_up(self, connection: Connection) -> list[str]:
+        """The SQL that publishes what is not published; nothing if all is."""
+        return [sql for step in self.planner(connection).steps() for sql in step.statements]
 
-        With strategy ``snapshot`` nothing is changed, and tables that are not published are not
-        captured; ``strict``: raise PreflightError with the SQL for them.
+    def _described(
+        self, connection: Connection, names: Collection[TableName], generated: bool
+    ) -> dict[TableName, PublishedTable]:
+        """These tables, as far as they exist; not partitions, which are their roots'."""
+        namespaces = sorted({name.namespace for name in names})
+        rows = connection.execute(_TABLES.encode(), (namespaces,)).fetchall()
+        rows = [row for row in rows if TableName(row[0], row[1]) in names]
+        known = identities(connection, [row[2] for row in rows], generated=generated)
+        return {
+            TableName(namespace, name): PublishedTable(
+                TableName(namespace, name), oid, partitioned, owned, has_generated, known[oid]
+            )
+            for namespace, name, oid, partitioned, owned, has_generated in rows
+            if oid in known
+        }
 
-        `refused` says then which tables can't be published, and why; all others are. ``strict``:
-        raise PreflightError if that is so of the watermark table, or of all that are captured.
+    # ------------------------------------------------------------------ changing
+
+    def sync(
+        self, connection: Connection, *, strict: bool = False, told: bool = True
+    ) -> list[TableName]:
+        """Create what is missing, add tables, mend what is ours; which captured tables' changes
+        were not all published until now: new ones, and those that something was mended for.
+
+        What is not ours to do is logged, once, with the SQL for it. With strategy ``snapshot``
+        that is everything. `refused` says then which tables can't be published, and why.
+
+        Args:
+            connection: with autocommit.
+            strict: raise PreflightError if the watermark table is refused, or all that are
+                captured; with strategy ``snapshot``, for anything that is not as it should be.
+            told: False: the tables are for the next call to return.
+
+        Raises PreflightError if the user may not, SourceError if a lock could not be had.
         """
         self.refused = {}
         self._require_signal_table(connection)
-        if self.strategy == "snapshot":
-            self._require_published(connection, strict)
-            return []
+        with self._lock:
+            if self.strategy == "snapshot":
+                with translated(f"looking at publication {self.name!r}"):
+                    steps = self.planner(connection).steps()
+                    if any(step.kind == "create" for step in steps):
+                        raise self._refused(steps)
+                    self._leave(steps, strict)
+            else:
+                self._change(connection, strict)
+            tables = list(dict.fromkeys(self._untold))
+            if told:
+                self._untold.clear()
+            return tables
+
+    def _change(self, connection: Connection, strict: bool) -> None:
         with translated(f"preparing publication {self.name!r} and {self.watermark}"):
             if self.strategy == "table":
                 self._prepare_watermark_table(connection, strict)
-            self._create_publications(connection)
-            added = self._sync_tables(connection)
+            planner = self.planner(connection)
+            self._claim(connection, planner.view)
+            steps = planner.steps(automatic=True)
+            for step in steps:
+                if self._taken(connection, step, planner.view):
+                    if step.kind == "mend":
+                        logger.warning("%s: mended", step.why)
+                    self._untold += step.lost
+            if steps:
+                planner = self.planner(connection)
+            left = planner.steps()
+            if any(step.kind == "create" for step in left):
+                raise self._refused(left)  # nothing could be captured
+            self._refuse(connection, left, planner.view)
             if strict:
-                self._require_any(connection)
-            return added
+                self._require_any(planner.view)
+            self._leave(left, strict=False)
 
-    def set_up(self, connection: Connection) -> list[str]:
-        """The SQL that publishes what is not published; nothing if all is."""
-        members = self.members(connection)
-        statements = []
-        for name, updates in ((self.name, True), (self.inserts_name, False)):
-            if name not in members:
-                statements.append(
-                    f"CREATE PUBLICATION {quote_ident(name)} WITH ({_OPTIONS[updates]});"
-                )
-        published: set[TableName] = set().union(*members.values())
-        for table in [*self.own(connection), *self.captured(connection)]:
-            if table.table in published:
+    def _taken(self, connection: Connection, step: Step, view: View) -> bool:
+        """Run it; False if the server refuses it for this table, which `refused` tells."""
+        try:
+            with connection.transaction():
+                for statement in step.statements:
+                    connection.execute(statement.encode())
+        except psycopg.Error as error:
+            table = view.of(step.table)
+            if table is None:
+                raise
+            name = step.publications[0]
+            refusal = publishing_refused(connection, error, table.relation_id, name)
+            if refusal is None:
+                raise
+            self._note(table.table, refusal)
+            return False
+        return True
+
+    def _refuse(self, connection: Connection, left: Sequence[Step], view: View) -> None:
+        """Tables that are not published and that this capture may not publish."""
+        for step in left:
+            table = view.of(step.table)
+            if table is None or step.kind != "add" or table.table in self.refused:
                 continue
-            name = self.name if table.identified else self.inserts_name
-            statements.append(f"ALTER PUBLICATION {quote_ident(name)} ADD TABLE {_target(table)};")
-        return statements
+            refusal = not_owned(connection, table.relation_id, step.publications[0])
+            self._note(table.table, refusal or Refusal(step.why, " ".join(step.statements)))
 
-    def _require_published(self, connection: Connection, strict: bool) -> None:
-        with translated(f"looking at publication {self.name!r}"):
-            missing = self.set_up(connection)
-            if missing and (strict or not self.exist(connection)):
-                raise PreflightError(
-                    "not everything is published, and with source.watermarks: snapshot Tidelog "
-                    f"changes nothing in the source: let the owner run: {' '.join(missing)}"
+    def _note(self, table: TableName, refusal: Refusal) -> None:
+        self.refused[table] = replace(refusal, all_dumps=table == self.watermark)
+
+    def _require_any(self, view: View) -> None:
+        wanted = [table.table for table in [*view.own, *view.captured]]
+        none = wanted and all(table in self.refused for table in wanted)
+        for table in self.refused if none else [t for t in self.refused if t == self.watermark]:
+            refusal = self.refused[table]
+            raise PreflightError(f"{table}: {refusal.reason}: {refusal.remedy}")
+
+    def _leave(self, steps: Sequence[Step], strict: bool) -> None:
+        """Say what is left to others; tables that were theirs to mend and are mended are news."""
+        harmful = [step for step in steps if step.table is not None or step.lost]
+        if strict and harmful:
+            raise self._refused(harmful)
+        lossy = {table for step in steps for table in step.lost}
+        self._untold += sorted(self._lossy - lossy)
+        self._lossy = lossy
+        for step in steps:
+            what = " ".join(step.statements)
+            self._say(f"{step.why}; it is not for this capture to change: {what}")
+
+    def _say(self, message: str) -> None:
+        """Once for each capture: looks are frequent."""
+        if message not in self._said:
+            self._said.add(message)
+            logger.warning("%s", message)
+
+    def _refused(self, steps: Sequence[Step]) -> PreflightError:
+        missing = " ".join(sql for step in steps for sql in step.statements)
+        if self.strategy == "snapshot":
+            return PreflightError(
+                "not everything is published as it should be, and with source.watermarks: snapshot "
+                f"Tidelog changes nothing in the source: let the owner run: {missing}"
+            )
+        return PreflightError(
+            f"{steps[0].why}, and it is not for this capture to change: let a superuser, or who "
+            f"owns both table and publication, run: {missing}"
+        )
+
+    def _claim(self, connection: Connection, view: View) -> None:
+        """Note whose publications these are, if they were made before that was noted."""
+        if self.slot is None:
+            return
+        for name, state in view.publications.items():
+            if state.slot == "" and state.alterable:
+                connection.execute(
+                    f"COMMENT ON PUBLICATION {quote_ident(name)} IS "
+                    f"{quote_literal(managed_for(self.slot))}".encode()
                 )
+            elif state.slot and state.slot != self.slot:
+                self._say(foreign(name, state.slot))
 
     def _require_signal_table(self, connection: Connection) -> None:
         if self.signals is None:
@@ -194,13 +326,6 @@ class Publications:
                 f"signal table {self.signals} does not exist or lacks columns: "
                 f"{create_signal_table(self.signals)}"
             )
-
-    def _require_any(self, connection: Connection) -> None:
-        wanted = [*self.own(connection), *self.captured(connection)]
-        none = wanted and all(table.table in self.refused for table in wanted)
-        for table in self.refused if none else [t for t in self.refused if t == self.watermark]:
-            refusal = self.refused[table]
-            raise PreflightError(f"{table}: {refusal.reason}: {refusal.remedy}")
 
     def _prepare_watermark_table(self, connection: Connection, strict: bool) -> None:
         """Marks can't be written without it: then no table is dumped, and the log goes on."""
@@ -217,8 +342,7 @@ class Publications:
             self.refused[self.watermark] = refusal
 
     def _create_watermark_table(self, connection: Connection) -> None:
-        table = quote_ident(self.watermark.namespace, self.watermark.name)
-        if self._described(connection, [self.watermark]):  # asks for no right to the schema
+        if self._described(connection, {self.watermark}, False):  # asks for no right to the schema
             return
         schema = quote_ident(self.watermark.namespace)
         has_schema = connection.execute(
@@ -226,96 +350,25 @@ class Publications:
         ).fetchone()
         if has_schema is None:
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}".encode())
+        connection.execute(self.create_watermark_table().encode())
+
+    def create_watermark_table(self) -> str:
+        """The SQL that makes it, where its schema is there."""
         # Room on the page keeps each new mark a HOT update.
-        connection.execute(
-            f"CREATE TABLE IF NOT EXISTS {table} (id int PRIMARY KEY CHECK (id = 1), "
-            f"{WATERMARK_COLUMN} text NOT NULL) WITH (fillfactor = 10)".encode()
+        return (
+            f"CREATE TABLE IF NOT EXISTS "
+            f"{quote_ident(self.watermark.namespace, self.watermark.name)} "
+            f"(id int PRIMARY KEY CHECK (id = 1), {WATERMARK_COLUMN} text NOT NULL) "
+            "WITH (fillfactor = 10);"
         )
 
-    def _create_publications(self, connection: Connection) -> None:
-        existing = self.members(connection)
-        for name, updates in ((self.name, True), (self.inserts_name, False)):
-            if name in existing:
-                continue
-            quoted = quote_ident(name)
-            with connection.transaction():
-                connection.execute(
-                    f"CREATE PUBLICATION {quoted} WITH ({_OPTIONS[updates]})".encode()
-                )
-                connection.execute(
-                    f"COMMENT ON PUBLICATION {quoted} IS {quote_literal(MANAGED)}".encode()
-                )
 
-    def _sync_tables(self, connection: Connection) -> list[TableName]:
-        members = self.members(connection)
-        managed = self._managed(connection)
-        captured = self.captured(connection)
-        everywhere = members[self.name] | members[self.inserts_name]
-        own = self.own(connection)
-        added = []
-        for table in [*own, *captured]:
-            right = self.name if table.identified else self.inserts_name
-            wrong = self.inserts_name if table.identified else self.name
-            steps = []
-            if table.table in members[wrong] and wrong in managed:
-                steps.append((wrong, "DROP", table.table, not table.partitioned))
-            if table.table not in members[right]:
-                if right == self.inserts_name and table.table in members[wrong] and not steps:
-                    quoted = quote_ident(table.table.namespace, table.table.name)
-                    self.refused[table.table] = Refusal(
-                        f"it is in publication {wrong!r}, which is not Tidelog's, and has no "
-                        "replica identity: its updates and deletes fail",
-                        f"ALTER TABLE {quoted} REPLICA IDENTITY FULL; -- or add a primary key",
-                    )
-                    continue
-                steps.append((right, "ADD", table.table, not table.partitioned))
-            if steps and not self._altered(connection, table, steps):
-                continue
-            if table.table not in everywhere and table not in own:
-                added.append(table.table)
-        wanted = {table.table for table in [*own, *captured]}
-        for name in managed:
-            for table_name in sorted(members[name] - wanted):
-                self._alter(connection, [(name, "DROP", table_name, True)])
-        return added
-
-    def _altered(
-        self,
-        connection: Connection,
-        table: PublishedTable,
-        steps: list[tuple[str, str, TableName, bool]],
-    ) -> bool:
-        """`_alter`; False if the server refuses it for this table, which `refused` tells."""
-        try:
-            self._alter(connection, steps)
-        except psycopg.Error as error:
-            refusal = publishing_refused(connection, error, table.relation_id, steps[-1][0])
-            if refusal is None:
-                raise
-            own = table.table == self.watermark
-            self.refused[table.table] = replace(refusal, all_dumps=own)
-            return False
-        return True
-
-    def _alter(self, connection: Connection, steps: list[tuple[str, str, TableName, bool]]) -> None:
-        """ALTER PUBLICATION … ADD/DROP TABLE, all steps at once. ONLY: without inheritors, which
-        are captured tables of their own.
-        """
-        with connection.transaction():
-            for publication, action, table, only in steps:
-                target = quote_ident(table.namespace, table.name)
-                connection.execute(
-                    f"ALTER PUBLICATION {quote_ident(publication)} {action} TABLE "
-                    f"{'ONLY ' if only else ''}{target}".encode()
-                )
-
-    def _managed(self, connection: Connection) -> list[str]:
-        rows = connection.execute(
-            b"SELECT pubname FROM pg_catalog.pg_publication WHERE pubname = ANY (%s) AND NOT "
-            b"puballtables AND pg_catalog.obj_description(oid, 'pg_publication') = %s",
-            (self.names, MANAGED),
-        ).fetchall()
-        return [row[0] for row in rows]
+def foreign(name: str, slot: str) -> str:
+    """What to say of a publication that another capture owns."""
+    return (
+        f"publication {name} belongs to the capture of slot {slot}: this one adds its tables to it "
+        "and mends nothing there; give each capture a publication of its own (source.publication)"
+    )
 
 
 def signal_columns(connection: Connection, table: TableName) -> set[str]:
@@ -337,8 +390,3 @@ def create_signal_table(table: TableName) -> str:
         f"CREATE TABLE {quote_ident(table.namespace, table.name)} "
         "(id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL, data varchar(2048));"
     )
-
-
-def _target(table: PublishedTable) -> str:
-    quoted = quote_ident(table.table.namespace, table.table.name)
-    return quoted if table.partitioned else f"ONLY {quoted}"

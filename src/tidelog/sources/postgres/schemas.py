@@ -1,8 +1,8 @@
 """Table schemas, from the catalogue and from the log's relation messages.
 
 Both ways give equal `TableSchema`s for one shape of a table, so that rows of the log and of a chunk
-are records of one schema version. What pgoutput does not publish (dropped and generated columns) is
-in neither.
+are records of one schema version. What pgoutput does not publish is in neither: dropped columns,
+and generated ones unless they are stored and the publications publish them (PostgreSQL 18).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 
 from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.sources.postgres.identity import identities
 from tidelog.sources.surrogates import surrogate_key, unfit_key
 from tidelog.wire.pgoutput import RelationSeen
 
@@ -38,13 +39,19 @@ LOGICAL = {
 NUMERIC = 1700
 MAX_DECIMAL_PRECISION = 38
 
-# Columns as pgoutput sends them, in its order. attidentity etc. don't matter to it.
+# Columns as pgoutput sends them, in its order. attidentity etc. don't matter to it. Not all
+# versions have pubgencols, hence the JSON.
 _SHAPE = """
+WITH published AS (
+  SELECT coalesce(bool_and(to_jsonb(p) ->> 'pubgencols' = 's'), false) AS generated
+  FROM pg_catalog.pg_publication p WHERE p.pubname = ANY (%s)
+)
 SELECT c.oid, c.relkind::text, c.relreplident::text, c.relpersistence::text,
   (SELECT coalesce(json_agg(json_build_array(a.attnum, a.attname, a.atttypid::int8, a.atttypmod,
      a.attnotnull) ORDER BY a.attnum), '[]')
    FROM pg_catalog.pg_attribute a
-   WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''),
+   WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+     AND (a.attgenerated = '' OR (a.attgenerated = 's' AND published.generated))),
   (SELECT json_agg(k.attnum ORDER BY k.place)
    FROM pg_catalog.pg_index i
    CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
@@ -55,8 +62,9 @@ SELECT c.oid, c.relkind::text, c.relreplident::text, c.relpersistence::text,
   (SELECT json_agg(k.attnum ORDER BY k.attnum)
    FROM pg_catalog.pg_index i
    CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
-   WHERE i.indrelid = c.oid AND i.indisreplident AND k.place <= i.indnkeyatts)
-FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+   WHERE i.indrelid = c.oid AND i.indisreplident AND k.place <= i.indnkeyatts),
+  published.generated
+FROM published, pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE {condition} AND c.relkind IN ('r', 'p')
 """
 
@@ -88,6 +96,7 @@ class _Relation:
     key: list[int]
     key_immediate: bool
     identity_index: list[int]
+    generated: bool  # stored generated columns are published
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,29 +118,38 @@ class SchemaFinder:
     Args:
         keys: for tables that match a pattern, the columns of a surrogate key, used where the
             table has no primary key.
+        publications: whether stored generated columns belong to a table is theirs to say.
     """
 
-    def __init__(self, keys: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(
+        self,
+        keys: Mapping[str, Sequence[str]] | None = None,
+        publications: Sequence[str] = (),
+    ) -> None:
+        self._publications = list(publications)
         self._keys = {pattern: tuple(columns) for pattern, columns in (keys or {}).items()}
 
     def find(self, connection: Connection, table: TableName) -> FoundTable | None:
         """The table as this transaction's snapshot has it."""
         row = connection.execute(
             _SHAPE.format(condition="n.nspname = %s AND c.relname = %s").encode(),
-            (table.namespace, table.name),
+            (self._publications, table.namespace, table.name),
         ).fetchone()
         if row is None:
             return None
         relation = _relation(row)
-        identity = _identity_columns(relation)
         names = [name for _, name, *_ in relation.columns]
+        kind, identity = self._of_partitions(connection, relation, names) or (
+            relation.identity,
+            _identity_columns(relation),
+        )
         schema = TableSchema(
             table=table,
             relation_id=relation.oid,
             columns=self._columns(connection, [column[1:] for column in relation.columns]),
             key=self._key(table, relation, names),
             identity=identity,
-            identity_kind=relation.identity,
+            identity_kind=kind,
             wire_format=WIRE_FORMAT,
         )
         unfit = None if schema.key else unfit_key(self._keys, table, names)
@@ -145,11 +163,16 @@ class SchemaFinder:
         """
         table = TableName(seen.namespace, seen.name)
         row = connection.execute(
-            _SHAPE.format(condition="c.oid = %s").encode(), (seen.relation_id,)
+            _SHAPE.format(condition="c.oid = %s").encode(),
+            (self._publications, seen.relation_id),
         ).fetchone()
         relation = None if row is None else _relation(row)
         not_null = set() if relation is None else {c[1] for c in relation.columns if c[4]}
+        names = [name for _, name, _, _ in seen.columns]
+        kind = seen.replica_identity
         identity = tuple(name for flags, name, _, _ in seen.columns if flags & 1)
+        if relation is not None:
+            kind, identity = self._of_partitions(connection, relation, names) or (kind, identity)
         columns = [
             (name, type_oid, typmod, name in not_null) for _, name, type_oid, typmod in seen.columns
         ]
@@ -157,13 +180,28 @@ class SchemaFinder:
             table=table,
             relation_id=seen.relation_id,
             columns=self._columns(connection, columns),
-            key=self._key(table, relation, [name for _, name, _, _ in seen.columns])
-            if seen.replica_identity != "d" or not identity
+            key=self._key(table, relation, names)
+            if kind != "d" or not identity
             else self._default_key(relation, identity),
             identity=identity,
-            identity_kind=seen.replica_identity,
+            identity_kind=kind,
             wire_format=WIRE_FORMAT,
         )
+
+    def _of_partitions(
+        self, connection: Connection, relation: _Relation, names: Sequence[str]
+    ) -> tuple[str, tuple[str, ...]] | None:
+        """The identity that a partitioned table has by its partitions; None: as its own says."""
+        if relation.kind != "p":
+            return None
+        found = identities(connection, [relation.oid], generated=relation.generated)
+        identity = found.get(relation.oid)
+        if identity is None or identity.trouble is not None:
+            return None
+        if identity.columns is None:
+            return identity.kind, tuple(names)
+        columns = tuple(name for name in names if name in identity.columns)
+        return (identity.kind, columns) if len(columns) == len(identity.columns) else None
 
     def _default_key(
         self, relation: _Relation | None, identity: tuple[str, ...]
@@ -211,7 +249,7 @@ def logical_type(type_oid: int, typmod: int) -> str:
 
 
 def _relation(row: tuple[Any, ...]) -> _Relation:
-    oid, kind, identity, persistence, columns, key, key_immediate, identity_index = row
+    oid, kind, identity, persistence, columns, key, key_immediate, identity_index, generated = row
     return _Relation(
         oid=oid,
         kind=kind,
@@ -221,6 +259,7 @@ def _relation(row: tuple[Any, ...]) -> _Relation:
         key=key or [],
         key_immediate=key_immediate,
         identity_index=identity_index or [],
+        generated=generated,
     )
 
 

@@ -128,6 +128,11 @@ class SlotOwner:
         note = self._get()
         return note.get("slot") == self._slot and note.get("log") == self.generation
 
+    @property
+    def knows_publications(self) -> bool:
+        """Is it noted through which publications the slot was read?"""
+        return self.claimed and bool(self._get().get("publications"))
+
     def note_publications(self, connection: Connection, names: Sequence[str]) -> None:
         """The slot is read through these from now on, as they are."""
         note = {"slot": self._slot, "log": self.generation}

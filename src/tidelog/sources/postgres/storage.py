@@ -49,7 +49,8 @@ FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid
 ORDER BY c.oid
 """
 
-# Columns are [name, xmin, oid of what generates it or 0]; members are the publications that are
+# Columns are [name, xmin, oid of what generates it or 0], and a 1 behind a generated one that is
+# published; members are the publications that are
 # asked for and hold the table, as [publication, its xmin, what makes the table a member, ...].
 # SET SCHEMA replaces the row of pg_depend, which only matters to publications of schemas.
 _TABLE = """
@@ -127,6 +128,7 @@ def storage_of(
     connection: psycopg.Connection[tuple[Any, ...]],
     relation_id: int,
     publications: Sequence[str] = (),
+    columns: Sequence[str] = (),
 ) -> Storage:
     """The table's storage as the connection's transaction sees it.
 
@@ -135,12 +137,16 @@ def storage_of(
         relation_id: the table's oid.
         publications: what the log shows is what these publish: a table that left one of them and
             came back has changes that the log never showed.
+        columns: those that are published; a new expression of a generated one counts then.
     """
     rows = connection.execute(_LEAVES.encode(), (relation_id,)).fetchall()
     namespaces = connection.info.server_version >= _NAMESPACES_SINCE
     query = _TABLE.format(**(_BY_NAMESPACE if namespaces else _BY_NO_NAMESPACE))
-    found = connection.execute(query.encode(), (list(publications), relation_id)).fetchone()
-    columns, published, members = found or ({}, [], [])
+    row = connection.execute(query.encode(), (list(publications), relation_id)).fetchone()
+    found, published, members = row or ({}, [], [])
+    for column in found.values():
+        if column[2] and column[0] in columns:
+            column.append(1)
     types: dict[str, Any] = dict(
         connection.execute(
             _TYPES.encode(), (relation_id, FIRST_USER_OID, FIRST_USER_OID)
@@ -152,7 +158,7 @@ def storage_of(
         "oid": relation_id,
         "file": rows[0][2] if plain else 0,
         "parts": parts[:32],
-        "columns": columns,
+        "columns": found,
         "missing": rows[0][4] if plain else {},
         "published": published,
         "members": members,
@@ -190,7 +196,7 @@ def rows_may_differ(before: str, after: str) -> bool:
     altered = any(
         then["columns"].get(number) != found
         for number, found in now["columns"].items()
-        if not found[2]
+        if not found[2] or found[3:]
     )
     return altered or not now["published"] or now["published"] != then["published"]
 

@@ -29,6 +29,15 @@ def publishing_refused(
         return Refusal(f"it can't be published: {message}")
     if state != _DENIED:
         return None
+    return not_owned(connection, relation_id, publication) or Refusal(
+        f"it can't be published: {message}"
+    )
+
+
+def not_owned(connection: Connection, relation_id: int, publication: str) -> Refusal | None:
+    """What rights to the table the role lacks to publish it; None: none, so it is the publication
+    that it does not own.
+    """
     row = connection.execute(
         b"SELECT n.nspname, c.relname, pg_catalog.pg_get_userbyid(c.relowner), "
         b"pg_catalog.pg_has_role(c.relowner, 'USAGE'), "
@@ -46,7 +55,7 @@ def publishing_refused(
             f"GRANT USAGE ON SCHEMA {quote_ident(namespace)} TO {user};",
         )
     if owned:  # then it is the publication that the role does not own
-        return Refusal(f"it can't be published: {message}")
+        return None
     return Refusal(
         f"it is not published, because the role does not own it (its owner is {owner})",
         f"GRANT {quote_ident(owner)} TO {user}; -- or, as a superuser: ALTER PUBLICATION "

@@ -1,0 +1,263 @@
+"""Can a table's updates and deletes be published, and which columns do they then carry?
+
+The server logs the old state of a changed row as the replica identity *of the partition that holds
+it* says, and sends it under the root's relation message, which flags the root's identity. So a
+partitioned table is identified by columns that every one of its partitions logs. And publishing
+updates that the server can't log makes the application's UPDATE and DELETE fail
+(``CheckCmdReplicaIdentity``): such a table comes with the reason, and the SQL that mends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from tidelog.sources.postgres.connect import quote_ident
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+# The first version that logs generated columns, and that refuses updates whose identity needs ones
+# that are not published.
+GENERATED_VERSION = 180000
+
+# RelationGetReplicaIndex wants a valid index that is not deferrable. What the columns of an
+# identity are made of matters only for FULL, where it is all of them.
+_TREES = """
+WITH RECURSIVE tree AS (
+  SELECT c.oid AS root, c.oid, c.relkind FROM pg_catalog.pg_class c WHERE c.oid = ANY (%s::oid[])
+  UNION ALL
+  SELECT tree.root, i.inhrelid, c.relkind
+  FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid
+  JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
+  WHERE tree.relkind = 'p'
+)
+SELECT tree.root::int8, tree.oid::int8, n.nspname, c.relname, c.relreplident::text,
+  {primary}, CASE c.relreplident WHEN 'i' THEN {identity} END,
+  EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
+  c.relreplident = 'f' AND EXISTS (SELECT FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = 's'),
+  EXISTS (SELECT FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = 'v')
+FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE tree.oid = tree.root OR c.relkind = 'r'
+ORDER BY 3, 4
+"""
+_INDEX = """(SELECT json_agg(json_build_array(a.attname, a.attgenerated <> '') ORDER BY k.place)
+   FROM pg_catalog.pg_index i
+   CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+   JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+   WHERE i.indrelid = c.oid AND i.{flag} AND i.indisvalid AND i.indimmediate
+     AND k.place <= i.indnkeyatts)"""
+_QUERY = _TREES.format(
+    primary=_INDEX.format(flag="indisprimary"), identity=_INDEX.format(flag="indisreplident")
+)
+
+# All columns that are published: what FULL logs.
+Columns = frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a table's updates and deletes can't be published, and the statements that mend it."""
+
+    why: str
+    fix: tuple[str, ...] = ()
+    advice: str = ""  # where no statement does, or besides
+
+    @property
+    def remedy(self) -> str:
+        """Statements, with the advice as a comment."""
+        sql = " ".join(self.fix)
+        if not self.advice:
+            return sql
+        return f"{sql} -- {self.advice}" if sql else self.advice
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """How the log tells rows of a table apart.
+
+    ``columns`` are those that each old state in the log carries (None: all), ``kind`` says how they
+    were chosen, as `TableSchema.identity_kind` does. With ``trouble`` both are of no use.
+    """
+
+    kind: str
+    columns: Columns
+    trouble: Trouble | None = None
+    needs_generated: bool = False  # sound only where stored generated columns are published
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A table or one of its partitions; columns are (name, generated?)."""
+
+    quoted: str
+    name: str
+    kind: str
+    primary: tuple[tuple[str, bool], ...]
+    index: tuple[tuple[str, bool], ...]
+    keyed: bool  # has a primary key, be it one that identifies nothing
+    stored: bool  # FULL takes in a stored generated column
+    virtual: bool
+
+
+def identities(
+    connection: Connection, relation_ids: Sequence[int], *, generated: bool = False
+) -> dict[int, Identity]:
+    """The identity of each of these tables, with their partitions, by one query.
+
+    Args:
+        connection: of the source.
+        relation_ids: tables' oids; those that are gone have no identity.
+        generated: whether the publications publish stored generated columns.
+    """
+    trees: dict[int, tuple[list[_Member], list[_Member]]] = {}
+    for root, oid, *values in connection.execute(_QUERY.encode(), (list(relation_ids),)):
+        trees.setdefault(root, ([], []))[root != oid].append(_member(values))
+    logs_generated = connection.info.server_version >= GENERATED_VERSION
+    found = {}
+    for root, ((table,), partitions) in trees.items():
+        identity = _identity(table, partitions, logs_generated, generated)
+        if identity.trouble is not None and logs_generated and not generated:
+            better = _identity(table, partitions, logs_generated, generated=True)
+            if better.trouble is None:
+                identity = Identity(
+                    identity.kind, identity.columns, identity.trouble, needs_generated=True
+                )
+        found[root] = identity
+    return found
+
+
+def _member(values: Sequence[Any]) -> _Member:
+    namespace, name, kind, primary, index, keyed, stored, virtual = values
+    return _Member(
+        quoted=quote_ident(namespace, name),
+        name=f"{namespace}.{name}",
+        kind=kind,
+        primary=tuple((column, of) for column, of in primary or ()),
+        index=tuple((column, of) for column, of in index or ()),
+        keyed=keyed,
+        stored=stored,
+        virtual=virtual,
+    )
+
+
+def _identity(
+    table: _Member, partitions: Sequence[_Member], logs_generated: bool, generated: bool
+) -> Identity:
+    own, trouble = _logged(table, logs_generated, generated)
+    if not partitions:
+        return Identity(table.kind, own, trouble)
+    common: Columns = None
+    for partition in partitions:
+        columns, trouble = _logged(partition, logs_generated, generated)
+        if trouble is not None:
+            why = f"{partition.name}: {trouble.why}"
+            return Identity(table.kind, own, Trouble(why, trouble.fix, trouble.advice))
+        common = _both(common, columns)
+    primary: Columns = frozenset(name for name, _ in table.primary)
+    for kind, wanted in ((table.kind, own), ("d", primary)):
+        if (wanted is None or wanted) and _both(common, wanted) == wanted:
+            return Identity(kind, wanted)
+    differ = _partitions_differ(table, partitions, own, primary, logs_generated)
+    return Identity(table.kind, own, differ)
+
+
+def _both(one: Columns, other: Columns) -> Columns:
+    """Columns that are in both."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
+
+
+def _logged(
+    member: _Member, logs_generated: bool, generated: bool
+) -> tuple[Columns, Trouble | None]:
+    """The columns of old states, or why there are none (no columns then)."""
+    nothing: Columns = frozenset()
+    if member.kind == "f":
+        if logs_generated and (member.virtual or (member.stored and not generated)):
+            how = "virtual generated columns" if member.virtual else "generated columns"
+            return nothing, Trouble(
+                f"REPLICA IDENTITY FULL takes in {how}, which are not published",
+                _by_default(member, generated),
+                "" if _by_default(member, generated) else _NEED_KEY,
+            )
+        return None, None
+    columns = {"d": member.primary, "i": member.index}.get(member.kind, ())
+    if any(of for _, of in columns) and not (logs_generated and generated):
+        return nothing, Trouble(
+            "its replica identity has a generated column, which is not published",
+            _in_full(member, logs_generated),
+            _NEED_KEY,
+        )
+    if columns:
+        return frozenset(name for name, _ in columns), None
+    why = {
+        "n": "its replica identity is NOTHING",
+        "i": "the index that was its replica identity is gone",
+    }.get(member.kind)
+    if why is None:
+        why = "its primary key is deferrable" if member.keyed else "it has no primary key"
+    mend = _by_default(member, generated) or _in_full(member, logs_generated)
+    return nothing, Trouble(why, mend, "" if member.primary else _NEED_KEY)
+
+
+_NEED_KEY = "or give it a primary key of plain columns that is not deferrable"
+
+
+def _by_default(member: _Member, generated: bool) -> tuple[str, ...]:
+    """Back to the primary key, where that identifies rows."""
+    if not member.primary or (any(of for _, of in member.primary) and not generated):
+        return ()
+    return (f"ALTER TABLE {member.quoted} REPLICA IDENTITY DEFAULT;",)
+
+
+def _in_full(member: _Member, logs_generated: bool) -> tuple[str, ...]:
+    if logs_generated and member.virtual:
+        return ()
+    return (f"ALTER TABLE {member.quoted} REPLICA IDENTITY FULL;",)
+
+
+def _partitions_differ(
+    table: _Member,
+    partitions: Sequence[_Member],
+    own: Columns,
+    primary: Columns,
+    logs_generated: bool,
+) -> Trouble:
+    """No columns of the table are in the old states of all partitions."""
+    if not primary and own is not None and not own:
+        everywhere = [table, *partitions]
+        return Trouble(
+            "the partitioned table itself has no primary key and no replica identity",
+            tuple(sql for each in everywhere for sql in _in_full(each, logs_generated)),
+            _NEED_KEY,
+        )
+    differ = [each for each in partitions if not _carries(each, primary or own)]
+    return Trouble(
+        f"{len(differ)} of its partitions have a replica identity that leaves out columns of the "
+        f"table's own, {differ[0].name} for one",
+        tuple(sql for each in differ for sql in _mend(each, primary, logs_generated)),
+        "" if primary else _NEED_KEY,
+    )
+
+
+def _carries(partition: _Member, wanted: Columns) -> bool:
+    columns: Columns
+    if partition.kind == "f":
+        columns = None
+    else:
+        named = partition.primary if partition.kind == "d" else partition.index
+        columns = frozenset(name for name, _ in named)
+    return _both(columns, wanted) == wanted
+
+
+def _mend(partition: _Member, primary: Columns, logs_generated: bool) -> tuple[str, ...]:
+    if primary and primary <= {name for name, _ in partition.primary}:
+        return (f"ALTER TABLE {partition.quoted} REPLICA IDENTITY DEFAULT;",)
+    return _in_full(partition, logs_generated)

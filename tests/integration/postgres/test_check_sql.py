@@ -1,0 +1,198 @@
+"""Every statement that `check` prints is run, in order, by the role that it names; then nothing
+fails any more, and capture begins.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+from tests.integration.postgres.conftest import Capture
+
+from tidelog.sources.findings import SUPERUSER, Finding
+from tidelog.sources.postgres.preflight import Preflight
+from tidelog.testing.postgres import PostgresServer
+
+pytestmark = pytest.mark.integration
+Connection = psycopg.Connection[Any]
+
+SCHEMA = """
+CREATE TABLE plain (id int PRIMARY KEY, v int);
+CREATE TABLE "No Key" (v text);
+CREATE TABLE nothing (id int PRIMARY KEY, v int);
+ALTER TABLE nothing REPLICA IDENTITY NOTHING;
+CREATE TABLE late (id int PRIMARY KEY DEFERRABLE, v int);
+CREATE TABLE whole (id int PRIMARY KEY, v int, g int GENERATED ALWAYS AS (v * 2) STORED);
+ALTER TABLE whole REPLICA IDENTITY FULL;
+CREATE TABLE parted (id int PRIMARY KEY, code text NOT NULL) PARTITION BY HASH (id);
+CREATE TABLE p0 PARTITION OF parted FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+CREATE TABLE p1 PARTITION OF parted FOR VALUES WITH (MODULUS 2, REMAINDER 1);
+CREATE UNIQUE INDEX by_code ON p1 (code);
+ALTER TABLE p1 REPLICA IDENTITY USING INDEX by_code;
+CREATE TABLE audit (event int, v text);
+INSERT INTO plain VALUES (1, 1);
+INSERT INTO "No Key" VALUES ('a');
+INSERT INTO nothing VALUES (1, 1);
+INSERT INTO late VALUES (1, 1);
+INSERT INTO whole VALUES (1, 1);
+INSERT INTO parted VALUES (1, 'a'), (2, 'b');
+"""
+APPLICATION = (
+    "UPDATE plain SET v = 1",
+    "UPDATE \"No Key\" SET v = 'b'",
+    "UPDATE nothing SET v = 2",
+    "UPDATE late SET v = 2",
+    "UPDATE whole SET v = 2",
+    "UPDATE parted SET code = code || 'x'",
+)
+PATIENCE_S = 60.0
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A database whose tables are an application's, on a server that nobody prepared."""
+
+    server: PostgresServer
+    name: str
+
+    def dsn(self, role: str) -> str:
+        user = role if role == "postgres" else f"{self.name}_{role}"
+        return self.server.dsn(self.name, user=user)
+
+    def run(self, role: str, *statements: str) -> None:
+        with psycopg.connect(self.dsn(role), autocommit=True) as sql:
+            for statement in statements:
+                sql.execute(statement.encode())
+
+    def work(self) -> None:
+        self.run("app", *APPLICATION)
+
+
+@pytest.fixture(scope="module", params=[16, 18])
+def server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+    with PostgresServer(request.param) as found:
+        yield found
+
+
+@pytest.fixture
+def shop(server: PostgresServer) -> Iterator[Shop]:
+    shop = Shop(server, f"shop_{next(_numbers)}")
+    server.execute("ALTER SYSTEM RESET ALL")
+    server.execute("SELECT pg_reload_conf()")
+    server.create_database(shop.name)
+    for role in ("capture", "app"):
+        server.execute(f"CREATE ROLE {shop.name}_{role} LOGIN")
+    server.execute(f"GRANT CREATE ON SCHEMA public TO {shop.name}_app", shop.name)
+    shop.run("app", SCHEMA)
+    yield shop
+    server.drop_database(shop.name)
+
+
+def statements(finding: Finding) -> list[str]:
+    """The SQL of a fix; none of a sentence."""
+    text = re.sub(r"-- .*", "", finding.fix)
+    return [part.strip() for part in text.split(";")[:-1]]
+
+
+def applied(shop: Shop, findings: list[Finding]) -> list[str]:
+    """Run what was printed; what the application is about must work at any moment."""
+    done = []
+    for finding in findings:
+        role = {SUPERUSER: "postgres", "": "capture"}.get(finding.role)
+        role = role or finding.role.removeprefix(f"{shop.name}_")
+        for statement in statements(finding):
+            shop.run(role, statement)
+            shop.work()
+            done.append(statement)
+    return done
+
+
+def not_sound(findings: list[Finding]) -> list[Finding]:
+    """What is left; a table without any key stays one, and says so."""
+    return [
+        finding
+        for finding in findings
+        if finding.level != "ok" and "no primary key" not in finding.message
+    ]
+
+
+PREPARED = {
+    "nothing": (),
+    # As an administrator makes them who has not read the manual.
+    "publications": (
+        "CREATE PUBLICATION tidelog FOR TABLE plain (id), parted WITH (publish = 'insert')",
+    ),
+    "all-tables": (
+        'ALTER TABLE "No Key" REPLICA IDENTITY FULL',
+        "ALTER TABLE late REPLICA IDENTITY FULL",
+        "ALTER TABLE audit REPLICA IDENTITY FULL",
+        "ALTER TABLE whole REPLICA IDENTITY DEFAULT",
+        "ALTER TABLE nothing REPLICA IDENTITY DEFAULT",
+        "ALTER TABLE p1 REPLICA IDENTITY DEFAULT",
+        "CREATE PUBLICATION tidelog FOR ALL TABLES",
+    ),
+    "schema": (
+        'ALTER TABLE "No Key" REPLICA IDENTITY FULL',
+        "ALTER TABLE late REPLICA IDENTITY FULL",
+        "ALTER TABLE audit REPLICA IDENTITY FULL",
+        "ALTER TABLE whole REPLICA IDENTITY DEFAULT",
+        "ALTER TABLE nothing REPLICA IDENTITY DEFAULT",
+        "ALTER TABLE p1 REPLICA IDENTITY DEFAULT",
+        "CREATE PUBLICATION tidelog FOR TABLES IN SCHEMA public",
+    ),
+    "keyless": (
+        "CREATE PUBLICATION tidelog FOR TABLE audit, plain",
+        "COMMENT ON PUBLICATION tidelog IS 'managed by tidelog'",
+    ),
+}
+
+
+@pytest.mark.parametrize("prepared", list(PREPARED))
+@pytest.mark.parametrize("strategy", ["table", "message", "snapshot"])
+def test_what_check_prints_leads_to_a_capture(shop: Shop, strategy: Any, prepared: str) -> None:
+    shop.run("postgres", *PREPARED[prepared])
+    options: dict[str, Any] = {
+        "strategy": strategy,
+        "signal_table": "public.signals",
+        "keys": {"public.audit": ["event"]},
+    }
+    capture = Capture(shop.dsn("capture"), tables=["public.*"], options=options)
+    preflight = Preflight(shop.dsn("capture"), slot=capture.slot, tables=["public.*"], **options)
+    findings = preflight.check()
+    assert [finding for finding in findings if finding.level == "fail"]
+    assert applied(shop, findings)
+    deadline = time.monotonic() + PATIENCE_S
+    while any(finding.name == "disk" for finding in not_sound(preflight.check())):
+        assert time.monotonic() < deadline  # the server reads its settings again
+    assert not_sound(preflight.check()) == []
+    capture.start()
+    capture.reader.sync_publication()
+    shop.work()
+    assert not_sound(preflight.check()) == []
+    with psycopg.connect(shop.dsn("postgres"), autocommit=True) as sql:
+        capture.catch_up(sql)
+    assert {row.table for row in capture.rows if row.kind == "U"} == {
+        "public.plain",
+        "public.No Key",
+        "public.nothing",
+        "public.late",
+        "public.whole",
+        "public.parted",
+    }
+    capture.reader.close()
+
+
+def test_fresh_database_of_a_superuser_needs_nothing(server: PostgresServer) -> None:
+    dsn = server.create_database("fresh")
+    server.execute(SCHEMA, "fresh")
+    findings = Preflight(dsn).check()
+    server.drop_database("fresh")
+    assert [finding.name for finding in findings if finding.level == "fail"] == []
+    assert [finding.level for finding in findings if finding.name == "publication"] == ["ok", "ok"]

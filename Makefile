@@ -11,6 +11,9 @@ VENV := .venv
 PY := $(VENV)/bin/python
 WORKERS ?= 2
 TIDELOG_SOAK_SECONDS ?= 600
+# The log, its slot, chunks and windows: where versions of PostgreSQL differ.
+CORE := $(addprefix tests/integration/postgres/test_,log_reader.py chunks.py resume_and_gaps.py blocking.py) \
+	tests/integration/windows tests/faults/test_slot_owner.py
 export TIDELOG_SOAK_SECONDS
 # Spark's Python workers must be the interpreter that the driver runs.
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
@@ -22,7 +25,7 @@ ICEBERG_VENV := .venv-iceberg
 ICEBERG_PY := $(ICEBERG_VENV)/bin/python
 ICEBERG_INSTALLED := $(STAMPS)/iceberg
 
-.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-fast test-spark test-iceberg test-thorough bench bench-quick soak lint format docs lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-fast test-spark test-iceberg test-versions test-thorough bench bench-quick soak lint format docs lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +76,11 @@ test-spark: venv ## Tests that start Spark, one after the other
 test-iceberg: $(ICEBERG_INSTALLED) ## Tests of the Iceberg output, with the Spark that it needs, in .venv-iceberg
 	PYSPARK_PYTHON=$(CURDIR)/$(ICEBERG_PY) $(ICEBERG_PY) -m pytest -m "spark and not thorough" -k iceberg \
 		tests/integration/iceberg tests/behaviours/outputs $(ARGS)
+
+test-versions: venv ## The core of PostgreSQL's tests on the versions that the others leave out: 14, 15, 17
+	for version in 14 15 17; do \
+		$(PY) -m pytest -n $(WORKERS) --dist worksteal --postgres-version $$version $(CORE) $(ARGS) || exit 1; \
+	done
 
 test-thorough: venv $(ICEBERG_INSTALLED) ## The ways of reading and the sources that `make test` leaves to other tests
 	$(PY) -m pytest -n $(WORKERS) --dist worksteal -m "thorough and not spark" $(ARGS)

@@ -19,7 +19,7 @@ from typing import Any
 
 import psycopg
 
-from tidelog.model.records import LogBatch
+from tidelog.model.records import LogBatch, Resume
 from tidelog.sources.postgres.log_reader import PostgresLogReader
 from tidelog.sources.unnumbered import Unnumbered
 from tidelog.testing.postgres import PostgresServer
@@ -42,11 +42,11 @@ def write_backlog(dsn: str, rows: int, rows_per_transaction: int) -> None:
             connection.execute(INSERT, (first, min(rows, first + rows_per_transaction - 1)))
 
 
-def run_ours(dsn: str, slot: str, rows: int) -> dict[str, float]:
+def run_ours(dsn: str, slot: str, begin: Resume, rows: int) -> dict[str, float]:
     reader = PostgresLogReader(
         dsn, Unnumbered(), slot=slot, publication="bench", tables=["public.*"]
     )
-    reader.start(None)
+    reader.start(begin)
     # Compiled and connected before the clock runs, as pg_recvlogical is.
     began, cpu = time.perf_counter(), _cpu_s()
     seen = payload = 0
@@ -95,7 +95,7 @@ def main() -> None:
         dsn = server.dsn()
         server.execute(TABLE)
         warm = PostgresLogReader(dsn, Unnumbered(), slot="first", publication="bench")
-        warm.start(None)
+        begin = warm.start(None)
         warm.close()
         slots = [f"{name}_{run}" for run in range(options.runs) for name in ("floor", "ours")]
         for slot in slots:
@@ -107,7 +107,7 @@ def main() -> None:
         floor: list[dict[str, Any]] = []
         for run in range(options.runs):
             floor.append(run_floor(server, dsn, f"floor_{run}", options.rows, end))
-            ours.append(run_ours(dsn, f"ours_{run}", options.rows))
+            ours.append(run_ours(dsn, f"ours_{run}", begin, options.rows))
     best = max(ours, key=lambda run: run["rows_per_s"])
     best_floor = max(floor, key=lambda run: run["rows_per_s"])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -7,12 +7,26 @@ from collections.abc import Iterator
 
 import pytest
 
+from tidelog.testing import postgres as postgres_servers
 from tidelog.testing.kafka import KafkaServer
 from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.testing.postgres import PostgresServer
 from tidelog.testing.s3 import S3Server
 
 _database_numbers = itertools.count(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--postgres-version",
+        type=int,
+        default=postgres_servers.default_version,
+        help="the version of PostgreSQL that tests use which do not ask for one (14 to 18)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    postgres_servers.default_version = config.getoption("--postgres-version")
 
 
 @pytest.fixture(scope="session")
@@ -28,9 +42,14 @@ def postgres18() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
-def postgres(postgres16: PostgresServer) -> PostgresServer:
+def postgres(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
     """The server that tests use unless they ask for a version."""
-    return postgres16
+    version = postgres_servers.default_version
+    if version in (16, 18):
+        yield request.getfixturevalue(f"postgres{version}")
+        return
+    with PostgresServer() as server:
+        yield server
 
 
 @pytest.fixture

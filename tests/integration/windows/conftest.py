@@ -18,7 +18,7 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="session")
 def hung_standby() -> Iterator[PostgresServer]:
     settings = {"synchronous_standby_names": "nobody", "synchronous_commit": "local"}
-    with PostgresServer(16, settings) as server:
+    with PostgresServer(settings=settings) as server:
         yield server
 
 

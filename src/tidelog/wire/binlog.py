@@ -148,7 +148,8 @@ _CHANGING = frozenset(
     {"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "SELECT", "DO", "VALUES"}
 )
 _LEADING = re.compile(
-    r"(?:\s|\(|/\*M?!\d*|/\*(?!M?!).*?\*/|(?:--[\s\x00-\x1f\x7f]|#)[^\n]*(?:\n|$))*", re.DOTALL
+    r"(?:\s|\(|/\*M?!\d*|/\*(?!M?!).*?\*/|(?:--(?=[\s\x00-\x1f\x7f]|$)|#)[^\n]*(?:\n|$))*",
+    re.DOTALL,
 )
 # MariaDB: settings that hold for one statement.
 _SETTINGS = re.compile(

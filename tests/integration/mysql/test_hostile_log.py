@@ -9,6 +9,7 @@ import pymysql
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
 
+from tidelog.errors import SourceError
 from tidelog.ports import MAX_SIGNAL_BYTES
 from tidelog.testing.mysql import MySqlFamilyServer
 
@@ -203,3 +204,14 @@ def test_what_only_looks_like_comments_and_texts_takes_no_time(
     rows = capture.catch_up()
     names = [(row.table.partition(".")[2], row.kind) for row in rows]
     assert names == [("u", "I"), ("u", "T"), ("t", "I")]
+
+
+@pytest.mark.parametrize("comment", ["--\n", "--\x01 x\n", "-- x\n--\n#\n/* */ "])
+def test_a_comment_hides_no_statement(make_capture: Make, sql: Sql, comment: str) -> None:
+    """One that stands in the log instead of its rows: going on would lose them."""
+    run(sql, "CREATE TABLE t (id INT PRIMARY KEY)")
+    capture = make_capture()
+    capture.start()
+    run(sql, "SET SESSION binlog_format = STATEMENT", f"{comment}INSERT INTO t VALUES (1)")
+    with pytest.raises(SourceError, match=r"INSERT of .*t as a statement"):
+        capture.catch_up()

@@ -147,7 +147,10 @@ _PASSED = frozenset({EventType.IGNORABLE, EventType.START_ENCRYPTION})
 _CHANGING = frozenset(
     {"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "SELECT", "DO", "VALUES"}
 )
-_LEADING = re.compile(r"(?:\s|\(|/\*M?!\d*|/\*(?!M?!).*?\*/|(?:--\s|#)[^\n]*(?:\n|$))*", re.DOTALL)
+_LEADING = re.compile(
+    r"(?:\s|\(|/\*M?!\d*|/\*(?!M?!).*?\*/|(?:--(?=[\s\x00-\x1f\x7f]|$)|#)[^\n]*(?:\n|$))*",
+    re.DOTALL,
+)
 # MariaDB: settings that hold for one statement.
 _SETTINGS = re.compile(
     r"""SET\s+STATEMENT\b(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^'"])*?\bFOR\b""",

@@ -98,8 +98,13 @@ class Token:
 # Bits of sql_mode: "…" is a name as `…` is; a backslash is a character as others are.
 _ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
 
-_ESCAPED = {quote: rf"(?:[^{quote}\\]|\\(?s:.)|{quote}{quote})*" for quote in "\"'"}
-_PLAIN = {quote: rf"(?:[^{quote}]|{quote}{quote})*" for quote in "\"'"}
+# Possessive: nothing is tried a second time. Any user of the server may write a statement, and one
+# that this reads otherwise than the server must not take more time than its length either.
+_ESCAPED = {
+    quote: rf"[^{quote}\\]*+(?:(?:\\(?:(?s:.)|\Z)|{quote}{quote})[^{quote}\\]*+)*+"
+    for quote in "\"'"
+}
+_PLAIN = {quote: rf"[^{quote}]*+(?:{quote}{quote}[^{quote}]*+)*+" for quote in "\"'`"}
 
 
 @cache
@@ -109,11 +114,11 @@ def _token(sql_mode: int) -> re.Pattern[str]:
     double = _PLAIN if sql_mode & _ANSI_QUOTES else texts
     return re.compile(
         rf"""
-        (?P<space>\s+|\#[^\n]*|--(?=\s|$)[^\n]*)
-        |(?P<open>/\*(?:M?!)\d*)|(?P<comment>/\*(?s:.*?)\*/)|(?P<close>\*/)
-        |`(?P<name>(?:[^`]|``)*)`
-        |"(?P<double>{double['"']})"
-        |'(?P<text>{texts["'"]})'
+        (?P<space>\s+|\#[^\n]*|--(?=[\s\x00-\x1f\x7f]|\Z)[^\n]*)
+        |(?P<open>/\*(?:M?!)\d*)|(?P<comment>/\*(?s:.*?)(?:\*/|\Z))|(?P<close>\*/)
+        |`(?P<name>{_PLAIN["`"]})(?:`|\Z)
+        |"(?P<double>{double['"']})(?:"|\Z)
+        |'(?P<text>{texts["'"]})(?:'|\Z)
         |(?P<word>[\w$\u0080-\U0010ffff]+)
         |(?P<mark>(?s:.))
         """,

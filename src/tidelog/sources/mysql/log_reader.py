@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -74,6 +75,8 @@ from tidelog.wire.binlog_items import (
 )
 from tidelog.wire.binlog_position import file_number, text, unpack
 from tidelog.wire.flavor import Flavor
+
+logger = logging.getLogger(__name__)
 
 MOST_TABLES = 16_384
 """So many table maps are kept; a table has one for each time that the server opened it."""
@@ -363,7 +366,7 @@ class MySqlLogReader:
         if self._own.watches(table):
             names = None
             if table == self._own.signals:
-                names = self._schema_at(seen).column_names
+                names = self._signal_columns(seen)
             self._own.bind(seen, names)
             scanner.bind(seen.table_id, 0, watch=True)
             return
@@ -405,6 +408,16 @@ class MySqlLogReader:
             return False
         self._retried_at = time.monotonic()
         return True
+
+    def _signal_columns(self, seen: TableMapSeen) -> Sequence[str] | None:
+        """None: they are not known any more, and what the rows say neither."""
+        try:
+            return self._schema_at(seen).column_names
+        except SourceError as error:
+            if type(error) is not SourceError:  # the server is away, or the like
+                raise
+            logger.warning("signals are passed over: %s", error)
+            return None
 
     def _schema_at(self, seen: TableMapSeen) -> TableSchema:
         schemas, scanner = self._schemas, self._scanner

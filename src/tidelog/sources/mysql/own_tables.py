@@ -1,16 +1,24 @@
-"""Rows of the log that are for Tidelog itself: marks, and signals. They are never records."""
+"""Rows of the log that are for Tidelog itself: marks, and signals. They are never records.
+
+Others may write to these tables too, and change their shape. What stands in the log is read again
+at every start, so nothing in it may end capture: a column that is missing, or of a type that is not
+read here, reads as NULL.
+"""
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Iterator, Sequence
 
-from tidelog.errors import ConfigError, DecodeError, SourceError
+from tidelog.errors import ConfigError
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
-from tidelog.ports import SignalSeen, WatermarkSeen
+from tidelog.ports import MAX_SIGNAL_BYTES, SignalSeen, WatermarkSeen
 from tidelog.wire import binlog_types as types
 from tidelog.wire.binlog_items import RowOf, TableMapSeen
+
+logger = logging.getLogger(__name__)
 
 WATERMARK_TABLE = "watermark"
 WATERMARK_COLUMNS = ("id", "mark")
@@ -18,6 +26,8 @@ SIGNAL_COLUMNS = ("id", "type", "data")
 
 _INTEGERS = {types.TINY: 1, types.SHORT: 2, types.INT24: 3, types.LONG: 4, types.LONGLONG: 8}
 _BEFORE, _AFTER, _PARTIAL = 1, 2, 4  # bits of a payload's flags
+_MAX_MARK_BYTES = 190  # as the column has them: what is longer is none of ours
+_CUT_BYTES = MAX_SIGNAL_BYTES + 1  # enough to see that a text is too long
 
 
 class OwnTables:
@@ -39,7 +49,7 @@ class OwnTables:
                 raise ConfigError(f"source.signal_table: {error}") from None
         self._maps: dict[int, TableMapSeen] = {}
         self._marks: set[int] = set()
-        self._places: dict[int, list[int]] = {}
+        self._places: dict[int, list[int | None]] = {}
 
     def fold(self) -> None:
         """The server logs names in lower case."""
@@ -58,29 +68,31 @@ class OwnTables:
         return table in (self.watermark, self.signals)
 
     def bind(self, seen: TableMapSeen, names: Sequence[str] | None) -> None:
-        """Rows of the table follow. ``names``: its columns, needed for the signal table.
-
-        Raises SourceError if it lacks a column or has one that can't be read.
-        """
+        """Rows of the table follow. ``names``: its columns, needed for the signal table."""
         table = TableName(seen.database, seen.table)
         self._maps[seen.table_id] = seen
         if table == self.watermark:
             self._marks.add(seen.table_id)
-            places = [len(WATERMARK_COLUMNS) - 1]
+            wanted: Sequence[str] = WATERMARK_COLUMNS[1:]
+            columns: Sequence[str] = WATERMARK_COLUMNS
         else:
             self._marks.discard(seen.table_id)
-            missing = [name for name in SIGNAL_COLUMNS if name not in (names or ())]
-            if missing:
-                raise SourceError(
-                    f"{table} has no column {', '.join(missing)}: give it the columns id, type and "
-                    "data"
-                )
-            places = [list(names or ()).index(name) for name in SIGNAL_COLUMNS]
-        for i in range(max(places) + 1):
-            if _width(seen.types[i], seen.metas[i]) is None:
-                raise SourceError(
-                    f"{table}: column {i + 1} must be an integer or a text (CHAR, VARCHAR, TEXT)"
-                )
+            wanted, columns = SIGNAL_COLUMNS, names or ()
+        # A column behind one that can't be passed over can't be found.
+        readable = next(
+            (i for i in range(len(seen.types)) if _width(seen.types[i], seen.metas[i]) is None),
+            len(seen.types),
+        )
+        found = {name: place for place, name in enumerate(columns[:readable])}
+        places = [found.get(name) for name in wanted]
+        missing = [name for name in wanted if name not in found]
+        if missing and self._places.get(seen.table_id) != places:
+            logger.warning(
+                "%s has no column %s that can be read: it and those before it must be integers or "
+                "texts (CHAR, VARCHAR, TEXT)",
+                table,
+                ", ".join(missing),
+            )
         self._places[seen.table_id] = places
 
     def read(self, row: RowOf) -> Iterator[WatermarkSeen | SignalSeen]:
@@ -88,7 +100,7 @@ class OwnTables:
         if row.table_id in self._marks:
             if row.kind in (Kind.INSERT, Kind.UPDATE):
                 (mark,) = self._texts(row)
-                if mark is not None:
+                if mark is not None and len(mark) <= _MAX_MARK_BYTES:
                     yield WatermarkSeen(mark, row.position, row.ordinal)
         elif row.kind is Kind.INSERT:
             signal_id, type_, data = self._texts(row)
@@ -96,13 +108,17 @@ class OwnTables:
 
     def _texts(self, row: RowOf) -> list[str | None]:
         """The columns that are wanted of a row's new state as texts; None: NULL, or not there."""
-        seen = self._maps[row.table_id]
+        seen, places = self._maps[row.table_id], self._places[row.table_id]
+        known = [place for place in places if place is not None]
+        if not known:
+            return [None] * len(places)
         try:
-            found = _new_image(row.payload, seen)
-        except (struct.error, IndexError, ValueError) as error:
-            raise DecodeError("a row of a table of Tidelog's own does not parse") from error
+            found = _new_image(row.payload, seen, max(known) + 1)
+        except (struct.error, IndexError, ValueError):
+            logger.warning("a row of %s.%s does not parse", seen.database, seen.table)
+            return [None] * len(places)
         return [
-            found[place] if place < len(found) else None for place in self._places[row.table_id]
+            found[place] if place is not None and place < len(found) else None for place in places
         ]
 
 
@@ -110,19 +126,19 @@ def _folded(table: TableName) -> TableName:
     return TableName(table.namespace.lower(), table.name.lower())
 
 
-def _new_image(payload: bytes, seen: TableMapSeen) -> list[str | None]:
-    """The columns of an after image, up to the first that is neither number nor text."""
+def _new_image(payload: bytes, seen: TableMapSeen, wanted: int) -> list[str | None]:
+    """The first columns of an after image, as many as are wanted."""
     flags, count = payload[1], int.from_bytes(payload[2:4], "little")
     at = 4
     if flags & _BEFORE:
-        _, at = _image(payload, at, count, seen)
+        _, at = _image(payload, at, count, seen, count)
     if not flags & _AFTER:
         raise ValueError("image")
-    return _image(payload, at, count, seen, partial=bool(flags & _PARTIAL))[0]
+    return _image(payload, at, count, seen, wanted, partial=bool(flags & _PARTIAL))[0]
 
 
 def _image(
-    payload: bytes, at: int, count: int, seen: TableMapSeen, *, partial: bool = False
+    payload: bytes, at: int, count: int, seen: TableMapSeen, wanted: int, *, partial: bool = False
 ) -> tuple[list[str | None], int]:
     """``partial``: as MySQL writes all updates under ``binlog_row_value_options``, also those of
     tables without documents.
@@ -136,6 +152,8 @@ def _image(
     at += len(nulls)
     found: list[str | None] = [None] * count
     for place, i in enumerate(present):
+        if i >= wanted:
+            break
         if nulls[place // 8] >> place % 8 & 1:
             continue
         width = _width(seen.types[i], seen.metas[i])
@@ -148,7 +166,7 @@ def _image(
         if seen.types[i] in _INTEGERS:
             found[i] = str(size)
             continue
-        found[i] = payload[at : at + size].decode("utf-8", "replace")
+        found[i] = payload[at : at + min(size, _CUT_BYTES)].decode("utf-8", "replace")
         at += size
     return found, at
 

@@ -122,9 +122,11 @@ def _parse(  # type: ignore[no-untyped-def]
                 if position < 0:
                     return i, -position, False
                 if tag == _K and what != _A:
-                    # The columns outside the identity are sent as NULL (logicalrep_write_tuple).
+                    # The columns outside the identity are sent as NULL (ExtractReplicaIdentity).
+                    # But the tag tells the root's identity, the tuple is the partition's: that of
+                    # one with identity FULL has all columns.
                     for c in range(columns):
-                        if not identity[c]:
+                        if not identity[c] and scratch_old_length[c] == NULL:
                             scratch_old_length[c] = MISSING
             if what in (_I, _U, _R):
                 if position >= end or data[position] != _N:

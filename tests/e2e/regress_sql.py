@@ -1,12 +1,13 @@
 """PostgreSQL's own regression SQL beside a running capture; every table with a key is then compared
 with its replay from the event log.
 
-    python -m tests.e2e.regress_sql SQL_DIR [--version 16] [--version 18] [--full] [FILE ...]
+    python -m tests.e2e.regress_sql SQL_DIR [--version 16] [--version 18] [--full] [--keep] [FILE …]
 
 ``SQL_DIR`` is ``src/test/regress/sql`` of a checkout of PostgreSQL; where ``../data`` is there,
 tests read it, else the tables that are loaded from it stay empty. No part of it comes with Tidelog.
 Capture is killed half-way, and goes on. ``--full``: FOR ALL TABLES of the database identity FULL is
-set as far as tables let it, before each file.
+set as far as tables let it, before each file. ``--keep``: DROP TABLE and DROP SCHEMA are
+left out, so that there is more to compare.
 
 It prints a line for each table that is not as its replay, or that has none, and why; the exit code
 tells whether there are any that differ. It takes a quarter of an hour a version.
@@ -47,6 +48,7 @@ FILE_S = 120.0
 SETTLED_S = 600.0
 SETTINGS = {"max_prepared_transactions": 10, "max_wal_size": "4GB"}
 ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+DROPS = re.compile(r"^DROP (TABLE|SCHEMA)\b[^;]*;", re.MULTILINE)
 ALL_FULL = """
 DO $$ DECLARE t regclass; BEGIN
   FOR t IN SELECT oid FROM pg_class WHERE relkind IN ('r', 'p') AND relreplident <> 'f'
@@ -61,8 +63,8 @@ END $$
 class Regression:
     """One server, its capture, and what it has come to."""
 
-    def __init__(self, server: PostgresServer, sql: Path, directory: Path, *, full: bool) -> None:
-        self.server, self.sql, self.directory, self.full = server, sql, directory, full
+    def __init__(self, server: PostgresServer, sql: Path, directory: Path, *, keep: bool) -> None:
+        self.server, self.sql, self.directory, self.keep = server, sql, directory, keep
         self.dsn = server.create_database(DATABASE)
         self.config_file = directory / "tidelog.yaml"
         self.config_file.write_text(
@@ -91,6 +93,10 @@ class Regression:
         self.process.wait(60)
 
     def run(self, file: Path) -> None:
+        if self.keep:
+            kept = DROPS.sub("", file.read_text(errors="surrogateescape"))
+            file = self.directory / file.name
+            file.write_text(kept, errors="surrogateescape")
         environment = os.environ | {
             "PG_ABS_SRCDIR": str(self.sql.parent),
             "PG_ABS_BUILDDIR": str(self.directory),
@@ -250,14 +256,14 @@ def in_order(sql: Path, chosen: Sequence[str]) -> list[Path]:
     return [files[name] for name in (*FIRST, *middle, *LAST) if name in files]
 
 
-def regress(version: int, sql: Path, chosen: Sequence[str], *, full: bool) -> bool:
+def regress(version: int, sql: Path, chosen: Sequence[str], *, full: bool, keep: bool) -> bool:
     """Run and compare; is every table as its replay?"""
     files = in_order(sql, chosen)
     with (
         tempfile.TemporaryDirectory() as directory,
         PostgresServer(version, SETTINGS) as server,
     ):
-        run = Regression(server, sql, Path(directory), full=full)
+        run = Regression(server, sql, Path(directory), keep=keep)
         run.start()
         try:
             for number, file in enumerate(files):
@@ -298,9 +304,10 @@ def main() -> int:
     arguments.add_argument("files", nargs="*", help="names without .sql; default: all")
     arguments.add_argument("--version", type=int, action="append")
     arguments.add_argument("--full", action="store_true")
+    arguments.add_argument("--keep", action="store_true")
     options = arguments.parse_args()
     good = [
-        regress(version, options.sql.resolve(), options.files, full=options.full)
+        regress(version, options.sql.resolve(), options.files, full=options.full, keep=options.keep)
         for version in options.version or (16, 18)
     ]
     return 0 if all(good) else 1

@@ -8,6 +8,7 @@ and truncates only. Both publish partitioned tables as their root.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,8 @@ SIGNAL_COLUMNS = ("id", "type", "data")
 
 # A publication with this comment is ours: tables that no pattern names are removed from it.
 MANAGED = "managed by tidelog"
+LOOKS = 20
+"""At the tables: one may be dropped, or renamed, before it is published."""
 
 _OPTIONS = {
     True: "publish = 'insert, update, delete, truncate', publish_via_partition_root = true",
@@ -148,6 +151,9 @@ class Publications:
             if self.strategy == "table":
                 self._create_watermark_table(connection)
             self._create_publications(connection)
+            for _ in range(LOOKS):
+                with suppress(psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+                    return self._sync_tables(connection)
             return self._sync_tables(connection)
 
     def set_up(self, connection: Connection) -> list[str]:

@@ -25,7 +25,7 @@ ICEBERG_VENV := .venv-iceberg
 ICEBERG_PY := $(ICEBERG_VENV)/bin/python
 ICEBERG_INSTALLED := $(STAMPS)/iceberg
 
-.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-fast test-spark test-iceberg test-versions test-thorough bench bench-quick soak lint format docs lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-fast test-spark test-iceberg test-versions test-thorough bench bench-quick regress soak lint format docs lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ test-thorough: venv $(ICEBERG_INSTALLED) ## The ways of reading and the sources 
 
 soak: venv ## The history oracle for TIDELOG_SOAK_SECONDS (600)
 	$(PY) -m pytest -m soak --timeout 0 $(ARGS)
+
+regress: venv ## PostgreSQL's own regression SQL beside a capture: REGRESS_SQL=<checkout>/src/test/regress/sql
+	$(PY) -m tests.e2e.regress_sql $(REGRESS_SQL) $(ARGS)
 
 bench: venv ## Print the benchmark table of the README
 	$(PY) -m benchmarks $(ARGS)

@@ -17,6 +17,7 @@ import pytest
 from tests.integration.postgres.conftest import Capture, Row, rows_of
 
 from tidelog.errors import (
+    ChunkBusyError,
     ChunkError,
     ChunkLostError,
     ChunkRefusedError,
@@ -55,7 +56,10 @@ class Source:
         return rows_of(chunk.rows, self.schemas)
 
     def ids(self, chunk: ChunkRows) -> list[str | None]:
-        return [(row.new or row.old or {})["id"] for row in self.rows(chunk)]
+        return self.ids_of(chunk, "id")
+
+    def ids_of(self, chunk: ChunkRows, column: str) -> list[str | None]:
+        return [(row.new or row.old or {})[column] for row in self.rows(chunk)]
 
 
 @pytest.fixture(params=CASES, ids=[f"{strategy}-{v}" for strategy, v in CASES])
@@ -295,6 +299,27 @@ def test_rows_wider_than_a_slice_are_read_when_spread(source: Source) -> None:
     spread = source.read(ChunkRequest(T, limit_rows=900, spread_s=0.05))
     assert source.rows(spread) == source.rows(at_once)
     assert len(spread.rows) == 900
+
+
+def test_functions_of_an_index_are_found_by_the_tables_search_path(source: Source) -> None:
+    """As `vaccluster` of PostgreSQL's own tests: the planner looks into the index's function."""
+    if source.sql.info.server_version >= 170_000:
+        pytest.skip("it makes no such index: functions are looked into under a safe search_path")
+    for statement in (
+        "CREATE SCHEMA shop",
+        "SET search_path = shop",
+        "CREATE TABLE c (i int PRIMARY KEY)",
+        "CREATE FUNCTION f(c int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT c'",
+        "CREATE FUNCTION g(c int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT f(c)'",
+        "CREATE INDEX ON c (g(i))",
+        "INSERT INTO c VALUES (1), (2)",
+    ):
+        source.sql.execute(statement.encode())
+    request = ChunkRequest(TableName("shop", "c"), limit_rows=2)
+    with pytest.raises(ChunkBusyError, match='read again with search_path "shop", public'):
+        source.read(request)
+    assert source.ids_of(source.read(request), "i") == ["1", "2"]
+    assert source.chunks.boundaries(request, 1) == [("2",)]
 
 
 def large_rows(source: Source) -> None:

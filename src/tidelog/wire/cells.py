@@ -123,10 +123,11 @@ def _parse(  # type: ignore[no-untyped-def]
                 if position < 0:
                     return i, -position, False
                 if what != _A:
-                    # Columns outside the identity are sent as NULL (logicalrep_write_tuple), also
-                    # in an O tuple: of a partition that is not FULL, though its root is.
+                    # Columns outside the identity are sent as NULL (logicalrep_write_tuple). Tag
+                    # and identity are the root's, the tuple is the partition's, which may log more
+                    # (FULL), or less than its root says.
                     for c in range(columns):
-                        if not identity[c]:
+                        if not identity[c] and scratch_old_length[c] == NULL:
                             scratch_old_length[c] = MISSING
             if what in (_I, _U, _R):
                 if position >= end or data[position] != _N:

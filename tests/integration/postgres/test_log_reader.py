@@ -10,6 +10,7 @@ import pytest
 from tests.integration.postgres.conftest import UNCHANGED, Capture
 
 from tidelog.model.schema import TableName
+from tidelog.sources.postgres.publication import Publications
 from tidelog.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
@@ -89,6 +90,24 @@ def test_replica_identities(capture: Capture, sql: Connection) -> None:
     assert schema is not None
     assert (schema.key, schema.identity, schema.identity_kind) == (("id",), ("code",), "i")
     assert schema.match_key == ("code",)
+
+
+def test_table_dropped_while_it_is_about_to_be_published_ends_nothing(
+    sql: psycopg.Connection[Any], capture: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured = Publications.captured
+
+    def then_dropped(self: Publications, connection: Any) -> Any:
+        found = captured(self, connection)
+        sql.execute("DROP TABLE IF EXISTS early")
+        return found
+
+    sql.execute("CREATE TABLE early (id int PRIMARY KEY)")
+    sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    monkeypatch.setattr(Publications, "captured", then_dropped)
+    capture.start()
+    sql.execute("INSERT INTO t VALUES (1)")
+    assert [row.new for row in capture.catch_up(sql)] == [{"id": "1"}]
 
 
 def test_update_of_a_table_without_replica_identity_does_not_fail_the_application(

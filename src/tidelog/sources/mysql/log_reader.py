@@ -414,7 +414,8 @@ class MySqlLogReader:
         try:
             return self._schema_at(seen).column_names
         except SourceError as error:
-            if type(error) is not SourceError:  # the server is away, or the like
+            # Else the server is away, or the like.
+            if type(error) not in (SourceError, TableRefusedError):
                 raise
             logger.warning("signals are passed over: %s", error)
             return None

@@ -19,7 +19,7 @@ from tidelog.errors import (
     ChunkRefusedError,
     ChunkTooSlowError,
 )
-from tidelog.model.schema import TableName
+from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.postgres.chunk_rows import ChunkSelect
 from tidelog.sources.postgres.connect import connect, quote_ident
@@ -29,6 +29,7 @@ from tidelog.sources.postgres.snapshot import TAKE_SNAPSHOT, PgSnapshot, snapsho
 
 LOCK_TIMEOUT_MS = 2_000
 STATEMENT_TIMEOUT_MS = 600_000
+FIRST_NORMAL_OID = 16_384  # below it: types of PostgreSQL's own
 PLAN_TRANSACTION_S = 0.5  # then DDL, and vacuum, get their turn
 
 # SQLSTATE → what happened and what to do. The server's own text may quote a key's value.
@@ -104,6 +105,7 @@ class PostgresChunkReader:
             "jit": "off",  # compiling takes longer than a chunk
         }
         self._select = ChunkSelect()
+        self._paths: dict[TableName, str] = {}  # SQL that tables' own functions need
         self._closed = False
         self._marks: psycopg.Connection[tuple[Any, ...]] | None = None
         self._reads: psycopg.Connection[tuple[Any, ...]] | None = None
@@ -124,7 +126,8 @@ class PostgresChunkReader:
             emit_at = None if self._mark_sql else self._emission_point(connection, snapshot)
             schema = self._registry.register(found.schema)
             select = self._select.range if request.keys is None else self._select.keys
-            chunk = select(connection, request, schema, found.partitioned, snapshot)
+            with self._finding_functions(schema):
+                chunk = select(connection, request, schema, found.partitioned, snapshot)
             chunk.emit_at = emit_at
             return chunk
 
@@ -153,9 +156,10 @@ class PostgresChunkReader:
                         connection.execute(b"COMMIT")
                         found, _ = self._begin(connection, request.table)
                         begun = time.monotonic()
-                    end = self._select.boundary(
-                        connection, request, found.schema, found.partitioned
-                    )
+                    with self._finding_functions(found.schema):
+                        end = self._select.boundary(
+                            connection, request, found.schema, found.partitioned
+                        )
                     if end is None:
                         break
                     ends.append(end)
@@ -190,6 +194,7 @@ class PostgresChunkReader:
         # Without ONLY: it also locks partitions, and inheritors, which does no harm.
         cursor = connection.execute(
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
+            f"{self._paths.get(table, '')}"
             f"LOCK TABLE {quote_ident(table.namespace, table.name)} IN ACCESS SHARE MODE;"
             f"{TAKE_SNAPSHOT}".encode()
         )
@@ -198,6 +203,29 @@ class PostgresChunkReader:
         if found is None:
             raise ChunkError(f"reading a chunk of {table}: {_REASONS['42P01']}")
         return found, snapshot
+
+    @contextmanager
+    def _finding_functions(self, schema: TableSchema) -> Iterator[None]:
+        """The planner looks into functions of the table's indexes and generated columns, and these
+        may rely on their authors' search_path. Then the next read has the table's schema in it, if
+        no value is written differently for that, as the name of a regclass is.
+        """
+        try:
+            yield
+        except (psycopg.errors.UndefinedFunction, psycopg.errors.UndefinedTable) as error:
+            table = schema.table
+            plain = all(
+                c.type_id < FIRST_NORMAL_OID and not c.type_name.startswith("reg")
+                for c in schema.columns
+            )
+            if table in self._paths or not plain:
+                raise
+            path = f"{quote_ident(table.namespace)}, public"
+            self._paths[table] = f"SET LOCAL search_path = {path};"
+            raise ChunkBusyError(
+                f"reading a chunk of {table}: {error.diag.message_primary}; it is read again with "
+                f"search_path {path}"
+            ) from None
 
     def _emission_point(
         self, connection: psycopg.Connection[tuple[Any, ...]], snapshot: PgSnapshot
@@ -258,7 +286,11 @@ def chunk_errors(doing: str, *, too_slow: type[ChunkError] = ChunkTooSlowError) 
         elif reason is None and state[:2] == "22":
             reason = "a value of a key or of the dump's condition does not fit its column's type"
         elif reason is None and state[:2] == "42":
-            reason = f"{error.diag.message_primary} (check the dump's condition)"
+            reason = (
+                f"{error.diag.message_primary} (check the dump's condition; a function in an index "
+                "or a generated column that finds others by search_path: ALTER FUNCTION … SET "
+                "search_path = …)"
+            )
         kind: type[ChunkError] = ChunkRefusedError if state in _HOPELESS else ChunkError
         if state == "42501":
             kind = ChunkDeniedError

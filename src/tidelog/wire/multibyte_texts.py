@@ -8,6 +8,7 @@ question mark there.
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Callable
 
@@ -32,6 +33,8 @@ _CHARACTERS = {
     "sjis": _SHIFT, "cp932": _SHIFT, "ujis": _EUC, "eucjpms": _EUC, "gb18030": _FOUR,
 }  # fmt: skip
 _REPLACED = "\ufffd"
+_QUESTION_MARK = "tidelog-question-mark"  # U+FFFD itself is a character as others are
+codecs.register_error(_QUESTION_MARK, lambda error: ("?", error.end))  # type: ignore[attr-defined]
 _BIG5_UNDEFINED = (0xA15A, 0xA1C3, 0xA1C5, 0xA1FE, 0xA240, 0xA2CC, 0xA2CE)
 _ETEN = "碁銹裏墻恒粧嫺"  # big5 F9D6 to F9DC
 # eucjpms 8FF3F3 to 8FF3FE and 8FF4A1 to 8FF4FE: NEC's selection of IBM's extensions.
@@ -50,14 +53,14 @@ _PATCHES: dict[str, dict[bytes, str]] = {
         b"\x8f" + (0xF3F3 + k if k < 12 else 0xF4A1 + k - 12).to_bytes(2, "big"): character
         for k, character in enumerate(_IBM)
     },
-    "gb18030": {b"\xa8\xbc": "\u1e3f"},
+    "gb18030": {b"\xa8\xbc": "\u1e3f", b"\x81\x35\xf4\x37": "\ue7c7"},
 }
 
 
 def decode(charset: str, text: bytes) -> str:
     """The text; raises LookupError if the character set is none of these."""
     if charset in WIDE:
-        return text.decode(_WIDE_CODECS[charset], "replace").replace(_REPLACED, "?")
+        return text.decode(_WIDE_CODECS[charset], _QUESTION_MARK)
     codec = _CODECS[charset]
     patches = _PATCHES.get(charset, {})
     of_code = _USER_DEFINED.get(charset)

@@ -88,6 +88,25 @@ def test_text_of_the_log_equals_the_selected_text_in_every_character_set(
         assert_equal_ways(table)
 
 
+def test_every_character_of_the_sets_of_several_bytes_is_the_selected_one(
+    table: ValueTable,
+) -> None:
+    """All of the basic plane and samples of others, private and unassigned ones as well."""
+    sets = ["ucs2", "utf16", "utf16le", "utf32", "gbk", "eucjpms", "cp932"]
+    sets += random_values.MYSQL_CHARSETS if table.server.flavour == "mysql" else ()
+    bases = [*range(0, 0xD800, 2048), *range(0xE000, 0x10000, 2048), 0x1F600, 0xF0000, 0x10F800]
+    for charset in sets:
+        table.create("id int PRIMARY KEY, a text", f"CHARACTER SET {charset}")
+        table.run("SET sql_mode = ''")
+        for base in bases:
+            characters = "".join(map(chr, range(base, base + 2048))).encode()
+            table.run(
+                f"INSERT INTO t VALUES ({base}, "
+                f"CONVERT(_utf8mb4 X'{characters.hex()}' USING {charset}))"
+            )
+        assert_equal_ways(table)
+
+
 def test_any_number_of_labels_is_decoded(table: ValueTable) -> None:
     many = ",".join(f"'v{i}'" for i in range(300))
     bits = ",".join(f"'m{i}'" for i in range(64))

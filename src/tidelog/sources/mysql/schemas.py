@@ -150,7 +150,7 @@ class SchemaFinder:
                     seen.metas[i],
                     unsigned=metadata.unsigned is not None and metadata.unsigned[i],
                     collation_id=collation or 0,
-                    members=_members(metadata, i),
+                    members=_members(metadata, i, known.get(name)),
                     nullable=_nullable(seen, i),
                     geometry_type=None
                     if metadata.geometry_types is None
@@ -245,7 +245,7 @@ def misfit(schema: TableSchema, seen: TableMapSeen) -> str | None:
         collation = _collation(metadata, i)
         if collation is not None and types.collation(column) not in (0, collation):
             return f"{what} has another collation"
-        members = _members(metadata, i)
+        members = _members(metadata, i, column)
         if members and members != types.labels(column):
             return f"{what} has other members"
         if _nullable(seen, i) != column.nullable:
@@ -270,12 +270,23 @@ def _collation(metadata: TableMetadata, i: int) -> int | None:
     return None if metadata.collations is None else metadata.collations[i]
 
 
-def _members(metadata: TableMetadata, i: int) -> tuple[str, ...]:
-    """Labels as text. The server sends them in the column's character set."""
+def _members(metadata: TableMetadata, i: int, known: Column | None) -> tuple[str, ...]:
+    """Labels as text. The server sends them in the column's character set, but up to 8.0.12 not
+    which that is: then it is that of ``known``, the column of another version.
+
+    Raises UnknownTypeError if no one tells the character set of labels that are not ASCII.
+    """
     found = None if metadata.labels is None else metadata.labels[i]
     if found is None:
         return ()
-    charset = charset_of(_collation(metadata, i) or BINARY_COLLATION)
+    collation = _collation(metadata, i)
+    if collation is None and known is not None and known.type_id in (types.ENUM, types.SET):
+        collation = types.collation(known)
+    if not collation and any(b"\0" in label or not label.isascii() for label in found):
+        raise types.UnknownTypeError(
+            f"the log does not tell the character set of the labels of column {i + 1}"
+        )
+    charset = charset_of(collation or BINARY_COLLATION)
     return tuple(decoded(label, charset) for label in found)
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.config import Config
-from tidelog.errors import StorageError, UsageError
+from tidelog.errors import ConfigError, StorageError, UsageError
 from tidelog.eventlog.chain import LOG_FILE
 from tidelog.eventlog.storages import is_url, storage_at
+from tidelog.runtime.destinations import check_apart
 from tidelog.runtime.log_place import log_place
 from tidelog.runtime.sources import source_kind
 
@@ -35,7 +36,7 @@ def check(config: Config) -> list[dict[str, Any]]:
     ]
     on_store = is_url(config.log.path)
     findings.append(_check_store(config) if on_store else _check_disk(config))
-    return [*findings, *check_authorities(config)]
+    return [*findings, *check_authorities(config), *_check_places(config)]
 
 
 def _check_store(config: Config) -> dict[str, Any]:
@@ -65,6 +66,15 @@ def _check_disk(config: Config) -> dict[str, Any]:
         "message": f"{free >> 20:,} MiB are free for the event log at {config.log.path}",
         "fix": "" if enough else "make room, or set log.retention",
     }
+
+
+def _check_places(config: Config) -> Iterator[dict[str, Any]]:
+    """Do outputs write where another one does?"""
+    try:
+        check_apart(config)
+    except ConfigError as error:
+        message, _, fix = str(error).partition(". ")
+        yield {"check": "outputs", "level": "error", "message": message, "fix": fix}
 
 
 def check_authorities(config: Config) -> Iterator[dict[str, Any]]:

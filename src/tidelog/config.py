@@ -281,8 +281,8 @@ class Pipeline(Section):
     )
     checkpoint: Location = Field(
         default="./data/checkpoint",
-        description="Directory of the streaming query's checkpoint. It may be lost: outputs know "
-        "what they have.",
+        description="Directory of the streaming queries' checkpoints, one for each output. It may "
+        "be lost: outputs know what they have.",
     )
     trigger_ms: Milliseconds = Field(
         default=1_000, ge=0, description="Start a micro-batch at most this often.", examples=["1s"]

@@ -101,6 +101,18 @@ def test_only_tables_that_the_output_takes_count(config: Config, state: SqliteSt
         wait(config)
 
 
+def test_each_output_is_where_it_is(config: Config, state: SqliteState) -> None:
+    dump(state, "completed", ("p.a", "done", UNTIL), ("q.t", "done", UNTIL))
+    consumers(config).register("pipeline", 5, {"delta": UNTIL, "other": 5})
+    assert wait(config, "delta")["delivered"]
+    for output in ("other", None):
+        with pytest.raises(TidelogError, match="outputs are behind"):
+            wait(config, output)
+    consumers(config).register("pipeline", UNTIL, {"delta": UNTIL})  # the other was added now
+    with pytest.raises(TidelogError, match="outputs are behind"):
+        wait(config, "other")
+
+
 def test_other_consumer_of_the_log_may_be_named(config: Config, state: SqliteState) -> None:
     dump(state, "completed", ("r.t", "done", UNTIL))
     with pytest.raises(UsageError, match="no output or consumer 'mine'; outputs: delta, other"):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.errors import SegmentCorruptError, UsageError
@@ -16,12 +17,26 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
+class Destination:
+    """Where an output writes. ``place``: alike if it is one place; ``tables``: patterns."""
+
+    place: str
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Consumer:
-    """``offset``: the next record it needs; retention keeps it and everything after."""
+    """``offset``: the next record it needs; retention keeps it and everything after.
+
+    ``outputs``: of a pipeline, the same of each of its outputs; ``offset`` is the least of them.
+    ``destinations``: where these write.
+    """
 
     name: str
     offset: int
     updated_ms: int
+    outputs: Mapping[str, int] = field(default_factory=dict)
+    destinations: Mapping[str, Destination] = field(default_factory=dict)
 
 
 class Consumers:
@@ -30,13 +45,26 @@ class Consumers:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    def register(self, name: str, offset: int) -> None:
+    def register(
+        self,
+        name: str,
+        offset: int,
+        outputs: Mapping[str, int] | None = None,
+        destinations: Mapping[str, Destination] | None = None,
+    ) -> None:
         """Register ``name``, or move it on: it has processed everything before ``offset``."""
         if not _NAME.fullmatch(name):
             raise UsageError(
                 f"consumer name {name!r}: use letters, digits, '.', '_' and '-', at most 100"
             )
-        data = {"offset": offset, "updated_ms": time.time_ns() // 1_000_000}
+        data: dict[str, object] = {"offset": offset, "updated_ms": time.time_ns() // 1_000_000}
+        if outputs:
+            data["outputs"] = dict(outputs)
+        if destinations:
+            data["destinations"] = {
+                output: {"place": each.place, "tables": list(each.tables)}
+                for output, each in destinations.items()
+            }
         self._storage.replace(f"{_FOLDER}/{name}.json", json.dumps(data).encode())
 
     def forget(self, name: str) -> None:
@@ -52,7 +80,12 @@ class Consumers:
             try:
                 data = json.loads(self._storage.read(path))
                 name = path.removeprefix(f"{_FOLDER}/").removesuffix(".json")
-                result.append(Consumer(name, data["offset"], data["updated_ms"]))
+                destinations = {
+                    output: Destination(each["place"], tuple(each["tables"]))
+                    for output, each in data.get("destinations", {}).items()
+                }
+                moved = data["offset"], data["updated_ms"], data.get("outputs", {})
+                result.append(Consumer(name, *moved, destinations))
             except FileNotFoundError:
                 continue
             except (ValueError, KeyError, TypeError) as error:

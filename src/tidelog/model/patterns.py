@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from tidelog.model.schema import TableName
 
@@ -14,6 +15,21 @@ def matches(patterns: Sequence[str], table: TableName) -> bool:
     `str` makes of a table's name matches it as well.
     """
     return any(_matches_one(pattern, table) for pattern in patterns)
+
+
+def overlap(some: Sequence[str], others: Sequence[str]) -> bool:
+    """May there be a table that both name?"""
+    return any(_meet(one, other) for one in some for other in others)
+
+
+@lru_cache(maxsize=1 << 14)
+def _meet(one: str, other: str) -> bool:
+    """Is there a text that both patterns match?"""
+    if not one or not other:
+        return not (one + other).strip("*")
+    if "*" in (one[0], other[0]):
+        return _meet(one[1:], other) or _meet(one, other[1:])
+    return one[0] == other[0] and _meet(one[1:], other[1:])
 
 
 def _matches_one(pattern: str, table: TableName) -> bool:

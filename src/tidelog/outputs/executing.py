@@ -139,7 +139,7 @@ class ExecutorOutput:
     def prepare(self, generation: str) -> None:
         """Check the destination and, for all tables known so far, the steps."""
         if self.log.generation != generation:
-            raise OutputError(
+            raise OutputRefusedError(
                 f"output {self.name} reads generation {self.log.generation} of the event log, the "
                 f"pipeline generation {generation}: restart the pipeline"
             )

@@ -133,7 +133,7 @@ class LakeOutput(ABC):
     def prepare(self, generation: str) -> None:
         """Check the tables that are there already, and for all known so far, the steps."""
         if self._log.generation != generation:
-            raise OutputError(
+            raise OutputRefusedError(
                 f"the {self.product} output reads generation {self._log.generation} of the event "
                 f"log, the pipeline generation {generation}: restart the pipeline"
             )
@@ -213,7 +213,7 @@ class LakeOutput(ABC):
         schema = schema_in(self._log, task.table, start, task.end)
         if schema is None or not schema.match_key:
             if schema is not None:
-                raise OutputError(
+                raise OutputRefusedError(
                     f"{task.table} has no primary key and no surrogate key: a copy can't be "
                     "kept. Exclude it from this output's tables, or name a surrogate key."
                 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidelog.errors import OutputError, OutputRefusedError
+from tidelog.errors import OutputRefusedError
 from tidelog.outputs.widening import Wider, holds
 from tidelog.ports import TargetTable
 
@@ -87,7 +87,7 @@ def plan(
         return ColumnPlan(delivered, {}, {}, dropped, back)
     if stuck and policy == "evolve":
         name, have = next(iter(stuck.items()))
-        raise OutputError(
+        raise OutputRefusedError(
             f"{copy.place}: column {name} of {target.source} is {wanted[name]} now and was {have}; "
             f"{copy.product} can't change that in place. Move the table away and dump "
             f"{target.source} again, or set on_schema_change to lenient, which leaves the column "

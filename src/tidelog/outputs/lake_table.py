@@ -12,7 +12,7 @@ from urllib.parse import quote
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField
 
-from tidelog.errors import OutputError, OutputRefusedError
+from tidelog.errors import OutputRefusedError
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake_columns import ColumnPlan, CopyColumns, plan
 from tidelog.outputs.widening import Wider
@@ -144,12 +144,12 @@ class LakeTable(ABC):
         """
         stored = self.property(GENERATION_PROPERTY)
         if stored is None:
-            raise OutputError(
+            raise OutputRefusedError(
                 f"{self.place} is {self._a_table()} that Tidelog did not make (it has no property "
                 f"{GENERATION_PROPERTY}). Choose another path for the output, or move the table."
             )
         if stored != generation:
-            raise OutputError(
+            raise OutputRefusedError(
                 f"{self.place} was filled from generation {stored} of the event log, this log is "
                 f"generation {generation}: it was recreated. Move the table away and dump "
                 f"{table} again; or, if the new log continues the old one's offsets, set the "
@@ -191,8 +191,8 @@ class LakeTable(ABC):
         names of those that rows deliver from now on.
 
         A column that the source dropped stays as it was, null in later rows; if the source adds it
-        again, the old values go. Raises OutputError for a change of type that can't be made in
-        place.
+        again, the old values go. Raises OutputRefusedError for a change of type that can't be made
+        in place.
         """
         self.check_names(target)
         wanted = {name: self.sql_type(field) for name, field in fields_of(target).items()}
@@ -219,13 +219,13 @@ class LakeTable(ABC):
         self.set_property(MARKED_PROPERTY, wanted)
 
     def check_names(self, target: TargetTable) -> None:
-        """Raises OutputError if names differ by case alone, or are ours."""
+        """Raises OutputRefusedError if names differ by case alone, or are ours."""
         names = [*target.columns.names, *self.layout.own]
         seen: dict[str, str] = {}
         for name in names:
             other = seen.setdefault(name.lower(), name)
             if other is not name:
-                raise OutputError(
+                raise OutputRefusedError(
                     f"{target.source} has columns {other} and {name}, which {self.product} can't "
                     "tell apart (it ignores case"
                     + (

@@ -109,7 +109,7 @@ class Cluster:
             raise OutputError(f"OpenSearch at {self._where} does not answer in time") from None
         except ConnectionError as error:
             if isinstance(error, SSLError):
-                raise OutputError(
+                raise OutputRefusedError(
                     f"OpenSearch at {self._where} shows a certificate that is not trusted, or no "
                     "TLS: check the output's ca_file and urls"
                 ) from None

@@ -13,6 +13,7 @@ from tidelog.model.schema import TableName
 from tidelog.pipeline.json_values import Handling
 from tidelog.pipeline.key_filter import KeyFilter
 from tidelog.pipeline.places import Place, place
+from tidelog.quantities import parse_bytes
 
 SHAPES = ("typed", "events", "envelope", "variant", "raw", "segments")
 _CHANGES = "changes"  # internal: what outputs merge, see tidelog.pipeline.shapes
@@ -36,9 +37,12 @@ _NAMES = {
     "endingTimestamp": "end before the first change committed later; batch reads only",
     "endingOffset": "latest (default) or the offset before which to end; batch reads only",
     "key": "JSON object of key columns: only changes of that row, also those that gave it this key "
-    "or took it away, and truncates; typed, envelope and variant of one table",
-    "maxBytesPerTrigger": "payload bytes a micro-batch takes at most, e.g. 256m; default 256m",
-    "maxRecordsPerTrigger": "records a micro-batch takes at most; default: no limit",
+    "or took it away, and truncates; typed, envelope and variant of one table. Also of a key that "
+    "the table had before. Bytes: hexadecimal digits after 0x, or a text",
+    "maxBytesPerTrigger": "payload bytes a micro-batch takes at most, one record at least; e.g. "
+    "64MiB; default 256MiB",
+    "maxRecordsPerTrigger": "records of the chosen tables that a micro-batch takes at most; "
+    "default: no limit",
     "schemaVersion": "the table's schema version (number) to read by; default: the newest",
     "partitions": "partitions a read is split into at most; default: by partitionBytes only",
     "partitionBytes": "payload bytes below which a partition is not split further; default 16m",
@@ -157,12 +161,20 @@ def _table(text: str) -> TableName:
 
 
 def _size(options: Mapping[str, Any], name: str, default: int) -> int:
-    text = str(options.get(name, default)).strip().lower().removesuffix("b")
-    unit = _UNITS.get(text[-1:], 0)
-    number = text[:-1] if unit else text
-    if not number.isdigit():
-        raise ConfigError(f"tidelog source: option {name!r} must be a number, not {text!r}")
-    return int(number) * (unit or 1)
+    """A number, or bytes as in the configuration: ``16MiB``; ``k``, ``m`` and ``g`` are 1024s."""
+    text = str(options.get(name, default)).strip()
+    unit = _UNITS.get(text[-1:].lower(), 0)
+    if unit and text[:-1].isdigit():
+        return int(text[:-1]) * unit
+    if text.isdigit():
+        return int(text)
+    try:
+        return parse_bytes(text)
+    except ValueError:
+        raise ConfigError(
+            f"tidelog source: option {name!r} must be a number or a size such as 16MiB, not "
+            f"{text!r}"
+        ) from None
 
 
 def _flag(options: Mapping[str, Any], name: str, default: bool) -> bool:

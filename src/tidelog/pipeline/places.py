@@ -135,6 +135,19 @@ def end_of(log: EventLog, at: Place) -> int:
     return end
 
 
+def check_order(starting: Place, start: int, ending: Place, end: int) -> None:
+    """Raises ConfigError if the places that were named lie the wrong way round."""
+    if starting.by == ending.by == "timestamp":
+        wrong = int(starting.value) > int(ending.value)
+    else:
+        wrong = start > end and starting.by not in ("earliest", "latest")
+    if wrong:
+        raise ConfigError(
+            f"tidelog source: option starting{starting.by} lies behind ending{ending.by}: nothing "
+            "is between them"
+        )
+
+
 def _check_end(log: EventLog, name: str, given: int, offset: int) -> None:
     end = log.latest_offset()
     if offset > end:

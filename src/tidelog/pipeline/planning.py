@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
 from tidelog.errors import ConfigError, EventLogError, ForeignSegmentError, OffsetGoneError
-from tidelog.eventlog.layout import SegmentMeta
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.schema import TableName, TableSchema
 
 if TYPE_CHECKING:
     from tidelog.pipeline.options import SourceOptions
+
+IntArray = npt.NDArray[np.int64]
 
 
 def matches(table: TableName | str, patterns: Sequence[str]) -> bool:
@@ -47,6 +53,16 @@ def table_schema(log: EventLog, table: TableName, version: int | None) -> TableS
             return schema
     numbers = ", ".join(str(schema.schema_id) for schema in versions)
     raise ConfigError(f"table {table} has no schema version {version}; it has: {numbers}")
+
+
+def check_columns(schema: TableSchema, columns: Sequence[str]) -> None:
+    """Raises ConfigError if the table has none of such a name."""
+    for name in columns:
+        if name not in schema.column_names:
+            raise ConfigError(
+                f"tidelog source: option 'columns': {schema.table} has no column {name!r}; it has: "
+                f"{', '.join(schema.column_names)}"
+            )
 
 
 def changes_schema(log: EventLog, options: SourceOptions) -> TableSchema:
@@ -123,26 +139,85 @@ def check_start(log: EventLog, start: int) -> None:
 
 
 def admit(
-    segments: Iterable[SegmentMeta],
+    log: EventLog,
     start: int,
+    end: int,
     *,
     max_bytes: int | None,
     max_records: int | None,
+    tables: Sequence[str] = (),
+    whole: bool = False,
 ) -> int:
-    """Where a micro-batch that starts at ``start`` ends: whole segments within the limits, one at
-    least; ``start`` if there are no segments.
+    """Where a micro-batch of ``[start, end)`` ends: within the limits, but one record at least.
+
+    Args:
+        log: the event log.
+        start: where the batch starts.
+        end: where it ends at the latest.
+        max_bytes: payload bytes of the records that it takes.
+        max_records: of them, how many.
+        tables: patterns; records of other tables count for nothing.
+        whole: take whole segments, one at least.
     """
-    end, total_bytes, total_records = start, 0, 0
-    for segment in segments:
-        total_bytes += segment.payload_bytes
-        total_records += segment.rows
-        beyond = (max_bytes is not None and total_bytes > max_bytes) or (
-            max_records is not None and total_records > max_records
-        )
-        if beyond and end > start:
-            break
-        end = segment.next
-    return end
+    schemas = schemas_of(log, tables)
+    wanted = None if schemas is None else schemas.keys()
+    room = _Room(max_bytes, max_records)
+    at = start
+    for segment in log.chain().between(start, end):
+        following = min(segment.next, end)
+        counts = wanted is None or not wanted.isdisjoint(segment.rows_by_schema)
+        complete = whole or (segment.first, segment.next) == (at, following)
+        if counts and not (complete and room.takes(segment.rows, segment.payload_bytes)):
+            if not whole:
+                cut = _cut(log, at, following, wanted, room)
+                if cut is not None:
+                    return cut
+            elif room.empty:
+                room.take(segment.rows, segment.payload_bytes)
+            else:
+                return at
+        at = following
+    return at
+
+
+class _Room:
+    """What is left of a micro-batch's limits."""
+
+    def __init__(self, max_bytes: int | None, max_records: int | None) -> None:
+        self._bytes = math.inf if max_bytes is None else max_bytes
+        self._records = math.inf if max_records is None else max_records
+        self.empty = True
+
+    def takes(self, records: int, size: int) -> bool:
+        """Take them if there is room for all."""
+        if size > self._bytes or records > self._records:
+            return False
+        self.take(records, size)
+        return True
+
+    def take(self, records: int, size: int) -> None:
+        self._bytes -= size
+        self._records -= records
+        self.empty &= not records
+
+    def count(self, sizes: IntArray) -> int:
+        """How many of the records of these sizes there is room for; of the first ones, one."""
+        fits = int(np.searchsorted(np.cumsum(sizes), self._bytes, side="right"))
+        return int(max(min(fits, self._records, len(sizes)), self.empty and len(sizes) > 0))
+
+
+def _cut(
+    log: EventLog, start: int, end: int, wanted: Collection[int] | None, room: _Room
+) -> int | None:
+    """The offset of the first record in ``[start, end)`` that there is no room for; None: all."""
+    for ref in log.segments(start, end):
+        for batch in log.batches(ref, ("offset", "payload"), schema_ids=wanted):
+            sizes = pc.binary_length(batch.column("payload")).to_numpy().astype(np.int64)
+            count = room.count(sizes)
+            if count < len(sizes):
+                return int(batch.column("offset")[count].as_py())
+            room.take(count, int(sizes.sum()))
+    return None
 
 
 def new_schema_at(

@@ -77,8 +77,7 @@ class TidelogSource(DataSource):
         if options.shape == "changes":
             return shapes.changes(planning.changes_schema(log, options))
         target = planning.table_schema(log, options.table, options.schema_version)
-        if options.key is not None:
-            options.key.check(target)
+        planning.check_columns(target, options.columns or ())
         if options.shape == "events":
             return shapes.events(target)
         return shapes.typed(target, options.columns)
@@ -121,6 +120,9 @@ def opened_log(path: str, generation: str) -> EventLog:
 
 def _target(log: EventLog, options: SourceOptions, schema: StructType) -> TableSchema | None:
     """The version that the shape's schema was made from; it may not be the newest any more."""
+    if options.key is not None and options.table is not None:
+        planning.table_schema(log, options.table, None)  # is there one?
+        options.key.check(log.schemas.versions(options.table))
     if options.shape == "typed":
         return log.schemas.get(int(schema["after"].metadata[shapes.SCHEMA_ID]))
     if options.shape == "changes":
@@ -146,6 +148,7 @@ class _BatchReader(DataSourceReader):
             return _spread(log, options.refs.refs, options)
         end = places.end_of(log, options.ending)
         start = places.start_of(log, options.starting, options.tables)
+        places.check_order(options.starting, start, options.ending, end)
         return _partitions(log, options, start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -193,15 +196,17 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadAllAvailable):
             self.planned = end
             return self._offset(end)
-        limited = planning.admit(
-            self.log.chain().between(begin, end),
+        self.planned = planning.admit(
+            self.log,
             begin,
+            end,
             max_bytes=limit.max_bytes
             if isinstance(limit, ReadMaxBytes)
             else self.options.max_bytes,
             max_records=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+            tables=self.options.tables,
+            whole=self.options.shape == "segments",
         )
-        self.planned = min(limited, end)
         return self._offset(self.planned)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802

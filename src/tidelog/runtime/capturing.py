@@ -58,7 +58,6 @@ from tidelog.state.sqlite import SqliteState
 logger = logging.getLogger(__name__)
 
 LEASE_NAME = "capture"
-PIPELINE_NAME = "pipeline"
 STATUS_MARGIN = 1 << 40  # far more than is written between two status documents
 OnStatus = Callable[[dict[str, Any]], None]
 
@@ -317,7 +316,7 @@ class Capture:
         consumers = Consumers(event_log.storage)
         if self.config.outputs and not consumers.all():
             # The pipeline has not run yet: what it will need must wait for it.
-            consumers.register(PIPELINE_NAME, event_log.head_offset)
+            consumers.register(self.config.pipeline.name, event_log.head_offset)
         swept = maintenance.quarantine_strays()
         for name in swept.quarantined:
             logger.warning("segment %s was not on the log's chain and is in quarantine", name)

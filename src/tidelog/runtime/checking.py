@@ -10,10 +10,11 @@ from shlex import quote
 from typing import Any
 
 from tidelog.config import Config
-from tidelog.errors import StorageError, UsageError
+from tidelog.errors import ConfigError, StorageError, UsageError
 from tidelog.eventlog.chain import LOG_FILE
 from tidelog.eventlog.storages import is_url, storage_at
 from tidelog.private_files import seen_by_others, users_of
+from tidelog.runtime.destinations import check_apart
 from tidelog.runtime.log_place import log_place
 from tidelog.runtime.sources import source_kind
 from tidelog.state.sqlite import database_path
@@ -39,7 +40,7 @@ def check(config: Config) -> list[dict[str, Any]]:
     on_store = is_url(config.log.path)
     findings.append(_check_store(config) if on_store else _check_disk(config))
     findings += check_modes(config)
-    return [*findings, *check_authorities(config)]
+    return [*findings, *check_authorities(config), *_check_places(config)]
 
 
 def _check_store(config: Config) -> dict[str, Any]:
@@ -88,6 +89,15 @@ def check_modes(config: Config) -> Iterator[dict[str, Any]]:
             "message": f"{place} is {'not ' if seen else ''}for its {users} alone",
             "fix": f"chmod {'o-rwx' if 'group' in users else 'go-rwx'} {files}" if seen else "",
         }
+
+
+def _check_places(config: Config) -> Iterator[dict[str, Any]]:
+    """Do outputs write where another one does?"""
+    try:
+        check_apart(config)
+    except ConfigError as error:
+        message, _, fix = str(error).partition(". ")
+        yield {"check": "outputs", "level": "error", "message": message, "fix": fix}
 
 
 def check_authorities(config: Config) -> Iterator[dict[str, Any]]:

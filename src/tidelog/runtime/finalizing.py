@@ -13,7 +13,7 @@ from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
-from tidelog.runtime.capturing import PIPELINE_NAME, OnStatus, ignore
+from tidelog.runtime.capturing import OnStatus, ignore
 from tidelog.runtime.log_place import log_place
 from tidelog.state.sqlite import SqliteState
 
@@ -88,12 +88,13 @@ class _Waiting:
     def __init__(self, config: Config, dump_id: str, output: str | None) -> None:
         self._dump_id = dump_id
         self._path = log_place(config)
-        self._consumer = PIPELINE_NAME  # one stream drives all outputs, and is moved on after all
+        self._consumer = config.pipeline.name
+        self._output: str | None = None  # None: all of the pipeline's, which is as far as the last
         patterns = {each.name: each.tables for each in config.outputs}
         if output is None:
             self._patterns = [pattern for each in patterns.values() for pattern in each]
         elif output in patterns:
-            self._patterns = list(patterns[output])
+            self._output, self._patterns = output, list(patterns[output])
         else:
             self._consumer, self._patterns = output, ["*.*"]
         self._state = SqliteState(config.state.url)
@@ -148,7 +149,10 @@ class _Waiting:
         if not EventLog.exists(self._path):
             return None
         consumers = Consumers(EventLog.open(self._path).storage).all()
-        return next((c.offset for c in consumers if c.name == self._consumer), None)
+        found = next((c for c in consumers if c.name == self._consumer), None)
+        if found is None or self._output is None or not found.outputs:
+            return None if found is None else found.offset
+        return found.outputs.get(self._output)  # None: it was added, and has not begun
 
     def _asked_for(self) -> bool:
         """Does a command for the dump wait, or was it acted on only now?"""

@@ -10,6 +10,8 @@ from tidelog.config import Config
 from tidelog.errors import EventLogError, MissingExtraError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.runtime.capturing import OnStatus, capture, ignore
+from tidelog.runtime.catching_up import catch_up
+from tidelog.runtime.destinations import check_alone, check_apart, destinations
 from tidelog.runtime.log_place import log_place
 from tidelog.runtime.outputs import make_outputs
 
@@ -65,23 +67,26 @@ def pipeline(
     from tidelog.pipeline.run import Progress, run_pipeline
 
     check_spark(config)
+    check_apart(config)
     path = log_place(config)
     while not EventLog.exists(path):
         if once or stop_event.wait(0.5):
             if once:
                 raise EventLogError(f"{path} holds no event log yet; `tidelog capture` begins one")
             return
-    total = 0
+    log = EventLog.open(path)
+    check_alone(config, log)
+    totals: dict[str, int] = {}
 
     def report(progress: Progress) -> None:
-        nonlocal total
-        total += progress.rows
+        totals[progress.output] = totals.get(progress.output, 0) + progress.rows
         on_progress(
             {
                 "batch": progress.batch_id,
+                "output": progress.output,
                 "offset": progress.end,
                 "rows": progress.rows,
-                "total_rows": total,
+                "total_rows": totals[progress.output],
                 "rows_per_s": progress.rows / max(progress.seconds, 1e-9),
             }
         )
@@ -89,6 +94,7 @@ def pipeline(
     spark = session(config)
     outputs = make_outputs(config, spark)
     try:
+        catch_up(config, log)
         run_pipeline(
             spark,
             path,
@@ -100,6 +106,7 @@ def pipeline(
             stop=stop_event,
             max_batch_bytes=config.pipeline.batch_bytes,
             trigger_s=config.pipeline.trigger_ms / 1000,
+            destinations=destinations(config),
         )
     finally:
         for output in outputs:
@@ -111,6 +118,7 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
     is complete (``snapshot: initial_only``), what it captured is delivered first.
     """
     check_spark(config)
+    check_apart(config)
     ended = threading.Event()
     complete = threading.Event()
     failures: list[BaseException] = []

@@ -104,6 +104,26 @@ def test_places_that_are_not_there_are_named(built: BuiltLog) -> None:
         bounds(other, startingDump="latest")
 
 
+def test_a_start_behind_the_end_is_refused(built: BuiltLog) -> None:
+    table = built.table("public.t", {"id": "int64"})
+    for row in range(2, 6):
+        built.insert(table, str(row))
+    built.flush()
+    late, early = "2030-01-01", "2029-12-31"
+
+    def ordered(by: str, first: Any, last: Any) -> None:
+        given = {f"starting{by}": first, f"ending{by}": last}
+        options = SourceOptions.parse({"path": built.path, **{k: str(v) for k, v in given.items()}})
+        start, end = bounds(built, **given)
+        places.check_order(options.starting, start, options.ending, end)
+
+    for by, first, last in (("Version", 30, 10), ("Offset", 30, 10), ("Timestamp", late, early)):
+        with pytest.raises(ConfigError, match="lies behind ending"):
+            ordered(by, first, last)
+    for by, first, last in (("Version", 10, 10), ("Offset", 10, 10), ("Timestamp", early, late)):
+        ordered(by, first, last)
+
+
 def test_a_start_that_retention_removed_is_refused(built: BuiltLog) -> None:
     table = built.table("public.t", {"id": "int64"})
     dump(built, table, [["1"]])
@@ -118,7 +138,7 @@ def test_a_start_that_retention_removed_is_refused(built: BuiltLog) -> None:
 def check(built: BuiltLog, key: str, schema: TableSchema) -> None:
     found = SourceOptions.parse({"path": built.path, "table": "public.t", "key": key}).key
     assert found is not None
-    found.check(schema)
+    found.check([schema])
 
 
 @pytest.mark.parametrize(

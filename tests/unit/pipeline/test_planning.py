@@ -1,40 +1,84 @@
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.schema import TableName
-from tidelog.pipeline.planning import admit, matches, runs, schema_at, schema_now, schemas_now
+from tidelog.pipeline.planning import (
+    admit,
+    matches,
+    runs,
+    schema_at,
+    schema_now,
+    schemas_now,
+    schemas_of,
+)
 from tidelog.testing.build_log import BuiltLog
 
 
-@dataclass
-class Segment:
-    next: int
-    payload_bytes: int
-    rows: int
+def admitted(built: BuiltLog, **limits: Any) -> list[int]:
+    """The records of one table or all in each micro-batch of the log."""
+    log, tables = built.log, limits.pop("tables", ())
+    limits = {"max_bytes": None, "max_records": None, **limits}
+    schemas = schemas_of(log, tables)
+    start, end, found = log.head_offset, log.latest_offset(), []
+    while start < end:
+        until = admit(log, start, end, tables=tables, **limits)
+        assert start < until <= end
+        batches = [
+            batch
+            for ref in log.segments(start, until)
+            for batch in log.batches(ref, ("offset", "schema_id"))
+        ]
+        ids = [number for batch in batches for number in batch.column("schema_id").to_pylist()]
+        found.append(sum(schemas is None or number in schemas for number in ids))
+        start = until
+    return found
 
 
-def segments(*sizes: int) -> list[Any]:
-    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-    return [Segment(end, size, 1) for end, size in zip(ends, sizes, strict=True)]
+@pytest.fixture
+def two_tables(tmp_path: Path) -> BuiltLog:
+    """Segments of 10 records of t, 10 of u, and 5 of each by turns; a record takes 24 bytes."""
+    built = BuiltLog(tmp_path)
+    t = built.table("public.t", {"id": "int64", "v": "text"})
+    u = built.table("public.u", {"id": "int64", "v": "text"}, relation_id=2)
+    for tables in ([t] * 10, [u] * 10, [t, u] * 5):
+        for table in tables:
+            built.insert(table, "1", "xxxx")
+        built.flush()
+    return built
 
 
-def test_a_batch_takes_whole_segments_within_its_limits() -> None:
-    assert admit(segments(10, 10, 10), 0, max_bytes=25, max_records=None) == 20
-    assert admit(segments(10, 10, 10), 0, max_bytes=None, max_records=1) == 10
-    assert admit(segments(10, 10, 10), 0, max_bytes=None, max_records=None) == 30
+def test_a_batch_takes_no_more_records_than_its_limit(two_tables: BuiltLog) -> None:
+    assert admitted(two_tables, max_records=4) == [4, 4, 4, 4, 4, 4, 4, 2]
+    assert admitted(two_tables, max_records=12) == [12, 12, 6]
+    assert admitted(two_tables, max_records=1) == [1] * 30
+    assert admitted(two_tables) == [30]
 
 
-def test_a_segment_beyond_the_limit_is_taken_alone() -> None:
-    assert admit(segments(100, 10), 0, max_bytes=25, max_records=None) == 100
+def test_a_batch_takes_no_more_bytes_than_its_limit(two_tables: BuiltLog) -> None:
+    size = two_tables.log.chain().segments[1].payload_bytes // 10
+    assert admitted(two_tables, max_bytes=4 * size + 1) == [4, 4, 4, 4, 4, 4, 4, 2]
+    assert admitted(two_tables, max_bytes=15 * size) == [15, 15]
+    assert admitted(two_tables, max_bytes=15 * size, max_records=14) == [14, 14, 2]
 
 
-def test_no_segments_no_progress() -> None:
-    assert admit([], 7, max_bytes=25, max_records=None) == 7
+def test_a_record_beyond_the_limit_is_taken_alone(two_tables: BuiltLog) -> None:
+    assert admitted(two_tables, max_bytes=1) == [1] * 30
+
+
+def test_records_of_other_tables_do_not_count(two_tables: BuiltLog) -> None:
+    assert admitted(two_tables, max_records=6, tables=("public.t",)) == [6, 6, 3]
+    assert admitted(two_tables, max_records=6, tables=("public.u",)) == [6, 6, 3]
+    assert admitted(two_tables, max_records=15, tables=("public.u",)) == [15]
+
+
+def test_whole_segments_are_taken_where_that_is_asked_for(two_tables: BuiltLog) -> None:
+    assert admitted(two_tables, max_records=6, whole=True) == [10, 10, 10]
+    assert admitted(two_tables, max_records=25, whole=True) == [20, 10]
 
 
 @given(

@@ -1,0 +1,157 @@
+"""Several outputs of one pipeline: each goes its own way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.spark.conftest import Lake
+from tests.integration.spark.orders import orders
+
+from tidelog.errors import OutputError, OutputRefusedError, TidelogError
+from tidelog.eventlog.consumers import Consumers
+from tidelog.outputs.delta import DeltaOutput
+from tidelog.pipeline.run import Progress, run_pipeline
+from tidelog.ports import OutputBatch
+from tidelog.testing.build_log import BuiltLog
+
+pytestmark = pytest.mark.spark
+
+
+class Failing:
+    """An output that notes batches, and raises ``error`` as long as there is one."""
+
+    def __init__(
+        self, name: str, error: TidelogError | None = None, *, early: bool = False
+    ) -> None:
+        self.name = name
+        self.error = error
+        self.early = early
+        self.tries = 0
+        self.end = 0
+
+    def _raise(self) -> None:
+        if self.error is not None:
+            self.tries += 1
+            raise self.error
+
+    def prepare(self, generation: str) -> None:
+        if self.early:
+            self._raise()
+
+    def write(self, batch: OutputBatch) -> None:
+        self._raise()
+        self.end = batch.end
+
+    def committed(self, table: Any) -> int | None:
+        return self.end
+
+    def close(self) -> None:
+        pass
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+class Running:
+    """`run_pipeline` in a thread; what it raised."""
+
+    def __init__(self, lake: Lake, outputs: list[Any]) -> None:
+        self.stop = threading.Event()
+        self.raised: BaseException | None = None
+        self._call = (lake.spark, lake.built.path, outputs, str(lake.root / "checkpoint"))
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            run_pipeline(*self._call, stop=self.stop)
+        except TidelogError as error:
+            self.raised = error
+
+    def __enter__(self) -> Running:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        self._thread.join(120)
+        assert not self._thread.is_alive()
+
+
+def test_an_output_that_is_added_begins_where_the_log_begins(
+    lake: Lake, built: BuiltLog, tmp_path: Path
+) -> None:
+    table = orders(built)
+    lake.run()
+    built.insert(table, "8", "later", None)
+    end = built.flush().next
+    added = DeltaOutput(lake.spark, built.path, str(tmp_path / "added"), name="added")
+    seen: list[Progress] = []
+    outputs = [lake.output(), added]
+    run_pipeline(
+        lake.spark, built.path, outputs, str(lake.root / "checkpoint"), once=True,
+        on_progress=seen.append,
+    )  # fmt: skip
+    for output in outputs:
+        output.close()
+    copy = lake.spark.read.format("delta").load(str(tmp_path / "added/public/orders"))
+    assert sorted(row["id"] for row in copy.collect()) == [0, 1, 2, 3, 8]
+    assert [row[0] for row in lake.rows("public.orders")] == [0, 1, 2, 3, 8]
+    assert {(each.output, each.end) for each in seen} == {("delta", end), ("added", end)}
+    (consumer,) = Consumers(built.log.storage).all()
+    assert consumer.outputs == {"delta": end, "added": end}
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["at a batch", "at the start"])
+def test_an_output_that_is_down_holds_up_no_other(lake: Lake, built: BuiltLog, early: bool) -> None:
+    table = orders(built)
+    down = Failing("down", OutputError("the broker is down"), early=early)
+    well = lake.output()
+    with Running(lake, [down, well]) as running:
+        wait_until(lambda: down.tries > 1 and well.committed(table.table) is not None)
+        built.insert(table, "8", "later", None)
+        end = built.flush().next
+        wait_until(lambda: well.committed(table.table) == end)
+        assert down.end == 0
+        (consumer,) = Consumers(built.log.storage).all()
+        assert consumer.offset == built.log.head_offset  # retention waits for the one that is down
+        down.error = None
+        wait_until(lambda: down.end == end)
+    assert running.raised is None
+    well.close()
+
+
+def test_an_output_that_cant_go_on_ends_alone_and_says_so_in_the_end(
+    lake: Lake, built: BuiltLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = orders(built)
+    refused = Failing("refused", OutputRefusedError("no right to write"))
+    well = lake.output()
+    with Running(lake, [refused, well]) as running:
+        wait_until(lambda: "refused has stopped, the others go on: no right" in caplog.text)
+        built.insert(table, "8", "later", None)
+        end = built.flush().next
+        wait_until(lambda: well.committed(table.table) == end)
+    assert isinstance(running.raised, OutputRefusedError)
+    assert refused.tries == 1
+    well.close()
+
+
+def test_an_output_that_cant_be_used_lets_nothing_begin(lake: Lake, built: BuiltLog) -> None:
+    table = orders(built)
+    refused = Failing("refused", OutputRefusedError("not ours"), early=True)
+    well = lake.output()
+    with pytest.raises(OutputRefusedError, match="not ours"):
+        run_pipeline(
+            lake.spark, built.path, [well, refused], str(lake.root / "checkpoint"), once=True
+        )
+    assert well.committed(table.table) is None
+    well.close()

@@ -1,0 +1,82 @@
+"""What becomes of batches that come again, and of errors that end an output's query."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidelog.errors import EventLogError, Policy
+from tidelog.pipeline import segment_rows
+from tidelog.pipeline.output_stream import HostBusyError, Progress, _Loop
+from tidelog.pipeline.shapes import SEGMENTS
+from tidelog.ports import OutputBatch
+from tidelog.testing.build_log import BuiltLog
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "policy"),
+    [
+        (
+            "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to "
+            "connect back. SQLSTATE: XXKST",
+            HostBusyError,
+            Policy.RETRY,
+        ),
+        ("[STREAM_FAILED] Query [id = 1] terminated with exception: secret", EventLogError, None),
+    ],
+)
+def test_a_worker_that_did_not_start_is_tried_again(
+    tmp_path: Path, said: str, kind: type[Exception], policy: Policy | None
+) -> None:
+    output: Any = None
+    loop = _Loop(BuiltLog(tmp_path / "log").log, output, lambda _: None, "q", None, 0)
+    found = loop.explain(RuntimeError(said))
+    assert type(found) is kind
+    assert "secret" not in str(found)
+    assert policy is None or found.policy is policy
+
+
+class Noting:
+    """An output that notes the ends of batches."""
+
+    name = "noting"
+
+    def __init__(self) -> None:
+        self.ends: list[int] = []
+
+    def write(self, batch: OutputBatch) -> None:
+        self.ends.append(batch.end)
+
+
+class Frame:
+    """Rows of the shape ``segments``, as Spark hands them to a batch."""
+
+    def __init__(self, built: BuiltLog, start: int, end: int) -> None:
+        found = segment_rows.rows(built.log, start, end, ())
+        self._rows = [dict(zip(SEGMENTS.names, row, strict=True)) for row in found]
+
+    def collect(self) -> list[dict[str, Any]]:
+        return self._rows
+
+
+def test_a_batch_that_comes_again_is_told_once(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path / "log")
+    table = built.table("public.t", {"id": "int64"})
+    bounds = [built.log.head_offset]
+    for count in (3, 2):
+        for row in range(count):
+            built.insert(table, str(row))
+        bounds.append(built.flush().next)
+    told: list[Progress] = []
+    output: Any = Noting()
+    loop = _Loop(built.log, output, lambda _: None, "q", told.append, 0)
+    frames: list[Any] = [Frame(built, bounds[0], bounds[1]), Frame(built, bounds[1], bounds[2])]
+    for number, frame in enumerate([frames[0], frames[0], frames[1]]):
+        loop.batch(frame, number)
+    assert output.ends == [bounds[1], bounds[1], bounds[2]]
+    assert [(each.rows, each.end, each.output) for each in told] == [
+        (3, bounds[1], "noting"),
+        (2, bounds[2], "noting"),
+    ]

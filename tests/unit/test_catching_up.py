@@ -1,0 +1,133 @@
+"""What is asked for where an output is new, or takes more tables than before."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tidelog.config import Config, load_config
+from tidelog.control.commands import ExecuteSnapshot, from_json
+from tidelog.eventlog.consumers import Consumers
+from tidelog.eventlog.maintenance import EventLogMaintenance
+from tidelog.runtime import catching_up
+from tidelog.runtime.destinations import destinations
+from tidelog.state.sqlite import SqliteState
+from tidelog.testing.build_log import BuiltLog
+
+COLUMNS = {"id": "int64"}
+
+
+@pytest.fixture(autouse=True)
+def _no_capture_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catching_up, "_ACTED_ON_S", 0.1)
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> BuiltLog:
+    """Tables p.a and q.b, a row of each, in segments of their own."""
+    built = BuiltLog(tmp_path / "log")
+    for number, name in enumerate(("p.a", "q.b"), 1):
+        built.insert(built.table(name, COLUMNS, relation_id=number), "1")
+        built.flush()
+    return built
+
+
+def config(path: Path, *outputs: str, snapshot: str = "initial") -> Config:
+    file = path / "tidelog.yaml"
+    listed = "".join(f"  - {output}\n" for output in outputs)
+    file.write_text(
+        f"source: {{kind: postgres, url: 'postgresql://localhost/shop', snapshot: {snapshot}}}\n"
+        f"log: {{path: log}}\nstate: {{url: 'sqlite:///state.db'}}\noutputs:\n{listed}"
+    )
+    return load_config(file)
+
+
+def asked(of: Config) -> list[tuple[str, ...]]:
+    """The tables of each dump that waits for a capture."""
+    state = SqliteState(of.state.url)
+    try:
+        found = [state.get(key) for key in state.keys("commands/")]
+    finally:
+        state.close()
+    commands = [from_json(each.value) for each in found if each is not None]
+    assert all(isinstance(each, ExecuteSnapshot) for each in commands)
+    return [each.tables for each in commands if isinstance(each, ExecuteSnapshot)]
+
+
+def filled(built: BuiltLog, of: Config) -> None:
+    """A pipeline ran with these outputs, up to the log's end."""
+    end = built.log.latest_offset()
+    done = {section.name: end for section in of.outputs}
+    Consumers(built.log.storage).register("pipeline", end, done, destinations(of))
+
+
+def remove_first_segment(built: BuiltLog) -> None:
+    built.control({"type": "nothing"})
+    until = built.log.chain().segments[1].first
+    Consumers(built.log.storage).register("holds", until)
+    later_ms = int(time.time() * 1000) + 10_000_000
+    assert EventLogMaintenance(built.path).retain(1.0, now_ms=later_ms) == until
+
+
+def test_the_first_start_of_a_whole_log_asks_for_nothing(tmp_path: Path, built: BuiltLog) -> None:
+    wanted = config(tmp_path, "{kind: delta, path: lake}")
+    catching_up.catch_up(wanted, built.log)
+    assert asked(wanted) == []
+
+
+def test_an_output_that_is_added_to_a_whole_log_needs_no_dump(
+    tmp_path: Path, built: BuiltLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(built, config(tmp_path, "{kind: delta, path: lake}"))
+    wanted = config(tmp_path, "{kind: delta, path: lake}", "{kind: files, path: f}")
+    catching_up.catch_up(wanted, built.log)
+    assert asked(wanted) == []
+    assert "output files is new: it begins where the event log begins" in caplog.text
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["added", "first start"])
+def test_a_dump_is_asked_for_where_the_log_lacks_its_beginning(
+    tmp_path: Path, built: BuiltLog, caplog: pytest.LogCaptureFixture, first: bool
+) -> None:
+    known = "{kind: delta, path: lake}"
+    if not first:
+        filled(built, config(tmp_path, known))
+    remove_first_segment(built)
+    started = built.dump_started("q.b").first
+    built.dump_completed("q.b", started)
+    wanted = config(tmp_path, *([] if first else [known]), "{kind: files, path: f}")
+    catching_up.catch_up(wanted, built.log)
+    assert asked(wanted) == [("p.a",)]  # of q.b the log has a whole dump
+    assert "does not hold all of p.a: dumps of them are asked for" in caplog.text
+
+
+def test_a_source_that_is_not_to_be_dumped_is_not(
+    tmp_path: Path, built: BuiltLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    remove_first_segment(built)
+    wanted = config(tmp_path, "{kind: files, path: f}", snapshot="no_data")
+    catching_up.catch_up(wanted, built.log)
+    assert asked(wanted) == []
+    assert "what is not in the log comes with `tidelog dump` alone" in caplog.text
+
+
+def test_tables_that_an_output_takes_from_now_on_are_dumped(
+    tmp_path: Path, built: BuiltLog
+) -> None:
+    filled(built, config(tmp_path, "{kind: delta, path: lake, tables: [p.*]}"))
+    wanted = config(tmp_path, "{kind: delta, path: lake}")
+    catching_up.catch_up(wanted, built.log)
+    assert asked(wanted) == [("q.b",)]
+    filled(built, wanted)
+    catching_up.catch_up(wanted, built.log)
+    assert asked(wanted) == [("q.b",)]  # no second one
+
+
+def test_what_a_version_before_noted_asks_for_nothing(tmp_path: Path, built: BuiltLog) -> None:
+    remove_first_segment(built)
+    Consumers(built.log.storage).register("pipeline", built.log.latest_offset())
+    wanted = config(tmp_path, "{kind: delta, path: lake}")
+    catching_up.catch_up(wanted, built.log)
+    assert asked(wanted) == []

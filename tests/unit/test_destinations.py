@@ -1,0 +1,111 @@
+"""That no two outputs write one table to one place, by the configuration alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidelog.config import Config, load_config
+from tidelog.errors import ConfigError
+from tidelog.eventlog.consumers import Consumers
+from tidelog.model.patterns import overlap
+from tidelog.runtime.destinations import check_alone, check_apart, destinations
+from tidelog.testing.build_log import BuiltLog
+
+HEAD = (
+    "source: {kind: postgres, url: 'postgresql://localhost/shop'}\n"
+    "log: {path: log}\nstate: {url: 'sqlite:///state.db'}\noutputs:\n"
+)
+
+
+def config(path: Path, *outputs: str, name: str = "pipeline") -> Config:
+    file = path / "tidelog.yaml"
+    listed = "".join(f"  - {output}\n" for output in outputs)
+    file.write_text(f"{HEAD}{listed}pipeline: {{name: {name}}}\n")
+    return load_config(file)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("{kind: delta, path: lake}", "{kind: delta, name: b, path: ./x/../lake/}"),
+        ("{kind: files, path: f}", "{kind: files, name: b, path: f, format: json}"),
+        (
+            "{kind: kafka, servers: 'a:1,b:1', tables: [s.*]}",
+            "{kind: kafka, name: b, servers: 'b:1, A:1', tables: ['*.orders']}",
+        ),
+        ("{kind: http, url: 'http://h/x'}", "{kind: http, name: b, url: 'http://h/x'}"),
+        ("{kind: opensearch, urls: ['http://h:1']}", "{kind: opensearch, name: b, urls: ['http://h:1']}"),
+        (
+            "{kind: postgres, url: 'postgresql://u@h/d'}",
+            "{kind: postgres, name: b, url: 'postgresql://v:w@H/d'}",
+        ),
+        ("{kind: mysql, url: 'mysql://u@h/'}", "{kind: mysql, name: b, url: 'mysql://u@h'}"),
+        (
+            "{kind: python, class: 'm:C', options: {a: 1}}",
+            "{kind: python, name: b, class: 'm:C', options: {a: 1}}",
+        ),
+        ("{kind: iceberg, path: lake}", "{kind: iceberg, name: b, path: lake}"),
+    ],
+)  # fmt: skip
+def test_two_outputs_of_one_place_are_refused(tmp_path: Path, one: str, other: str) -> None:
+    found = config(tmp_path, one, other)
+    with pytest.raises(ConfigError, match=r"outputs: \w+ and b \(\w+\) write to one place"):
+        check_apart(found)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("{kind: delta, path: lake}", "{kind: delta, name: b, path: other}"),
+        (
+            "{kind: delta, path: lake, tables: [a.*]}",
+            "{kind: delta, name: b, path: lake, tables: [b.*, aa.c]}",
+        ),
+        (
+            "{kind: delta, path: lake}",
+            "{kind: delta, name: b, path: lake, steps: [{route: 'b.{name}'}]}",
+        ),
+        (
+            "{kind: files, path: f, layout: 'a/{table}'}",
+            "{kind: files, name: b, path: f, layout: 'b/{table}'}",
+        ),
+        (
+            "{kind: kafka, servers: 'a:1'}",
+            "{kind: kafka, name: b, servers: 'a:1', topic: 'b.{name}'}",
+        ),
+        (
+            "{kind: postgres, url: 'postgresql://h/d'}",
+            "{kind: postgres, name: b, url: 'postgresql://h/e'}",
+        ),
+        (
+            "{kind: python, class: 'm:C', options: {a: 1}}",
+            "{kind: python, name: b, class: 'm:C', options: {a: 2}}",
+        ),
+    ],
+)  # fmt: skip
+def test_outputs_that_do_not_meet_are_taken(tmp_path: Path, one: str, other: str) -> None:
+    check_apart(config(tmp_path, one, other))
+
+
+def test_an_output_of_another_pipeline_is_seen(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path / "log")
+    theirs = config(tmp_path, "{kind: files, name: a, path: f}", name="theirs")
+    consumers = Consumers(built.log.storage)
+    consumers.register("theirs", 0, {"a": 0}, destinations(theirs))
+    check_alone(theirs, built.log)
+    ours = config(tmp_path, "{kind: files, name: b, path: f}", name="ours")
+    told = "output b writes to the place of output a of the pipeline theirs"
+    with pytest.raises(ConfigError, match=told):
+        check_alone(ours, built.log)
+    consumers.forget("theirs")
+    check_alone(ours, built.log)
+
+
+def test_patterns_overlap_where_one_table_may_be_of_both() -> None:
+    assert overlap(["a.*"], ["*.b"])
+    assert overlap(["x.y", "a.b*"], ["a.*c"])
+    assert overlap(["*.*"], ["s.t"])
+    assert not overlap(["a.*"], ["b.*"])
+    assert not overlap(["a.x*"], ["a.y*", "aa.x"])

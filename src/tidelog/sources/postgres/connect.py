@@ -24,6 +24,7 @@ from tidelog.errors import (
     SourceError,
     TidelogError,
 )
+from tidelog.sources.postgres.encodings import adapt, use_own_encoding
 
 APPLICATION = "tidelog"
 
@@ -212,8 +213,11 @@ def connect(
     try:
         # No server-side prepared statements: each would outlive DDL on the tables it names.
         connection = psycopg.connect(info, autocommit=autocommit, prepare_threshold=None)
+        texts = use_own_encoding(connection.pgconn)
     except psycopg.OperationalError as error:
         raise connection_error(info, str(error)) from None
+    if texts is not None:
+        adapt(connection, texts)
     _reached.add(_host(info))
     return connection
 
@@ -233,6 +237,11 @@ def connect_replication(dsn: str, *, purpose: str) -> pq.abc.PGconn:
         message = pgconn.get_error_message()
         pgconn.finish()
         raise connection_error(info, message)
+    try:
+        use_own_encoding(pgconn)
+    except psycopg.Error as error:
+        pgconn.finish()
+        raise connection_error(info, str(error)) from None
     _reached.add(_host(info))
     return pgconn
 

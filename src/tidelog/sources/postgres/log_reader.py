@@ -42,6 +42,8 @@ from tidelog.sources.postgres.replication import DEFAULT_BUFFER_BYTES, Replicati
 from tidelog.sources.postgres.schemas import SchemaFinder
 from tidelog.sources.postgres.standby import check_standby, in_recovery
 from tidelog.wire.pgoutput import LogicalMessage, PgoutputScanner, RelationSeen, RowOf
+from tidelog.wire.pgoutput_texts import to_utf8
+from tidelog.wire.server_texts import ServerText
 
 MIN_VERSION = 14
 RETRY_REFUSED_S = 5.0
@@ -91,6 +93,7 @@ class PostgresLogReader:
         self._buffer_bytes = buffer_bytes
         self._sql: psycopg.Connection[tuple[Any, ...]] | None = None
         self._stream: ReplicationStream | None = None
+        self._texts: ServerText | None = None
         self._scanner = PgoutputScanner(None)
         self._bound: dict[int, TableSchema] = {}
         self._refused: dict[int, RelationSeen] = {}
@@ -115,6 +118,7 @@ class PostgresLogReader:
         # First, as it tells whether the user has REPLICATION before anything is created.
         stream = ReplicationStream(self._dsn, purpose=self._slot, buffer_bytes=self._buffer_bytes)
         self._stream = stream
+        self._texts = stream.texts
         with translated(f"starting to read slot {self._slot!r}"):
             self._check_server(sql)
             begin = self._prepare_slot(sql, resume)
@@ -135,7 +139,10 @@ class PostgresLogReader:
         received = stream.receive(timeout_s)
         if received is None:
             return
-        for item in self._scanner.feed(received.data, received.offsets):
+        data, offsets = received.data, received.offsets
+        if self._texts is not None:
+            data, offsets = to_utf8(data, offsets, self._texts)
+        for item in self._scanner.feed(data, offsets):
             if isinstance(item, LogBatch):
                 item.resume = self._not_before_idle(item.resume)
                 yield item

@@ -28,6 +28,8 @@ from tidelog.errors import (
 from tidelog.ports import Catalogue, KeyExtractor
 
 READS_BEFORE_HALVING = 3
+LOSSES_A_FAILURE = 3
+"""So many times a chunk's connection broke, and another could be made: the chunk is to blame."""
 PASSING = (ConnectionLostError, ChunkLostError, ChunkBusyError)
 """The reader connects anew; a lock will be let go."""
 
@@ -122,10 +124,17 @@ class Outcomes:
         if task.window is not None:
             self._book.note("failed", task.window.chunk_id, str(task.table))
         hopeless = isinstance(error, (ChunkRefusedError, ChunkVoidError))
-        if not isinstance(error, PASSING):
+        task.losses += isinstance(error, ChunkLostError)
+        often_lost = isinstance(error, ChunkLostError) and task.losses % LOSSES_A_FAILURE == 0
+        if often_lost or not isinstance(error, PASSING):
             task.failures += 1
         if task.ended:
             self.drop(task)
+            return
+        if often_lost and task.progress is not None and task.progress.where is not None:
+            assert task.dump is not None
+            reason = f"{error} {task.losses} times: check the dump's condition"
+            self._tables.fail(task.dump, task.progress, reason)
             return
         if not hopeless and task.failures < READS_BEFORE_HALVING:
             self._again(task)

@@ -42,6 +42,7 @@ class Task:
     begun: float = 0.0  # when its last read began, on time.monotonic()
     bytes: int = 0  # of the rows it holds
     failures: int = 0  # reads that failed, as against windows that were voided
+    losses: int = 0  # connections that broke while it was read
     state: str = "waiting"  # reading, read, closing
 
     @property

@@ -12,6 +12,8 @@ import logging
 import time
 
 from tidelog.capture.notifications import Notification, NotificationType, Notify
+from tidelog.control import plain_conditions
+from tidelog.control.commands import Command, ExecuteSnapshot
 from tidelog.control.debezium import Signal, dump_id_of, parse
 from tidelog.control.mailbox import Mailbox
 from tidelog.errors import UsageError
@@ -45,11 +47,12 @@ class SignalIntake:
         self._mailbox = mailbox
         self._notify = notify
 
-    def take(self, signal: Signal, place: str) -> str:
+    def take(self, signal: Signal, place: str, *, plain: bool = False) -> str:
         """Put the signal's command, or record that there is none; the command's id.
 
         Durable when this returns. ``place`` is the same whenever the same signal is taken again.
-        ``{}`` in the message of a ``log`` signal becomes the place.
+        ``{}`` in the message of a ``log`` signal becomes the place. ``plain``: whoever wrote it may
+        not have the rights of capture's role, so conditions may only be `plain_conditions`.
 
         Raises:
             StateError: the state store failed; the signal has to be taken again.
@@ -59,7 +62,10 @@ class SignalIntake:
         text = f"{signal.signal_id}\0{signal.type}\0{signal.data}"
         key = f"{place}:{_digest(text)}"
         try:
-            return self._mailbox.send(parse(signal, coordinates=place), key)
+            command = parse(signal, coordinates=place)
+            if plain:
+                _require_plain(command)
+            return self._mailbox.send(command, key)
         except UsageError as error:
             return self._refuse(signal.signal_id, error, place, key)
 
@@ -96,7 +102,18 @@ class SignalTable:
             error = UsageError(f"a column of more than {MAX_SIGNAL_BYTES} bytes")
             self._intake.refuse("\0".join(texts).encode("utf-8", "surrogatepass"), error, place)
             return
-        self._intake.take(Signal(seen.signal_id, seen.type, seen.data), place)
+        self._intake.take(Signal(seen.signal_id, seen.type, seen.data), place, plain=True)
+
+
+def _require_plain(command: Command) -> None:
+    if not isinstance(command, ExecuteSnapshot):
+        return
+    try:
+        for condition in (*command.conditions.values(), command.where):
+            if condition is not None:
+                plain_conditions.checked(condition)
+    except ValueError as error:
+        raise UsageError(f"{command.type}: additional-conditions: {error}") from None
 
 
 def _is_too_long(text: str) -> bool:

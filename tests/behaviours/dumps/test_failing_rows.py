@@ -7,7 +7,7 @@ import json
 import pytest
 from tests.behaviours.dumps.dumped import Dumped, Make
 from tests.behaviours.dumps.sources import N, series
-from tests.behaviours.dumps.ways import READERS, Way, only, ways
+from tests.behaviours.dumps.ways import ONE, READERS, Way, only, ways
 
 from tidelog.capture import dump_tasks
 from tidelog.capture.dump_book import DUMP_PREFIX
@@ -128,3 +128,18 @@ def test_restart_while_a_row_cannot_be_read(make: Make) -> None:
     dumped.dumped(dump, "aborted")
     rows = dumped.rows_of(dump)
     assert sorted(int(key[0] or 0) for key in rows) == [i for i in range(1, 61) if i != 4]
+
+
+@ways(only("postgres", ONE))
+def test_condition_that_ends_its_own_connection_fails_its_dump(make: Make) -> None:
+    """It is not tried for ever, and no other dump and no record waits for it."""
+    dumped = make()
+    dumped.table()
+    dumped.start()
+    deadly = "pg_terminate_backend(pg_backend_pid())"
+    dump = dumped.dump(where=deadly)
+    state = dumped.dumped(dump, "aborted")
+    assert "3 times: check the dump's condition" in state["tables"][0]["reason"]
+    dumped.do(f"UPDATE t SET n = {N} WHERE id = 1")
+    dumped.dumped(dumped.dump())
+    dumped.check()

@@ -16,8 +16,10 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows
 from tidelog.sources.postgres.chunk_sql import ChunkSql, operator_schemas
 from tidelog.sources.postgres.copy_out import CopyReader
+from tidelog.sources.postgres.encodings import texts_of
 from tidelog.sources.postgres.key_sql import Key
 from tidelog.sources.ranges import KeySteps, Slices, bounded_key, given_keys, may_hold_null
+from tidelog.wire.server_texts import ServerText
 from tidelog.wire.tuples import absent_rows, copy_text_rows, joined
 
 # A few thousand keys of a large table are looked up, whatever the planner thinks of its cache.
@@ -97,10 +99,12 @@ class ChunkSelect:
             with self._limited(connection, limit_bytes):
                 data, rows = self._copy.read(connection.pgconn, query, len(data), limit_bytes)
             more = slices.more(rows, len(data))
+            texts = texts_of(connection.pgconn)
             if self._copy.cut or not more:
                 self._widths[schema.table] = len(data) / max(slices.count, 1)
+                data = data if texts is None else texts.to_utf8(data)
                 return data, slices.count, slices.rested_s, self._copy.cut
-            after = _last_key(data, schema, key)
+            after = _last_key(data, schema, key, texts)
 
     @contextmanager
     def _limited(
@@ -130,7 +134,7 @@ class ChunkSelect:
         sql = self._sql(connection, schema, key, partitioned)
         query = sql.boundary(request.after, request.upto, request.limit_rows, request.where)
         data, count = self._copy.read(connection.pgconn, query)
-        return _fields(data.tobytes()[:-1]) if count else None
+        return _fields(data.tobytes()[:-1], texts_of(connection.pgconn)) if count else None
 
     def keys(
         self,
@@ -167,18 +171,21 @@ class ChunkSelect:
     ) -> list[LogBatch] | None:
         """Rows and absent keys; None if the rows take more than there is room for."""
         columns, keys = given_keys(request, schema)
+        texts = texts_of(connection.pgconn)
         query = sql.of_keys(keys, request.where)
         with self._limited(connection, limit_bytes):
             data, count = self._copy.read(connection.pgconn, query, limit_bytes=limit_bytes)
         if self._copy.cut:
             return None
-        rows = _rows(data, schema)
+        rows = _rows(data if texts is None else texts.to_utf8(data), schema)
         unique = columns in (schema.key, schema.match_key) and not any(None in key for key in keys)
         if unique and count == len(keys):
             return [rows]
         data, _ = self._copy.read(connection.pgconn, sql.absent_keys(keys))
         lines = data.tobytes().split(b"\n")[:-1]
-        absent = absent_rows([_fields(line) for line in lines], schema, columns if lines else None)
+        absent = absent_rows(
+            [_fields(line, texts) for line in lines], schema, columns if lines else None
+        )
         return [rows, absent]
 
     def _sql(
@@ -220,7 +227,9 @@ def _rows(data: UInt8s, schema: TableSchema) -> LogBatch:
     return copy_text_rows(data, schema.relation_id, schema.schema_id, len(schema.columns))
 
 
-def _last_key(data: UInt8s, schema: TableSchema, key: Sequence[str]) -> Key:
+def _last_key(
+    data: UInt8s, schema: TableSchema, key: Sequence[str], texts: ServerText | None = None
+) -> Key:
     """The key of the last row; a newline inside a value is escaped in COPY's text format."""
     tail = 4096
     while True:
@@ -229,18 +238,20 @@ def _last_key(data: UInt8s, schema: TableSchema, key: Sequence[str]) -> Key:
         if at >= 0 or tail >= len(data):
             break
         tail *= 16
-    fields = _fields(end[at + 1 : -1])
+    fields = _fields(end[at + 1 : -1], texts)
     return tuple(fields[schema.column_index(name)] for name in key)
 
 
-def _fields(line: bytes) -> Key:
+def _fields(line: bytes, texts: ServerText | None = None) -> Key:
     """One row of COPY's text format (manual, "COPY", File Formats)."""
-    return tuple(None if field == rb"\N" else _unescape(field) for field in line.split(b"\t"))
+    return tuple(
+        None if field == rb"\N" else _unescape(field, texts) for field in line.split(b"\t")
+    )
 
 
-def _unescape(field: bytes) -> str:
+def _unescape(field: bytes, texts: ServerText | None) -> str:
     if b"\\" in field:
         field = re.sub(
             rb"\\(.)", lambda match: _UNESCAPED.get(match[1], match[1]), field, flags=re.DOTALL
         )
-    return field.decode("utf-8", "surrogateescape")
+    return field.decode("utf-8", "surrogateescape") if texts is None else texts.decode(field)

@@ -24,6 +24,7 @@ from tidelog.errors import (
     SourceError,
     TidelogError,
 )
+from tidelog.sources.postgres.encodings import adapt, use_own_encoding
 
 APPLICATION = "tidelog"
 
@@ -230,9 +231,12 @@ def connect(
         if newer := set_newer_timeouts(connection.info.server_version):
             connection.execute(newer)
         connection.execute(_GIVE_WAY.encode())
+        texts = use_own_encoding(connection.pgconn)
     except psycopg.OperationalError as error:
         raise connection_error(info, str(error)) from None
     connection.autocommit = autocommit
+    if texts is not None:
+        adapt(connection, texts)
     _reached.add(_host(info))
     return connection
 
@@ -252,12 +256,15 @@ def connect_replication(dsn: str, *, purpose: str) -> pq.abc.PGconn:
         message = pgconn.get_error_message()
         pgconn.finish()
         raise connection_error(info, message)
-    if newer := set_newer_timeouts(pgconn.server_version):
-        result = pgconn.exec_(newer)
-        if result.status != pq.ExecStatus.COMMAND_OK:
-            message = pgconn.get_error_message()
-            pgconn.finish()
-            raise connection_error(info, message)
+    try:
+        if newer := set_newer_timeouts(pgconn.server_version):
+            result = pgconn.exec_(newer)
+            if result.status != pq.ExecStatus.COMMAND_OK:
+                raise psycopg.errors.error_from_result(result)
+        use_own_encoding(pgconn)
+    except psycopg.Error as error:
+        pgconn.finish()
+        raise connection_error(info, str(error)) from None
     _reached.add(_host(info))
     return pgconn
 

@@ -11,6 +11,7 @@ from psycopg import pq
 
 from tidelog.model.records import Int64s, UInt8s
 from tidelog.sources.postgres import libpq
+from tidelog.sources.postgres.encodings import encoded
 
 QUERY_CANCELED = b"57014"
 DISCARD_BYTES = 1 << 20
@@ -34,7 +35,7 @@ class CopyReader:
         self, pgconn: pq.abc.PGconn, query: str, keep: int = 0, limit_bytes: int = 0
     ) -> tuple[UInt8s, int]:
         """The bytes, valid until the next `read`, and the number of rows. The first ``keep`` bytes
-        of what the last `read` gave stand before them.
+        of what the last `read` gave stand before them. They are in the session's encoding.
 
         A statement whose rows, those kept included, are more than ``limit_bytes`` is ended at the
         row that would be too much, but for the first one (`cut`); 0: there is no limit.
@@ -42,7 +43,7 @@ class CopyReader:
         Raises psycopg's error for what the server says. ``query`` is a single statement: the
         extended protocol refuses more, so a condition can't smuggle in a second one.
         """
-        result = pgconn.exec_params(query.encode(), [])
+        result = pgconn.exec_params(encoded(pgconn, query), [])
         if result.status != pq.ExecStatus.COPY_OUT:
             raise _error(pgconn, result)
         if not keep and len(self._buffer) > self._initial_bytes:

@@ -49,6 +49,8 @@ from tidelog.sources.postgres.schemas import SchemaFinder
 from tidelog.sources.postgres.slot_owner import SlotOwner, reader_of
 from tidelog.sources.postgres.standby import check_standby, in_recovery
 from tidelog.wire.pgoutput import LogicalMessage, PgoutputScanner, RelationSeen, RowOf
+from tidelog.wire.pgoutput_texts import to_utf8
+from tidelog.wire.server_texts import ServerText
 
 MIN_VERSION = 14
 RETRY_REFUSED_S = 5.0
@@ -112,6 +114,7 @@ class PostgresLogReader:
         self._buffer_bytes = buffer_bytes
         self._sql: psycopg.Connection[tuple[Any, ...]] | None = None
         self._stream: ReplicationStream | None = None
+        self._texts: ServerText | None = None
         self._scanner = PgoutputScanner(None)
         self._bound: dict[int, TableSchema] = {}
         self._refused: dict[int, RelationSeen] = {}
@@ -139,6 +142,7 @@ class PostgresLogReader:
             self._dsn, purpose=self._owner.purpose, buffer_bytes=self._buffer_bytes
         )
         self._stream = stream
+        self._texts = stream.texts
         with translated(f"starting to read slot {self._slot!r}"):
             self._check_server(sql)
             # Before anything is made or altered: it may be another server.
@@ -160,9 +164,12 @@ class PostgresLogReader:
         received = stream.receive(timeout_s)
         if received is None:
             return
+        data, offsets = received.data, received.offsets
+        if self._texts is not None:
+            data, offsets = to_utf8(data, offsets, self._texts)
         messages: list[LogicalMessage] = []
         resume = self._scanner.resume
-        for item in self._scanner.feed(received.data, received.offsets):
+        for item in self._scanner.feed(data, offsets):
             if isinstance(item, LogicalMessage) and not is_ours(item):
                 messages.append(item)
                 resume = self._scanner.resume

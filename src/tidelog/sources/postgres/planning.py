@@ -14,6 +14,7 @@ from tidelog.model.schema import TableName
 from tidelog.sources.postgres.chunk_sql import table_reference
 from tidelog.sources.postgres.chunks import chunk_errors
 from tidelog.sources.postgres.connect import connect, quote_ident
+from tidelog.sources.postgres.encodings import encoded
 from tidelog.sources.postgres.schemas import FoundTable, SchemaFinder
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -130,7 +131,9 @@ def _selectivity(connection: Connection, source: str, where: str) -> float:
 
 def _planned_rows(connection: Connection, query: str) -> float:
     # The extended protocol refuses a second statement that a condition might smuggle in.
-    result = connection.pgconn.exec_params(f"EXPLAIN (FORMAT JSON) {query}".encode(), [])
+    result = connection.pgconn.exec_params(
+        encoded(connection.pgconn, f"EXPLAIN (FORMAT JSON) {query}"), []
+    )
     if result.status != pq.ExecStatus.TUPLES_OK:
         raise psycopg.errors.error_from_result(result)
     plan = json.loads(result.get_value(0, 0) or b"[]")

@@ -25,7 +25,9 @@ from tidelog.sources.postgres.connect import (
     quote_ident,
     quote_literal,
 )
+from tidelog.sources.postgres.encodings import encoded, texts_of
 from tidelog.sources.postgres.slot_owner import START_ANEW
+from tidelog.wire.server_texts import ServerText
 
 # Small, so that a batch is scanned before the socket is full and the server has to wait.
 DEFAULT_BUFFER_BYTES = 256 << 10
@@ -111,6 +113,11 @@ class ReplicationStream:
         return self._functions is not None
 
     @property
+    def texts(self) -> ServerText | None:
+        """What the messages' texts are converted by; None: they are UTF-8."""
+        return texts_of(self._pgconn)
+
+    @property
     def server_clock_us(self) -> int:
         """The server's clock at the newest message, microseconds since 1970; 0 before any."""
         sent = int(self._state[libpq.SENT_AT])
@@ -136,7 +143,7 @@ class ReplicationStream:
             f"START_REPLICATION SLOT {quote_ident(slot)} LOGICAL {lsn_text(position)} "
             f"(proto_version '1', messages 'true', publication_names {quote_literal(names)})"
         )
-        result = self._pgconn.exec_(command.encode())
+        result = self._pgconn.exec_(encoded(self._pgconn, command))
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise self._failure(result, "starting replication")
         self._pgconn.nonblocking = 1
@@ -332,7 +339,11 @@ class ReplicationStream:
         if result.status != pq.ExecStatus.TUPLES_OK:
             raise self._failure(result, command.split()[0])
         values = (result.get_value(0, column) for column in range(result.nfields))
-        return [(value or b"").decode() for value in values]
+        texts = self.texts
+        return [
+            (value or b"").decode() if texts is None else texts.decode(value or b"")
+            for value in values
+        ]
 
     def _ended(self) -> TidelogError:
         try:

@@ -1,0 +1,83 @@
+"""Sessions in the database's own encoding, so that no value of it can fail to be converted.
+
+To a client of encoding UTF8 the server refuses what it can't convert: a byte above 0x7F that is no
+UTF-8 in a database of encoding SQL_ASCII, a byte that an encoding leaves undefined. One such value
+would end the whole stream, again and again. So we take the bytes, and `ServerText` converts them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+from psycopg import pq
+from psycopg.adapt import Dumper, Loader
+
+from tidelog.wire.server_texts import ServerText, server_text
+
+_TEXTS = (25, 1043, 1042, 19, 705)  # text, varchar, bpchar, name, unknown
+_JSON = (114, 3802)  # json, jsonb
+
+
+def use_own_encoding(pgconn: pq.abc.PGconn) -> ServerText | None:
+    """Have the session speak the database's encoding; None: it is UTF8, or one that stays the
+    server's to convert.
+    """
+    name = (pgconn.parameter_status(b"server_encoding") or b"UTF8").decode("ascii")
+    texts = server_text(name)
+    if texts is not None:
+        result = pgconn.exec_(f"SET client_encoding = '{name}'".encode())
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            raise psycopg.errors.error_from_result(result)
+    return texts
+
+
+def texts_of(pgconn: pq.abc.PGconn) -> ServerText | None:
+    """What the session's texts are converted by; None: they are UTF-8."""
+    return server_text((pgconn.parameter_status(b"client_encoding") or b"UTF8").decode("ascii"))
+
+
+def encoded(pgconn: pq.abc.PGconn, query: str) -> bytes:
+    """A statement in the session's encoding. Raises UnicodeEncodeError if it lacks a character."""
+    texts = texts_of(pgconn)
+    return query.encode() if texts is None else texts.encode(query)
+
+
+def adapt(connection: psycopg.Connection[Any], texts: ServerText) -> None:
+    """Have the connection's statements, parameters and results converted by ``texts``.
+
+    Statements given as bytes are in UTF-8, whatever the session speaks.
+    """
+
+    class Cursor(psycopg.Cursor[Any]):
+        def execute(self, query: Any, *arguments: Any, **options: Any) -> Any:
+            if isinstance(query, str):
+                query = query.encode()
+            if isinstance(query, bytes) and not query.isascii():
+                query = texts.encode(query.decode())
+            return super().execute(query, *arguments, **options)
+
+    connection.cursor_factory = Cursor
+    connection.adapters.register_dumper(str, _dumper(texts.encode))
+    for oid in _TEXTS:
+        connection.adapters.register_loader(oid, _loader(texts.decode))
+    for oid in _JSON:
+        connection.adapters.register_loader(oid, _loader(lambda d: json.loads(texts.decode(d))))
+
+
+def _dumper(encode: Callable[[str], bytes]) -> type[Dumper]:
+    class Text(Dumper):
+        def dump(self, obj: str) -> bytes:
+            return encode(obj)
+
+    return Text
+
+
+def _loader(decode: Callable[[bytes], Any]) -> type[Loader]:
+    class Text(Loader):
+        def load(self, data: Any) -> Any:
+            return decode(bytes(data))
+
+    return Text

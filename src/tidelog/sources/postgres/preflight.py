@@ -22,6 +22,7 @@ from tidelog.sources.postgres.findings import Connection, one_row, setting_of
 from tidelog.sources.postgres.log_reader import MIN_VERSION
 from tidelog.sources.postgres.marks import Strategy
 from tidelog.sources.postgres.preflight_tables import TableChecks
+from tidelog.sources.postgres.preflight_texts import naming_columns
 from tidelog.sources.postgres.publication import Publications
 from tidelog.sources.postgres.replication import ReplicationStream
 from tidelog.sources.postgres.schemas import SchemaFinder
@@ -92,6 +93,7 @@ class Preflight:
             self._tables.signal_table,
             self._tables.tables,
             self._tables.unlogged,
+            self._naming_columns,
             self._event_trigger,
             self._slot_state,
             self._retention,
@@ -273,6 +275,9 @@ class Preflight:
                 yield Finding("publication", "ok", f"{name} is as it should be")
             for message, fix in faults:
                 yield Finding("publication", "fail", f"{name} {message}", fix)
+
+    def _naming_columns(self, connection: Connection) -> Iterator[Finding]:
+        yield from naming_columns(connection, self._publications)
 
     def _event_trigger(self, connection: Connection) -> Iterator[Finding]:
         if self._strategy != "snapshot":  # then others publish, and standbys take no DDL

@@ -84,6 +84,7 @@ class AutomaticDumps:
         self._absent_until: dict[str, float] = {}
         self.watch = watch(self._dump_differing)
         self.watch.on_relations = self._names.learn
+        self.watch.on_present = self._names.keep
 
     # ------------------------------------------------------------ told by the engine
 
@@ -138,12 +139,16 @@ class AutomaticDumps:
                 continue
             table = TableName.parse(name)
             if self._is_absent(table):
+                if self.watch.is_new(table):
+                    self._forget_unlogged(name, [reason, xid])
                 continue
             if self._covers(table, xid) or self._dump_if_settled(table, reason):
                 self._forget_unlogged(name, [reason, xid])
 
     def _is_absent(self, table: TableName) -> bool:
-        """Is there no such table now? One that was renamed may come back: its dump waits."""
+        """Is there no such table now? One that was renamed may come back: its dump waits, until the
+        catalogue's watch would dump it as a new one.
+        """
         name, now = str(table), time.monotonic()
         if now < self._absent_until.get(name, 0.0):
             return True

@@ -9,7 +9,7 @@ table. The fingerprints are stored, so that changes made while capture was down 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from tidelog.capture.refused_tables import RefusedTables
 from tidelog.errors import TableRefusedError
@@ -75,6 +75,8 @@ class CatalogueWatch:
         self._waiting: dict[str, tuple[str, Snapshot]] = {}
         self.on_relations: Callable[[Mapping[str, int]], None] = lambda relations: None
         """Told the relations' numbers of tables whose shapes were judged, by table."""
+        self.on_present: Callable[[Collection[str]], None] = lambda tables: None
+        """Told all tables that there are, where another one would be dumped as new."""
         self._stamp: str | None = None
         self._whole_at = 0.0
 
@@ -172,6 +174,8 @@ class CatalogueWatch:
             if not new:
                 current[name] = known[name]
         self._learn(shapes.values())
+        if self._dump_new:
+            self.on_present({str(table) for table in versions})
         if current != stored:
             self._state.put(SHAPES_KEY, current, None)
         if current_versions != judged:  # last: a version must not outrun what was judged
@@ -194,6 +198,10 @@ class CatalogueWatch:
         }
         if numbers:
             self.on_relations(numbers)
+
+    def is_new(self, table: TableName) -> bool:
+        """Would the table be dumped as a new one, if it were there?"""
+        return self._dump_new and str(table) not in self._known()
 
     def settled(self, table: TableName, shape: TableShape) -> bool:
         """Would a dump that begins now make good whatever the catalogue shows of the table?

@@ -9,7 +9,7 @@ does one whose name another table bears for a while. The number tells.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from tidelog.model.schema import TableName
 from tidelog.ports import RelationNamed, RowsUnlogged, StateStore
@@ -31,6 +31,16 @@ class RelationNames:
         with self._lock:
             known = self._read()
             self._note({name: each for name, each in relations.items() if name not in known})
+
+    def keep(self, tables: Collection[str]) -> None:
+        """Forget all others: they do not exist, and are dumped as new ones once they do."""
+        with self._lock:
+            known = self._read()
+            gone = [name for name in known if name not in tables]
+            for name in gone:
+                self._tables.get(known.pop(name), set()).discard(name)
+            if gone:
+                self._state.put(RELATIONS_KEY, known, None)
 
     def dumped(self, table: TableName, relation_id: int) -> None:
         """The table is dumped as this relation: what the log shows of it from now on fits."""

@@ -45,6 +45,17 @@ def test_tables_that_need_care_are_named_with_sql(
     assert 'ALTER PUBLICATION "tidelog" SET (publish_via_partition_root = true);' in fix
 
 
+def test_columns_that_are_names_of_other_objects_are_named(
+    sql: psycopg.Connection[Any], database: str
+) -> None:
+    """When such an object is renamed, nothing tells of the rows that were read before."""
+    sql.execute("CREATE TABLE t (id int PRIMARY KEY, of regclass, n int, by regrole[], a aclitem)")
+    sql.execute("CREATE TABLE plain (id int PRIMARY KEY, registry text)")
+    found = [f for f in Preflight(database).check() if "names of other objects" in f.message]
+    assert [(f.name, f.level) for f in found] == [("table public.t", "warn")]
+    assert found[0].message.startswith("values of of, by, a are names")
+
+
 def test_role_without_rights_is_told_each_grant(postgres: PostgresServer) -> None:
     postgres.create_database("rights")
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", "rights")

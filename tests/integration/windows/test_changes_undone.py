@@ -15,8 +15,11 @@ from tests.integration.windows import mutations
 from tests.integration.windows.live import Live, replay
 from tests.integration.windows.rules import Make, rule
 
+from tidelog.capture.automatic_dumps import UNLOGGED_KEY
+from tidelog.capture.relation_names import RELATIONS_KEY
 from tidelog.sources.postgres.ddl_trigger import install_sql
 from tidelog.sources.postgres.publication import Publications
+from tidelog.state.sqlite import SqliteState
 from tidelog.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
@@ -285,6 +288,22 @@ def test_table_that_goes_on_under_another_name_for_a_while(live: Make, aside: st
     else:
         capture.sql.execute(f"ALTER TABLE {aside} RENAME TO t".encode())
     agrees(capture)
+
+
+def test_table_that_is_renamed_for_good_leaves_nothing_behind(live: Make) -> None:
+    capture = captured(live(), CASES[0])
+    capture.sql.execute("ALTER TABLE t RENAME TO u")
+    capture.sql.execute("UPDATE u SET n = 3 WHERE id = 3")
+    capture.wait_for(lambda: capture.completions("public.u"), "the new name is dumped")
+    state = SqliteState(capture.directory / "state.db")
+
+    def kept() -> set[str]:
+        documents = [state.get(key) for key in (RELATIONS_KEY, UNLOGGED_KEY)]
+        return {name for document in documents if document for name in document.value}
+
+    capture.wait_for(lambda: kept() == {"public.u", "public.tick"}, "the old name is forgotten")
+    state.close()
+    capture.check("public.u")
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from tidelog.sources.postgres.log_reader import MIN_VERSION
 from tidelog.sources.postgres.marks import Strategy
 from tidelog.sources.postgres.preflight_publications import PublicationChecks
 from tidelog.sources.postgres.preflight_tables import TableChecks
+from tidelog.sources.postgres.preflight_texts import naming_columns
 from tidelog.sources.postgres.publication import Publications
 from tidelog.sources.postgres.replication import ReplicationStream
 from tidelog.sources.postgres.schemas import SchemaFinder
@@ -100,6 +101,7 @@ class Preflight:
             self._published.publications,
             self._published.identities,
             self._tables.unlogged,
+            self._naming_columns,
             self._event_trigger,
             self._slot_state,
             self._retention,
@@ -189,6 +191,9 @@ class Preflight:
         level: Level = "ok" if abs(skew) < CLOCK_SKEW_LIMIT_S else "warn"
         fix = "" if level == "ok" else "synchronise both hosts (NTP): latency is shown wrong"
         yield Finding("clock", level, text, fix)
+
+    def _naming_columns(self, connection: Connection) -> Iterator[Finding]:
+        yield from naming_columns(connection, self._publications)
 
     def _event_trigger(self, connection: Connection) -> Iterator[Finding]:
         if self._strategy != "snapshot":  # then others publish, and standbys take no DDL

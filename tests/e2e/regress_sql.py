@@ -138,6 +138,9 @@ class Regression:
                     for d in dumps
                     if d is not None and d.value["status"] not in ("completed", "aborted")
                 ]
+                told = [t["table"] for d in dumps if d for t in d.value["tables"]]
+                if "public.tidelog_tick" not in told:
+                    waits.append("the newest table was not looked at yet")
                 status = state.get("status")
                 covered = 0 if status is None else status.value["capture"]["covered"]
                 if covered < end[0]:

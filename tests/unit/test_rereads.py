@@ -182,3 +182,14 @@ def test_what_a_dump_has_read_is_not_missing(wanted: Rereads, state: CountingSta
     wanted.dumped("public.t", since=wanted.number)
     assert not wanted.wanted
     assert not state.keys(REREAD_KEY)
+
+
+def test_keys_of_a_version_before_pieces_are_taken_over(state: CountingState) -> None:
+    former = [
+        {"table": "public.t", "columns": ["id"], "keys": [[str(n)] for n in range(PIECE_KEYS + 1)]},
+        {"table": "public.u", "columns": ["id"], "keys": [["7"]]},
+    ]
+    SqliteState.put(state, REREAD_KEY, former, None)
+    for _ in range(2):  # and so they are once more, before they are read
+        assert sorted(waiting(state)) == sorted([*texts(0, PIECE_KEYS + 1), ("7",)])
+    assert state.get(REREAD_KEY) is None

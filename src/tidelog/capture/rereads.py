@@ -94,6 +94,22 @@ class Rereads:
                     piece = Piece(name, len(value["keys"]), 0, 0)
                     self._pieces.setdefault(spot, {})[name] = piece
                     self._next_piece = int(name.rpartition("/")[2]) + 1
+            self._load_former()
+
+    def _load_former(self) -> None:
+        """Keys that a version before pieces left, all in one document."""
+        stored = self._state.get(REREAD_KEY)
+        if stored is None:
+            return
+        for entry in stored.value:
+            spot = Reread(entry["table"], tuple(entry["columns"]))
+            keys = [tuple(key) for key in entry["keys"]]
+            for at in range(0, len(keys), PIECE_KEYS):
+                piece = self._new()
+                self._put(spot, piece, dict.fromkeys(keys[at : at + PIECE_KEYS]))
+                piece.keys = None
+                self._pieces.setdefault(spot, {})[piece.name] = piece
+        self._state.delete(REREAD_KEY)
 
     def add(self, schema: TableSchema, keys: Iterable[bytes]) -> None:
         """Ask for these match keys; stored when this returns."""

@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +36,11 @@ def connect(path: Path) -> sqlite3.Connection:
     """Autocommit, WAL, every commit durable. Shared by threads under a lock of the caller."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(create_file(path, os.O_RDWR))  # SQLite gives its other files the mode of this one
+        # SQLite gives its other files the mode of this one. One that is there is not opened: to
+        # close it again would end the locks of this process (sqlite.org/howtocorrupt.html, §2.2).
+        if not path.exists():
+            with suppress(FileExistsError):
+                os.close(create_file(path, os.O_RDWR | os.O_EXCL))
         connection = sqlite3.connect(
             path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )

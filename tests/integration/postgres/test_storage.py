@@ -12,7 +12,9 @@ import psycopg
 import pytest
 
 from tidelog.capture.catalogue_watch import CatalogueWatch
+from tidelog.capture.refused_tables import RefusedTables
 from tidelog.model.schema import TableName
+from tidelog.ports import Published
 from tidelog.sources.postgres.catalogue import PostgresCatalogue
 from tidelog.sources.postgres.publication import Publications
 from tidelog.sources.postgres.snapshot import PgSnapshot
@@ -347,11 +349,13 @@ def test_look_reads_nothing_but_the_stamp_while_nothing_changes(
     read: list[str] = []
     for name in ("stamp", "versions", "shape"):
         monkeypatch.setattr(catalogue, name, noted(read, name, getattr(catalogue, name)))
+    state = SqliteState(tmp_path / "state.db")
     watch = CatalogueWatch(
         catalogue,
-        SqliteState(tmp_path / "state.db"),
+        state,
         ["public.*"],
-        publish=lambda: publications.sync(sql),
+        refused=RefusedTables(state, lambda notification: None),
+        publish=lambda: Published(publications.sync(sql)),
         snapshot=lambda: PgSnapshot.from_text("1:1:"),
         request_dump=lambda table, reason: False,
         dump_new=False,

@@ -180,13 +180,15 @@ class PostgresSource:
         self.server.drop_database(self.database)
 
     def section(self) -> str:
-        return f'kind: postgres\n  url: "{self.dsn}"\n  slot: {self.database}'
+        return (
+            f'kind: postgres\n  url: "{self.dsn}"\n  slot: {self.database}\n  publication: tidelog'
+        )
 
     def publish(self, sql: Any, tables: Sequence[str], marks: str, signals: str | None) -> None:
         if marks != "snapshot":
             return
         publications = Publications(
-            self.database, tables, strategy="snapshot", signal_table=signals, slot=self.database
+            "tidelog", tables, strategy="snapshot", signal_table=signals, slot=self.database
         )
         for statement in publications.set_up(sql):
             sql.execute(statement)

@@ -199,13 +199,13 @@ class Live:
         self.patch.setattr(session, "LOOK_SHARE", 1.0)
         if self.watermarks == "snapshot":
             slot = self.dsn.rsplit("/", 1)[1]
-            publications = Publications(slot, ["public.*"], strategy="snapshot", slot=slot)
+            publications = Publications("tidelog", ["public.*"], strategy="snapshot", slot=slot)
             for statement in publications.set_up(self.sql):
                 self.sql.execute(statement.encode())
         text = f"""
 source: {{kind: postgres, url: "{self.url or self.dsn}", tables: ["public.*"],
           snapshot: {self.snapshot}, watermarks: {self.watermarks},
-          slot: {self.dsn.rsplit("/", 1)[1]}}}
+          slot: {self.dsn.rsplit("/", 1)[1]}, publication: tidelog}}
 log: {{path: {self.directory}/log}}
 state: {{url: "sqlite:///{self.directory}/state.db"}}
 capture: {{flush_ms: 10}}

@@ -212,7 +212,12 @@ def while_down_in_one_transaction(live: Live, case: Case) -> None:
     live.start()
 
 
-WAYS = (in_one_transaction, in_steps, while_down, while_down_in_one_transaction)
+WAYS = (
+    in_one_transaction,
+    in_steps,
+    while_down,
+    pytest.param(while_down_in_one_transaction, marks=pytest.mark.thorough),
+)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)

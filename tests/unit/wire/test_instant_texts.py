@@ -15,9 +15,10 @@ INT64 = st.integers(-(2**63) + 1, 2**63 - 1)  # NumPy keeps the least for NaT
 
 
 def _signed(iso: str) -> str:
-    """NumPy's text, with the sign that years beyond 9999 have in ISO 8601."""
-    year = iso.lstrip("-").split("-", 1)[0]
-    return f"+{iso}" if len(year) > 4 and not iso.startswith("-") else iso
+    """NumPy's text, with the sign and the four digits that years have in ISO 8601."""
+    sign = "-" if iso.startswith("-") else ""
+    year, rest = iso.removeprefix("-").split("-", 1)
+    return f"{sign or '+' * (len(year) > 4)}{year.zfill(4)}-{rest}"
 
 
 @settings(deadline=None)  # the first call compiles

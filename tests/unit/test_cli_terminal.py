@@ -68,7 +68,7 @@ def test_names_do_nothing_to_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     terminal.show({"table": HOSTILE, "tables": [{"table": HOSTILE}]}, as_json=False)
-    findings = [{"check": "a", "level": "warn", "message": HOSTILE, "fix": f"one {HOSTILE}"}]
+    findings = [{"check": "a", "level": "warning", "message": HOSTILE, "fix": f"one {HOSTILE}"}]
     terminal.show_findings(findings, as_json=False)
     terminal.complain(HOSTILE)
     shown = capsys.readouterr()

@@ -103,13 +103,15 @@ def test_executors_read_without_write_access():
 
 
 def _read_as_nobody(path):
+    """Of the group that the directory was made for (docs/how-to/spark.md)."""
+    os.chown(path, 0, 65534)
+    path.chmod(0o2750)
     SchemaStore(path).register(table_schema())
     program = (
         "import os, sys\nfrom tidelog.eventlog.schemas import SchemaStore\n"
-        "os.setuid(65534)\nassert not os.access(sys.argv[1], os.W_OK)\n"
+        "os.setgroups([])\nos.setgid(65534)\nos.setuid(65534)\nassert not os.access(sys.argv[1], os.W_OK)\n"
         "print(SchemaStore(sys.argv[1]).get(1).table)"
     )
-    path.chmod(0o755)
     done = subprocess.run(
         [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=False
     )

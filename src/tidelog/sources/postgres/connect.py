@@ -230,7 +230,7 @@ def connect(
         connection = psycopg.connect(info, autocommit=True, prepare_threshold=None)
         if newer := set_newer_timeouts(connection.info.server_version):
             connection.execute(newer)
-        connection.execute(_GIVE_WAY.encode())
+        give_way(connection)
         texts = use_own_encoding(connection.pgconn)
     except psycopg.OperationalError as error:
         raise connection_error(info, str(error)) from None
@@ -239,6 +239,13 @@ def connect(
         adapt(connection, texts)
     _reached.add(_host(info))
     return connection
+
+
+def give_way(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    """From now on the session waits for a lock for at most half of the server's deadlock_timeout,
+    or as long as its lock_timeout says, if that is shorter.
+    """
+    connection.execute(_GIVE_WAY.encode())
 
 
 def connect_replication(dsn: str, *, purpose: str) -> pq.abc.PGconn:

@@ -11,7 +11,7 @@ import psycopg
 
 from tidelog.errors import GapError, PreflightError, SourceBusyError, SourceError
 from tidelog.model.records import Resume
-from tidelog.sources.postgres.connect import lsn_text, lsn_value, translated
+from tidelog.sources.postgres.connect import give_way, lsn_text, lsn_value, translated
 from tidelog.sources.postgres.open_transactions import named_while_waiting, who_is_open
 from tidelog.sources.postgres.slot_owner import START_ANEW, SlotOwner, reader_of
 from tidelog.sources.postgres.standby import LOG_SNAPSHOT, hint_while_waiting, in_recovery
@@ -104,6 +104,8 @@ def create_slot(connection: Connection, slot: str, connect: Callable[[], Connect
     """
     standby = in_recovery(connection)
     connection.execute(f"SET statement_timeout = '{CREATE_TIMEOUT}'".encode())
+    # Open transactions are waited for by their locks. Nobody waits for us then.
+    connection.execute(b"SET lock_timeout = 0")
     try:
         with hint_while_waiting(slot) if standby else named_while_waiting(slot, connect):
             row = connection.execute(
@@ -136,6 +138,7 @@ def create_slot(connection: Connection, slot: str, connect: Callable[[], Connect
     finally:
         if not connection.closed and not connection.broken:
             connection.execute(b"SET statement_timeout = 0")
+            give_way(connection)
     assert row is not None
     return lsn_value(row[0])
 

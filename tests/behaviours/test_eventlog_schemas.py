@@ -109,7 +109,8 @@ def _read_as_nobody(path):
     SchemaStore(path).register(table_schema())
     program = (
         "import os, sys\nfrom tidelog.eventlog.schemas import SchemaStore\n"
-        "os.setgroups([])\nos.setgid(65534)\nos.setuid(65534)\nassert not os.access(sys.argv[1], os.W_OK)\n"
+        "os.setgroups([])\nos.setgid(65534)\nos.setuid(65534)\n"
+        "assert not os.access(sys.argv[1], os.W_OK)\n"
         "print(SchemaStore(sys.argv[1]).get(1).table)"
     )
     done = subprocess.run(

@@ -40,6 +40,11 @@ FAILPOINTS = {
     "retention.after_delete": 1,
     "sweep.after_file": 1,
 }
+ELSEWHERE = {
+    "slot.created": "tests/faults/test_slot_owner.py",
+    "command.begun": "tests/faults/test_commands_that_crash.py",
+}
+"""Points that a run comes to at its first start alone, or that end a command: who is killed there."""
 BY_MAINTENANCE = ("replace.", "rollup.", "retention.")
 """Points that only roll-up and retention come to."""
 BY_CHANCE = ("sweep.",)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.history_run import NothingShownError, run, shrunk
-from tests.e2e.history_spec import FAILPOINTS, Spec, failpoints_in_source, random_spec
+from tests.e2e.history_spec import ELSEWHERE, FAILPOINTS, Spec, failpoints_in_source, random_spec
 
 from tidelog.testing.history import HistoryError
 from tidelog.testing.oracle_source import OracleSource
@@ -162,7 +162,9 @@ def test_killed_wherever_a_dump_may_be(
 
 
 def test_every_failpoint_is_a_place_to_be_killed_at() -> None:
-    assert set(FAILPOINTS) == failpoints_in_source()
+    assert {*FAILPOINTS, *ELSEWHERE} == failpoints_in_source()
+    for name, test in ELSEWHERE.items():
+        assert f'"{name}:kill"' in Path(test).read_text(encoding="utf-8")
 
 
 SOAKED = (

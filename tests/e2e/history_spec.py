@@ -44,7 +44,7 @@ ELSEWHERE = {
     "slot.created": "tests/faults/test_slot_owner.py",
     "command.begun": "tests/faults/test_commands_that_crash.py",
 }
-"""Points that a run comes to at its first start alone, or that end a command: who is killed there."""
+"""Points of a first start, or that end a command, and the test that kills capture there."""
 BY_MAINTENANCE = ("replace.", "rollup.", "retention.")
 """Points that only roll-up and retention come to."""
 BY_CHANCE = ("sweep.",)

@@ -25,11 +25,11 @@ Message = tuple[bytes | None, bytes | None]
 
 
 @contextmanager
-def capturing(directory: Path, kind: str, url: str) -> Iterator[Config]:
-    """Table ``t``, dumped at first."""
+def capturing(directory: Path, kind: str, url: str, table: str = "public.t") -> Iterator[Config]:
+    """One table ``t``, dumped at first."""
     file = directory / "tidelog.yaml"
     file.write_text(
-        f"source: {{kind: {kind}, url: '{url}', tables: ['*.t']}}\n"
+        f"source: {{kind: {kind}, url: '{url}', tables: ['{table}']}}\n"
         f"log: {{path: '{directory}/log'}}\nstate: {{url: 'sqlite:///{directory}/state.db'}}\n",
         encoding="utf-8",
     )

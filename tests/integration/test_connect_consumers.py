@@ -186,7 +186,7 @@ def test_mysql_partial_rows_fit_their_schema(
     )
     url = mysql_family.dsn(name)
     row = "(18446744073709551615, 1, 2.50, x'00ff', 'x', '2024-02-29 01:02:03')"
-    with capturing(tmp_path, url.split(":")[0], url) as config:
+    with capturing(tmp_path, url.split(":")[0], url, f"{name}.t") as config:
         mysql_family.execute(f"INSERT INTO t VALUES {row}", name)
         wait_for(config, 1)
         with mysql_family.connect(name) as connection, connection.cursor() as cursor:

@@ -73,7 +73,7 @@ def mysql_log(
     mysql_family.execute(MYSQL, name)
     mysql_family.execute(f"INSERT INTO t VALUES {MYSQL_ROW.format(x=1)}", name)
     url = mysql_family.dsn(name)
-    with capturing(tmp_path, url.split(":")[0], url) as config:
+    with capturing(tmp_path, url.split(":")[0], url, f"{name}.t") as config:
         wait_for(config, 1)
         mysql_family.execute(f"INSERT INTO t VALUES {MYSQL_ROW.format(x=2)}", name)
         wait_for(config, 2)

@@ -127,17 +127,16 @@ class CatalogueWatch:
         asked: list[TableName] = []
         self._refused.keep(list(versions))
         self._refused.retry_due()
-        shapes = self._shapes(
-            [
-                table
-                for table, version in versions.items()
-                if not self._is_judged(table, known, judged.get(str(table)) == version)
-            ]
-        )
+        unjudged = {
+            table: None
+            for table, version in versions.items()
+            if not self._is_judged(table, known, judged.get(str(table)) == version)
+        }
+        shapes = self._shapes(list(unjudged))
         complete = True
         for table, version in versions.items():
             name, shape = str(table), shapes.get(table)
-            if self._is_judged(table, known, judged.get(name) == version):
+            if table not in unjudged:
                 current[name], current_versions[name] = known[name], version
                 continue
             if self._refused.of(table) is not None:
@@ -186,7 +185,7 @@ class CatalogueWatch:
         """Was the table judged as it is now, with nothing left to do for it?"""
         return (
             same_version
-            and str(table) in known
+            and known.get(str(table), _UNKNOWN) != _UNKNOWN
             and str(table) not in self._waiting
             and self._refused.of(table) is None
             and not self._refused.owed(table)

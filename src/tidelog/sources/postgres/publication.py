@@ -243,7 +243,7 @@ class Publications:
                 for statement in step.statements:
                     connection.execute(statement.encode())
         except psycopg.Error as error:
-            table = view.of(step.table)
+            table = view.by_name.get(step.table)
             if table is None:
                 raise
             name = step.publications[0]
@@ -256,8 +256,9 @@ class Publications:
 
     def _refuse(self, connection: Connection, left: Sequence[Step], view: View) -> None:
         """Tables that are not published and that this capture may not publish."""
+        tables = view.by_name
         for step in left:
-            table = view.of(step.table)
+            table = tables.get(step.table)
             if table is None or step.kind != "add" or table.table in self.refused:
                 continue
             refusal = not_owned(connection, table.relation_id, step.publications[0])

@@ -57,10 +57,10 @@ class View:
     may_create: bool  # publications
     logs_generated: bool  # the server can log generated columns
 
-    def of(self, name: TableName | None) -> PublishedTable | None:
-        """The table of this name, if it matters."""
-        tables = [*self.own, *self.captured, *self.others]
-        return next((table for table in tables if table.table == name), None)
+    @property
+    def by_name(self) -> dict[TableName | None, PublishedTable]:
+        """All tables that matter; made anew at each call."""
+        return {table.table: table for table in [*self.own, *self.captured, *self.others]}
 
 
 @dataclass(frozen=True, slots=True)

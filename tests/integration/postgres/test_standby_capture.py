@@ -33,7 +33,7 @@ def make(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
         live.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL)")
         live.sql.execute("INSERT INTO t SELECT i, 0 FROM generate_series(0, 2999) i")
         for statement in PUBLISH:
-            live.sql.execute(statement.replace("tidelog", pair.name).encode())  # as the slot
+            live.sql.execute(statement.encode())
         pair.standby.replayed()
         return live
 

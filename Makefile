@@ -68,13 +68,13 @@ demo-quick: venv ## The demo from each kind of source with little data: that it 
 test: test-fast test-spark ## All tests but the soak
 
 test-fast: venv ## Tests without Spark, in parallel
-	$(PY) -m pytest -n $(WORKERS) --dist worksteal -m "not spark and not soak and not thorough" $(ARGS)
+	tools/run_tests.sh fast $(PY) -n $(WORKERS) --dist worksteal -m "not spark and not soak and not thorough" $(ARGS)
 
 test-spark: venv ## Tests that start Spark, one after the other
-	$(PY) -m pytest -m "spark and not soak and not thorough" $(ARGS)
+	tools/run_tests.sh spark $(PY) -m "spark and not soak and not thorough" $(ARGS)
 
 test-iceberg: $(ICEBERG_INSTALLED) ## Tests of the Iceberg output, with the Spark that it needs, in .venv-iceberg
-	PYSPARK_PYTHON=$(CURDIR)/$(ICEBERG_PY) $(ICEBERG_PY) -m pytest -m "spark and not thorough" -k iceberg \
+	PYSPARK_PYTHON=$(CURDIR)/$(ICEBERG_PY) tools/run_tests.sh iceberg $(ICEBERG_PY) -m "spark and not thorough" -k iceberg \
 		tests/integration/iceberg tests/behaviours/outputs $(ARGS)
 
 test-versions: venv ## The core of PostgreSQL's tests on the versions that the others leave out: 14, 15, 17

@@ -68,6 +68,24 @@ def differs(server: PostgresServer, sql: psycopg.Connection[Any]) -> Iterator[Di
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, n int, s varchar(5), v text)"
 
 
+def test_transactions_that_only_write_rows_leave_the_stamp(
+    server: PostgresServer, sql: psycopg.Connection[Any]
+) -> None:
+    """Rows of the catalogue that initdb wrote have no age that could be reckoned with."""
+    sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    catalogue = PostgresCatalogue(server.dsn("storage"))
+    try:
+        stamp, versions = catalogue.stamp(), catalogue.versions(["public.*"])
+        for number in range(3):
+            sql.execute("INSERT INTO t VALUES (%s)", (number,))
+        assert catalogue.stamp() == stamp
+        assert catalogue.versions(["public.*"]) == versions
+        sql.execute("ALTER TABLE t ADD n int")
+        assert catalogue.stamp() != stamp
+    finally:
+        catalogue.close()
+
+
 @pytest.mark.parametrize(
     "statement",
     [

@@ -20,12 +20,9 @@ from tidelog.sources.postgres.storage import FIRST_USER_OID
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-# There is no cast from xid to a number. age() counts backward from a number that is the same
-# throughout a statement, and so does the age of 3, the first transaction that there can be.
-_XMIN = (
-    "pg_catalog.hashint8extended((pg_catalog.age('3'::xid)::int8 - pg_catalog.age({alias}.xmin)) "
-    "& 4294967295, {seed})"
-)
+# By its text: there is no cast from xid to a number, and age() moves with every transaction for rows
+# that initdb wrote.
+_XMIN = "pg_catalog.hashtextextended({alias}.xmin::text, {seed})"
 
 # What `tidelog.sources.postgres.storage`, `publication` and `schemas` read.
 _STAMPED = (

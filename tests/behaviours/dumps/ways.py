@@ -12,7 +12,7 @@ from zlib import crc32
 
 import pytest
 
-SAMPLED = {"postgres": 2, "mysql": 1, "mariadb": 1}
+SAMPLED = {"postgres": 1, "mysql": 1, "mariadb": 1}
 """In how many ways each kind of source is read by a test of `make test`."""
 
 

@@ -1,4 +1,4 @@
-"""PAPER_MAP.md and INVARIANTS.md name symbols and tests that exist, and every entry names both."""
+"""PAPER_MAP.md, INVARIANTS.md and architecture.md name symbols and tests that exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ TEXT = (ROOT / "docs" / "PAPER_MAP.md").read_text()
 SYMBOL = re.compile(r"`(tidelog[\w.]*):([\w.]+)`")
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 INVARIANTS = (ROOT / "docs" / "INVARIANTS.md").read_text()
-BOTH = TEXT + INVARIANTS
+ARCHITECTURE = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
+ALL = TEXT + INVARIANTS + ARCHITECTURE
 ROWS = [
     line
     for line in TEXT.splitlines()
@@ -50,14 +51,20 @@ def test_every_invariant_has_a_section_and_a_test_that_says_so(number: int) -> N
     assert any(said.search(path.read_text()) for path in (ROOT / "tests").rglob("test_*.py"))
 
 
-@pytest.mark.parametrize(("module", "name"), sorted(set(SYMBOL.findall(BOTH))))
+@pytest.mark.parametrize(("module", "name"), sorted(set(SYMBOL.findall(ALL))))
 def test_symbol_exists(module: str, name: str) -> None:
     functools.reduce(getattr, name.split("."), importlib.import_module(module))
 
 
-@pytest.mark.parametrize(("path", "name"), sorted(set(TEST.findall(BOTH))))
+@pytest.mark.parametrize(("path", "name"), sorted(set(TEST.findall(ALL))))
 def test_test_exists(path: str, name: str) -> None:
     assert name in functions_of(path)
+
+
+def test_a_new_contributor_finds_it_in_two_hops() -> None:
+    for question in ("a row superseded", "Kafka's retry", "a lease is lost"):
+        [row] = [line for line in ARCHITECTURE.splitlines() if question in line and "|" in line]
+        assert SYMBOL.search(row), question
 
 
 def test_every_mutation_is_used() -> None:

@@ -10,6 +10,7 @@ FRONT = ROOT / "README.md"
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
 )
+LONGEST_CELL = 120
 FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"\]\(([^)\s]+)\)")
 DEFINED = re.compile(r"^\[([^\]]+)\]: (\S+)$", re.MULTILINE)
@@ -65,6 +66,18 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
                 reached.add(file)
                 ahead.append(file)
     assert [str(page.relative_to(ROOT)) for page in PAGES if page not in reached] == []
+
+
+def test_no_paragraph_hides_in_a_table() -> None:
+    """Links count by their text. The generated pages of options are lists in the form of tables."""
+    generated = {"cli.md", "configuration.md", "spark-source.md"}
+    long = []
+    for page in PAGES:
+        for line in prose(page).splitlines() if page.name not in generated else ():
+            for cell in re.split(r"(?<!\\)\|", line)[1:-1] if line.startswith("|") else ():
+                if len(re.sub(r"\]\([^)]*\)", "]", cell.strip())) > LONGEST_CELL:
+                    long.append(f"{page.relative_to(ROOT)}: {cell.strip()[:60]}…")
+    assert long == []
 
 
 def test_pages_that_the_code_cites_exist() -> None:

@@ -93,7 +93,7 @@ soak: venv ## The history oracle for TIDELOG_SOAK_SECONDS (600)
 regress: venv ## PostgreSQL's own regression SQL beside a capture: REGRESS_SQL=<checkout>/src/test/regress/sql
 	$(PY) -m tests.e2e.regress_sql $(REGRESS_SQL) $(ARGS)
 
-bench: venv ## Print the benchmark table of the README
+bench: venv ## Print the tables of docs/benchmarks.md
 	$(PY) -m benchmarks $(ARGS)
 
 bench-quick: venv ## The same with little data: shows that it runs, its numbers mean nothing

@@ -1,12 +1,17 @@
 """Event log → Delta by MERGE: changes over keys that are in the table already, ``local[2]``.
 
-python -m benchmarks.bench_delta [--changes 1500000] [--keys 200000]
+``hot``: the session that merges has filled the table before, so its JVM has compiled what it runs.
+``--cold``: another process has filled it, and the MERGE is the first thing that the session does.
+
+python -m benchmarks.bench_delta [--changes 1500000] [--keys 200000] [--cold]
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -25,6 +30,8 @@ def main() -> None:
     parser.add_argument("--log", type=Path)
     parser.add_argument("--conf", action="append", default=[])
     parser.add_argument("--batch-bytes", type=int, default=MAX_BATCH_BYTES)
+    parser.add_argument("--cold", action="store_true", help="fill the table in another process")
+    parser.add_argument("--fill", type=Path, help=argparse.SUPPRESS)  # the lake; what --cold starts
     parser.add_argument("--quick", action="store_true", help="little data: numbers mean nothing")
     given = parser.parse_args()
     if given.quick:
@@ -33,7 +40,9 @@ def main() -> None:
         path = given.log or Path(scratch) / "log"
         if not path.exists():
             build(path, given.changes, given.keys)
-        lake, checkpoint = Path(scratch) / "lake", Path(scratch) / "checkpoint"
+        lake, checkpoint = given.fill or Path(scratch) / "lake", Path(scratch) / "checkpoint"
+        if given.cold:
+            _fill_in_another_process(path, lake, given.keys)
         spark = spark_session("local[2]", conf=dict(c.split("=", 1) for c in given.conf))
 
         def progress(done: Progress) -> None:
@@ -55,9 +64,12 @@ def main() -> None:
         log = EventLog.open(path)
         first = log.chain().segments
         head = sum(s.payload_bytes for s in first[: 1 + -(-given.keys // 24_000)])
-        with Meter() as meter:
-            _load(spark, path, lake, head, log, given.keys)
-        report("event log → Delta, new table", given.keys, meter.reading)
+        if not given.cold:
+            with Meter() as meter:
+                _load(spark, path, lake, head, log, given.keys)
+            report("event log → Delta, new table", given.keys, meter.reading)
+        if given.fill:
+            return
         with Meter() as meter:
             run("merge", given.batch_bytes)
         report("event log → Delta MERGE", given.changes, meter.reading)
@@ -70,7 +82,8 @@ def main() -> None:
         show(
             [
                 Row(
-                    f"event log → Delta MERGE, {given.changes:,} changes over {given.keys:,} keys",
+                    f"event log → Delta MERGE, {given.changes:,} changes over {given.keys:,} keys, "
+                    f"{'cold' if given.cold else 'hot'} session",
                     f"{given.changes / merge.seconds:,.0f} rows/s",
                     f"{everything / meter.reading.seconds:,.0f} rows/s (the same, only read)",
                     f"{meter.reading.seconds / merge.seconds * given.changes / everything:.2f} ×",
@@ -89,6 +102,11 @@ def main() -> None:
         print(f"  {table.count():,} rows in the table")
         spark.stop()
         shutil.rmtree(lake, ignore_errors=True)
+
+
+def _fill_in_another_process(path: Path, lake: Path, keys: int) -> None:
+    command = [sys.executable, "-m", "benchmarks.bench_delta", "--log", str(path)]
+    subprocess.run([*command, "--fill", str(lake), "--keys", str(keys)], check=True)
 
 
 def _load(spark, path, lake, head, log, keys):  # type: ignore[no-untyped-def]

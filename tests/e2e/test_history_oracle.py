@@ -1,5 +1,5 @@
 """The history oracle: random transactions, dumps, commands and faults against a real server, then
-the event log is held against what was committed. Invariants 1, 2, 3, 7 and 8 of DESIGN.md §3.
+the event log is held against what was committed. Invariants 1, 2, 3, 7 and 8 of docs/INVARIANTS.md.
 
 `make soak` runs it for TIDELOG_SOAK_SECONDS, the servers of `SOAKED` taking turns by seed;
 TIDELOG_SOAK_SEED sets the first seed, TIDELOG_SOAK_SERVERS names the servers. One seed again:

@@ -1,7 +1,8 @@
 """The stale-read race as it comes by itself: a durable server, 8 writers, many small chunks.
 
-PostgreSQL logs a commit before others see it (DESIGN.md §4). So some chunks miss what stands before
-their low watermark: none of their rows may go back in time, and few may have to be read again.
+PostgreSQL logs a commit before others see it (docs/explanation/watermarks.md). So some chunks miss
+what stands before their low watermark: none of their rows may go back in time, and few may have to
+be read again.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ def test_few_chunks_are_void_and_none_goes_back(
     capsys: pytest.CaptureFixture[str],
     watermarks: str,
 ) -> None:
-    """Invariant 2 (DESIGN.md §3)."""
+    """Invariant 2 (docs/INVARIANTS.md)."""
     live = Live(
         source,
         tmp_path,

@@ -35,7 +35,7 @@ def update_behind_the_snapshot(live: Live, patch: pytest.MonkeyPatch) -> None:
 def test_rows_of_a_blocking_dump_that_ends_early_stand_before_the_rest_of_the_log(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Invariant 2 (DESIGN.md §3)."""
+    """Invariant 2 (docs/INVARIANTS.md)."""
     live = Live(database, tmp_path, monkeypatch, chunk_rows=1)
 
     def lost() -> None:

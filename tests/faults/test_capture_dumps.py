@@ -18,7 +18,7 @@ def test_row_that_moves_to_a_range_read_before_is_not_lost(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are matched by an index's column; the primary key moves from an unread range to a read
-    one by an update without the TOASTed value. Invariant 3 (DESIGN.md §3).
+    one by an update without the TOASTed value. Invariant 3 (docs/INVARIANTS.md).
     """
     live = Live(database, tmp_path, monkeypatch, chunk_rows=5)
     try:
@@ -48,7 +48,7 @@ def test_row_that_moves_to_a_range_read_before_is_not_lost(
 def test_key_that_another_row_moves_to_while_it_is_read_again_is_read_once_more(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both updates lack the TOASTed value. Invariant 3 (DESIGN.md §3)."""
+    """Both updates lack the TOASTed value. Invariant 3 (docs/INVARIANTS.md)."""
     live = Live(database, tmp_path, monkeypatch)
     try:
         live.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int, v text)")

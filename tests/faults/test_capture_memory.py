@@ -1,4 +1,4 @@
-"""Capture's memory follows its buffers, not a transaction's size. Invariant 9 (DESIGN.md §3)."""
+"""Capture's memory follows its buffers, not a transaction's size. Invariant 9."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def source(request: pytest.FixtureRequest, database: str, tmp_path: Path) -> Ite
 
 
 def test_standby_takes_over_within_the_lease_when_the_leader_is_killed(source: Source) -> None:
-    """Invariants 1, 7 and 8 (DESIGN.md §3)."""
+    """Invariants 1, 7 and 8 (docs/INVARIANTS.md)."""
     leader = source.start()
     assert source.wait_led().endswith(f":{leader.pid}")
     standby = source.start()
@@ -58,7 +58,7 @@ def test_standby_takes_over_within_the_lease_when_the_leader_is_killed(source: S
 
 @pytest.mark.parametrize("source", ["disk", "s3"], indirect=True)
 def test_frozen_leader_adds_no_record_when_it_wakes_up(source: Source) -> None:
-    """Invariant 7 (DESIGN.md §3)."""
+    """Invariant 7 (docs/INVARIANTS.md)."""
     leader = source.start()
     source.wait_led()
     source.start()
@@ -163,7 +163,7 @@ def test_wal_level_replica_is_a_set_up_error(tmp_path: Path) -> None:
 
 
 def test_wrong_password_is_a_set_up_error_and_not_shown(tmp_path: Path) -> None:
-    """Invariant 10 (DESIGN.md §3)."""
+    """Invariant 10 (docs/INVARIANTS.md)."""
     hba = ["host all guest 127.0.0.1/32 scram-sha-256"]
     with PostgresServer(16, hba=hba) as server:
         server.execute("CREATE USER guest REPLICATION PASSWORD 'right'")
@@ -196,7 +196,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_full_disk_stops_nothing_for_good_and_loses_nothing(
     database: str, tmp_path: Path, small_disk: Path
 ) -> None:
-    """Invariants 1 and 6 (DESIGN.md §3)."""
+    """Invariants 1 and 6 (docs/INVARIANTS.md)."""
     source = Source(database, tmp_path, log=small_disk / "log")
     try:
         capture = source.start()

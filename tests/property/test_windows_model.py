@@ -5,8 +5,8 @@ visible later. Transactions lock the keys they write until they are visible, a t
 table, and a chunk's SELECT takes its snapshot under a lock against truncates. The engine reads the
 log as late as it likes and may restart at any moment.
 
-Checked: no key goes back in time (DESIGN.md §3, invariant 2), and replay from the dump's first
-record gives the source's rows, all columns (invariant 3).
+Checked: no key goes back in time (invariant 2 of docs/INVARIANTS.md), and replay from the dump's
+first record gives the source's rows, all columns (invariant 3).
 """
 
 from __future__ import annotations
@@ -502,6 +502,6 @@ def test_stale_read_is_superseded() -> None:
 
 
 def test_stale_read_breaks_the_published_algorithm() -> None:
-    """The model is strong enough to show what DESIGN.md §4 says of the paper's rule."""
+    """The model is strong enough to show what the docs say of the paper's rule."""
     with pytest.raises(AssertionError, match="went back in time"):
         run(STALE_READ, PaperWindows)

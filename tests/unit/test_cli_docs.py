@@ -56,6 +56,15 @@ def test_configurations_in_the_docs_are_valid(page: Path) -> None:
             parse_config(block, str(page), ROOT, {"PGPASSWORD": "x", "MYSQL_PASSWORD": "x"})
 
 
+def test_the_quick_start_of_the_readme_is_a_configuration() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    [written] = re.findall(r"^\$ echo '(.*)' > tidelog.yaml$", readme, re.MULTILINE)
+    [(name, url)] = re.findall(r"^\$ export (\w+)='(.*)'$", readme, re.MULTILINE)
+    config = parse_config(written, "README.md", ROOT, {name: url})
+    assert config.source.kind == "postgres"
+    assert [output.kind for output in config.outputs] == ["delta"]
+
+
 def test_reference_pages_are_current() -> None:
     command = [sys.executable, str(ROOT / "tools" / "reference.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -1,9 +1,10 @@
 """Notices what changes rows without row events, and tables that are new.
 
 ADD COLUMN with a default, rewrites, attached or detached partitions and a truncate of a partition
-change a table's rows, but the log says nothing of it (DESIGN.md §4). The catalogue does: what it
-says of the table's storage is compared with what is stored, and a difference asks for a dump of the
-table. The fingerprints are stored, so that changes made while capture was down count too.
+change a table's rows, but the log says nothing of it (docs/explanation/schema-changes.md).
+The catalogue does: what it says of the table's storage is compared with what is stored, and a
+difference asks for a dump of the table. The fingerprints are stored, so that changes made while
+capture was down count too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What of the recent log a chunk's snapshot must be held against. Pure: no clock, no I/O.
 
 PostgreSQL logs a commit before the commit is visible, so a record may stand before a chunk's low
-watermark and still be invisible to its SELECT (DESIGN.md §4, the stale-read race). Hence two
+watermark and still be invisible to its SELECT (docs/explanation/watermarks.md). Hence two
 memories of what was emitted: `Journal`, which transactions touched which tables, always; and
 `KeyHistory`, which keys they touched, for tables that are being dumped.
 """

@@ -2,8 +2,9 @@
 
 Pure: log records, watermark sightings and chunk reads come in as arguments, what to append goes out
 in order. Algorithm 1 of the DBLog paper is the reference (docs/PAPER_MAP.md maps its steps); the
-rule that differs is DESIGN.md §4's: a record supersedes a chunk row if its transaction is *not
-visible in the snapshot* the chunk was read under, wherever it stands before the emission point.
+rule that differs (docs/explanation/watermarks.md): a record supersedes a chunk row if its
+transaction is *not visible in the snapshot* the chunk was read under, wherever it stands before the
+emission point.
 
 A window goes through these states; anything else voids it (fail closed)::
 

@@ -1,4 +1,4 @@
-"""The ``tidelog`` command line (DESIGN, public surface).
+"""The ``tidelog`` command line (docs/reference/cli.md).
 
 Every command reads the configuration, calls one function of `tidelog.runtime` and shows what it
 returns. What is slow to import is imported inside the commands: ``tidelog --help`` is quick.

@@ -1,4 +1,6 @@
-"""What capture asks of the event log about transactions it emitted before (DESIGN.md §4).
+"""What capture asks of the event log about transactions it emitted before.
+
+Why: docs/explanation/watermarks.md, "What this takes".
 
 After a restart, or when its memory of a table's keys ends too late, capture must know which of the
 transactions that a snapshot can't see it has emitted, and which keys they touched.

@@ -58,7 +58,7 @@ def record_offsets(first: int, kind: UInt8s, payload_offsets: Int32s) -> tuple[I
     """Offsets of records that start at ``first``: int64[n], and the offset that follows them.
 
     A record advances the offset by its payload's bytes, at least 1; a dump row by 1, because it
-    always is one row (DESIGN.md §1).
+    always is one row (docs/reference/event-log-format.md).
     """
     steps = np.maximum(np.diff(payload_offsets), 1).astype(np.int64)
     steps[(kind == Kind.DUMP_ROW) | (kind == Kind.ABSENT)] = 1

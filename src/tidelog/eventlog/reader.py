@@ -101,8 +101,8 @@ class EventLog:
     def latest_offset(self, durable: bool = True) -> int:
         """Where the log ends: the offset that the next record gets.
 
-        ``durable``: what this reports survives a power failure (DESIGN.md §4, visible is not
-        durable). Needed wherever the offset is stored, e.g. by Spark.
+        ``durable``: what this reports survives a power failure (visible is not durable:
+        docs/explanation/architecture.md). Needed wherever the offset is stored, e.g. by Spark.
         """
         for _ in range(_RESOLVE_ATTEMPTS):
             chain = self.chain()

@@ -94,7 +94,7 @@ class TableSchema:
     @cached_property
     def match_key(self) -> tuple[str, ...]:
         """Columns that windows and outputs match rows by: the key, or the identity index's columns
-        where deletes carry only those (DESIGN.md §4, key rules).
+        where deletes carry only those (docs/explanation/architecture.md).
         """
         return self.identity if self.identity_kind == "i" else self.key
 

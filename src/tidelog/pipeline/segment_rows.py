@@ -1,7 +1,7 @@
 """The shape ``segments``: what a range of the log holds, from metadata, without reading records.
 
 Outputs run on it: a micro-batch is some rows of this shape, and each output then reads the range
-table by table, on executors (docs/adr/0005-segments-stream.md).
+table by table, on executors (docs/adr/0005).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Pure: the truth (a second reader of the source's log and the application's own audit), the event log
 and the source's final rows come in as values; the first contradiction comes out as a
-`HistoryError`. Checks invariants 1 to 3 of DESIGN.md §3.
+`HistoryError`. Checks invariants 1 to 3 of docs/INVARIANTS.md.
 """
 
 from __future__ import annotations

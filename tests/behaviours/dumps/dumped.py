@@ -255,8 +255,8 @@ control:
     # ------------------------------------------------------------ oracle
 
     def check(self, table: str = "public.t", key: Sequence[str] = ("id",)) -> list[Event]:
-        """Invariants 1 to 3 of DESIGN.md §3, and that a dump gives each row once or not at all
-        because a record says more. The source must be quiet.
+        """Invariants 1 to 3 of docs/INVARIANTS.md, and that a dump gives each row once or not at
+        all because a record says more. The source must be quiet.
         """
         events = super().check(table, key)
         if table in self.ledgers:

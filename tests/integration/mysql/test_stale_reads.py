@@ -1,4 +1,4 @@
-"""What is logged and not yet visible: no snapshot may count it as seen (DESIGN §4)."""
+"""What is logged and not yet visible: no snapshot may count it as seen."""
 
 from __future__ import annotations
 

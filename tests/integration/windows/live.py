@@ -334,7 +334,7 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
     # ------------------------------------------------------------ oracle
 
     def check(self, table: str = "public.t", key: Sequence[str] = ("id",)) -> list[Event]:
-        """Invariants 2 and 3 of DESIGN.md §3 on what was emitted; the table's records.
+        """Invariants 2 and 3 of docs/INVARIANTS.md on what was emitted; the table's records.
 
         Every write must give its key a greater ``n``.
         """

@@ -52,6 +52,17 @@ def wait_for(config: Config, changes: int) -> list[dict[str, Any]]:
 
 def messages(config: Config, formatter: Formatter | None = None) -> list[Message]:
     """(key, value) of each message about ``t``."""
+    target, batches = events(config)
+    formatter = formatter or Debezium()
+    return [
+        (message["key"], message["value"])
+        for batch in batches
+        for message in formatter.format(target, batch).to_pylist()
+    ]
+
+
+def events(config: Config) -> tuple[TargetTable, list[pa.RecordBatch]]:
+    """The table ``t`` and its events, as a formatter gets them."""
     path = str(config.log.path)
     log = EventLog.open(path)
     (table,) = [name for name in log.schemas.tables() if name.name == "t"]
@@ -65,9 +76,5 @@ def messages(config: Config, formatter: Formatter | None = None) -> list[Message
     target = TargetTable(
         table, "t", schema, pa.schema(kinds), schema.key, log.source, unchanged=columns
     )
-    formatter = formatter or Debezium()
-    return [
-        (message["key"], message["value"])
-        for batch in executor.batches(reading, log, refs)
-        for message in formatter.format(target, prepared(batch, target, {})).to_pylist()
-    ]
+    found = [prepared(batch, target, {}) for batch in executor.batches(reading, log, refs)]
+    return target, found

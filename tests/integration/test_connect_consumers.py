@@ -1,5 +1,5 @@
-"""Debezium's JSON with schemas, read by the programs that people read it with: Kafka Connect's
-converter, Debezium's ``ExtractNewRecordState`` and its JDBC sink.
+"""Debezium's JSON, and Avro, read by the programs that people read it with: Kafka Connect's
+converters, Debezium's ``ExtractNewRecordState`` and its JDBC sink, and Flink.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from typing import Any, get_args
 
 import psycopg
 import pytest
-from tests.integration.event_messages import capturing, messages, wait_for
+from py4j.protocol import Py4JJavaError
+from tests.integration.event_messages import capturing, events, messages, wait_for
 
 from tidelog.config import Config
 from tidelog.model.formats import BinaryMode, DecimalMode, TimeMode
+from tidelog.outputs.formatters.avro import Avro
 from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.pipeline.json_values import UNAVAILABLE, Handling
 from tidelog.testing.connect import Connect
@@ -138,13 +140,19 @@ def test_extract_new_record_state_gives_rows(log: Config, connect: Connect) -> N
     assert rows[0].value().get("__table") == "t"
 
 
+@pytest.mark.parametrize("format_", ["json", "avro"])
 def test_debeziums_jdbc_sink_makes_a_copy(
-    log: Config, connect: Connect, postgres: PostgresServer, database: str
+    log: Config, connect: Connect, postgres: PostgresServer, database: str, format_: str
 ) -> None:
     """The updated row lacks what the log does not hold, so it is not compared."""
     name = database.rsplit("/", 1)[1].split("?")[0]
     server = psycopg.conninfo.conninfo_to_dict(database)
-    records = connect.records("copy", messages(log, Debezium(handling=TYPED)))
+    if format_ == "json":
+        records = connect.records("copy", messages(log, Debezium(handling=TYPED)))
+    else:
+        made = Avro().schemas(events(log)[0])
+        assert made.key is not None
+        records = connect.avro_records("copy", messages(log, Avro()), (made.key, made.value))
     connect.sink(
         records,
         {
@@ -159,7 +167,10 @@ def test_debeziums_jdbc_sink_makes_a_copy(
             "collection.name.format": "copy",
         },
     )
-    wanted = postgres.execute(f"SELECT {COLUMNS} FROM t ORDER BY id", name)
+    # Avro's instants are numbers, for which Connect has but one name.
+    zone = "tz" if format_ == "json" else "tz AT TIME ZONE 'UTC'"
+    source = COLUMNS.replace("tz", zone)
+    wanted = postgres.execute(f"SELECT {source} FROM t ORDER BY id", name)
     found = postgres.execute(f"SELECT {COLUMNS} FROM copy ORDER BY id", name)
     assert [str(row) for row in found] == [str(row) for row in wanted]
     types = dict(
@@ -169,9 +180,47 @@ def test_debeziums_jdbc_sink_makes_a_copy(
             name,
         )
     )
-    assert types["tz"] == "timestamp with time zone"
+    assert types["tz"] == f"timestamp {'with' if format_ == 'json' else 'without'} time zone"
     assert types["ts"] == "timestamp without time zone"
     assert (types["d"], types["n"], types["by"]) == ("date", "numeric", "bytea")
+    assert (types["i2"], types["tm"]) == ("smallint", "time without time zone")
+
+
+def test_flink_reads_the_changes(
+    postgres: PostgresServer, database: str, tmp_path: Path, connect: Connect
+) -> None:
+    """Its ``debezium-json``, with schemas and without. It wants old rows, and no truncate."""
+    name = database.rsplit("/", 1)[1].split("?")[0]
+    postgres.execute(CREATE + ";ALTER TABLE t REPLICA IDENTITY FULL", name)
+    postgres.execute(f"INSERT INTO t VALUES {ROW.format(id=9, long='')}", name)
+    with capturing(tmp_path, "postgres", database) as config:
+        wait_for(config, 1)
+        for sql in (
+            f"INSERT INTO t VALUES {ROW.format(id=1, long='')}, {ROW.format(id=2, long=LONG)}",
+            "UPDATE t SET x = 'later', n = NULL WHERE id = 1",
+            "UPDATE t SET id = 30 WHERE id = 2",
+            "DELETE FROM t WHERE id = 1",
+        ):
+            postgres.execute(sql, name)
+        wait_for(config, 6)
+    columns = {"id": "INT", "i2": "SMALLINT", "i8": "BIGINT", "f8": "DOUBLE", "b": "BOOLEAN",
+               "n": "DECIMAL", "x": "STRING", "j": "STRING", "u": "STRING"}  # fmt: skip
+    for schemas in (False, True):
+        sent = messages(config, Debezium(handling=Handling(schemas=schemas)))
+        rows = connect.flink(sent, columns, schemas=schemas)
+        assert [(kind, row["id"]) for kind, row in rows] == [
+            ("+I", "9"), ("+I", "1"), ("+I", "2"), ("-U", "1"), ("+U", "1"),
+            ("-D", "2"), ("+I", "30"), ("-D", "1"),
+        ]  # fmt: skip
+        assert rows[1][1] == {
+            "id": "1", "i2": "-8", "i8": "9007199254740993", "f8": "0.1", "b": "True",
+            "n": "-1234.5000000000", "x": 'é "𝄞"', "j": '{"a": 1}',
+            "u": "6f8b6f6e-0000-4000-8000-000000000001",
+        }  # fmt: skip
+        assert (rows[3][1]["x"], rows[4][1]["x"], rows[4][1]["n"]) == ('é "𝄞"', "later", None)
+    truncate = json.dumps({"before": None, "after": None, "op": "t"}).encode()
+    with pytest.raises(Py4JJavaError, match="Corrupt Debezium JSON"):
+        connect.flink([(None, truncate)], columns, schemas=False)
 
 
 def test_mysql_partial_rows_fit_their_schema(

@@ -3,6 +3,7 @@ ends of their types, and keys that are spelled as the same columns of the row.""
 
 from __future__ import annotations
 
+import base64
 import json
 from itertools import product
 from pathlib import Path
@@ -34,22 +35,25 @@ POSTGRES = """
 CREATE TABLE t (
   tm time(3), tz timestamptz(3), ts timestamp, d date, n numeric(10,2), by bytea, x int,
   f float8, far timestamptz, farther timestamp, last date, old timestamptz,
+  b1 bit, b10 bit(10), v1 bit varying(1), v bit varying, none bit varying,
   PRIMARY KEY (tm, tz, ts, d, n, by, x))
 """
 POSTGRES_ROW = (
     "('01:02:03.5', '2024-02-29 01:02:03.25+00', '2024-02-29 01:02:03.5', '2024-02-29', 12.50, "
     "'\\x00ff', {x}, 1e20, '100000-01-01 00:00:00+00', '294246-12-31 23:59:59.5', '5874897-12-31', "
-    "'0044-03-15 12:00:00+00 BC')"
+    "'0044-03-15 12:00:00+00 BC', B'1', B'1000000011', B'0', B'00000101', B'')"
 )
 MYSQL = """
 CREATE TABLE t (
   tm TIME, tm6 TIME(6), dt DATETIME, dt6 DATETIME(6), ts TIMESTAMP NOT NULL DEFAULT now(),
   d DATE, n DECIMAL(10,2), b BIGINT UNSIGNED, bin VARBINARY(8), x INT,
+  b1 BIT, b10 BIT(10), b64 BIT(64),
   PRIMARY KEY (tm, tm6, dt, dt6, ts, d, n, b, bin, x))
 """
 MYSQL_ROW = (
     "('01:02:03', '01:02:03.500000', '2024-02-29 01:02:03', '2024-02-29 01:02:03.500000', "
-    "'2024-02-29 01:02:03', '2024-02-29', 12.50, 18446744073709551615, x'00ff', {x})"
+    "'2024-02-29 01:02:03', '2024-02-29', 12.50, 18446744073709551615, x'00ff', {x}, "
+    "b'1', b'1', 18446744073709551614)"
 )
 
 
@@ -137,3 +141,29 @@ def test_mysql_datetime_without_precision_is_one_of_milliseconds(mysql_log: Conf
     for _, row in told(mysql_log, Handling()):
         assert row["dt"] == seconds * 1_000_000
         assert row["b"] == 2**64 - 1
+
+
+def test_postgres_bits_are_booleans_and_bytes(postgres_log: Config) -> None:
+    """As Debezium's ``Bits``: the least byte first; no noughts before the first one."""
+    for _, row in told(postgres_log, Handling(binary="hex")):
+        assert (row["b1"], row["v1"]) == (True, False)
+        assert [base64.b64decode(row[name]) for name in ("b10", "v", "none")] == [
+            b"\x03\x02", b"\x05", b"",
+        ]  # fmt: skip
+
+    value = json.loads(
+        messages(postgres_log, Debezium(handling=Handling(schemas=True)))[1][1] or b""
+    )
+    fields = {field["field"]: field for field in value["schema"]["fields"][1]["fields"]}
+    assert {name: fields[name]["type"] for name in ("b1", "v1", "b10", "v")} == {
+        "b1": "boolean", "v1": "boolean", "b10": "bytes", "v": "bytes",
+    }  # fmt: skip
+    assert fields["b10"]["name"] == "io.debezium.data.Bits"
+    assert fields["b10"]["parameters"] == {"length": "10"}
+
+
+def test_mysql_bits_are_booleans_and_bytes(mysql_log: Config) -> None:
+    for _, row in told(mysql_log, Handling(binary="hex")):
+        assert row["b1"] is True
+        assert base64.b64decode(row["b10"]) == b"\x01\x00"
+        assert base64.b64decode(row["b64"]) == b"\xfe" + b"\xff" * 7

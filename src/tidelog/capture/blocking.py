@@ -91,6 +91,7 @@ class BlockingDumps:
         attempt has read: there is one snapshot of all.
         """
         with self._actions.lock:
+            self._tables.begin(dump)
             waiting = []
             for progress in dump.tables:
                 if progress.status == "done":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from tidelog.capture.dump_state import (
     DumpStatus,
     Key,
     Mode,
+    Rejected,
     TableProgress,
     whole_table,
 )
@@ -130,7 +131,14 @@ class DumpBook:
             self.store(dump)
 
     def request(
-        self, dump_id: str, tables: list[TableProgress], *, mode: Mode, reason: str, now_ms: int
+        self,
+        dump_id: str,
+        tables: list[TableProgress],
+        *,
+        mode: Mode,
+        reason: str,
+        now_ms: int,
+        rejected: Sequence[Rejected] = (),
     ) -> DumpState:
         """Queue a dump, or return the one of that id."""
         if dump_id in self._dumps:
@@ -143,6 +151,7 @@ class DumpBook:
             mode=mode,
             reason=reason,
             requested_ms=now_ms,
+            rejected=list(rejected),
         )
         self._dumps[dump_id] = dump
         self.store(dump)

@@ -118,6 +118,21 @@ class TableProgress:
         return all(a.high == b.low for a, b in pairwise(every))
 
 
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """What a signal names that can't be dumped; told, as Debezium tells it, when the dump starts.
+
+    Attributes:
+        table: its name, or the pattern that names no table.
+        reason: why, for who looks at the dump.
+        status: how its scan ended, a `tidelog.capture.notifications.TableScanStatus`.
+    """
+
+    table: str
+    reason: str
+    status: str
+
+
 @dataclass(slots=True)
 class DumpState:
     """One dump, as stored."""
@@ -130,6 +145,7 @@ class DumpState:
     reason: str = "requested"
     requested_ms: int = 0
     finished_ms: int | None = None
+    rejected: list[Rejected] = field(default_factory=list)
 
     @property
     def finished(self) -> bool:
@@ -148,8 +164,12 @@ class DumpState:
             shown["keys_read"] = table.keys_read
             shown["where"] = None if table.where is None else "(condition)"
             tables.append(shown)
-        names = [f.name for f in fields(self) if f.name != "tables"]
-        return {**{name: getattr(self, name) for name in names}, "tables": tables}
+        names = [f.name for f in fields(self) if f.name not in ("tables", "rejected")]
+        return {
+            **{name: getattr(self, name) for name in names},
+            "tables": tables,
+            "rejected": [asdict(rejected) for rejected in self.rejected],
+        }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> DumpState:
@@ -164,7 +184,8 @@ class DumpState:
             if values["key_columns"] is not None:
                 values["key_columns"] = tuple(values["key_columns"])
             tables.append(TableProgress(**values))
-        return cls(**{**data, "tables": tables})
+        rejected = [Rejected(**entry) for entry in data.get("rejected", ())]
+        return cls(**{**data, "tables": tables, "rejected": rejected})
 
 
 def whole_table(progress: TableProgress) -> bool:

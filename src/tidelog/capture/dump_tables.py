@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Literal
 
 from tidelog.capture.dump_actions import Actions
 from tidelog.capture.dump_book import AUTOMATIC, DumpBook
@@ -65,6 +66,7 @@ class DumpTables:
         """The dump's next chunk, of its first tables that have one; as many tables as there are
         readers are under way, so that their histories are held for as short as can be.
         """
+        self.begin(dump)
         under_way = 0
         for progress in dump.tables:
             spot = (dump.dump_id, progress.table)
@@ -85,11 +87,19 @@ class DumpTables:
             self._complete_if_read(dump, progress)
         return None
 
+    def begin(self, dump: DumpState) -> None:
+        """Tell that the dump starts, and what of it can't be dumped; once."""
+        if dump.status != "queued":
+            return
+        dump.status = "running"
+        self._notices.started(dump)
+        for rejected in dump.rejected:
+            self._notices.rejected(dump, rejected)
+        if not dump.tables:
+            self._finish(dump)
+
     def prepare(self, dump: DumpState, progress: TableProgress) -> bool:
         """Look the table up and note that it begins; False if it can't be dumped."""
-        if dump.status == "queued":
-            dump.status = "running"
-            self._notices.started(dump)
         try:
             shape = self._catalogue.shape(TableName.parse(progress.table))
         except TableRefusedError as error:
@@ -222,17 +232,21 @@ class DumpTables:
         """
         changed, due = [], []
         for dump in self._book.selected(dump_id, {"queued", "running", "paused"}):
+            stopped = []
             for progress in dump.tables:
                 if progress.status not in FINISHED and (not tables or progress.table in tables):
                     changed.append(dump.dump_id)
+                    stopped.append(progress.table)
                     if progress.due and not dump.dump_id.startswith(AUTOMATIC):
                         due.append(progress)
-                    self._end(dump, progress, "cancelled", "cancelled", TableScanStatus.STOPPED)
+                    self._end(dump, progress, "cancelled", "cancelled")
+            if tables and stopped and any(t.status != "cancelled" for t in dump.tables):
+                self._notices.stopped(dump, stopped)
             # Before the end is stored: a crash in between has the table dumped twice.
             for progress in due:
                 self._book.request_due(progress.table, progress.due, int(time.time() * 1000))
             due.clear()
-            self._finish(dump)
+            self._finish(dump, stopped=not tables)
         return list(dict.fromkeys(changed))
 
     def fail(
@@ -245,7 +259,8 @@ class DumpTables:
         """The table can't be dumped; the others go on."""
         if progress.status in FINISHED:  # cancelled while it was looked at
             return
-        self._end(dump, progress, "failed", reason, status)
+        self._end(dump, progress, "failed", reason)
+        self._notices.scanned(dump, progress, status)
         self._finish(dump)
 
     def refuse(self, dump: DumpState, progress: TableProgress, error: SourceError) -> None:
@@ -273,19 +288,17 @@ class DumpTables:
         self,
         dump: DumpState,
         progress: TableProgress,
-        to: str,
+        to: Literal["failed", "cancelled"],
         reason: str,
-        status: TableScanStatus,
     ) -> None:
-        progress.status = "failed" if to == "failed" else "cancelled"
+        progress.status = to
         progress.reason = reason
         progress.finished_ms = int(time.time() * 1000)
-        self._notices.scanned(dump, progress, status)
         self._forget(dump, progress)
 
-    def _finish(self, dump: DumpState) -> None:
+    def _finish(self, dump: DumpState, *, stopped: bool = False) -> None:
         if self._book.finish_if_done(dump):
-            self._notices.finished(dump)
+            self._notices.finished(dump, stopped=stopped)
         self._book.store(dump)
 
     def _forget(self, dump: DumpState, progress: TableProgress) -> None:

@@ -21,7 +21,7 @@ from tidelog.capture.dump_actions import Actions, Log
 from tidelog.capture.dump_book import DUMP_PREFIX, DumpBook, DumpOptions
 from tidelog.capture.dump_notices import DumpNotices
 from tidelog.capture.dump_outcomes import Outcomes
-from tidelog.capture.dump_state import DumpState, Missing, Mode, TableProgress
+from tidelog.capture.dump_state import DumpState, Missing, Mode, Rejected, TableProgress
 from tidelog.capture.dump_tables import DumpTables
 from tidelog.capture.dump_tasks import Task, Tasks
 from tidelog.capture.key_planner import KeyPlanner
@@ -144,6 +144,7 @@ class DumpCoordinator:
         missing: Missing = "delete",
         mode: Mode = "incremental",
         reason: str = "requested",
+        rejected: Sequence[Rejected] = (),
         now_ms: int,
     ) -> DumpState:
         """Queue a dump. A dump id that exists already is returned as it is (acted on once).
@@ -159,9 +160,10 @@ class DumpCoordinator:
             missing: what of keys that the table lacks.
             mode: incremental or blocking.
             reason: ``initial``, ``requested`` or why it is due.
+            rejected: what a signal names besides and can't be dumped; it is told with the dump.
             now_ms: milliseconds since 1970.
         """
-        if not tables:
+        if not tables and not rejected:
             raise UsageError("no captured table matches what is to be dumped; see source.tables")
         if key_set is not None and len(tables) != 1:
             raise UsageError("--keys needs exactly one table")
@@ -180,7 +182,9 @@ class DumpCoordinator:
         if mode == "blocking" and key_set is not None:
             raise UsageError("a blocking dump reads whole tables: no keys")
         with self._lock:
-            dump = self._book.request(dump_id, progress, mode=mode, reason=reason, now_ms=now_ms)
+            dump = self._book.request(
+                dump_id, progress, mode=mode, reason=reason, now_ms=now_ms, rejected=rejected
+            )
             self._actions.wake()
             return dump
 

@@ -10,10 +10,12 @@ from pydantic import Field, field_validator
 
 from tidelog.configoutputs.sections import (
     DEBEZIUM,
+    SKIPPED,
     DebeziumModes,
     ExecutorSection,
     Headers,
     InHeader,
+    SkippedOperations,
     named,
 )
 from tidelog.configtypes import Bytes, Milliseconds, SecretUrl
@@ -47,6 +49,7 @@ class HttpOutput(ExecutorSection):
     )
     format: JsonFormat = Field(default="debezium", description="Of the events.")
     debezium: DebeziumModes | None = DEBEZIUM
+    skipped_operations: SkippedOperations | None = SKIPPED
     body: Literal["array", "ndjson"] = Field(
         default="array", description="Of a request: a JSON array of events, or an event a line."
     )

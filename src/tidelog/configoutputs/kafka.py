@@ -6,7 +6,15 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
-from tidelog.configoutputs.sections import DEBEZIUM, DebeziumModes, ExecutorSection, Order, named
+from tidelog.configoutputs.sections import (
+    DEBEZIUM,
+    SKIPPED,
+    DebeziumModes,
+    ExecutorSection,
+    Order,
+    SkippedOperations,
+    named,
+)
 from tidelog.model.formats import EventFormat
 
 
@@ -29,6 +37,7 @@ class KafkaOutput(ExecutorSection):
     )
     format: EventFormat = Field(default="debezium", description="Of the messages' values.")
     debezium: DebeziumModes | None = DEBEZIUM
+    skipped_operations: SkippedOperations | None = SKIPPED
     tombstones: bool = Field(
         default=True, description="After a delete, a message with its key and no value."
     )

@@ -167,6 +167,16 @@ class DebeziumModes(Section):
     )
 
 
+SkippedOperations = list[Literal["c", "u", "d", "t"]]
+SKIPPED = Field(
+    default=None,
+    description="Changes that are left out, by `op`, as Debezium's `skipped.operations`: `c`, `u`, "
+    "`d`, `t`. Unset: `[t]` with format `debezium` or `avro`, as Debezium, else `[]`. A truncate "
+    "empties a compacted topic whatever stands here.",
+    examples=[["t"], []],
+)
+
+
 DEBEZIUM = Field(
     default=None,
     description="How format `debezium` writes decimals, times and bytes. Unset: by default.",

@@ -22,6 +22,7 @@ from tidelog.ports import MAX_SIGNAL_BYTES, SignalSeen
 logger = logging.getLogger(__name__)
 
 SIGNAL_AGGREGATE = "Signal"
+DEBEZIUM_WINDOWS = frozenset({"snapshot-window-open", "snapshot-window-close"})
 
 
 def skipped(signal_id: str, reason: str) -> Notification:
@@ -94,8 +95,11 @@ class SignalTable:
     def on_signal(self, seen: SignalSeen) -> None:
         """Called as the log is read, before the position is acknowledged; durable upon return.
 
-        The same row may be seen again after a crash. A bad signal returns normally.
+        The same row may be seen again after a crash. A bad signal returns normally. The marks of a
+        Debezium that has the same table for its signals are none of ours.
         """
+        if seen.type in DEBEZIUM_WINDOWS:
+            return
         place = f"table:{self._source}:{seen.position}:{seen.ordinal}"
         texts = (seen.signal_id, seen.type, seen.data or "")
         if any(_is_too_long(text) for text in texts):

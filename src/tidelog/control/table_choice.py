@@ -71,6 +71,11 @@ def any_case(pattern: str) -> str:
     return f"(?i:{pattern})"
 
 
+def as_given(pattern: str) -> str:
+    """What `any_case` was given."""
+    return pattern[4:-1] if pattern.startswith("(?i:") and pattern.endswith(")") else pattern
+
+
 def is_expression(pattern: str) -> bool:
     """Can it be compiled?"""
     return _compiled(pattern) is not None

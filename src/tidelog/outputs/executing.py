@@ -69,6 +69,7 @@ class Delivery:
     dead_letters: DeadLetters = field(default_factory=StopAtRejection)
     parallelism: int = 0  # 0: as Spark has cores
     part_bytes: int = PART_BYTES
+    skipped: frozenset[str] = frozenset()  # operations of ordered delivery that are left out
 
 
 class ExecutorOutput:
@@ -129,6 +130,10 @@ class ExecutorOutput:
     def subject(self, table: TargetTable) -> str:
         """What the schemas of its messages are kept under."""
         return table.name
+
+    def takes_truncates(self, table: TargetTable) -> bool:
+        """Must it hear of the table's truncates, also where these are skipped?"""
+        return False
 
     def held_until(self, table: TableName) -> int | None:
         """The offset below which the destination holds everything of the table, if it can tell."""
@@ -245,6 +250,8 @@ class ExecutorOutput:
             delivery.formatter,
             delivery.dead_letters,
             tasks.armed(),
+            frozenset() if delivery.keyed else delivery.skipped,
+            frozenset(str(t.source) for _, t in self._targets.values() if self.takes_truncates(t)),
         )
 
     def _refs(self, table: TableName, batch: OutputBatch) -> tuple[tuple[SegmentRef, ...], ...]:

@@ -149,6 +149,10 @@ class KafkaOutput(ExecutorOutput):
         """The topic, as Confluent's TopicNameStrategy has it."""
         return topic_name(topic_of(self._topic, table))
 
+    def takes_truncates(self, table: TargetTable) -> bool:
+        """In a compacted topic they become tombstones, without which keys would stay for ever."""
+        return self.subject(table) in self._compacted
+
     def writer(self) -> TaskWriter:
         return self._writer(True, None)
 

@@ -42,7 +42,8 @@ class Item:
 class Work:
     """What all tasks of a batch have in common; pickled to each.
 
-    ``armed``: the driver's failpoints, for tests that kill executors.
+    ``armed``: the driver's failpoints, for tests that kill executors. ``skipped``: operations that
+    are not delivered; ``truncated``: tables whose truncates are all the same.
     """
 
     log_path: str
@@ -52,6 +53,8 @@ class Work:
     formatter: Formatter | None
     dead_letters: DeadLetters
     armed: str = ""
+    skipped: frozenset[str] = frozenset()
+    truncated: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,10 @@ def _run(work: Work, task: WriteTask, batches: Batches) -> Written:
     writer = work.writer
     try:
         writer.open(task)
-        for table, batch in batches:
+        for table, every in batches:
+            batch = _wanted(work, table, every)
+            if batch is None:
+                continue
             rows += batch.num_rows
             shaped = batch
             if work.formatter is not None:
@@ -127,6 +133,20 @@ def _run(work: Work, task: WriteTask, batches: Batches) -> Written:
     if letters:
         work.dead_letters.put(task, letters)
     return Written(rows, len(letters))
+
+
+def _wanted(work: Work, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch | None:
+    """The events without operations that are skipped; None: that leaves none."""
+    skipped = work.skipped
+    if str(table.source) in work.truncated:
+        skipped = skipped - {"t"}
+    if not skipped:
+        return events
+    unwanted = pc.is_in(events.column(CHANGE_OP), value_set=pa.array(sorted(skipped), pa.string()))
+    if not unwanted.true_count:
+        return events
+    left = events.filter(pc.invert(unwanted))
+    return left if left.num_rows else None
 
 
 def _read_items(work: Work, items: Sequence[Item]) -> Batches:

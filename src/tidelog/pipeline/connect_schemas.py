@@ -14,7 +14,14 @@ from typing import Any
 import pyarrow as pa
 
 from tidelog.model.formats import TimeMode
-from tidelog.pipeline.json_values import Handling, is_bigint_unsigned, is_short, is_time
+from tidelog.pipeline.bits import bits_of
+from tidelog.pipeline.json_values import (
+    Handling,
+    holds_bits,
+    is_bigint_unsigned,
+    is_short,
+    is_time,
+)
 
 Schema = dict[str, Any]
 
@@ -109,10 +116,15 @@ def row_fields(
 
 def type_of(kind: pa.DataType, how: Handling, type_name: str | None) -> Schema:
     """Type, name, version and parameters of a column's values."""
+    spelled = type_name or ""
+    bits = bits_of(spelled)
+    if bits is not None and bits > 1 and holds_bits(kind):
+        return {**_named("bytes", "io.debezium.data.Bits"), "parameters": {"length": str(bits)}}
+    if bits == 1 and holds_bits(kind):
+        return {"type": "boolean"}
     plain = _PLAIN.get(kind)
     if plain is not None:
         return {"type": plain}
-    spelled = type_name or ""
     if pa.types.is_date32(kind):
         if how.time == "isostring":
             return _named("string", _TIME + "IsoDate")

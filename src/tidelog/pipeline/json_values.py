@@ -21,6 +21,7 @@ from tidelog.errors import ConfigError, OutputError
 from tidelog.model.formats import BigintUnsignedMode, BinaryMode, DecimalMode, TimeMode
 from tidelog.model.records import Bools
 from tidelog.model.schema import TableSchema
+from tidelog.pipeline.bits import are_bits, bit_texts, bits_of
 from tidelog.wire.instant_texts import MICROSECONDS, SHORTEST, date_texts, timestamp_texts
 from tidelog.wire.joining import Cells, Piece, has_escapes, join
 
@@ -121,7 +122,10 @@ def _unavailable(kind: pa.DataType, handling: Handling, type_name: str | None) -
         return pa.scalar(f'"{UNAVAILABLE}"')
     if pa.types.is_binary(kind):
         return pa.scalar(f'"{_binary(UNAVAILABLE.encode(), handling.binary)}"')
-    text = pa.types.is_string(kind) and not is_time(type_name or "")
+    bits = bits_of(type_name or "")
+    if bits is not None and bits > 1 and holds_bits(kind):
+        return pa.scalar(f'"{_binary(UNAVAILABLE.encode(), "base64")}"')
+    text = pa.types.is_string(kind) and not is_time(type_name or "") and bits is None
     return pa.scalar(f'"{UNAVAILABLE}"' if text else None, pa.string())
 
 
@@ -156,6 +160,9 @@ def joined(*pieces: Piece) -> pa.StringArray:
 
 def _cells(values: pa.Array, handling: Handling, type_name: str | None) -> Cells:
     kind = values.type
+    bits = bits_of(type_name or "")
+    if bits is not None and are_bits(values):
+        return Cells(bit_texts(values, bits))
     if pa.types.is_boolean(kind):
         return Cells(pc.if_else(values, "true", "false"))
     if pa.types.is_integer(kind):
@@ -177,6 +184,11 @@ def _cells(values: pa.Array, handling: Handling, type_name: str | None) -> Cells
     if type_name is not None and is_time(type_name):
         return _times(values, handling.time, type_name)
     return _quoted(values)
+
+
+def holds_bits(kind: pa.DataType) -> bool:
+    """May a column of this type be one of bits, as the log has it?"""
+    return bool(pa.types.is_string(kind) or pa.types.is_int64(kind) or pa.types.is_decimal(kind))
 
 
 def _floats(values: pa.Array) -> pa.StringArray:

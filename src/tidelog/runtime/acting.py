@@ -7,10 +7,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from tidelog.capture.dump_state import DumpState, Key
+from tidelog.capture.dump_state import DumpState, Key, Rejected
 from tidelog.capture.dumps import DumpCoordinator
 from tidelog.capture.key_sets import PREFIX, KeySets
-from tidelog.capture.notifications import Notify
+from tidelog.capture.notifications import Notify, TableScanStatus
 from tidelog.control.commands import (
     Command,
     ExecuteSnapshot,
@@ -23,8 +23,9 @@ from tidelog.control.commands import (
 from tidelog.control.debezium import another_dump_id
 from tidelog.control.mailbox import Mailbox
 from tidelog.control.signals import skipped
-from tidelog.control.table_choice import TableChoice
-from tidelog.errors import Policy, TidelogError, UsageError
+from tidelog.control.table_choice import TableChoice, as_given
+from tidelog.errors import Policy, TableRefusedError, TidelogError, UsageError
+from tidelog.model.printable import printable
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Catalogue, StateStore
 
@@ -117,26 +118,33 @@ class Actor:
             return _details(known)
         choice = TableChoice(command.matching, self._database)
         shapes, rejected = self._chosen(command, choice)
-        if not shapes:
+        of_signal = command.signal_id is not None
+        if not shapes and not (of_signal and rejected):
             raise UsageError(
-                "; ".join(f"{entry['table']}: {entry['reason']}" for entry in rejected)
+                "; ".join(f"{entry.table}: {entry.reason}" for entry in rejected)
                 or "no table is captured; see source.tables"
             )
         dump = self._coordinator.request(
             dump_id,
             list(shapes),
             reason=reason,
+            rejected=rejected if of_signal else (),
             now_ms=int(time.time() * 1000),
             **self._scope(dump_id, command, choice, shapes),
         )
         details = _details(dump)
         if rejected:
-            details["rejected"] = rejected
+            details["rejected"] = [_reasoned(entry.table, entry.reason) for entry in rejected]
         unused = choice.unmatched(command.conditions, shapes)
         if unused:
             details["unused_conditions"] = unused
         if command.surrogate_key is not None:
             details["note"] = "surrogate-key is not needed: tables are read by their own key"
+        if of_signal and rejected:
+            listed = "; ".join(f"{entry.table}: {entry.reason}" for entry in rejected)
+            logger.warning(
+                "command %s (%s): not dumped: %s", command_id, command.type, printable(listed)
+            )
         return details
 
     def _known(self, dump_id: str) -> DumpState | None:
@@ -144,28 +152,37 @@ class Actor:
 
     def _chosen(
         self, command: ExecuteSnapshot, choice: TableChoice
-    ) -> tuple[dict[TableName, TableSchema], list[dict[str, str]]]:
+    ) -> tuple[dict[TableName, TableSchema], list[Rejected]]:
         """Tables to dump, each once, in order of the command's list; what is rejected, and why."""
         tables = self._catalogue.tables(self._captured)
         chosen = tables
-        rejected: list[dict[str, str]] = []
+        rejected: list[Rejected] = []
         if command.tables:
             named = (t for pattern in command.tables for t in tables if choice.names(pattern, t))
             chosen = list(dict.fromkeys(named))
             captured = ", ".join(map(str, tables[:20])) or "none"
             more = f" and {len(tables) - 20} more" if len(tables) > 20 else ""
             rejected = [
-                {"table": p, "reason": f"no captured table matches; captured: {captured}{more}"}
+                Rejected(
+                    as_given(p),
+                    f"no captured table matches; captured: {captured}{more}",
+                    TableScanStatus.UNKNOWN_SCHEMA.value,
+                )
                 for p in choice.unmatched(command.tables, tables)
             ]
         shapes: dict[TableName, TableSchema] = {}
         for table in chosen:
-            shape = self._catalogue.shape(table)
+            status, reason = TableScanStatus.UNKNOWN_SCHEMA, "the table is gone"
+            try:
+                shape = self._catalogue.shape(table)
+            except TableRefusedError as error:
+                shape, status, reason = None, TableScanStatus.SQL_EXCEPTION, error.reason
             if shape is None:
-                rejected.append({"table": str(table), "reason": "the table is gone"})
+                rejected.append(Rejected(str(table), reason, status.value))
             elif not shape.schema.key:
                 reason = "it has no primary key: add one, or name a unique key of it in source.keys"
-                rejected.append({"table": str(table), "reason": reason})
+                status = TableScanStatus.NO_PRIMARY_KEY
+                rejected.append(Rejected(str(table), reason, status.value))
             else:
                 shapes[table] = shape.schema
         return shapes, rejected
@@ -239,8 +256,12 @@ class Actor:
         details: dict[str, Any] = {"dumps": cancelled}
         if unmatched:
             reason = "no dump reads a table that matches"
-            details["rejected"] = [{"table": name, "reason": reason} for name in unmatched]
+            details["rejected"] = [_reasoned(name, reason) for name in unmatched]
         return details
+
+
+def _reasoned(table: str, reason: str) -> dict[str, str]:
+    return {"table": table, "reason": reason}
 
 
 def _details(dump: DumpState) -> dict[str, Any]:

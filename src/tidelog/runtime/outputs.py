@@ -125,6 +125,13 @@ def handling_of(section: Any) -> Handling:
     )
 
 
+def skipped_of(section: Any) -> frozenset[str]:
+    """Operations that the section's events are without."""
+    if section.skipped_operations is None:
+        return frozenset("t") if section.format in ("debezium", "avro") else frozenset()
+    return frozenset(section.skipped_operations)
+
+
 def _delta(config: Config, section: Any, spark: SparkSession) -> Output:
     from tidelog.outputs.delta import DeltaOptions, DeltaOutput
 
@@ -211,6 +218,7 @@ def _http(config: Config, section: Any, spark: SparkSession) -> Output:
         replace(
             delivery,
             formatter=formatter(section.format, tombstones=False, handling=handling_of(section)),
+            skipped=skipped_of(section),
         ),
         endpoint=endpoint,
         body=Body(section.body, section.batch_rows, section.batch_bytes),
@@ -234,7 +242,7 @@ def _kafka(config: Config, section: Any, spark: SparkSession) -> Output:
         log_place(config),
         state_of(config),
         # Formatting and sending cost more than reading: several tasks pay off sooner.
-        replace(delivery, formatter=made, part_bytes=4 << 20),
+        replace(delivery, formatter=made, part_bytes=4 << 20, skipped=skipped_of(section)),
         servers=section.servers,
         topic=section.topic,
         partitions=section.partitions,

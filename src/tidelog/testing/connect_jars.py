@@ -1,41 +1,19 @@
-"""Jars of Kafka Connect and of Debezium's JDBC sink for tests: the programs that read what is
+"""Jars of Kafka Connect, Debezium's JDBC sink, Avro and Flink for tests: programs that read what is
 written, without Connect's REST server and the drivers of other databases.
 """
 
 from __future__ import annotations
 
 from tidelog.maven import Jar
+from tidelog.testing.shared_jars import KAFKA_CLIENT_JARS
 
 CONNECT_JARS = (
+    *KAFKA_CLIENT_JARS,
     Jar(
         "com.fasterxml",
         "classmate",
         "1.7.0",
         "cb868f231c5cceb89d795ea00e6e1b7a93b8f4ac1ce1d8be76dde322dff4a046",
-    ),
-    Jar(
-        "com.fasterxml.jackson.core",
-        "jackson-annotations",
-        "2.19.0",
-        "ead60e9cac0e42b57092b9e2d087ff43536e9477d4486ba393037a8cc156cda7",
-    ),
-    Jar(
-        "com.fasterxml.jackson.core",
-        "jackson-core",
-        "2.19.0",
-        "da8e859bac94874528116a25f20c68560e4287acbf27628711b8a4f96b028430",
-    ),
-    Jar(
-        "com.fasterxml.jackson.core",
-        "jackson-databind",
-        "2.19.0",
-        "ceda311f476c3b18e1d2b240c94e2dcb9c8d44e70f8afa9facab88bac4ddc03a",
-    ),
-    Jar(
-        "com.fasterxml.jackson.datatype",
-        "jackson-datatype-jdk8",
-        "2.19.0",
-        "04f1a3f9da8155995dd00098d6847cdb9b7af67f4a3028c94031eff017c8e3e5",
     ),
     Jar(
         "com.fasterxml.jackson.datatype",
@@ -182,12 +160,6 @@ CONNECT_JARS = (
         "b1cba806c1c4c6e5cae4dfbe69cf8c4bae602c74c50f9fdf5e9684d0653f87d0",
     ),
     Jar(
-        "org.apache.kafka",
-        "kafka-clients",
-        "4.1.0",
-        "eb74709dc3be35e06208827860c87a94872e8a4b00f466880670785c85a20627",
-    ),
-    Jar(
         "org.glassfish.jaxb",
         "jaxb-core",
         "4.0.5",
@@ -235,10 +207,65 @@ CONNECT_JARS = (
         "42.7.7",
         "157963d60ae66d607e09466e8c0cdf8087e9cb20d0159899ffca96bca2528460",
     ),
+)
+
+# Apicurio's converter has Confluent's `AvroData`, which is not on Maven Central itself.
+AVRO_JARS = (
     Jar(
-        "org.slf4j",
-        "slf4j-api",
-        "1.7.36",
-        "d3ef575e3e4979678dc01bf1dcce51021493b4d11fb7f1be8ad982877c16a1c0",
+        "io.apicurio",
+        "apicurio-registry-utils-converter",
+        "2.6.2.Final",
+        "bac99c5e98b4ac5ac5ff21e47e950a0d228dbfd183d3cbd6c75993b656546d54",
+    ),
+    Jar(
+        "org.apache.avro",
+        "avro",
+        "1.11.3",
+        "4554aa8f8175f999fc56e35d8d294d634480992ce02406a52c650f521997e436",
     ),
 )
+FLINK_JARS = (
+    Jar(
+        "org.apache.flink",
+        "flink-annotations",
+        "1.20.0",
+        "a2bbde595f8ebdcdffe462952d000dd42a06e48f639135ab36ab6349bd0bbe34",
+    ),
+    Jar(
+        "org.apache.flink",
+        "flink-core",
+        "1.20.0",
+        "a6d590ea4d66fa3f2e2fffeab4cfe1ec4d30cbdc30d73aea29453f0441946b82",
+    ),
+    Jar(
+        "org.apache.flink",
+        "flink-core-api",
+        "1.20.0",
+        "846c0b2f94a6ce7c4943a242656199d67257809fd7f94d37a9903f8fa8be6f04",
+    ),
+    Jar(
+        "org.apache.flink",
+        "flink-json",
+        "1.20.0",
+        "72dba9fbc95eaeb24a9386b3362162af8cf886fb2b6507453a4cc66070f407f3",
+    ),
+    Jar(
+        "org.apache.flink",
+        "flink-shaded-jackson",
+        "2.14.2-17.0",
+        "37e87311498ae8da80adb2aa09ab6e9739d8611e09868e7220822206c739231e",
+    ),
+    Jar(
+        "org.apache.flink",
+        "flink-table-common",
+        "1.20.0",
+        "d930b44736fdd77143e1beafa5692ae3a8f40b83baf4c48181c02cd36f261d86",
+    ),
+    Jar(
+        "org.apache.flink",
+        "flink-table-runtime",
+        "1.20.0",
+        "41266619579846f2ed0eef8ec2f54c2bec4bfafc56bb24daee3cee0297d5cca3",
+    ),
+)
+CONSUMER_JARS = (*CONNECT_JARS, *AVRO_JARS, *FLINK_JARS)

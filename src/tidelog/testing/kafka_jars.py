@@ -6,38 +6,16 @@ Without what it needs for other tools: reflection, CSV and YAML, argument parser
 from __future__ import annotations
 
 from tidelog.maven import Jar
+from tidelog.testing.shared_jars import KAFKA_CLIENT_JARS
 
 KAFKA_VERSION = "4.1.0"
 KAFKA_JARS = (
+    *KAFKA_CLIENT_JARS,
     Jar(
         "com.dynatrace.hash4j",
         "hash4j",
         "0.22.0",
         "23028a3fd006e530bf495f551083208187cafd8f80624d048eba56442f16a50e",
-    ),
-    Jar(
-        "com.fasterxml.jackson.core",
-        "jackson-annotations",
-        "2.19.0",
-        "ead60e9cac0e42b57092b9e2d087ff43536e9477d4486ba393037a8cc156cda7",
-    ),
-    Jar(
-        "com.fasterxml.jackson.core",
-        "jackson-core",
-        "2.19.0",
-        "da8e859bac94874528116a25f20c68560e4287acbf27628711b8a4f96b028430",
-    ),
-    Jar(
-        "com.fasterxml.jackson.core",
-        "jackson-databind",
-        "2.19.0",
-        "ceda311f476c3b18e1d2b240c94e2dcb9c8d44e70f8afa9facab88bac4ddc03a",
-    ),
-    Jar(
-        "com.fasterxml.jackson.datatype",
-        "jackson-datatype-jdk8",
-        "2.19.0",
-        "04f1a3f9da8155995dd00098d6847cdb9b7af67f4a3028c94031eff017c8e3e5",
     ),
     Jar(
         "com.github.ben-manes.caffeine",
@@ -92,12 +70,6 @@ KAFKA_JARS = (
         "argparse4j",
         "0.7.0",
         "65ceb669d88f63306c680f8088bbf765bbca72d288a61a03703000076c3d3f56",
-    ),
-    Jar(
-        "org.apache.kafka",
-        "kafka-clients",
-        "4.1.0",
-        "eb74709dc3be35e06208827860c87a94872e8a4b00f466880670785c85a20627",
     ),
     Jar(
         "org.apache.kafka",
@@ -212,12 +184,6 @@ KAFKA_JARS = (
         "scala-library",
         "2.13.16",
         "1ebb2b6f9e4eb4022497c19b1e1e825019c08514f962aaac197145f88ed730f1",
-    ),
-    Jar(
-        "org.slf4j",
-        "slf4j-api",
-        "1.7.36",
-        "d3ef575e3e4979678dc01bf1dcce51021493b4d11fb7f1be8ad982877c16a1c0",
     ),
     Jar(
         "org.slf4j",

@@ -76,7 +76,9 @@ def versions(messages: list[Read]) -> dict[str, list[int]]:
 
 def output_of(spark: Any, built: BuiltLog, path: Path, kafka: KafkaServer, **how: Any) -> Any:
     topic = f"{path.name}-{{name}}"
-    delivery = Delivery("kafka", keyed=False, formatter=formatter("flat", topic=topic))
+    made = formatter("flat", topic=topic)
+    skipped = how.pop("skipped", frozenset())
+    delivery = Delivery("kafka", keyed=False, formatter=made, skipped=skipped)
     return KafkaOutput(
         spark, built.path, SqliteState(f"sqlite:///{path / 'state.db'}"), delivery,
         topic=topic, **{"servers": kafka.servers, "partitions": 2} | how,

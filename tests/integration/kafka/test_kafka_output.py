@@ -64,6 +64,32 @@ def test_a_truncate_becomes_tombstones_in_a_compacted_topic(
     assert newest['{"id":3}']["v"] == "b"
 
 
+def test_skipped_operations_are_left_out_but_in_a_compacted_topic(
+    spark: Any, kafka: KafkaServer, built: BuiltLog, tmp_path: Path
+) -> None:
+    """Truncates are by default, as Debezium leaves them out: some of its readers fail on them."""
+    table = built.table("public.t", COLUMNS)
+    built.insert(table, "1", "a")
+    built.truncate(table)
+    built.update(table, "1", "b")
+    built.flush()
+    told = {}
+    ways = (("", False), ("tu", False), ("t", True))
+    for skipped, compact in ways:
+        directory = tmp_path / f"skipped-{skipped}-{compact}"
+        directory.mkdir()
+        how: dict[str, Any] = {"partitions": 1, "compact": compact, "skipped": frozenset(skipped)}
+        output = output_of(spark, built, directory, kafka, **how)
+        bring(output, built)
+        found = read(f"{directory.name}-t", servers=kafka.servers)
+        told[skipped, compact] = [each.value and each.value["__op"] for each in found]
+    assert told == {
+        ("", False): ["c", "t", "u"],
+        ("tu", False): ["c"],
+        ("t", True): ["c", None, "u"],
+    }
+
+
 def test_a_table_without_a_key_does_not_go_to_a_compacted_topic(
     spark: Any, kafka: KafkaServer, built: BuiltLog, tmp_path: Path
 ) -> None:

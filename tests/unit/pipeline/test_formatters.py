@@ -17,7 +17,7 @@ from tidelog.pipeline.json_values import Handling
 from tidelog.pipeline.options import SourceOptions
 from tidelog.pipeline.reading import Reading
 from tidelog.ports import TargetTable
-from tidelog.runtime.outputs import handling_of
+from tidelog.runtime.outputs import handling_of, skipped_of
 from tidelog.testing.build_log import BuiltLog
 from tidelog.testing.pgoutput_messages import UNCHANGED
 
@@ -142,3 +142,19 @@ def test_modes_of_the_configuration_reach_the_messages(built: BuiltLog) -> None:
         made = formatter("debezium", handling=handling).format(target, prepared(batch, target, {}))
         found[name] = json.loads(made.column("value")[0].as_py())["after"]["d"]
     assert found == {"set": 1.5, "unset": "1.50"}
+
+
+def test_truncates_are_left_out_of_what_debeziums_readers_read() -> None:
+    """Debezium's `skipped.operations` is `t` by default; what is ours alone has all."""
+    sections = {
+        each: {"kind": "kafka", "name": each, "servers": "k:9092", "format": each}
+        for each in ("debezium", "avro", "avro_flat", "flat", "cloudevents")
+    }
+    found = {name: skipped_of(KafkaOutput.model_validate(each)) for name, each in sections.items()}
+    assert found == {
+        "debezium": {"t"}, "avro": {"t"}, "avro_flat": set(), "flat": set(), "cloudevents": set(),
+    }  # fmt: skip
+    asked = sections["debezium"] | {"skipped_operations": ["d", "u"]}
+    assert skipped_of(KafkaOutput.model_validate(asked)) == {"d", "u"}
+    none = sections["avro"] | {"skipped_operations": []}
+    assert skipped_of(KafkaOutput.model_validate(none)) == set()

@@ -138,7 +138,7 @@ def _write_row(
             values = values.cast(field.kind)
         if field.of_day:
             values = time_micros(values, field.column)
-        elif field.type in ("string", "bytes") and missing is not None and missing[:, at].any():
+        elif field.any_text and missing is not None and missing[:, at].any():
             placeholder = pa.scalar(UNAVAILABLE).cast(field.kind)
             values = pc.if_else(pa.array(missing[:, at]), placeholder, values)
         rows.field(field.column, values, nullable=field.nullable, there=there)

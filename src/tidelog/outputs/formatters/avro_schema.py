@@ -18,23 +18,38 @@ from tidelog.errors import ConfigError
 from tidelog.model.schema import Column
 from tidelog.ports import TargetTable
 
+# Kafka Connect's name of a schema, its version and its type are properties of the Avro schema, from
+# which Confluent's and Apicurio's `AvroData` makes the Connect schema that sinks go by.
+_CONNECT = "org.apache.kafka.connect.data."
+_DEBEZIUM = "io.debezium."
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
 _TIME = re.compile(r"time(\(\d\))?( without time zone)?", re.IGNORECASE)
 _UUID = re.compile(r"uuid", re.IGNORECASE)
-_SIMPLE = {
+
+
+def _named(kind: str, name: str) -> dict[str, Any]:
+    return {"type": kind, "connect.version": 1, "connect.name": name}
+
+
+_SIMPLE: dict[pa.DataType, Any] = {
     pa.bool_(): "boolean",
-    pa.int8(): "int",
-    pa.int16(): "int",
+    pa.int8(): {"type": "int", "connect.type": "int8"},
+    pa.int16(): {"type": "int", "connect.type": "int16"},
     pa.int32(): "int",
     pa.int64(): "long",
     pa.float32(): "float",
     pa.float64(): "double",
     pa.string(): "string",
     pa.binary(): "bytes",
-    pa.date32(): {"type": "int", "logicalType": "date"},
+    pa.date32(): {**_named("int", _CONNECT + "Date"), "logicalType": "date"},
 }
 # A time of day may be 24:00:00, and MySQL's last for weeks, which `time-micros` has no place for.
-_OF_DAY = {"type": "long", "connect.name": "io.debezium.time.MicroTime"}
+_OF_DAY = _named("long", _DEBEZIUM + "time.MicroTime")
+# Texts with a meaning, by the source's spelling of their type.
+_TEXTS = (
+    (re.compile("jsonb?", re.IGNORECASE), _DEBEZIUM + "data.Json"),
+    (re.compile("xml", re.IGNORECASE), _DEBEZIUM + "data.Xml"),
+)
 _NAMES_LIST = {"type": "array", "items": "string"}
 
 
@@ -48,6 +63,13 @@ class AvroField:
     type: Any
     nullable: bool
     of_day: bool = False
+
+    @property
+    def any_text(self) -> bool:
+        """May it hold what is no value of the source's type: Debezium's placeholder?"""
+        if isinstance(self.type, str):
+            return self.type in ("string", "bytes")
+        return self.type["type"] == "string" and "logicalType" not in self.type
 
     def to_json(self) -> dict[str, Any]:
         found = nullable(self.name, self.type) if self.nullable else _field(self.name, self.type)
@@ -164,13 +186,27 @@ def _text(schema: dict[str, Any]) -> str:
 
 def _type_of(table: TargetTable, column: str, kind: pa.DataType, source: Column | None) -> Any:
     if pa.types.is_decimal128(kind):
-        parameters = {"precision": kind.precision, "scale": kind.scale}
-        return {"type": "bytes", "logicalType": "decimal", **parameters}
+        parameters = {
+            "scale": str(kind.scale),
+            "connect.decimal.precision": str(kind.precision),
+        }
+        return {
+            **_named("bytes", _CONNECT + "Decimal"),
+            "connect.parameters": parameters,
+            "logicalType": "decimal",
+            "precision": kind.precision,
+            "scale": kind.scale,
+        }
     if pa.types.is_timestamp(kind) and kind.unit == "us":
         local = "local-" if kind.tz is None else ""
-        return {"type": "long", "logicalType": f"{local}timestamp-micros"}
+        named = _named("long", _DEBEZIUM + "time.MicroTimestamp")
+        return {**named, "logicalType": f"{local}timestamp-micros"}
     if pa.types.is_string(kind) and _is(_UUID, source):
-        return {"type": "string", "logicalType": "uuid"}
+        return {**_named("string", _DEBEZIUM + "data.Uuid"), "logicalType": "uuid"}
+    if pa.types.is_string(kind):
+        for pattern, name in _TEXTS:
+            if _is(pattern, source):
+                return _named("string", name)
     found = _SIMPLE.get(kind)
     if found is None:
         raise ConfigError(

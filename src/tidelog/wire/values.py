@@ -169,9 +169,7 @@ def _decimals(
     return pa.Array.from_buffers(kind, len(start), [_valid(null), pa.py_buffer(out)])
 
 
-def _dates(
-    data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType, unreal: int
-) -> pa.Array:
+def _dates(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType, unreal: int) -> pa.Array:
     out = np.empty(len(start), dtype=np.int32)
     null = np.empty(len(start), dtype=np.bool_)
     _checked(time_kernels.dates(data, start, length, unreal, out, null))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from tests.integration.event_messages import messages, wait_for
 import tidelog
 from tidelog import runtime
 from tidelog.config import Config, load_config
+from tidelog.errors import OutputError
 from tidelog.eventlog.reader import EventLog
 from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.outputs.ranges import batch_of
@@ -21,6 +23,7 @@ from tidelog.runtime.outputs import make_outputs
 from tidelog.testing.mysql import MySqlFamilyServer
 from tidelog.testing.postgres import PostgresServer
 
+logger = logging.getLogger(__name__)
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
 DATES = (
@@ -59,9 +62,9 @@ def test_no_two_keys_become_one(
             f"outputs: [{{kind: delta, path: {tmp_path}/lake}}, "
             f"{{kind: mysql, url: '{mysql_family.dsn()}', database: {copy}}}, "
             f"{{kind: postgres, url: '{far}', schema: copies}}]\n"
-                    )
+        )
         config = load_config(file)
-        with tidelog.Engine([config]):
+        with tidelog.Engine([config], pipelines=False):
             wait_for(config, len(DATES))
             _insert(sql, DATES[1::2])
             sql.execute("UPDATE t SET n = n + 1")
@@ -119,9 +122,12 @@ def writing(config: Config, spark: Any) -> Iterator[None]:
             output.prepare(log.generation)
         while not stop.is_set():
             end = log.latest_offset()
-            for output in outputs if end > done else ():
-                output.write(batch_of(log, done, end))
-            done = end
+            try:
+                for output in outputs if end > done else ():
+                    output.write(batch_of(log, done, end))
+                done = end
+            except OutputError:  # Spark's Python worker did not start in time: once more
+                logger.exception("writing")
             stop.wait(0.2)
 
     thread = threading.Thread(target=write)

@@ -17,6 +17,8 @@ def key_texts(values: pa.Array) -> pa.StringArray:
     kind = values.type
     if pa.types.is_timestamp(kind):
         values = values.cast(pa.timestamp("us", kind.tz), safe=False)
-    if (pa.types.is_date32(kind) or pa.types.is_timestamp(kind)) and unreal_dates.any_unreal(values):
+    if (pa.types.is_date32(kind) or pa.types.is_timestamp(kind)) and unreal_dates.any_unreal(
+        values
+    ):
         return unreal_dates.texts(values)
     return shared.key_texts(values, _SPELLING)

@@ -68,7 +68,7 @@ ROWS = (
         "digits", "`float`"),
     Row(("double", "double unsigned"), "bit for bit", "`double`, `real`"),
     Row(("year",), "0 for the zero year"),
-    Row(("date",), "[zero dates](mysql-and-mariadb.md#zero-dates) are NULL"),
+    Row(("date",), "[zero dates](mysql-and-mariadb.md#zero-dates) are NULL, but not in keys"),
     Row(("datetime", "datetime(6)"), "microseconds; no time zone; zero dates are NULL",
         "`datetime(0…6)`"),
     Row(("timestamp", "timestamp(6)"), "microseconds, an instant; zero dates are NULL",

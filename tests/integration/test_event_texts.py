@@ -9,13 +9,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
+import pyarrow.compute as pc
 import pytest
 from tests.integration.event_messages import capturing, messages, wait_for
 
 from tidelog.config import Config
+from tidelog.eventlog.reader import EventLog
 from tidelog.model.formats import BigintUnsignedMode, BinaryMode, DecimalMode, TimeMode
+from tidelog.model.schema import TableName
 from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.pipeline.json_values import Handling
+from tidelog.pipeline.key_filter import KeyFilter
 from tidelog.runtime import log_lines
 from tidelog.testing.mysql import MySqlFamilyServer
 from tidelog.testing.postgres import PostgresServer
@@ -167,3 +171,39 @@ def test_mysql_bits_are_booleans_and_bytes(mysql_log: Config) -> None:
         assert row["b1"] is True
         assert base64.b64decode(row["b10"]) == b"\x01\x00"
         assert base64.b64decode(row["b64"]) == b"\xfe" + b"\xff" * 7
+
+
+UNREAL = ("0000-00-00", "2024-00-10", "2024-02-00", "2024-02-31", "2024-02-29", "0000-02-29")
+
+
+def test_dates_of_no_calendar_are_keys_of_their_own(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str, tmp_path: Path
+) -> None:
+    """From a dump, from the log, and by the source's ``option("key")``."""
+    name, url = mysql_family_database, mysql_family.dsn(mysql_family_database)
+    with mysql_family.connect(name) as session, session.cursor() as sql:
+        sql.execute("SET SESSION sql_mode = 'ALLOW_INVALID_DATES'")
+        sql.execute("CREATE TABLE t (d DATE, at DATETIME(3), e DATE, PRIMARY KEY (d, at))")
+        rows = [(d, f"{d} 01:02:03.5", d) for d in UNREAL]
+        sql.executemany("INSERT INTO t VALUES (%s, %s, %s)", rows)
+        with capturing(tmp_path, url.split(":")[0], url, f"{name}.t") as config:
+            wait_for(config, len(UNREAL))
+            sql.execute("UPDATE t SET e = '2024-01-01'")
+            wait_for(config, 2 * len(UNREAL))
+    found = told(config, Handling())
+    dumped, logged = found[: len(UNREAL)], found[len(UNREAL) :]
+    assert {str(key) for key, _ in dumped} == {str(key) for key, _ in logged}
+    assert len({str(key) for key, _ in found}) == len(UNREAL)
+    assert all(key == {"d": row["d"], "at": row["at"]} for key, row in found)
+    assert {"d": -1_230_000, "at": (-1_230_000 * 86_400 + 3_723) * 10**6 + 500_000} in [
+        key for key, _ in found
+    ]
+    assert [row["e"] for _, row in dumped].count(None) == len(UNREAL) - 1  # no key: NULL, as ever
+    log = EventLog.open(str(config.log.path))
+    schema = log.schemas.latest(TableName(name, "t"))
+    assert schema is not None
+    for text, wanted in (("2024-02-31", 2), ("2024-02-30", 0), ("2024-02-29", 2)):
+        chosen = KeyFilter.parse(json.dumps({"d": text}))
+        batches = [b for ref in log.segments(log.head_offset) for b in log.batches(ref)]
+        records = [b.filter(pc.equal(b.column("schema_id"), schema.schema_id)) for b in batches]
+        assert sum(len(chosen.of(each, schema)) for each in records) == wanted

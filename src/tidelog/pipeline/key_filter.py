@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from tidelog.errors import ConfigError
 from tidelog.model.records import Kind
 from tidelog.model.schema import Column, TableSchema
+from tidelog.wire import unreal_dates
 
 _HEX = re.compile(r"(?:\\x|0x)((?:[0-9a-f]{2})*)", re.IGNORECASE)
 _NUMERIC = ("numeric", "decimal")  # without or beyond 38 digits delivered as text: 1.50 is 1.5
@@ -111,7 +112,9 @@ def _equal(cells: pa.Array, value: Any, column: Column) -> pa.BooleanArray:
             elif base in _PADDED and pa.types.is_string(kind):
                 text = text.rstrip(" ")
                 cells = pc.utf8_rtrim(cells, characters=" ")
-            wanted = pa.array([text], pa.string()).cast(kind)
+            wanted = unreal_dates.value(text, kind)
+            if wanted is None:
+                wanted = pa.array([text], pa.string()).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError, ValueError):
         raise ConfigError(
             f"tidelog source: option 'key': the value of {column.name!r} is not of type "

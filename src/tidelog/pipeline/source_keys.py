@@ -7,12 +7,15 @@ of its values have become one (docs/sources/postgresql.md, "What is not one-to-o
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from datetime import date, timedelta
 
 import numpy as np
+import pyarrow as pa
 
 from tidelog.model.schema import Column, TableSchema
+from tidelog.wire import unreal_dates
 
 Key = tuple[str | None, ...]
 
@@ -24,6 +27,8 @@ _INFINITE = {
 }
 _MIDNIGHTS = ("", "00:00:00", "00:00:00+00")
 _TIMES = ("date", "timestamp", "timestamptz")
+# A date of year 0 or before it, as Spark writes it, and the rest of a timestamp.
+_UNREAL = re.compile(r"(-\d{4}|0000)-(\d\d)-(\d\d)(.*)")
 
 
 def spellings(key: Key, schema: TableSchema, columns: Sequence[str]) -> list[Key]:
@@ -45,8 +50,18 @@ def _of_postgres(text: str | None, column: Column) -> tuple[str | None, ...]:
 def _of_mysql(text: str | None, column: Column) -> tuple[str | None, ...]:
     if text is None:
         return (text,)
+    if column.logical in _TIMES and (found := _UNREAL.match(text)) is not None:
+        return (_unreal(found),)
     if column.logical == "bytes" and text.startswith("\\x"):
         return ("0x" + text[2:],)
     if column.logical == "float32":
         return (repr(float(np.float32(text))),)  # the server compares it as a double
     return (text,)
+
+
+def _unreal(found: re.Match[str]) -> str:
+    """As MySQL and MariaDB write it."""
+    year, month, day, rest = found.groups()
+    days = np.datetime64(f"{year}-{month}-{day}", "D").astype(np.int32)
+    [text] = unreal_dates.texts(pa.array([days.item()], pa.int32()).view(pa.date32())).to_pylist()
+    return f"{text}{rest}"

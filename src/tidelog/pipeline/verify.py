@@ -25,8 +25,9 @@ from tidelog.pipeline.row_digests import Key, Range, within
 from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.pipeline.source_keys import spellings
 from tidelog.pipeline.source_rows import OpenReader, source_frame
-from tidelog.pipeline.transforms import Step, steps_of
+from tidelog.pipeline.transforms import Step, quoted, steps_of
 from tidelog.ports import ChunkRequest, Digest, TargetTable
+from tidelog.wire.binlog_types import WIRE_FORMAT as BINLOG
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,6 +40,7 @@ RANGES_AT_ONCE = 64
 BEHIND = "the output did not catch up with the source: is the pipeline running?"
 FOREIGN = "the output has rows whose key holds NULL, or what is no value of the source's type"
 BY_CHECKSUM, BY_ROWS = "checksum", "rows"
+_DATES = ("date", "timestamp", "timestamptz")
 _UNCHANGING = ("select", "drop", "rename", "route")
 ALL: Range = (None, None)
 
@@ -179,6 +181,7 @@ class _Comparison:
         """Compare sums; or, with nothing found so far, why that can't be."""
         after: Key | None = None
         ordered = row_digests.has_common_order(self._schema)
+        ordered = ordered and not self._unreal_keys()
         theirs: list[Digest] = []
         while True:
             try:
@@ -207,6 +210,18 @@ class _Comparison:
         if not ordered:
             self._compare_all(names, theirs)
         return None
+
+    def _unreal_keys(self) -> bool:
+        """Does the copy hold dates that MySQL or MariaDB order among others, and Spark before?"""
+        if self._schema.wire_format != BINLOG:
+            return False
+        columns = {column.name: column.logical for column in self._schema.columns}
+        pairs = zip(self._schema.match_key, self._target.key, strict=True)
+        names = [ours for name, ours in pairs if columns[name] in _DATES]
+        if not names:
+            return False
+        early = [f"{quoted(name)} < DATE'0001-01-01'" for name in names]
+        return not self._rows(ALL).where(" OR ".join(early)).isEmpty()
 
     def _ranges(self, after: Key | None) -> list[Range]:
         """The next ones."""

@@ -11,11 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.errors import DecodeError
-from tidelog.model.records import Bools, Int32s, Kind
+from tidelog.model.records import Bools, Int32s, Kind, UInt8s
 from tidelog.model.schema import TableSchema
 from tidelog.wire import fold_kernels
 from tidelog.wire.cells import MISSING, Image, parse
 from tidelog.wire.projection import Projection, project
+
+_NEGATIVE_ZERO = b"-0"
 
 
 @dataclass(slots=True)
@@ -78,6 +80,9 @@ def fold(
     first = int(truncates[-1]) + 1 if len(truncates) else 0
     key_rows = _key_rows(projection)
     old = cells.old or _no_image(len(projection.wanted), n)
+    for row in _float_rows(projection):
+        for image in (old, cells.new):
+            _without_sign_of_zero(cells.data, image.start[row], image.length[row])
     # Entries: at most an old and a new key per record.
     record = np.empty(2 * n, dtype=np.int32)
     is_old = np.empty(2 * n, dtype=np.bool_)
@@ -113,6 +118,23 @@ def fold(
 def _key_rows(projection: Projection) -> Int32s:
     numbers = [projection.schema.column_index(name) for name in projection.schema.match_key]
     return np.array([projection.wanted.index(number) for number in numbers], dtype=np.int32)
+
+
+def _float_rows(projection: Projection) -> list[int]:
+    """Matrix rows of floating-point columns of the match key."""
+    schema = projection.schema
+    numbers = [schema.column_index(name) for name in schema.match_key]
+    floats = [n for n in numbers if schema.columns[n].logical.startswith("float")]
+    return [projection.wanted.index(number) for number in floats]
+
+
+def _without_sign_of_zero(data: UInt8s, start: Int32s, length: Int32s) -> None:
+    """``-0`` is the key ``0``: databases say that they are equal."""
+    chosen = np.flatnonzero(length == len(_NEGATIVE_ZERO))
+    for at, byte in enumerate(_NEGATIVE_ZERO):
+        chosen = chosen[data[start[chosen] + at] == byte]
+    start[chosen] += 1
+    length[chosen] -= 1
 
 
 def _no_image(columns: int, rows: int) -> Image:

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelog.errors import DecodeError
 from tidelog.model.records import Int32s, Int64s, UInt8s
 from tidelog.model.schema import TableSchema
 from tidelog.wire.binlog_types import WIRE_FORMAT as BINLOG
+from tidelog.wire.time_kernels import UNREAL_IS_NULL, UNREAL_IS_TOLD, UNREAL_IS_WRONG
 from tidelog.wire.values import CellError, ColumnTooLargeError, arrow_type, column
 
 
@@ -36,6 +38,8 @@ class Projection:
     schema: TableSchema
     outputs: tuple[OutputColumn, ...]
     wanted: tuple[int, ...]
+    keys: frozenset[str] = frozenset()
+    """Columns of a key: no two of their values may become one."""
 
     @property
     def fields(self) -> list[pa.Field]:
@@ -61,7 +65,7 @@ class Projection:
                     length[output.row],
                     output.logical,
                     output.target,
-                    unreal_dates=self.schema.wire_format == BINLOG,
+                    unreal_dates=self._unreal_dates(output.name),
                 )
             except CellError as error:
                 raise DecodeError(
@@ -74,12 +78,19 @@ class Projection:
                     f"{self.schema.table}: column {output.name}, versions {version[0]} to "
                     f"{version[-1]}: more than 2 GiB of text in one batch; decode fewer records"
                 ) from None
+            if output.name in self.keys and pa.types.is_floating(array.type):
+                array = pc.add(array, pa.scalar(0, array.type))  # -0 and 0 are one key
             arrays.append(array)
         return arrays
 
     def output_rows(self) -> Int32s:
         """int32[outputs], each output column's matrix row or -1."""
         return np.array([output.row for output in self.outputs], dtype=np.int32)
+
+    def _unreal_dates(self, name: str) -> int:
+        if self.schema.wire_format != BINLOG:
+            return UNREAL_IS_WRONG
+        return UNREAL_IS_TOLD if name in self.keys else UNREAL_IS_NULL
 
     def _type_name(self, output: OutputColumn) -> str:
         return self.schema.columns[self.wanted[output.row]].type_name
@@ -120,4 +131,5 @@ def project(
         )
         for name in names
     )
-    return Projection(schema, outputs, tuple(wanted))
+    keys = frozenset((*schema.key, *schema.match_key, *shape.key, *shape.match_key))
+    return Projection(schema, outputs, tuple(wanted), keys)

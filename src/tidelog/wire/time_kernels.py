@@ -11,6 +11,12 @@ from datetime import date
 import numpy as np
 from numba import njit
 
+from tidelog.wire.unreal_dates import END, code
+
+# What becomes of dates that no calendar has (``0000-00-00``, ``2024-02-31``): an error, null, or a
+# date of their own (`tidelog.wire.unreal_dates`).
+UNREAL_IS_WRONG, UNREAL_IS_NULL, UNREAL_IS_TOLD = 0, 1, 2
+
 _EPOCH = date(1970, 1, 1)
 # 'infinity' and '-infinity'. They are valid dates of every system downstream, in every time zone:
 # Python's datetime ends at the last hour of 9999 and begins at year 1, and PySpark shifts instants
@@ -113,9 +119,28 @@ def _has_date_shape(data, position, end):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def _unreal_day(data, position):  # type: ignore[no-untyped-def]
+    """Days since 1970 that stand for ``NNNN-NN-NN``; _BAD if nothing does."""
+    year = _two_digits(data, position) * 100 + _two_digits(data, position + 2)
+    month = _two_digits(data, position + 5)
+    day = _two_digits(data, position + 8)
+    if year == 0 and month > 0 and day > 0:
+        # As year 4, which is a leap year too, four years on.
+        scratch = np.empty(10, dtype=np.uint8)
+        for k in range(10):
+            scratch[k] = data[position + k]
+        scratch[3] = 52
+        days, _ = _day(scratch, 0, 10, False)
+        if days != _BAD:
+            return days - 1461
+    days = code(year, month, day)
+    return np.int64(_BAD) if days == END else days
+
+
+@njit(cache=True, nogil=True)
 def dates(data, start, length, unreal, out, null):  # type: ignore[no-untyped-def]
-    """``YYYY-MM-DD[ BC]`` or ±infinity → int32 days since 1970. With ``unreal``, dates that no
-    calendar has (``0000-00-00``, ``2024-02-31``) are null, else an error.
+    """``YYYY-MM-DD[ BC]`` or ±infinity → int32 days since 1970. ``unreal``: `UNREAL_IS_WRONG` and
+    so on.
     """
     for i in range(len(start)):
         out[i] = 0
@@ -128,9 +153,13 @@ def dates(data, start, length, unreal, out, null):  # type: ignore[no-untyped-de
         if before_christ:
             end -= 3
         days, after = _day(data, position, end, before_christ)
-        if days == _BAD and unreal and _has_date_shape(data, position, end):
-            null[i] = True
-            continue
+        if days == _BAD and unreal != UNREAL_IS_WRONG and _has_date_shape(data, position, end):
+            if unreal == UNREAL_IS_TOLD:
+                days = _unreal_day(data, position)
+                after = position + 10
+            if days == _BAD:
+                null[i] = True
+                continue
         if days == _BAD:
             sign = _infinite(data, position, end)
             if sign == 0 or before_christ:
@@ -159,9 +188,13 @@ def timestamps(data, start, length, unreal, out, null):  # type: ignore[no-untyp
         if before_christ:
             end -= 3
         days, after = _day(data, position, end, before_christ)
-        if days == _BAD and unreal and _has_date_shape(data, position, end):
-            null[i] = True
-            continue
+        if days == _BAD and unreal != UNREAL_IS_WRONG and _has_date_shape(data, position, end):
+            if unreal == UNREAL_IS_TOLD:
+                days = _unreal_day(data, position)
+                after = position + 10
+            if days == _BAD:
+                null[i] = True
+                continue
         if days == _BAD:
             sign = _infinite(data, position, end)
             if sign == 0 or before_christ:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tidelog.model.records import Int32s, UInt8s
 from tidelog.wire import number_kernels, text_kernels, time_kernels
+from tidelog.wire.time_kernels import UNREAL_IS_WRONG
 
 _ARROW_TYPES: dict[str, pa.DataType] = {
     "bool": pa.bool_(),
@@ -68,7 +69,7 @@ def column(
     logical: str,
     target: str | None = None,
     *,
-    unreal_dates: bool = False,
+    unreal_dates: int = UNREAL_IS_WRONG,
 ) -> pa.Array:
     """Convert the cells at ``data[start[i] : start[i] + length[i]]``; ``length[i]`` < 0 is null.
 
@@ -79,7 +80,8 @@ def column(
         logical: the type that the texts were written as.
         target: the type to give, ``logical`` if None. The texts are parsed as ``target``, which is
             what ALTER TYPE in the source does, but for the two cases below.
-        unreal_dates: may there be dates that no calendar has (``0000-00-00``)? They are null.
+        unreal_dates: what becomes of dates that no calendar has (``0000-00-00``), as
+            `tidelog.wire.time_kernels` counts.
 
     Raises:
         CellError: a text is not of the type, or does not fit.
@@ -167,9 +169,7 @@ def _decimals(
     return pa.Array.from_buffers(kind, len(start), [_valid(null), pa.py_buffer(out)])
 
 
-def _dates(
-    data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType, unreal: bool
-) -> pa.Array:
+def _dates(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType, unreal: int) -> pa.Array:
     out = np.empty(len(start), dtype=np.int32)
     null = np.empty(len(start), dtype=np.bool_)
     _checked(time_kernels.dates(data, start, length, unreal, out, null))
@@ -177,7 +177,7 @@ def _dates(
 
 
 def _timestamps(
-    data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType, unreal: bool
+    data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType, unreal: int
 ) -> pa.Array:
     out = np.empty(len(start), dtype=np.int64)
     null = np.empty(len(start), dtype=np.bool_)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -251,6 +253,59 @@ def test_two_captures_with_one_server_id_don_t_clash_silently(
     with pytest.raises(ConfigError, match="the source's own server_id"):
         clash.start()
     clash.reader.close()
+
+
+def test_two_captures_with_one_explicit_server_id(server: MySqlFamilyServer, table: None) -> None:
+    """MySQL tells replicas apart by their uuid; MariaDB keeps the one that came last."""
+    first, second = (
+        LogCapture(server, ("d.*",), options={"name": name, "server_id": 4242}) for name in "xy"
+    )
+    first.start()
+    second.start()
+    insert(server, 1)
+    second.catch_up()
+    assert keys(second) == [1]
+    if server.flavour == "mysql":
+        first.catch_up()
+        assert keys(first) == [1]
+    else:
+        with pytest.raises(
+            SourceError, match=r"server_id 4242 has connected.*own source\.server_id"
+        ):
+            poll_often(first)
+    first.reader.close()
+    second.reader.close()
+
+
+@pytest.mark.parametrize("rotated", [False, True], ids=["file cut", "file made anew"])
+def test_a_data_directory_that_was_put_back_is_told(
+    rotated: bool, server: MySqlFamilyServer, table: None, tmp_path: Path
+) -> None:
+    """The same server by its ids, written on beyond where capture had come to."""
+    state = SqliteState(tmp_path / "state.db")
+    capture = LogCapture(server, ("d.*",), options={"state": state})
+    capture.start()
+    insert(server, 1)
+    capture.catch_up()
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-a", server.data_dir, copy], check=True)
+    if rotated:
+        server.restart()
+        capture.start(capture.resumes[-1])
+    insert(server, 2)
+    capture.catch_up()
+    capture.reader.close()
+    server.kill()
+    shutil.rmtree(server.data_dir)
+    subprocess.run(["cp", "-a", copy, server.data_dir], check=True)
+    time.sleep(1.1)  # files are told apart by the second in which they were made
+    server.start()
+    insert(server, *range(3, 20))
+    again = LogCapture(server, ("d.*",), schemas=capture.schemas, options={"state": state})
+    said = "made anew since it was read" if rotated else "put back to an earlier state"
+    with pytest.raises(SourceChangedError, match=said):
+        again.start(capture.resumes[-1])
+    again.reader.close()
 
 
 def test_two_captures_of_one_configuration_have_ids_of_their_own(

@@ -12,6 +12,7 @@ import pytest
 
 from tidelog.errors import DecodeError, GapError
 from tidelog.model.records import LogBatch, Resume
+from tidelog.sources.mysql.log_parts import Part, prepared
 from tidelog.testing import binlog_events as build
 from tidelog.testing.binlog_events import BinlogBytes
 from tidelog.wire import binlog as module
@@ -383,6 +384,45 @@ def test_xa_rolled_back_or_in_one_phase():
     items, scanned = scan(xa_log(None, one_phase=True)[0])
     assert [s.state for s in of(items, XaSeen)] == [XaState.ONE_PHASE]
     assert scanned.oldest_prepared is None
+
+
+@pytest.mark.parametrize("one_phase", [False, True])
+def test_xa_inside_a_compressed_transaction(one_phase):
+    """Held, found again for the restart's sake, and read when it is decided."""
+    inner = BinlogBytes(checksum=False)
+    inner.query("XA START X'6131',X'',1")
+    inner.table_map(5, TYPES, METAS)
+    inner.rows(30, 5, 2, row(1, b"x") * 2)
+    inner.query("XA END X'6131',X'',1")
+    inner.xa_prepare(b"a1", one_phase=one_phase)
+    log = BinlogBytes()
+    log.format_description("8.0.40")
+    begin = log.gtid(1) | PACKED
+    log.payload([event[:13] + b"\0\0\0\0" + event[17:] for event in inner.events])
+    end = log.offset | PACKED
+    other = one_transaction(log, 9)
+    log.gtid(3, commit_us=77)
+    log.query("XA COMMIT X'6131',X'',1")
+    items, _ = scan(log)
+    assert [r[2] for r in rows_of(items)] == [other]
+    seen = of(items, XaSeen)
+    assert (seen[0].begin, seen[0].end) == (begin, end)
+    states = [XaState.ONE_PHASE] if one_phase else [XaState.PREPARED, XaState.COMMITTED]
+    assert [each.state for each in seen][: len(states)] == states
+    data, offsets = log.arrays()
+    ends = np.array([_end(data, offsets, i) for i in range(len(offsets) - 1)], np.int64)
+    found = list(prepared([Part(data, offsets, ends, True)]))
+    assert found == ([] if one_phase else [(begin, end, seen[0].xid)])
+    again = scanner(offset=begin & ~PACKED, as_of=AsOf(123 | PACKED, 55))
+    group = BinlogBytes()
+    group.events = log.events[1:3]
+    items, _ = scan(group, again)
+    assert [r[2:5] for r in rows_of(items)] == [(123 | PACKED, 0, 55), (123 | PACKED, 1, 55)]
+
+
+def _end(data, offsets, index):
+    at = int(offsets[index]) + 13
+    return int.from_bytes(data[at : at + 4].tobytes(), "little") | PACKED
 
 
 def test_xa_of_mariadb_stands_in_the_gtid():

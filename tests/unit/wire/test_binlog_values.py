@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import json
 from decimal import Decimal
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from tidelog.model.records import Int32s, Kind
 from tidelog.model.schema import Column, TableSchema
 from tidelog.testing.binlog_values import delete, insert, schema_of, update
 from tidelog.wire import binlog_types as types
+from tidelog.wire import unreal_dates
 from tidelog.wire.binlog_json import double_text
 from tidelog.wire.binlog_types import binlog_column
 from tidelog.wire.cells import parse
@@ -281,3 +284,29 @@ def test_malformed_payloads_are_reported_and_never_read_past(data: st.DataObject
         assert zeros.startswith("shop.orders: ")
         assert "version 1" in zeros
         assert "secret" not in zeros
+
+
+def test_unreal_dates_of_a_key_are_dates_of_their_own() -> None:
+    """Each of a few years' numbers: no two are one, all come back as they are spelled."""
+    plain = schema_of([column("date")])
+    schema = dataclasses.replace(plain, key=("c",), identity=("c",))
+    payloads, spelled = [], []
+    for year, month, day in product((0, 1, 1900, 2023, 2024, 9999), range(13), range(32)):
+        number = day | month << 5 | year << 9
+        payloads.append(insert(plain, {"c": None})[:-1] + b"\0" + number.to_bytes(3, "little"))
+        spelled.append(f"{year:04}-{month:02}-{day:02}")
+    after = decode(records(payloads), schema).after
+    assert after is not None
+    found = after.field("c")
+    assert len(found.unique()) == len(payloads)
+    assert unreal_dates.texts(found).to_pylist() == spelled
+    days = found.view(pa.int32()).to_pylist()
+    for text, number in zip(spelled, days, strict=True):
+        try:
+            wanted = (dt.date.fromisoformat(text) - dt.date(1970, 1, 1)).days
+        except ValueError:
+            assert number < -719_162
+            assert unreal_dates.value(text, pa.date32()).view(pa.int32()).to_pylist() == [number]
+        else:
+            assert number == wanted
+            assert unreal_dates.value(text, pa.date32()) is None

@@ -204,3 +204,18 @@ def test_a_column_that_is_named_like_ours_needs_another_prefix() -> None:
     with pytest.raises(DecodeError, match="prefix"):
         changes.to_batch()
     assert changes.to_batch("__").schema.names == ["__op", "__version", "id", "_op", "__missing"]
+
+
+def test_zero_and_negative_zero_are_one_key() -> None:
+    """As the databases say; an update from the one to the other is of one row."""
+    schema = table_schema([("id", "float64"), ("a", "text")], key=["id"])
+    records = record_batch(
+        [
+            (Kind.INSERT, insert(["0", "a"])),
+            (Kind.UPDATE, update(["-0", "b"], old=["0", None])),
+            (Kind.INSERT, insert(["-1", "c"])),
+        ]
+    )
+    changes = fold(records, schema)
+    assert states(changes) == [("u", 0.0, "b", None), ("u", -1.0, "c", None)]
+    assert str(changes.rows.column("id")[0].as_py()) == "0.0"

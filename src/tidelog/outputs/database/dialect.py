@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from tidelog.errors import OutputError
-from tidelog.model.schema import Column
+from tidelog.model.schema import Column, TableSchema
 from tidelog.outputs.database.layout import FoundTable, Layout
 
 
@@ -93,6 +93,12 @@ class Dialect(Protocol):
         ...
 
     def connect(self, purpose: str) -> Session: ...
+
+    def spelled(
+        self, rows: pa.RecordBatch, key: Sequence[str], source: TableSchema
+    ) -> pa.RecordBatch:
+        """``rows`` with such values of the key as texts that only the server's own kind has."""
+        ...
 
     def quoted(self, *names: str) -> str:
         """A qualified name."""

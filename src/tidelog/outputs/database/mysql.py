@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from tidelog.errors import ConfigError
-from tidelog.model.schema import Column
+from tidelog.model.schema import Column, TableSchema
 from tidelog.mysql_urls import parse_url
 from tidelog.outputs.database import merging
 from tidelog.outputs.database.layout import (
@@ -24,6 +24,8 @@ from tidelog.outputs.database.layout import (
     Layout,
 )
 from tidelog.outputs.database.mysql_session import MySqlSession
+from tidelog.wire import unreal_dates
+from tidelog.wire.binlog_types import WIRE_FORMAT as BINLOG
 
 _TYPES = {
     "bool": "boolean",
@@ -103,6 +105,18 @@ class MySql:
     share_lock = "LOCK IN SHARE MODE"
     version_type = "bigint"
     ignores_case = True
+
+    def spelled(
+        self, rows: pa.RecordBatch, key: Sequence[str], source: TableSchema
+    ) -> pa.RecordBatch:
+        if source.wire_format != BINLOG:
+            return rows
+        for name in key:
+            values = rows.column(name)
+            if pa.types.is_temporal(values.type) and unreal_dates.any_unreal(values):
+                place = rows.schema.get_field_index(name)
+                rows = rows.set_column(place, name, unreal_dates.texts(values))
+        return rows
 
     def connect(self, purpose: str) -> MySqlSession:
         try:

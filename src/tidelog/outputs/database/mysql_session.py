@@ -27,7 +27,8 @@ else:
 
 _SETTINGS = (
     "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,"
-    "NO_ENGINE_SUBSTITUTION', sql_notes = 0, sql_safe_updates = 0, sql_big_selects = 1, "
+    "NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES', sql_notes = 0, sql_safe_updates = 0, "
+    "sql_big_selects = 1, "
     "autocommit = 1, completion_type = 0, wait_timeout = 604800, net_read_timeout = 600, "
     "lock_wait_timeout = 20, innodb_lock_wait_timeout = 20",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from tidelog.model.schema import Column
+from tidelog.model.schema import Column, TableSchema
 from tidelog.outputs.database import merging
 from tidelog.outputs.database.layout import (
     DELETED,
@@ -109,6 +109,11 @@ class Postgres:
     share_lock = "FOR SHARE"
     version_type = "bigint"
     ignores_case = False
+
+    def spelled(
+        self, rows: pa.RecordBatch, key: Sequence[str], source: TableSchema
+    ) -> pa.RecordBatch:
+        return rows
 
     def connect(self, purpose: str) -> PostgresSession:
         return PostgresSession(self.url, purpose)

@@ -103,6 +103,7 @@ class TableWriter(Writer):
         if not rows.num_rows:
             return []
         rows = merging.by_ascending_key(rows, layout.key)
+        rows = self._dialect.spelled(rows, layout.key, gathered.table.schema)
         session = self._session
         assert session is not None
         stage = session.stage(layout, list(layout.types))

@@ -31,6 +31,7 @@ from tidelog.sources.mysql.marks import (
 from tidelog.sources.mysql.snapshot import BinlogSnapshot
 from tidelog.sources.unnumbered import Unnumbered
 from tidelog.wire import binlog_types as types
+from tidelog.wire import unreal_dates
 from tidelog.wire.flavor import Flavor
 
 OWNED_TIMEOUT_S: Final = 10.0
@@ -45,15 +46,46 @@ _UNSPEAKABLE: Final = {
 }
 
 
+_DAY_US: Final = 86_400_000_000
+
+
+def _in_calendar(name: str) -> str:
+    year, month, day = (f"{part}({name})" for part in ("YEAR", "MONTH", "DAYOFMONTH"))
+    leap = f"({year} % 4 = 0 AND ({year} % 100 <> 0 OR {year} % 400 = 0))"
+    longest = f"ELT({month}, 31, 28 + {leap}, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)"
+    return f"{month} > 0 AND {day} > 0 AND {day} <= {longest}"
+
+
 def _real(name: str, text: str) -> str:
     """A date that no calendar has decodes to NULL."""
-    parts = " OR ".join(f"{part}({name}) = 0" for part in ("YEAR", "MONTH", "DAYOFMONTH"))
-    return f"IF({parts}, NULL, {text})"
+    return f"IF(YEAR({name}) > 0 AND {_in_calendar(name)}, {text}, NULL)"
+
+
+def _days(name: str) -> str:
+    return f"TO_DAYS({name}) - {_DAY_OF_1970}"
 
 
 def _time(name: str) -> str:
     since = "TIMESTAMP'1970-01-01 00:00:00'"
     return _real(name, f"TIMESTAMPDIFF(MICROSECOND, {since}, {name})")
+
+
+def _key_days(name: str) -> str:
+    """Of a key, each date its own: `tidelog.wire.unreal_dates`."""
+    year, month, day = (f"{part}({name})" for part in ("YEAR", "MONTH", "DAYOFMONTH"))
+    first, of_a_year = unreal_dates.FIRST, unreal_dates.OF_A_YEAR
+    of_month = f"ELT({month}, 0, {day} + 15, 0, 47, 0, 48, 0, 0, 49, 0, 50, 0)"
+    number = f"IF({month} = 0, {day}, IF({day} = 0, 31 + {month}, {of_month}))"
+    # These servers' year 0 has no February 29th: its days before are a day too late.
+    early = f"({year} = 0 AND {month} < 3)"
+    real = f"TO_DAYS({name}) - {_DAY_OF_1970} - {early}"
+    return f"IF({_in_calendar(name)}, {real}, {first} + {year} * {of_a_year} + {number})"
+
+
+def _key_time(name: str) -> str:
+    seconds = f"(HOUR({name}) * 60 + MINUTE({name})) * 60 + SECOND({name})"
+    of_day = f"({seconds}) * 1000000 + MICROSECOND({name})"
+    return f"({_key_days(name)}) * {_DAY_US} + {of_day}"
 
 
 def _number(name: str) -> str:
@@ -65,7 +97,7 @@ _BY_LOGICAL: Mapping[str, Callable[[str], str]] = {
     "int16": _number,
     "int32": _number,
     "int64": _number,
-    "date": lambda name: _real(name, f"TO_DAYS({name}) - {_DAY_OF_1970}"),
+    "date": lambda name: _real(name, _days(name)),
     "timestamp": _time,
     "timestamptz": _time,
     "bytes": lambda name: f"LOWER(HEX({name}))",
@@ -73,12 +105,21 @@ _BY_LOGICAL: Mapping[str, Callable[[str], str]] = {
 }
 
 
-def column_text(column: Column) -> str:
-    """The column's text as SQL, never NULL; see `tidelog.ports.DigestReader`."""
+_OF_KEYS: Mapping[str, Callable[[str], str]] = {
+    "date": _key_days,
+    "timestamp": _key_time,
+    "timestamptz": _key_time,
+}
+
+
+def column_text(column: Column, key: bool = False) -> str:
+    """The column's text as SQL, never NULL; see `tidelog.ports.DigestReader`. ``key``: it is of a
+    key.
+    """
     name = quote_name(column.name)
     if column.logical.startswith("decimal("):
         return f"COALESCE({_number(name)}, '~')"
-    form = _BY_LOGICAL.get(column.logical)
+    form = (_OF_KEYS if key else _BY_LOGICAL).get(column.logical, _BY_LOGICAL.get(column.logical))
     if form is not None:
         return f"COALESCE({form(name)}, '~')"
     text = f"CONVERT({name} USING utf8mb4)"
@@ -132,7 +173,8 @@ class MySqlDigests:
 
     def digest(self, request: ChunkRequest, schema: TableSchema, columns: Sequence[str]) -> Digest:
         chosen = [schema.columns[schema.column_index(name)] for name in columns]
-        text = ", ',', ".join(map(column_text, chosen))
+        keys = {*schema.key, *schema.match_key}
+        text = ", ',', ".join(column_text(column, column.name in keys) for column in chosen)
         row_hash = f"CONV(LEFT(MD5(CONCAT({text}, ',')), 15), 16, 10)"
         with chunk_errors(f"summing up rows of {request.table}"):
             connection = self._connected()

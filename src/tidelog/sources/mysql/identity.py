@@ -65,12 +65,20 @@ def check_log(
         )
     if resume is None:
         return
-    number, _ = unpack(resume.acknowledge)
+    number, offset = unpack(resume.acknowledge)
     known = f"the event log ends at {text(resume.acknowledge)}"
     if resume.acknowledge > end:
         raise SourceChangedError(
             f"{known}, beyond the end of the source's binlog at {files.describe(end)}: its binlog "
             f"began anew (RESET MASTER), or the server was restored from a backup; {_ANEW}"
+        )
+    if offset > files.sizes.get(number, offset):
+        raise SourceChangedError(
+            f"{known}, but the source's binlog file {files.name(number)} ends before that, at "
+            f"{files.sizes[number]}, and later files follow it: the server was put back to an "
+            "earlier state (a copy of its data directory, a snapshot of its disk), or lost the "
+            "end of the file in a crash (sync_binlog is not 1), and has written on. What the "
+            f"event log holds may not be the source's past any more: {_ANEW}"
         )
     if number not in files.sizes:
         raise GapError(

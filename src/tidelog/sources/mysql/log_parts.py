@@ -27,7 +27,9 @@ from tidelog.wire.binlog_events import (
     parse_header,
     parse_query,
     parse_rotate,
+    parse_transaction_payload,
     parse_xa_prepare,
+    payload_slices,
     without_checksum,
 )
 from tidelog.wire.binlog_items import Alter
@@ -35,6 +37,7 @@ from tidelog.wire.binlog_position import file_number, pack, unpack
 
 WAIT_S = 60.0
 _BEGIN = b"\0BEGIN"
+_SLICE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +126,36 @@ def prepared(parts: Iterable[Part]) -> Iterator[tuple[int, int, bytes]]:
     """
     begin = 0
     for part in parts:
-        wanted = np.isin(part.types, (*GROUP_BEGINS, EventType.XA_PREPARE))
+        wanted = np.isin(
+            part.types, (*GROUP_BEGINS, EventType.XA_PREPARE, EventType.TRANSACTION_PAYLOAD)
+        )
         for index in np.flatnonzero(wanted).tolist():
             end = int(part.ends[index])
-            if part.types[index] != EventType.XA_PREPARE:
+            kind, body = part.types[index], None
+            if kind == EventType.XA_PREPARE:
+                body = part.body(index)
+            elif kind == EventType.TRANSACTION_PAYLOAD:
+                body = _prepared_inside(part.body(index))
+            else:
                 begin = end - int(part.offsets[index + 1] - part.offsets[index])
-                continue
-            xid, one_phase = parse_xa_prepare(part.body(index))
-            if not one_phase:
-                yield begin, end, xid
+            if body is not None:
+                xid, one_phase = parse_xa_prepare(body)
+                if not one_phase:
+                    yield begin, end, xid
+
+
+def _prepared_inside(body: bytes) -> bytes | None:
+    """The body of the XA_PREPARE event that ends a compressed transaction, if one does."""
+    payload = parse_transaction_payload(body)
+    last = b""
+    inner = memoryview(body)[payload.start :]
+    for piece in payload_slices(inner, payload.compressed, _SLICE_BYTES):
+        at = 0
+        while at < len(piece):
+            length = parse_header(piece[at : at + HEADER_BYTES]).length
+            last = piece[at : at + length]
+            at += length
+    return last[HEADER_BYTES:] if last[4:5] == bytes([EventType.XA_PREPARE]) else None
 
 
 def _cut(data: UInt8s, offsets: Int64s, checksum: bool, at: int, end: int) -> tuple[Part, int]:

@@ -82,6 +82,11 @@ MOST_TABLES = 16_384
 """So many table maps are kept; a table has one for each time that the server opened it."""
 
 RETRY_REFUSED_S = 5.0
+TEMPORARY_OR_NOT = (
+    "the binlog holds statements of this name that use temporary tables: whether they changed this "
+    "table can't be known, so it is dumped"
+)
+ROW_FORMAT = "SET GLOBAL binlog_format = 'ROW'; -- sessions that are open keep theirs"
 SYSTEM_DATABASES = ("mysql", "sys", "information_schema", "performance_schema")
 
 
@@ -442,7 +447,7 @@ class MySqlLogReader:
         assert self._schemas is not None
         self._schemas.changed(statement, seen.end)
         if seen.changes_rows and not seen.durable:
-            self._refuse_statement(seen, statement)
+            yield from self._refuse_statement(seen, statement)
         if self._cascades is not None:
             yield from self._cascades.statement(scanner, statement, seen)
         if statement.database is not None:
@@ -496,12 +501,18 @@ class MySqlLogReader:
             for name in version.column_names
         )
 
-    def _refuse_statement(self, seen: QuerySeen, statement: ddl.Statement) -> None:
+    def _refuse_statement(self, seen: QuerySeen, statement: ddl.Statement) -> Iterator[LogEvent]:
         """A statement changed rows and the log holds the statement alone."""
         tables = [e.table for e in statement.effects if e.effect is ddl.Effect.WRITTEN]
         captured = [table for table in tables if self._captures(table)]
         databases = set(seen.databases or (seen.database,))
         if not captured and (not statement.unclear or databases <= set(SYSTEM_DATABASES)):
+            return
+        if captured and seen.uses_temporary:
+            # Maybe of a temporary table of that name, made before the log was read: told in the
+            # same words each time, and made good by a dump.
+            for table in captured:
+                yield TableRefused(table, Refusal(TEMPORARY_OR_NOT, ROW_FORMAT))
             return
         what = ", ".join(map(str, captured)) or f"a table (of {', '.join(sorted(databases))})"
         raise SourceError(

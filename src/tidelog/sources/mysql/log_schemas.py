@@ -40,15 +40,18 @@ from tidelog.wire import binlog_types as types
 from tidelog.wire.binlog import first_words
 from tidelog.wire.binlog_items import TableMapSeen
 from tidelog.wire.binlog_position import text
+from tidelog.wire.flavor import Flavor
 
 
 def fix(table: TableName, where: str) -> str:
-    """The way on, where it can't be known which columns a table had."""
+    """How to have the rows all the same, where it can't be known which columns a table had."""
     return (
-        f"say which columns it had there: `tidelog schema CONFIG --table '{table}' --at {where} "
-        "--columns FILE` (docs/how-to/schema-unknown.md); or leave it out of source.tables. Set "
-        "binlog_row_metadata=FULL for what follows"
+        f"stop capture, `tidelog schema CONFIG --table '{table}' --at {where} --columns FILE` "
+        "(docs/how-to/schema-unknown.md)"
     )
+
+
+FULL_METADATA = "SET GLOBAL binlog_row_metadata = 'FULL';"
 
 
 # Of how many tables the schemas are noted at a new log's beginning.
@@ -95,6 +98,17 @@ class DdlAhead:
             for old, new in _names(statement):
                 table = new if table == old else table
         return table
+
+    def only_renames(
+        self, table: TableName, files: LogFiles, begin: int, end: int, place: int
+    ) -> bool:
+        """Is all that may reshape what bears this name a RENAME TABLE? As `name_at_end`."""
+        self._read(files, begin, end)
+        return all(
+            found.renames
+            for at, found in self._found
+            if place < at <= end and found.reshapes(table)
+        )
 
     def drops_sequence(
         self, table: TableName, files: LogFiles, begin: int, end: int, place: int
@@ -204,8 +218,8 @@ class LogSchemas:
             group: where its transaction begins, or any place between groups before.
 
         Raises:
-            SourceError: it can't be known for certain; TableRefusedError if that is due to what
-                the table is.
+            TableRefusedError: it can't be known for certain.
+            SourceError: nothing can be asked for now.
         """
         table = TableName(seen.database, seen.table)
         if seen.unknown is not None:
@@ -308,6 +322,16 @@ class LogSchemas:
                 name = self._ahead.name_at_end(table, files, group, end, seen.position)
             if name in (known, None):
                 break
+        if (
+            found is None
+            and name == known != table
+            and connection.flavor is Flavor.MARIADB
+            and self._ahead.only_renames(table, files, group, end, seen.position)
+        ):
+            # Nothing has that name: a temporary table was renamed, of which MariaDB's log holds
+            # nothing else if its session logs rows.
+            with translated(f"looking up {table}"):
+                found = self._finder.find(connection, table)
         if found is None or misfit(found.schema, seen) is not None:
             self._refuse_hidden(seen, table)
         if seen.metadata.names is not None:
@@ -322,11 +346,14 @@ class LogSchemas:
             return built
         if name != known:
             state = "is gone" if found is None else "was altered"
-            raise SourceError(
-                f"{table} {state} after {where} of the binlog, which holds rows of it as it was "
+            raise TableRefusedError(
+                table,
+                f"it {state} after {where} of the binlog, which holds rows of it as it was "
                 "before, and the binlog does not tell its column names"
                 + (f"; the version noted for that place does not fit{unlike}" if unlike else "")
-                + f": {fix(table, where)}"
+                + ": they are left out, and then the table is dumped; so that it does not happen "
+                "again",
+                FULL_METADATA,
             )
         if found is None:
             raise TableRefusedError(
@@ -337,9 +364,11 @@ class LogSchemas:
             )
         reason = misfit(found.schema, seen)
         if reason is not None:
-            raise SourceError(
-                f"{table} at {where} of the binlog does not look like information_schema says, "
-                f"though no DDL stands between ({reason}): {fix(table, where)}"
+            raise TableRefusedError(
+                table,
+                f"at {where} of the binlog it does not look like information_schema says, "
+                f"though no DDL stands between ({reason})",
+                fix(table, where),
             )
         return found.schema
 

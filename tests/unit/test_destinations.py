@@ -10,7 +10,13 @@ from tidelog.config import Config, load_config
 from tidelog.errors import ConfigError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.model.patterns import overlap
-from tidelog.runtime.destinations import check_alone, check_apart, destinations
+from tidelog.model.schema import TableName
+from tidelog.runtime.destinations import (
+    check_alone,
+    check_apart,
+    check_unmoved,
+    destinations,
+)
 from tidelog.testing.build_log import BuiltLog
 
 HEAD = (
@@ -47,6 +53,18 @@ def config(path: Path, *outputs: str, name: str = "pipeline") -> Config:
             "{kind: python, name: b, class: 'm:C', options: {a: 1}}",
         ),
         ("{kind: iceberg, path: lake}", "{kind: iceberg, name: b, path: lake}"),
+        (
+            "{kind: kafka, servers: 'a:1,b'}",
+            "{kind: kafka, name: b, servers: 'c:1,b:9092'}",
+        ),
+        (
+            "{kind: delta, path: l, tables: [s.t], steps: [{route: 'x.{name}'}]}",
+            "{kind: delta, name: b, path: l, steps: [{route: x.t, tables: [s.t]}]}",
+        ),
+        (
+            "{kind: delta, path: l, tables: [s.t]}",
+            "{kind: delta, name: b, path: l, steps: [{route: '{namespace}.{name}'}]}",
+        ),
     ],
 )  # fmt: skip
 def test_two_outputs_of_one_place_are_refused(tmp_path: Path, one: str, other: str) -> None:
@@ -87,6 +105,55 @@ def test_two_outputs_of_one_place_are_refused(tmp_path: Path, one: str, other: s
 )  # fmt: skip
 def test_outputs_that_do_not_meet_are_taken(tmp_path: Path, one: str, other: str) -> None:
     check_apart(config(tmp_path, one, other))
+
+
+def test_routes_that_lead_known_tables_to_one_place_are_seen(tmp_path: Path) -> None:
+    found = config(
+        tmp_path,
+        "{kind: delta, path: l, steps: [{route: 'x.{name}', tables: ['s.*']}]}",
+        "{kind: delta, name: b, path: l, steps: [{route: 'x.{name}', tables: ['*.t']}]}",
+    )
+    check_apart(found, [TableName("s", "u"), TableName("r", "t")])
+    with pytest.raises(ConfigError, match="write to one place"):
+        check_apart(found, [TableName("s", "t")])
+
+
+def test_an_output_that_goes_elsewhere_than_before_is_refused(tmp_path: Path) -> None:
+    """Else it would go on where the old place is, and the new one would lack all before."""
+    built = BuiltLog(tmp_path / "log")
+    consumers = Consumers(built.log.storage)
+
+    def ran(output: str) -> None:
+        consumers.register("pipeline", 7, {"o": 7}, destinations(config(tmp_path, output)))
+
+    def check(output: str) -> None:
+        check_unmoved(config(tmp_path, output), built.log)
+
+    check("{kind: delta, name: o, path: lake}")  # it never ran
+    ran("{kind: delta, name: o, path: lake}")
+    check("{kind: delta, name: o, path: ./lake/, tables: [s.t]}")
+    check("{kind: delta, name: other, path: elsewhere}")
+    told = "output o went to another place before.*Give the output a name that it never had"
+    for moved in ("{kind: delta, name: o, path: elsewhere}", "{kind: files, name: o, path: lake}"):
+        with pytest.raises(ConfigError, match=told):
+            check(moved)
+    former = destinations(config(tmp_path, "{kind: delta, name: o, path: lake}"))
+    consumers.register("pipeline", 7, {"p": 7}, former=former)  # o was taken out meanwhile
+    with pytest.raises(ConfigError, match=told):
+        check("{kind: delta, name: o, path: elsewhere}")
+    consumers.forget("pipeline")
+    check("{kind: delta, name: o, path: elsewhere}")
+
+    ran("{kind: kafka, name: o, servers: 'a:1,b:1'}")
+    check("{kind: kafka, name: o, servers: 'b:1,c:1'}")
+    with pytest.raises(ConfigError, match=told):
+        check("{kind: kafka, name: o, servers: 'b:1', topic: 'x.{name}'}")
+    ran("{kind: http, name: o, url: 'http://h/x?key=old'}")
+    check("{kind: http, name: o, url: 'http://h/x?key=new'}")
+    with pytest.raises(ConfigError, match=told):
+        check("{kind: http, name: o, url: 'http://h/y?key=old'}")
+    ran("{kind: python, name: o, class: 'm:C', options: {a: 1}}")
+    check("{kind: python, name: o, class: 'm:C', options: {a: 2}}")
 
 
 def test_an_output_of_another_pipeline_is_seen(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
 
 from tidelog.errors import SegmentCorruptError, UsageError
 from tidelog.eventlog.storage import Storage
@@ -18,10 +18,34 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where an output writes. ``place``: alike if it is one place; ``tables``: patterns."""
+    """Where an output writes. ``place``: alike if it is one place; ``tables``: patterns; ``hosts``:
+    digests of what it is reached by, if several may be named; ``routes``: names that tables get
+    there, each with the patterns of the tables.
+    """
 
     place: str
     tables: tuple[str, ...]
+    hosts: tuple[str, ...] = ()
+    routes: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        routes = [[name, list(tables)] for name, tables in self.routes]
+        found = {"place": self.place, "tables": list(self.tables)}
+        return {**found, "hosts": list(self.hosts), "routes": routes}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Destination:
+        routes = tuple((name, tuple(tables)) for name, tables in data.get("routes", ()))
+        return cls(data["place"], tuple(data["tables"]), tuple(data.get("hosts", ())), routes)
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What stopped an output: an error's kind and message, without values, and when."""
+
+    kind: str
+    message: str
+    since_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +53,8 @@ class Consumer:
     """``offset``: the next record it needs; retention keeps it and everything after.
 
     ``outputs``: of a pipeline, the same of each of its outputs; ``offset`` is the least of them.
-    ``destinations``: where these write.
+    ``destinations``: where these write. ``stopped``: those of them that can't go on.
+    ``former``: where outputs wrote that the pipeline has no more; their checkpoints may be there.
     """
 
     name: str
@@ -37,6 +62,8 @@ class Consumer:
     updated_ms: int
     outputs: Mapping[str, int] = field(default_factory=dict)
     destinations: Mapping[str, Destination] = field(default_factory=dict)
+    stopped: Mapping[str, Stopped] = field(default_factory=dict)
+    former: Mapping[str, Destination] = field(default_factory=dict)
 
 
 class Consumers:
@@ -51,6 +78,8 @@ class Consumers:
         offset: int,
         outputs: Mapping[str, int] | None = None,
         destinations: Mapping[str, Destination] | None = None,
+        stopped: Mapping[str, Stopped] | None = None,
+        former: Mapping[str, Destination] | None = None,
     ) -> None:
         """Register ``name``, or move it on: it has processed everything before ``offset``."""
         if not _NAME.fullmatch(name):
@@ -60,11 +89,11 @@ class Consumers:
         data: dict[str, object] = {"offset": offset, "updated_ms": time.time_ns() // 1_000_000}
         if outputs:
             data["outputs"] = dict(outputs)
-        if destinations:
-            data["destinations"] = {
-                output: {"place": each.place, "tables": list(each.tables)}
-                for output, each in destinations.items()
-            }
+        for member, found in (("destinations", destinations), ("former", former)):
+            if found:
+                data[member] = {output: each.to_json() for output, each in found.items()}
+        if stopped:
+            data["stopped"] = {output: asdict(each) for output, each in stopped.items()}
         self._storage.replace(f"{_FOLDER}/{name}.json", json.dumps(data).encode())
 
     def forget(self, name: str) -> None:
@@ -80,12 +109,13 @@ class Consumers:
             try:
                 data = json.loads(self._storage.read(path))
                 name = path.removeprefix(f"{_FOLDER}/").removesuffix(".json")
-                destinations = {
-                    output: Destination(each["place"], tuple(each["tables"]))
-                    for output, each in data.get("destinations", {}).items()
-                }
+                destinations, former = (
+                    {o: Destination.from_json(each) for o, each in data.get(member, {}).items()}
+                    for member in ("destinations", "former")
+                )
                 moved = data["offset"], data["updated_ms"], data.get("outputs", {})
-                result.append(Consumer(name, *moved, destinations))
+                stopped = {o: Stopped(**each) for o, each in data.get("stopped", {}).items()}
+                result.append(Consumer(name, *moved, destinations, stopped, former))
             except FileNotFoundError:
                 continue
             except (ValueError, KeyError, TypeError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyspark.sql.types import StructField
 
 from tidelog.model.schema import TableName
+from tidelog.outputs import delta_history
 from tidelog.outputs.lake_columns import ColumnPlan
+from tidelog.outputs.lake_restored import Restored
 from tidelog.outputs.lake_table import (
     DROPPED_PROPERTY,
     GENERATION_PROPERTY,
@@ -29,6 +32,8 @@ from tidelog.ports import TargetTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+logger = logging.getLogger(__name__)
+
 DELETED = "_deleted"  # the column of soft deletes
 
 # Characters that Parquet column names may hold only under Delta's column mapping.
@@ -42,6 +47,7 @@ _STATISTICS = (
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+_NOTE = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 def path_of(root: str, table: TableName, name: str) -> str:
@@ -73,6 +79,9 @@ class DeltaTable(LakeTable):
     def __init__(self, spark: SparkSession, path: str, layout: DeltaLayout) -> None:
         super().__init__(spark, path, f"delta.{quoted(path)}", layout)
         self.path = path
+        self._checked = -1  # no RESTORE up to this version is left to be made good
+        self._restored = -1  # the same, once what is lacking has come again
+        self._expected: tuple[int, int] | None = None  # our commit: version, transaction version
 
     def exists(self) -> bool:
         return bool(self._snapshot().version() >= 0)
@@ -159,16 +168,71 @@ class DeltaTable(LakeTable):
             self.spark.sql(f"UPDATE {self.sql_name} SET {nulls}")  # noqa: S608
         self.set_property(DROPPED_PROPERTY, json.dumps(columns.dropped))
 
+    def restored(self, application: str, since: int) -> Restored | None:
+        snapshot = self._snapshot()
+        version = int(snapshot.version())
+        if version == self._checked:
+            return None
+        if self._expected == (version, since):  # a commit beyond what was checked, and it is ours
+            self._checked = version
+            return None
+        found = delta_history.standing(self._commit, version, application)
+        if found.offset == since or found.restored is None:
+            self._checked = version
+            return None
+        if found.offset is None and self._written_since(found.restored, application):
+            logger.warning(
+                "%s was restored to an older version before this version of Tidelog wrote to it: "
+                "rows may be missing; `tidelog verify --repair` finds and mends them",
+                self.place,
+            )
+            self._checked = version
+            return None
+        self._restored = version
+        return Restored(found.offset, f"version {found.restored} is a RESTORE")
+
+    def _written_since(self, version: int, application: str) -> bool:
+        """Did an older Tidelog, which left no notes, write after the commit?"""
+        commit = self._commit(version)
+        found = self._transaction(application)
+        updated = None if found is None or found.lastUpdated().isEmpty() else found.lastUpdated()
+        return commit is not None and updated is not None and updated.get() > commit.timestamp_ms
+
+    def _transaction(self, application: str) -> Any:
+        found = self._snapshot().setTransactions()
+        each = [found.apply(index) for index in range(found.size())]
+        return next((one for one in each if one.appId() == application), None)
+
+    def _commit(self, version: int) -> delta_history.Commit | None:
+        jvm: Any = self.spark._jvm
+        log = self._log()
+        path = jvm.org.apache.hadoop.fs.Path(log.logPath(), f"{version:020d}.json")
+        if not path.getFileSystem(log.newDeltaHadoopConf()).exists(path):
+            return None
+        lines = log.store().read(path, log.newDeltaHadoopConf())
+        for index in range(lines.size()):
+            action = json.loads(lines.apply(index))
+            if "commitInfo" in action:
+                return delta_history.Commit.parse(version, action["commitInfo"])
+        return delta_history.Commit.parse(version, {})
+
     @contextmanager
     def committing(self, application: str, since: int | None, end: int) -> Iterator[None]:
         """As Delta's transaction version: it skips a write that is not beyond the last."""
-        self.spark.conf.set(_TXN_APP, application)
-        self.spark.conf.set(_TXN_VERSION, str(end))
+        before = int(self._snapshot().version())
+        again = end == since  # of a restored copy: beyond the last transaction is nothing
+        if not again:
+            self.spark.conf.set(_TXN_APP, application)
+            self.spark.conf.set(_TXN_VERSION, str(end))
+        checked = self._restored if again else self._checked
+        self.spark.conf.set(_NOTE, delta_history.note(application, end, checked))
         try:
             yield
         finally:
-            self.spark.conf.unset(_TXN_APP)
-            self.spark.conf.unset(_TXN_VERSION)
+            for name in (_TXN_APP, _TXN_VERSION, _NOTE):
+                self.spark.conf.unset(name)
+        self._expected = (before + 1, end) if before == checked and not again else None
+        self._checked = checked
 
     def append(self, rows: DataFrame) -> None:
         rows.write.format("delta").mode("append").save(self.path)
@@ -191,12 +255,15 @@ class DeltaTable(LakeTable):
             self.spark.sql(f"VACUUM {self.sql_name} RETAIN {keep_s / 3600:.6f} HOURS")
 
     def _snapshot(self) -> Any:
+        jvm: Any = self.spark._jvm
+        none = jvm.scala.Option.empty()
+        return self._log().update(False, none, none)
+
+    def _log(self) -> Any:
         # Delta has no public API for a table's transactions; this class is stable since 2019.
         jvm: Any = self.spark._jvm
         session: Any = self.spark._jsparkSession
-        none = jvm.scala.Option.empty()
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, self.path)
-        return log.update(False, none, none)
+        return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, self.path)
 
     def _has_statistics(self, field: StructField) -> bool:
         return self.sql_type(field).partition("(")[0] in _STATISTICS

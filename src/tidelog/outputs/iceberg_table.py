@@ -29,6 +29,7 @@ from tidelog.outputs.iceberg_state import (
     conflict,
 )
 from tidelog.outputs.lake_columns import ColumnPlan
+from tidelog.outputs.lake_restored import Restored
 from tidelog.outputs.lake_table import (
     DROPPED_PROPERTY,
     GENERATION_PROPERTY,
@@ -183,6 +184,14 @@ class IcebergTable(LakeTable):
 
     def check_ours(self, table: TableName, generation: str) -> None:
         super().check_ours(table, generation)
+        self._check_not_rolled_back(str(table))
+
+    def restored(self, application: str, since: int) -> Restored | None:
+        """A rollback is refused: what a snapshot held can't be told."""
+        self._check_not_rolled_back(self.property(TABLE_PROPERTY) or "the table")
+        return None
+
+    def _check_not_rolled_back(self, table: str) -> None:
         main = self._state.head()
         newest = 0 if main is None else self._state.sequence(main)
         for name, value in self._state.properties("tidelog/").items():

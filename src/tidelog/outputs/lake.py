@@ -14,7 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
@@ -25,8 +25,10 @@ from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs import lake_rows
 from tidelog.outputs.folding import fold_parts
+from tidelog.outputs.lake_restored import start_of
 from tidelog.outputs.lake_table import LakeTable
 from tidelog.outputs.ranges import (
+    batch_of,
     columns_option,
     delivered_schema,
     gone_below,
@@ -145,6 +147,7 @@ class LakeOutput(ABC):
                 copy.check_layout(self._target(schema))
             if copy.exists():
                 copy.check_ours(table, generation)
+                self._mend_if_restored(copy, table, generation)
                 copy.settle_deletes()
                 self._checked.add(table)
 
@@ -205,12 +208,17 @@ class LakeOutput(ABC):
         exists = copy.exists()
         if exists and task.table not in self._checked:
             copy.check_ours(task.table, generation)
-        since = copy.committed(self._application) if exists else None
+        since = self._mend_if_restored(copy, task.table, generation) if exists else None
         start = max(task.start, since or 0)
         if start >= task.end:
             return
-        parts = self._parts(task, start) if task.has_rows else []
-        schema = schema_in(self._log, task.table, start, task.end)
+        self._write_range(copy, replace(task, start=start), since, generation, exists)
+
+    def _write_range(
+        self, copy: LakeTable, task: _Task, since: int | None, generation: str, exists: bool
+    ) -> None:
+        parts = self._parts(task) if task.has_rows else []
+        schema = schema_in(self._log, task.table, task.start, task.end)
         if schema is None or not schema.match_key:
             if schema is not None:
                 raise OutputRefusedError(
@@ -228,6 +236,20 @@ class LakeOutput(ABC):
             elif task.gone_below and exists:
                 lake_rows.remove_below(copy, task.gone_below)
         self._written.add(task.table)
+
+    def _mend_if_restored(self, copy: LakeTable, table: TableName, generation: str) -> int | None:
+        """The committed offset, after the copy got what it lacks if somebody restored it."""
+        since = copy.committed(self._application)
+        found = None if since is None else copy.restored(self._application, since)
+        if since is None or found is None:
+            return since
+        start = start_of(self._log, copy.place, table, found)
+        said = "%s was restored to an older state (%s): offsets %d to %d come again"
+        logger.warning(said, copy.place, found.why, start, since)
+        self._delivered.pop(table, None)  # its columns are older ones, too
+        gone = gone_below(self._log, batch_of(self._log, start, since)).get(str(table), 0)
+        self._write_range(copy, _Task(table, start, since, True, gone), since, generation, True)
+        return since
 
     def _follow(self, copy: LakeTable, schema: TableSchema, generation: str, exists: bool) -> None:
         """Have the copy take rows of ``schema``."""
@@ -260,9 +282,9 @@ class LakeOutput(ABC):
         except Exception as error:  # noqa: BLE001 - whatever Spark raises
             logger.warning("%s could not be optimized: %s", copy.place, _reason(error))
 
-    def _parts(self, task: _Task, start: int) -> list[PlannedRefs]:
+    def _parts(self, task: _Task) -> list[PlannedRefs]:
         """Nothing, or the range as what single tasks fold."""
-        refs = refs_of(self._log, task.table, start, task.end)
+        refs = refs_of(self._log, task.table, task.start, task.end)
         if not refs:
             return []
         split = runs(refs, partition_bytes=_PART_BYTES, partitions=None)

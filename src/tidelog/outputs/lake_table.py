@@ -15,6 +15,7 @@ from pyspark.sql.types import StructField
 from tidelog.errors import OutputRefusedError
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake_columns import ColumnPlan, CopyColumns, plan
+from tidelog.outputs.lake_restored import Restored
 from tidelog.outputs.widening import Wider
 from tidelog.pipeline.transforms import quoted
 from tidelog.ports import TargetTable
@@ -122,7 +123,14 @@ class LakeTable(ABC):
     ) -> AbstractContextManager[None]:
         """What is written inside is one commit, together with ``end``, the offset below which
         everything is there then. It fails with an OutputError, and nothing is changed, if not
-        ``since`` is committed any more (None: nothing).
+        ``since`` is committed any more (None: nothing). ``end`` is ``since`` for the rows of a copy
+        that was restored.
+        """
+
+    @abstractmethod
+    def restored(self, application: str, since: int) -> Restored | None:
+        """Was it set back to an older state, though ``since`` is committed? Looks anew. Raises
+        OutputRefusedError if it was and nothing can be done about it here.
         """
 
     @abstractmethod

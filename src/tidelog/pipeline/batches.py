@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
+from tidelog.pipeline import segment_rows
+from tidelog.pipeline.shapes import SEGMENTS
 from tidelog.ports import DumpCompleted, OutputBatch, TableRange
 
 if TYPE_CHECKING:
@@ -53,3 +55,9 @@ def _completed(control: str, finalized_until: int) -> DumpCompleted | None:
         record["delete_absent"],
         finalized_until,
     )
+
+
+def rest_of(log: EventLog, start: int, end: int) -> OutputBatch:
+    """Offsets ``[start, end)``, of which there are some, as a batch."""
+    found = segment_rows.rows(log, start, end, ())
+    return output_batch(log, [dict(zip(SEGMENTS.names, row, strict=True)) for row in found])

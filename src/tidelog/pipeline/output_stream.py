@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.errors import EventLogError, OutputError, Policy, TidelogError
 from tidelog.eventlog.reader import EventLog
-from tidelog.pipeline.batches import output_batch
+from tidelog.pipeline.batches import output_batch, rest_of
 from tidelog.pipeline.failures import find_error
 from tidelog.pipeline.spark_versions import STREAMS_ARE_LIMITED
 from tidelog.ports import Output
@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Of a process that plans batches, within 10 s (Spark's PythonWorkerFactory).
+# Of a process that plans batches, or of a task, within 10 s (Spark's PythonWorkerFactory).
 _NOT_STARTED = "Python worker failed to connect back"
+_BUSY = (
+    "Spark's Python worker did not start within 10 s: the host is busy, or PYSPARK_PYTHON names no "
+    "Python that has Tidelog"
+)
 
 _WAIT_S = 0.2
 _STOPPING_S = 0.5
@@ -34,6 +38,16 @@ _RETRIES_ONCE, _RETRIES_BUSY = 3, 10
 
 class HostBusyError(OutputError):
     """What Spark starts did not come up in time: nothing is wrong with the output."""
+
+
+def is_busy(error: BaseException) -> bool:
+    """Is that what it comes from?"""
+    found: BaseException | None = error
+    while found is not None:
+        if _NOT_STARTED in str(found):
+            return True
+        found = found.__cause__
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +109,11 @@ class OutputStream:
         self._loop = _Loop(log, output, released, name, options.on_progress, done)
 
     @property
+    def name(self) -> str:
+        """The output's."""
+        return self.output.name
+
+    @property
     def done(self) -> int:
         """The offset below which everything was brought over."""
         return self._loop.done
@@ -102,12 +121,22 @@ class OutputStream:
     def prepare(self) -> None:
         """Check the output. What may pass is passed over: `run` prepares it again."""
         try:
-            self.output.prepare(self._log.generation)
-            self._prepared = True
+            self._prepare()
         except TidelogError as error:
             if error.policy is not Policy.RETRY:
                 raise
             logger.warning("output %s is not ready: %s", self.output.name, error)
+
+    def _prepare(self) -> None:
+        if self._prepared:
+            return
+        try:
+            self.output.prepare(self._log.generation)
+        except Exception as error:
+            if not is_busy(error):
+                raise
+            raise HostBusyError(_BUSY) from error
+        self._prepared = True
 
     def run(self, stop: threading.Event) -> None:
         """Until ``stop`` is set or, with ``once``, everything is there that was in the log.
@@ -119,9 +148,7 @@ class OutputStream:
         while not stop.is_set():
             before = self._loop.done
             try:
-                if not self._prepared:
-                    self.output.prepare(self._log.generation)
-                    self._prepared = True
+                self._prepare()
                 self._query(stop)
                 break
             except TidelogError as error:
@@ -133,12 +160,24 @@ class OutputStream:
                 failures += 1
                 tries = _RETRIES_BUSY if isinstance(error, HostBusyError) else _RETRIES_ONCE
                 if error.policy is not Policy.RETRY or (self._options.once and failures > tries):
+                    self._prepared = False  # whoever tries again wants it checked again
                     raise
                 logger.warning("the pipeline tries again in %.0f s: %s", wait_s, error)
                 stop.wait(wait_s)
                 wait_s = min(2 * wait_s, _LAST_RETRY_S)
 
     def _query(self, stop: threading.Event) -> None:
+        """Raises what ended it."""
+        loop = self._loop
+        loop.failure = None
+        try:
+            self._start(stop)
+        except TidelogError:
+            raise
+        except Exception as error:
+            raise loop.explain(error) from error
+
+    def _start(self, stop: threading.Event) -> None:
         once, loop = self._options.once, self._loop
         reader = self._spark.readStream.format("tidelog").option("path", self._log_path)
         reader = reader.option("shape", "segments")
@@ -210,11 +249,14 @@ class _Loop:
         try:
             self._write(frame, batch_id)
         except TidelogError as error:
-            self.failure = error
+            self.failure = HostBusyError(_BUSY) if is_busy(error) else error
             raise
         except Exception as error:
-            self.failure = find_error(str(error)) or OutputError(
-                f"a batch failed with {type(error).__name__}; Spark's log has more"
+            self.failure = (
+                HostBusyError(_BUSY)
+                if is_busy(error)
+                else find_error(str(error))
+                or OutputError(f"a batch failed with {type(error).__name__}; Spark's log has more")
             )
             raise
         finally:
@@ -227,11 +269,8 @@ class _Loop:
     def explain(self, error: Exception) -> TidelogError:
         """What ended the query. Spark's own message may hold values of rows: it stays the cause."""
         found = self.failure or find_error(str(error))
-        if found is None and _NOT_STARTED in str(error):
-            return HostBusyError(
-                "Spark's Python worker did not start within 10 s: the host is busy, or "
-                "PYSPARK_PYTHON names no Python that has Tidelog"
-            )
+        if found is None and is_busy(error):
+            return HostBusyError(_BUSY)
         return found or EventLogError(
             f"the pipeline's query failed with {type(error).__name__}; Spark's log has more"
         )
@@ -271,14 +310,18 @@ class _Loop:
         self._output.write(batch)
         self.batch_end = batch.end
         # Spark runs a batch again whose end it could not note: it was told of before.
-        told = batch.end <= self.done
+        before = self.done
+        told = batch.end <= before
         self.done = max(self.done, batch.end)
         if self._on_progress is not None and not told:
-            by_table = {str(each.table): each.rows for each in batch.tables}
+            counted = batch
+            if batch.start < before:  # cut otherwise than before: that part was told of
+                counted = rest_of(self._log, before, batch.end)
+            by_table = {str(each.table): each.rows for each in counted.tables}
             self._on_progress(
                 Progress(
                     batch_id,
-                    batch.start,
+                    counted.start,
                     batch.end,
                     sum(by_table.values()),
                     by_table,

@@ -5,24 +5,24 @@ Outputs go on one by one: what one of them can't take now, or is slow with, hold
 
 from __future__ import annotations
 
-import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tidelog.eventlog.consumers import Consumers, Destination
+from tidelog.errors import TidelogError
+from tidelog.eventlog.consumers import Consumers, Destination, Stopped
 from tidelog.eventlog.reader import EventLog
 from tidelog.pipeline.batches import DUMP_COMPLETED as DUMP_COMPLETED
 from tidelog.pipeline.output_stream import OutputStream, StreamOptions
 from tidelog.pipeline.output_stream import Progress as Progress
 from tidelog.pipeline.source import register
+from tidelog.pipeline.together import OnState, Together
 from tidelog.ports import Output
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-logger = logging.getLogger(__name__)
 
 # Payload bytes of a batch. A MERGE costs mostly by the keys it touches, so larger batches cost
 # less a row; executors fold a batch in blocks, so its size is not what they need in memory.
@@ -42,13 +42,14 @@ def run_pipeline(
     max_batch_bytes: int = MAX_BATCH_BYTES,
     trigger_s: float = 0.0,
     destinations: Mapping[str, Destination] | None = None,
+    on_state: OnState | None = None,
 ) -> int:
     """Bring the event log over to ``outputs``, until ``stop`` is set or, with ``once``, until
     everything is there that was in the log when it started.
 
     Each output is at a place of its own. One that is new begins where the log begins; one that
-    fails is tried again by itself, and one that can't go on ends alone: the others go on, and what
-    ended it is raised when they have ended.
+    fails is tried again by itself. One that can't go on stops alone: the others go on, it is tried
+    again now and then, and what stopped it is raised when they have ended.
 
     Args:
         spark: any session; Delta outputs need one with Delta.
@@ -63,6 +64,7 @@ def run_pipeline(
         max_batch_bytes: payload bytes of a batch.
         trigger_s: least time between the starts of two batches of an output.
         destinations: by output's name, where it writes: kept for other pipelines to see.
+        on_state: called when an output has stopped, with what stopped it, and when it goes on.
 
     Returns the offset below which everything was brought over.
 
@@ -72,7 +74,20 @@ def run_pipeline(
     register(spark)
     stop = stop or threading.Event()
     book = _Book(log, name, [output.name for output in outputs], destinations or {})
-    options = StreamOptions(once, max_batch_bytes, trigger_s, _one_at_a_time(on_progress))
+
+    def tell(output: str, error: BaseException | None) -> None:
+        book.note(output, error)
+        if on_state is not None:
+            on_state(output, error)
+
+    together = Together(tell, once=once)
+
+    def moved(progress: Progress) -> None:
+        together.moved(progress.output)
+        if on_progress is not None:
+            on_progress(progress)
+
+    options = StreamOptions(once, max_batch_bytes, trigger_s, _one_at_a_time(moved))
     streams = [
         OutputStream(
             spark,
@@ -89,38 +104,11 @@ def run_pipeline(
     ]
     for stream in streams:
         stream.prepare()
-    _run_all(streams, stop)
+    together.run(streams, stop)
     return min(stream.done for stream in streams)
 
 
-def _run_all(streams: Sequence[OutputStream], stop: threading.Event) -> None:
-    if len(streams) == 1:
-        streams[0].run(stop)
-        return
-    failures: list[BaseException] = []
-    with ThreadPoolExecutor(len(streams), thread_name_prefix="output") as pool:
-        running = {pool.submit(stream.run, stop): stream for stream in streams}
-        try:
-            for future in as_completed(running):
-                error = future.exception()
-                if error is None:
-                    continue
-                failures.append(error)
-                if len(failures) < len(streams):
-                    name = running[future].output.name
-                    logger.error("output %s has stopped, the others go on: %s", name, error)
-        except BaseException:
-            stop.set()  # before the pool waits for them
-            raise
-    if failures:
-        raise failures[0]
-
-
-def _one_at_a_time(
-    report: Callable[[Progress], None] | None,
-) -> Callable[[Progress], None] | None:
-    if report is None:
-        return None
+def _one_at_a_time(report: Callable[[Progress], None]) -> Callable[[Progress], None]:
     lock = threading.Lock()
 
     def locked(progress: Progress) -> None:
@@ -146,6 +134,9 @@ class _Book:
         self._lock = threading.Lock()
         found = next((each for each in self._consumers.all() if each.name == name), None)
         known = {} if found is None else found.outputs
+        self._stopped: dict[str, Stopped] = {}
+        before = {} if found is None else {**found.former, **found.destinations}
+        self._former = {output: each for output, each in before.items() if output not in outputs}
         self.offsets = {output: known.get(output, log.head_offset) for output in outputs}
         # A version before this one noted one place for all: they know what they have, and go
         # through the log once more, which must be there.
@@ -159,7 +150,23 @@ class _Book:
 
         return move
 
+    def note(self, output: str, error: BaseException | None) -> None:
+        """What stopped it; None: it goes on."""
+        with self._lock:
+            self._stopped.pop(output, None)
+            if error is not None:
+                message = str(error) if isinstance(error, TidelogError) else "an internal error"
+                now_ms = time.time_ns() // 1_000_000
+                self._stopped[output] = Stopped(type(error).__name__, message, now_ms)
+            with suppress(TidelogError):  # the next batch notes it, and fails if it can't
+                self._register()
+
     def _register(self) -> None:
         self._consumers.register(
-            self._name, min(self.offsets.values()), self.offsets, self._destinations
+            self._name,
+            min(self.offsets.values()),
+            self.offsets,
+            self._destinations,
+            self._stopped,
+            self._former,
         )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidelog.errors import MissingExtraError, UsageError
 from tidelog.pipeline.jars import DELTA_VERSION, SPARK_OF_DELTA, delta_jars, iceberg_jars
@@ -106,9 +107,38 @@ def spark_session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     _let_workers_import_us()
-    session = builder.getOrCreate()
+    with _deaf_to_sigterm():
+        session = builder.getOrCreate()
     register(session)
     return session
+
+
+@contextmanager
+def _deaf_to_sigterm() -> Iterator[None]:
+    """Have the JVM that is started here ignore SIGTERM, as PySpark has it ignore SIGINT.
+
+    systemd, and others that end a service, send it to all of its processes at once. The JVM would
+    be gone before this process has ended its batches; it ends with this process anyhow, by the end
+    of its standard input.
+    """
+    from pyspark import java_gateway
+
+    gateway: Any = java_gateway
+    popen = gateway.Popen
+
+    def deaf(*args: Any, preexec_fn: Callable[[], None] | None = None, **how: Any) -> Any:
+        def before() -> None:
+            if preexec_fn is not None:
+                preexec_fn()
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+        return popen(*args, preexec_fn=before, **how)
+
+    gateway.Popen = deaf
+    try:
+        yield
+    finally:
+        gateway.Popen = popen
 
 
 def _check_spark_version() -> None:

@@ -10,6 +10,7 @@ schema's metadata.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -52,6 +53,10 @@ def register(spark: SparkSession) -> None:
     context = getattr(spark, "_sc", None)  # a Spark Connect session has none
     if context is not None and OPTIONS_VARIABLE in os.environ:
         context.environment[OPTIONS_VARIABLE] = os.environ[OPTIONS_VARIABLE]
+    if context is not None and "PYSPARK_PYTHON" not in os.environ:
+        configured = context.getConf().get("spark.pyspark.python")
+        if configured is None and str(context.master).startswith("local"):
+            context.pythonExec = sys.executable  # and not any "python3", which may lack us
     spark.dataSource.register(TidelogSource)
 
 

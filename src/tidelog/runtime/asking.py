@@ -15,6 +15,7 @@ from tidelog.control.commands import Command
 from tidelog.control.mailbox import Mailbox, Outcome
 from tidelog.election.sqlite import SqliteElection
 from tidelog.errors import EventLogError, TidelogError, UsageError
+from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
 from tidelog.runtime.capturing import LEASE_NAME, OnStatus, ignore
@@ -90,10 +91,27 @@ def status(config: Config, *, ranges: bool = False) -> dict[str, Any]:
                 "segments": len(chain.segments),
                 "payload_bytes": sum(meta.payload_bytes for meta in chain.segments),
             }
+            found["outputs"] = _outputs(log)
         return found
     finally:
         election.close()
         state.close()
+
+
+def _outputs(log: EventLog) -> list[dict[str, Any]]:
+    """How far each output of each pipeline is, and what stopped it if it can't go on."""
+    following = log.latest_offset()
+    found = []
+    for consumer in Consumers(log.storage).all():
+        for output, offset in sorted(consumer.outputs.items()):
+            row: dict[str, Any] = {"pipeline": consumer.name, "output": output, "offset": offset}
+            stopped = consumer.stopped.get(output)
+            row["behind_records"] = max(0, following - offset)
+            row["state"] = "following" if stopped is None else "stopped"
+            if stopped is not None:
+                row |= {"error": stopped.message, "since_ms": stopped.since_ms}
+            found.append(row)
+    return found
 
 
 def dump_wait(

@@ -7,11 +7,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tidelog.config import Config
-from tidelog.errors import EventLogError, MissingExtraError, UsageError
+from tidelog.errors import EventLogError, MissingExtraError, TidelogError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.runtime.capturing import OnStatus, capture, ignore
 from tidelog.runtime.catching_up import catch_up
-from tidelog.runtime.destinations import check_alone, check_apart, destinations
+from tidelog.runtime.destinations import (
+    check_alone,
+    check_apart,
+    check_unmoved,
+    destinations,
+)
 from tidelog.runtime.log_place import log_place
 from tidelog.runtime.outputs import make_outputs
 
@@ -75,8 +80,20 @@ def pipeline(
                 raise EventLogError(f"{path} holds no event log yet; `tidelog capture` begins one")
             return
     log = EventLog.open(path)
+    check_apart(config, log.schemas.tables())
     check_alone(config, log)
+    check_unmoved(config, log)
     totals: dict[str, int] = {}
+    stopped: dict[str, str] = {}
+
+    def changed(output: str, error: BaseException | None) -> None:
+        stopped.pop(output, None)
+        if error is not None:
+            stopped[output] = str(error) if isinstance(error, TidelogError) else "internal error"
+        on_progress({"output": output, "state": "stopped" if error else "following", **told()})
+
+    def told() -> dict[str, Any]:
+        return {"stopped": dict(stopped)} if stopped else {}
 
     def report(progress: Progress) -> None:
         totals[progress.output] = totals.get(progress.output, 0) + progress.rows
@@ -88,6 +105,7 @@ def pipeline(
                 "rows": progress.rows,
                 "total_rows": totals[progress.output],
                 "rows_per_s": progress.rows / max(progress.seconds, 1e-9),
+                **told(),
             }
         )
 
@@ -107,6 +125,7 @@ def pipeline(
             max_batch_bytes=config.pipeline.batch_bytes,
             trigger_s=config.pipeline.trigger_ms / 1000,
             destinations=destinations(config),
+            on_state=changed,
         )
     finally:
         for output in outputs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from tests.integration.database.copies import Copy, changes, copy_of
 
 from tidelog.errors import OutputRefusedError
+from tidelog.model.schema import TableSchema
 from tidelog.outputs.database import ours
 from tidelog.outputs.database.layout import gone_name
 from tidelog.outputs.database.mysql import MySql
@@ -344,3 +346,41 @@ def test_a_table_of_another_log_is_refused_until_it_is_empty(copy: Copy) -> None
             claim(mine, empty=False)
     finally:
         session.close()
+
+
+def test_a_key_that_is_another_one_now_has_a_way_out(copy: Copy) -> None:
+    """The statements that the refusal names are those that mend it."""
+    copy.write(changes(copy.table, ("u", 10, row(1, "a", 5)), ("d", 11, row(2))))
+    renamed = table_schema([("no", "int64"), ("v", "text"), ("n", "int32")], key=["no"])
+    other = table_schema([("no", "int64"), ("v", "text"), ("n", "int32")], key=["n"])
+
+    def as_now(schema: TableSchema) -> Copy:
+        how = {"own": copy.own, "soft": copy.soft}
+        return copy_of(copy.dialect, schema, copy.table.origin.kind, copy.namespace, **how)
+
+    def run(statement: str) -> None:
+        session = copy.dialect.connect("test")
+        try:
+            session.rows(statement)
+        finally:
+            session.close()
+
+    with pytest.raises(OutputRefusedError, match="but of id: the key is another one") as refused:
+        as_now(renamed).prepare()
+    found = re.search(r"renamed the column: (ALTER TABLE .*)\. Else let", str(refused.value))
+    assert found is not None
+    run(found[1])
+    now = as_now(renamed)
+    now.attempt = copy.attempt
+    now.write(changes(now.table, ("u", 12, {"no": 1, "v": "b", "n": 5})))
+    assert now.select("SELECT no, v, n FROM {t}") == [(1, "b", 5)]
+
+    with pytest.raises(OutputRefusedError, match="but of no: the key is another one") as refused:
+        as_now(other).prepare()
+    assert "RENAME" not in str(refused.value), "the column is there"
+    found = re.search(r"(DROP TABLE .*); start the pipeline again", str(refused.value))
+    assert found is not None
+    run(found[1])
+    now = as_now(other)
+    now.write(changes(now.table, ("u", 12, {"no": 1, "v": "b", "n": 5})))
+    assert now.select("SELECT no, v, n FROM {t}") == [(1, "b", 5)]

@@ -141,7 +141,10 @@ def test_an_output_that_cant_go_on_ends_alone_and_says_so_in_the_end(
         end = built.flush().next
         wait_until(lambda: well.committed(table.table) == end)
     assert isinstance(running.raised, OutputRefusedError)
-    assert refused.tries == 1
+    assert refused.tries
+    (consumer,) = Consumers(built.log.storage).all()
+    assert consumer.stopped["refused"].message == "no right to write"
+    assert [*consumer.stopped] == ["refused"]
     well.close()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.errors import EventLogError, Policy
+from tidelog.errors import EventLogError, OutputError, Policy
 from tidelog.pipeline import segment_rows
 from tidelog.pipeline.output_stream import HostBusyError, Progress, _Loop
 from tidelog.pipeline.shapes import SEGMENTS
@@ -80,3 +80,40 @@ def test_a_batch_that_comes_again_is_told_once(tmp_path: Path) -> None:
         (3, bounds[1], "noting"),
         (2, bounds[2], "noting"),
     ]
+
+
+def test_of_a_batch_that_is_cut_otherwise_only_the_rest_is_told(tmp_path: Path) -> None:
+    """As after a lost checkpoint: what earlier runs brought over is not in the report again."""
+    built = BuiltLog(tmp_path / "log")
+    table = built.table("public.t", {"id": "int64"})
+    bounds = [built.log.head_offset]
+    for count in (3, 2):
+        for row in range(count):
+            built.insert(table, str(row))
+        bounds.append(built.flush().next)
+    told: list[Progress] = []
+    output: Any = Noting()
+    loop = _Loop(built.log, output, lambda _: None, "q", told.append, bounds[1])
+    frame: Any = Frame(built, bounds[0], bounds[2])
+    loop.batch(frame, 0)
+    assert output.ends == [bounds[2]]
+    assert [(each.start, each.end, each.rows) for each in told] == [(bounds[1], bounds[2], 2)]
+
+
+class Busy(Noting):
+    """An output of which a task's Python worker did not start."""
+
+    def write(self, batch: OutputBatch) -> None:
+        cause = RuntimeError("Python worker failed to connect back.")
+        raise OutputError("writing failed") from cause
+
+
+def test_a_worker_that_did_not_start_amid_a_write_is_the_host_s_fault(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path / "log")
+    built.insert(built.table("public.t", {"id": "int64"}), "1")
+    output: Any = Busy()
+    loop = _Loop(built.log, output, lambda _: None, "q", None, 0)
+    frame: Any = Frame(built, built.log.head_offset, built.flush().next)
+    with pytest.raises(OutputError):
+        loop.batch(frame, 0)
+    assert isinstance(loop.explain(RuntimeError("the query failed")), HostBusyError)

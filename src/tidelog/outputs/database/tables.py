@@ -136,7 +136,9 @@ class Tables:
         others = [index for index in found.unique if set(index) != set(table.key)]
         if len(others) == len(found.unique):
             raise self._refused(
-                place, f"has no primary key or unique index of the columns {', '.join(table.key)}"
+                place,
+                f"has no primary key or unique index of the columns {', '.join(table.key)}"
+                f"{self._way_out(table, found, place)}",
             )
         if others:
             raise self._refused(
@@ -145,6 +147,26 @@ class Tables:
                 "at once and in any order, so that it could refuse what is right in the end. Drop "
                 "it, and create it again when the output has ended",
             )
+
+    def _way_out(self, table: TargetTable, found: FoundTable, place: TableName) -> str:
+        """Of a table whose rows are known by what was the key before."""
+        if VERSION not in {column.name for column in found.columns} or not found.unique:
+            return ""  # the user's own table
+        quoted = self._dialect.quoted(place.namespace, place.name)
+        before = [name for name in found.unique[0] if name not in table.key]
+        now = [name for name in table.key if name not in found.unique[0]]
+        known = {column.name for column in found.columns}
+        renamed = ""
+        if len(before) == len(now) == 1 and now[0] not in known:
+            renamed = (
+                f"If the source renamed the column: ALTER TABLE {quoted} RENAME COLUMN "
+                f"{self._quoted(before[0])} TO {self._quoted(now[0])}. Else let "
+            )
+        return (
+            f", but of {', '.join(found.unique[0])}: the key is another one than before. "
+            f"{renamed or 'Let '}the table be made again: DROP TABLE {quoted}; start the pipeline "
+            f"again, and run `tidelog dump --table {table.source}`"
+        )
 
     def _ours(self) -> list[tuple[str, str]]:
         ours = [(VERSION, self._dialect.version_type)]

@@ -1,0 +1,92 @@
+"""Copies that somebody sets back to an older state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.integration.spark.conftest import Lake
+from tests.integration.spark.orders import orders
+
+from tidelog.errors import OutputRefusedError
+from tidelog.eventlog.maintenance import EventLogMaintenance
+from tidelog.outputs.ranges import batch_of
+from tidelog.testing.build_log import BuiltLog
+
+pytestmark = pytest.mark.spark
+
+
+def bring(lake: Lake, built: BuiltLog) -> None:
+    """All of the log, as a pipeline's first batch after a start without its checkpoint."""
+    output = lake.output()
+    try:
+        output.prepare(built.log.generation)
+        output.write(batch_of(built.log, built.log.head_offset, built.log.latest_offset()))
+    finally:
+        output.close()
+
+
+def test_a_restored_table_gets_what_it_lacks(
+    lake: Lake, built: BuiltLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RESTORE leaves the transaction version by which we know what is there."""
+    table = orders(built)
+    bring(lake, built)  # versions 0, which makes it, and 1
+    built.update(table, "1", "changed", None)
+    built.delete(table, "0")
+    wider = built.table("public.orders", {"id": "int64", "name": "text", "more": "text"})
+    built.insert(wider, "9", "new", "m")
+    built.flush()
+    bring(lake, built)
+    name = lake.name("public.orders")
+
+    def restore(to: str) -> None:
+        lake.spark.sql(f"RESTORE TABLE {name} TO {to}")
+
+    def names() -> list[tuple[Any, ...]]:
+        rows = lake.frame("public.orders").orderBy("id").collect()
+        return [(row["id"], row["name"], row["more"]) for row in rows]
+
+    whole = [(1, "changed", None), (2, "n2", None), (3, "n3", None), (9, "new", "m")]
+    assert names() == whole
+    restore("VERSION AS OF 1")
+    assert [row["id"] for row in lake.frame("public.orders").orderBy("id").collect()] == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    bring(lake, built)  # there is nothing new in the log
+    assert names() == whole
+    assert "was restored to an older state" in caplog.text
+    commits = lake.commits("public.orders")
+    bring(lake, built)
+    assert lake.commits("public.orders") == commits, "once"
+
+    # Amid a run, and of a RESTORE of a RESTORE, by a time.
+    output = lake.output()
+    output.prepare(built.log.generation)
+    when = lake.spark.sql(f"DESCRIBE HISTORY {name}").where("version = 1").first()["timestamp"]
+    restore(f"TIMESTAMP AS OF '{when}'")
+    version = lake.spark.sql(f"DESCRIBE HISTORY {name} LIMIT 1").first()["version"]
+    restore(f"VERSION AS OF {version}")
+    built.delete(wider, "2")
+    built.insert(wider, "10", "later", None)
+    following = built.flush()
+    output.write(batch_of(built.log, following.first, following.next))
+    output.close()
+    whole = [row for row in whole if row[0] != 2] + [(10, "later", None)]
+    assert names() == whole
+
+    # What the log holds no more can't come again.
+    built.insert(wider, "11", None, None)
+    built.flush()
+    bring(lake, built)
+    assert EventLogMaintenance(built.path).retain(0, now_ms=4_000_000_000_000)
+    restore("VERSION AS OF 1")
+    with pytest.raises(OutputRefusedError, match=r"RESTORE.*Restore it to the version before"):
+        bring(lake, built)
+    last = lake.spark.sql(f"DESCRIBE HISTORY {name} LIMIT 1").first()["version"]
+    restore(f"VERSION AS OF {last - 1}")
+    bring(lake, built)
+    assert names() == [*whole, (11, None, None)]

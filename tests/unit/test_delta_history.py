@@ -1,0 +1,75 @@
+"""How far a Delta table's rows are, by its commits alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tidelog.outputs.delta_history import Commit, Standing, note, standing
+
+APP = "tidelog/g/delta"
+
+
+def history(*commits: dict[str, Any], first: int = 0) -> Any:
+    """Reads commits; a dict each, as ``commitInfo`` has them."""
+    found = [Commit.parse(number, info) for number, info in enumerate(commits, first)]
+    by_version = {each.version: each for each in found}
+    return by_version.get, found[-1].version
+
+
+def ours(end: int, checked: int, at: int = 0) -> dict[str, Any]:
+    return {"operation": "MERGE", "userMetadata": note(APP, end, checked), "timestamp": at}
+
+
+def restore(version: int | None = None, timestamp: str | None = None) -> dict[str, Any]:
+    parameters = {"version": version, "timestamp": timestamp}
+    return {"operation": "RESTORE", "operationParameters": parameters}
+
+
+OTHER: dict[str, Any] = {"operation": "OPTIMIZE", "userMetadata": "mine"}
+MADE: dict[str, Any] = {"operation": "CREATE TABLE"}
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("commits", "expected"),
+    [
+        ((MADE, ours(10, -1), ours(20, 1)), Standing(20)),
+        ((MADE, ours(10, -1), OTHER, OTHER), Standing(10)),
+        ((MADE, OTHER), Standing(None)),  # an older version wrote it
+        ((MADE, ours(10, -1), ours(20, 1), restore(1)), Standing(10, 3)),
+        ((MADE, ours(10, -1), ours(20, 1), restore(0)), Standing(None, 3)),
+        ((MADE, ours(10, -1), ours(20, 1), restore(1), restore(2)), Standing(20, 4)),
+        ((MADE, ours(10, -1), ours(20, 1), restore(1), restore(3), OTHER), Standing(10, 4)),
+        # It came between our look and our commit.
+        ((MADE, ours(10, -1), ours(20, 1), restore(1), ours(30, 2)), Standing(10, 3)),
+        # What it took came again.
+        ((MADE, ours(10, -1), ours(20, 1), restore(1), ours(20, 3)), Standing(20)),
+    ],
+)
+def test_the_newest_note_or_restore_tells(
+    commits: tuple[dict[str, Any], ...], expected: Standing
+) -> None:
+    assert standing(*history(*commits), APP) == expected
+
+
+def test_notes_of_other_applications_and_removed_commits_tell_nothing() -> None:
+    read, newest = history(ours(10, -1), {"userMetadata": note("another", 20, 0)}, OTHER)
+    assert standing(read, newest, APP) == Standing(10)
+    read, newest = history(OTHER, restore(2), OTHER, first=7)
+    assert standing(read, newest, APP) == Standing(None, 8)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "offset"),
+    [
+        ("1970-01-10", 20),  # version 2 is older than that by more than any time zone
+        ("1970-01-04 01:02:03.5", 20),
+        ("1970-01-03 01:02:03", 10),
+        ("nothing that is a time", None),
+    ],
+)
+def test_a_restore_by_a_time_is_taken_early(timestamp: str, offset: int | None) -> None:
+    commits = (MADE, ours(10, -1, DAY_MS), ours(20, 1, 2 * DAY_MS), restore(None, timestamp))
+    assert standing(*history(*commits), APP) == Standing(offset, 3)

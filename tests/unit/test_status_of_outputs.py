@@ -1,0 +1,43 @@
+"""What `tidelog status` says of outputs: how far each is, and what stopped it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidelog.capture.session import STATUS_KEY
+from tidelog.config import load_config
+from tidelog.eventlog.consumers import Consumers, Stopped
+from tidelog.runtime.asking import status
+from tidelog.state.sqlite import SqliteState
+from tidelog.terminal import plain_lines
+from tidelog.testing.build_log import BuiltLog
+
+
+def test_an_output_that_stopped_is_in_the_status(tmp_path: Path) -> None:
+    file = tmp_path / "tidelog.yaml"
+    file.write_text(
+        "source: {kind: postgres, url: 'postgresql://localhost/shop'}\n"
+        "log: {path: log}\nstate: {url: 'sqlite:///state.db'}\n"
+        "outputs: [{kind: delta, path: lake}, {kind: files, path: f}]\n"
+    )
+    config = load_config(file)
+    built = BuiltLog(tmp_path / "log")
+    built.insert(built.table("public.t", {"id": "int64"}), "1")
+    end = built.flush().next
+    state = SqliteState(config.state.url)
+    state.put(STATUS_KEY, {"updated_ms": 0}, None)
+    state.close()
+    stopped = {"files": Stopped("OutputRefusedError", "f can't be written", 77)}
+    Consumers(built.log.storage).register("pipeline", 0, {"delta": end, "files": 0}, {}, stopped)
+    found = status(config)
+    assert found["outputs"] == [
+        {
+            "pipeline": "pipeline", "output": "delta", "offset": end, "behind_records": 0,
+            "state": "following",
+        },
+        {
+            "pipeline": "pipeline", "output": "files", "offset": 0, "behind_records": end,
+            "state": "stopped", "error": "f can't be written", "since_ms": 77,
+        },
+    ]  # fmt: skip
+    assert "state=stopped error=f can't be written" in "\n".join(plain_lines(found))

@@ -22,6 +22,7 @@ from tidelog.sources.postgres.findings import Connection, one_row, setting_of
 from tidelog.sources.postgres.log_reader import MIN_VERSION
 from tidelog.sources.postgres.marks import Strategy
 from tidelog.sources.postgres.preflight_publications import PublicationChecks
+from tidelog.sources.postgres.preflight_rights import superuser_reads_others
 from tidelog.sources.postgres.preflight_tables import TableChecks
 from tidelog.sources.postgres.preflight_texts import naming_columns
 from tidelog.sources.postgres.publication import Publications
@@ -102,6 +103,7 @@ class Preflight:
             self._published.identities,
             self._tables.unlogged,
             self._naming_columns,
+            self._rights,
             self._event_trigger,
             self._slot_state,
             self._retention,
@@ -194,6 +196,9 @@ class Preflight:
 
     def _naming_columns(self, connection: Connection) -> Iterator[Finding]:
         yield from naming_columns(connection, self._publications)
+
+    def _rights(self, connection: Connection) -> Iterator[Finding]:
+        yield from superuser_reads_others(connection, self._publications)
 
     def _event_trigger(self, connection: Connection) -> Iterator[Finding]:
         if self._strategy != "snapshot":  # then others publish, and standbys take no DDL

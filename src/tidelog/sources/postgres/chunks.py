@@ -24,9 +24,16 @@ from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.postgres.chunk_rows import ChunkSelect
 from tidelog.sources.postgres.condition_names import require_plain
 from tidelog.sources.postgres.connect import connect, quote_ident
-from tidelog.sources.postgres.marks import Strategy, WalLayout, emission_point, mark_statement
+from tidelog.sources.postgres.marks import (
+    WATERMARK_TABLE,
+    Strategy,
+    WalLayout,
+    emission_point,
+    mark_statement,
+)
 from tidelog.sources.postgres.schemas import FoundTable, SchemaFinder
 from tidelog.sources.postgres.snapshot import TAKE_SNAPSHOT, PgSnapshot, snapshot_taken
+from tidelog.sources.postgres.watermark_trust import distrusted
 
 LOCK_TIMEOUT_MS = 2_000
 STATEMENT_TIMEOUT_MS = 600_000
@@ -92,6 +99,9 @@ class PostgresChunkReader:
         self._registry = registry
         self._finder = SchemaFinder(keys, publications)
         self._mark_sql = mark_statement(strategy, watermark_schema)
+        self._watermark: TableName | None = None  # where marks are written
+        if strategy == "table":
+            self._watermark = TableName(watermark_schema, WATERMARK_TABLE)
         self._layout: WalLayout | None = None
         self._placed: tuple[str, int] | None = None  # the last snapshot, its emission point
         self._mark_settings = {
@@ -253,7 +263,13 @@ class PostgresChunkReader:
     def _marking(self) -> psycopg.Connection[tuple[Any, ...]]:
         self._check_open()
         if self._marks is None or self._marks.closed or self._marks.broken:
-            self._marks = connect(self._dsn, purpose="watermarks", settings=self._mark_settings)
+            marks = connect(self._dsn, purpose="watermarks", settings=self._mark_settings)
+            if self._watermark is not None:
+                refusal = distrusted(marks, self._watermark)
+                if refusal is not None:
+                    marks.close()
+                    raise ChunkDeniedError(f"{self._watermark}: {refusal.reason}")
+            self._marks = marks
         return self._marks
 
     def _planning(self) -> psycopg.Connection[tuple[Any, ...]]:

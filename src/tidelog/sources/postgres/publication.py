@@ -33,6 +33,7 @@ from tidelog.sources.postgres.table_rights import (
     not_owned,
     publishing_refused,
 )
+from tidelog.sources.postgres.watermark_trust import distrusted
 
 __all__ = ["Publications", "PublishedTable"]
 
@@ -331,14 +332,17 @@ class Publications:
     def _prepare_watermark_table(self, connection: Connection, strict: bool) -> None:
         """Marks can't be written without it: then no table is dumped, and the log goes on."""
         try:
-            self._create_watermark_table(connection)
+            refusal = distrusted(connection, self.watermark)
+            if refusal is None:
+                self._create_watermark_table(connection)
+                refusal = distrusted(connection, self.watermark)
         except psycopg.errors.InsufficientPrivilege as error:
             if strict:
                 raise
             reason = f"{error.diag.message_primary}: no watermark can be written"
             self.refused[self.watermark] = Refusal(reason, all_dumps=True)
             return
-        refusal = marks_refused(connection, self.watermark)
+        refusal = refusal or marks_refused(connection, self.watermark)
         if refusal is not None:
             self.refused[self.watermark] = refusal
 

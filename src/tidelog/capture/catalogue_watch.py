@@ -30,6 +30,9 @@ VERSIONS_KEY = "table-versions"
 WHOLE_EVERY_S = 600.0
 """So often all is compared whatever the catalogue's stamp: rights of a role may have changed."""
 
+MAX_AWAY = 10_000
+"""So many names are remembered of tables that are not there."""
+
 _UNKNOWN = ""  # a fingerprint that any other differs from
 
 
@@ -122,7 +125,7 @@ class CatalogueWatch:
         for table in self._published():
             if str(table) in known:  # it was not published, or not whole, for a while
                 known[str(table)] = _UNKNOWN
-        current: dict[str, str] = {}
+        current = {} if self._dump_new else self._away(stored, versions)
         current_versions: dict[str, str] = {}
         asked: list[TableName] = []
         self._refused.keep(list(versions))
@@ -180,6 +183,14 @@ class CatalogueWatch:
         if current_versions != judged:  # last: a version must not outrun what was judged
             self._state.put(VERSIONS_KEY, current_versions, None)
         return asked, complete
+
+    def _away(self, stored: Mapping[str, str], there: Mapping[TableName, str]) -> dict[str, str]:
+        """Tables that were known and are not there: what becomes of their rows meanwhile is in no
+        log, so they are dumped once they are back, though new ones are not.
+        """
+        names = {str(table) for table in there}
+        away = [name for name in stored if name not in names]
+        return dict.fromkeys(away[-MAX_AWAY:], _UNKNOWN)
 
     def _is_judged(self, table: TableName, known: Mapping[str, str], same_version: bool) -> bool:
         """Was the table judged as it is now, with nothing left to do for it?"""

@@ -93,10 +93,12 @@ class Published:
     """What bringing the publication in step with the patterns came to.
 
     ``added``: tables that are published from now on. ``refused``: those that can't be.
+    ``inserts_only``: those whose updates and deletes can't be.
     """
 
     added: Sequence[TableName] = ()
     refused: Mapping[TableName, Refusal] = field(default_factory=dict)
+    inserts_only: Mapping[TableName, Refusal] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,8 @@ class CatalogueWatch:
         """Told the relations' numbers of tables whose shapes were judged, by table."""
         self.on_present: Callable[[Collection[str]], None] = lambda tables: None
         """Told all tables that there are, where another one would be dumped as new."""
+        self.inserts_only: Mapping[TableName, Refusal] = {}
+        """At the last look: tables whose updates and deletes can't be published."""
         self._stamp: str | None = None
         self._whole_at = 0.0
 
@@ -233,6 +235,7 @@ class CatalogueWatch:
     def _published(self) -> Sequence[TableName]:
         published = self._publish()
         self._refused.hold("publication", published.refused)
+        self.inserts_only = published.inserts_only
         return published.added
 
     def _shapes(self, tables: Sequence[TableName]) -> dict[TableName, TableShape]:

@@ -126,7 +126,7 @@ class PostgresKind:
                     with translated("looking at the publications"):
                         self._reader.check_publications(connection)
                 added = publications.sync(connection)
-                return Published(added, dict(publications.refused))
+                return Published(added, dict(publications.refused), dict(publications.inserts_only))
 
         return SourceParts(
             catalogue=self.catalogue(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tidelog.errors import TidelogError
+from tidelog.errors import PreflightError, TidelogError
 from tidelog.sources.findings import SUPERUSER, Finding, Level
 from tidelog.sources.postgres import ddl_trigger
 from tidelog.sources.postgres.connect import (
@@ -28,6 +28,7 @@ from tidelog.sources.postgres.preflight_texts import naming_columns
 from tidelog.sources.postgres.publication import Publications
 from tidelog.sources.postgres.replication import ReplicationStream
 from tidelog.sources.postgres.schemas import SchemaFinder
+from tidelog.sources.postgres.slot_owner import SlotOwner, reader_of
 from tidelog.sources.postgres.slots import find_slot
 from tidelog.sources.postgres.standby import standby_findings
 
@@ -45,7 +46,9 @@ _PUBLICATION_FIX = {14: 18, 15: 13, 16: 9, 17: 5}
 
 
 class Preflight:
-    """Checks a source. Arguments as `PostgresLogReader`'s."""
+    """Checks a source. Arguments as `PostgresLogReader`'s, and ``owner``: of the slot, which knows
+    its event log's generation, or that there is none yet; None: whose slot it is is not looked at.
+    """
 
     def __init__(
         self,
@@ -58,8 +61,10 @@ class Preflight:
         strategy: Strategy = "table",
         signal_table: str | None = None,
         keys: Mapping[str, Sequence[str]] | None = None,
+        owner: SlotOwner | None = None,
     ) -> None:
         self._dsn = dsn
+        self._owner = owner
         self._slot = slot
         self._strategy = strategy
         self._publications = Publications(
@@ -221,6 +226,8 @@ class Preflight:
         elif state.lost is not None:
             text = f"{self._slot} is invalid: {state.lost}; changes were lost"
             yield Finding("slot", "fail", text, f"{drop} -- then a new event log and a new dump")
+        elif (owned := self._owned(connection)) is not None:
+            yield owned
         else:
             level: Level = "warn" if state.retained_bytes > RETAINED_LIMIT_BYTES else "ok"
             active = "being read" if state.active_pid else "not being read"
@@ -230,6 +237,20 @@ class Preflight:
             )
             fix = "start the capture, or drop the slot" if level == "warn" else ""
             yield Finding("slot", level, text, fix)
+
+    def _owned(self, connection: Connection) -> Finding | None:
+        """Why capture won't take the slot: it serves another event log, or may."""
+        if self._owner is None:
+            return None
+        reader = reader_of(connection, self._slot)
+        try:
+            self._owner.require(reader)
+            if self._owner.generation is None:
+                raise self._owner.refuse_new(reader)
+        except PreflightError as error:
+            fix = "source.slot: another_name  # and source.publication, if it is set"
+            return Finding("slot", "fail", str(error), fix)
+        return None
 
     def _retention(self, connection: Connection) -> Iterator[Finding]:
         kept = setting_of(connection, "max_slot_wal_keep_size")

@@ -24,7 +24,7 @@ from tidelog.sources.postgres.marks import Strategy
 from tidelog.sources.postgres.preflight_publications import PublicationChecks
 from tidelog.sources.postgres.preflight_rights import superuser_reads_others
 from tidelog.sources.postgres.preflight_tables import TableChecks
-from tidelog.sources.postgres.preflight_texts import naming_columns
+from tidelog.sources.postgres.preflight_texts import encoding, naming_columns
 from tidelog.sources.postgres.publication import Publications
 from tidelog.sources.postgres.replication import ReplicationStream
 from tidelog.sources.postgres.schemas import SchemaFinder
@@ -108,6 +108,7 @@ class Preflight:
             self._published.identities,
             self._tables.unlogged,
             self._naming_columns,
+            self._encoding,
             self._rights,
             self._event_trigger,
             self._slot_state,
@@ -201,6 +202,9 @@ class Preflight:
 
     def _naming_columns(self, connection: Connection) -> Iterator[Finding]:
         yield from naming_columns(connection, self._publications)
+
+    def _encoding(self, connection: Connection) -> Iterator[Finding]:
+        yield from encoding(connection)
 
     def _rights(self, connection: Connection) -> Iterator[Finding]:
         yield from superuser_reads_others(connection, self._publications)

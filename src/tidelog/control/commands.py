@@ -78,6 +78,12 @@ class ExecuteSnapshot(Command):
     signal_id: str | None = None
     plain: bool = False
 
+    def to_json(self) -> dict[str, Any]:
+        document = super().to_json()
+        if not self.plain:  # as versions before it wrote it: what is given again must be the same
+            del document["data"]["plain"]
+        return document
+
     @field_validator("dump_id")
     @classmethod
     def _is_not_ours(cls, value: str) -> str:

@@ -108,10 +108,12 @@ class SignalTable:
 def _require_plain(command: Command) -> Command:
     if not isinstance(command, ExecuteSnapshot):
         return command
+    conditions = [c for c in (*command.conditions.values(), command.where) if c is not None]
+    if not conditions:
+        return command
     try:
-        for condition in (*command.conditions.values(), command.where):
-            if condition is not None:
-                plain_conditions.checked(condition)
+        for condition in conditions:
+            plain_conditions.checked(condition)
     except ValueError as error:
         raise UsageError(f"{command.type}: additional-conditions: {error}") from None
     return command.model_copy(update={"plain": True})

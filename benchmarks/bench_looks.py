@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ import psycopg
 
 from benchmarks.table import Row, show
 from tidelog.capture.catalogue_watch import CatalogueWatch
+from tidelog.capture.refused_tables import RefusedTables
 from tidelog.capture.session import LOOK_SHARE, look_pause
+from tidelog.ports import Published
 from tidelog.sources.postgres.catalogue import PostgresCatalogue
 from tidelog.sources.postgres.publication import Publications
 from tidelog.state.sqlite import SqliteState
@@ -65,13 +67,16 @@ def measure(sql: psycopg.Connection[Any], dsn: str, path: Path, tables: int, loo
             catalogue,
             state,
             ["public.*"],
-            publish=lambda: publications.sync(connection),
+            refused=RefusedTables(state, lambda notification: None),
+            publish=lambda: Published(publications.sync(connection)),
             snapshot=lambda: None,  # type: ignore[arg-type,return-value]
             request_dump=lambda table, reason: True,
             dump_new=False,
         )
         watch.look()
         idle = [spent(sql, watch.look) for _ in range(looks)]
+        stamps = [spent(sql, catalogue.stamp) for _ in range(looks)]
+        queries = [spent(sql, lambda: catalogue.versions(["public.*"])) for _ in range(looks)]
         altered = []
         for n in range(looks):
             sql.execute(f"COMMENT ON TABLE t{n} IS 'x'".encode())
@@ -80,10 +85,12 @@ def measure(sql: psycopg.Connection[Any], dsn: str, path: Path, tables: int, loo
     catalogue.close()
     state.close()
     rows = []
+    for what, found in (("stamp", stamps), ("query of all versions", queries)):
+        server, ours, seconds = _median(found)
+        cost = f"source {server * 1000:.0f} ms, ours {ours * 1000:.0f} ms of CPU"
+        rows.append(Row(f"the {what} of {tables:,} tables", cost, f"{seconds:.3f} s", "", ""))
     for what, found in (("nothing changed", idle), ("a table was altered", altered)):
-        server, ours, seconds = (
-            sorted(values)[len(found) // 2] for values in zip(*found, strict=True)
-        )
+        server, ours, seconds = _median(found)
         share = (server + ours) / look_pause(seconds)
         rows.append(
             Row(
@@ -95,6 +102,11 @@ def measure(sql: psycopg.Connection[Any], dsn: str, path: Path, tables: int, loo
             )
         )
     show(rows)
+
+
+def _median(found: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:
+    server, ours, seconds = (sorted(values)[len(found) // 2] for values in zip(*found, strict=True))
+    return server, ours, seconds
 
 
 def spent(sql: psycopg.Connection[Any], work: Callable[[], object]) -> tuple[float, float, float]:

@@ -93,10 +93,12 @@ class Published:
     """What bringing the publication in step with the patterns came to.
 
     ``added``: tables that are published from now on. ``refused``: those that can't be.
+    ``inserts_only``: those whose updates and deletes can't be.
     """
 
     added: Sequence[TableName] = ()
     refused: Mapping[TableName, Refusal] = field(default_factory=dict)
+    inserts_only: Mapping[TableName, Refusal] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +225,10 @@ class ChunkRequest:
 
     ``spread_s``: the source is to be loaded lightly: a reader that can does the work of a range in
     slices, and rests between them so that all takes about so long. One that can't reads as ever.
+
+    ``where_names``: the columns, as ``where`` writes them, where it was given by someone who may
+    have fewer rights than capture: no code but the database's own may run for it. None: capture's
+    operator gave it.
     """
 
     table: TableName
@@ -231,6 +237,7 @@ class ChunkRequest:
     limit_rows: int = 10_000
     keys: tuple[tuple[str | None, ...], ...] | None = None
     where: str | None = None
+    where_names: tuple[str, ...] | None = None
     key_columns: tuple[str, ...] | None = None
     spread_s: float = 0.0
     limit_bytes: int = 0

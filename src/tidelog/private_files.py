@@ -10,6 +10,7 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 
 def create_file(path: Path, flags: int) -> int:
@@ -24,6 +25,12 @@ def create_file(path: Path, flags: int) -> int:
     with suppress(OSError):  # a file system without modes
         os.fchmod(descriptor, mode)
     return descriptor
+
+
+def append_text(path: Path) -> IO[str]:
+    """Opened to write UTF-8 after what is in it; made if it is not there."""
+    descriptor = create_file(path, os.O_WRONLY | os.O_APPEND)
+    return os.fdopen(descriptor, "a", encoding="utf-8")
 
 
 def create_directory(path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from tidelog import terminal
 from tidelog.errors import UsageError
+from tidelog.private_files import append_text
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -138,7 +139,7 @@ def _note(history: History, document: Document | None, file: IO[str] | None, as_
 
 def _append_to(path: Path) -> IO[str]:
     try:
-        return path.open("a", encoding="utf-8")
+        return append_text(path)
     except OSError as error:
         raise UsageError(f"--record: {path} can't be written: {error.strerror}") from None
 

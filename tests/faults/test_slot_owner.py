@@ -9,6 +9,8 @@ import pytest
 from tests.e2e.history_run import CaptureProcess
 from tests.faults.capture_fixture import Source
 
+from tidelog import runtime
+from tidelog.config import load_config
 from tidelog.state.sqlite import SqliteState
 from tidelog.testing.postgres import drop_slot
 
@@ -54,6 +56,15 @@ class Copied:
                 capture.stop()
 
 
+def checked(config_file: Path, level: str) -> str:
+    """What `check` says of the slot."""
+    findings = runtime.check(load_config(config_file, {}))
+    [found] = [each for each in findings if each["check"] == "slot"]
+    assert found["level"] == level, found
+    message: str = found["message"]
+    return message
+
+
 def walsender(source: Source) -> int | None:
     row = source.sql.execute(
         "SELECT active_pid FROM pg_replication_slots WHERE database = current_database()"
@@ -73,6 +84,8 @@ def test_a_copied_configuration_does_not_touch_the_capture_that_runs(
     assert f"process {reader} " in said, said
     assert "source.slot" in said
     assert walsender(source) == reader, "the running capture was not disturbed"
+    assert f"process {reader} " in checked(copied.config_file, "error")
+    assert "is being read" in checked(source.config_file, "ok")
     source.write(11, 20)
     source.wait_for(lambda: source.inserted() == list(range(11, 21)))
     assert not running.died
@@ -86,10 +99,13 @@ def test_a_copied_configuration_does_not_move_the_slot_of_a_capture_that_is_down
     source.captures[-1].stop()
     source.write(11, 20)
     newcomer = copied.start()
+    assert "exists already, and this event log is new" in checked(copied.config_file, "error")
     assert newcomer.wait(120) == 2
     said = newcomer.log_file.read_text()
     assert "pg_drop_replication_slot" in said, said
     assert "source.slot" in said
+    assert "pg_drop_replication_slot" in checked(copied.config_file, "error")
+    assert "not being read" in checked(source.config_file, "ok")
     source.start()
     source.wait_for(lambda: source.inserted() == list(range(11, 21)))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tidelog.capture.notifications import Notification
 from tidelog.control.mailbox import Mailbox
-from tidelog.control.plain_conditions import FUNCTIONS, checked
+from tidelog.control.plain_conditions import FUNCTIONS, checked, names
 from tidelog.control.signals import SignalIntake, SignalTable
 from tidelog.ports import SignalSeen
 from tidelog.state.sqlite import SqliteState
@@ -110,6 +110,15 @@ def test_whatever_is_taken_calls_only_what_is_allowed(pieces: list[str]) -> None
     assert "/*" not in outside
 
 
+def test_what_a_condition_names() -> None:
+    condition = (
+        """A = lower(b) AND "c""D" IN ('x', e) OR date '2026-01-01' > date AND mod(f, 2) = """
+        """CAST(g AS text) AND `h` IS NOT TRUE AND i::date = a AND \u212a = 1"""
+    )
+    expected = ("a", "b", '"c""D"', "e", "date", "f", "g", "`h`", "i", "\u212a")
+    assert names(condition) == expected
+
+
 def test_the_signal_table_takes_plain_conditions_only(tmp_path: Path) -> None:
     state = SqliteState(f"sqlite:///{tmp_path}/state.db")
     mailbox, told = Mailbox(state), list[Notification]()
@@ -125,4 +134,5 @@ def test_the_signal_table_takes_plain_conditions_only(tmp_path: Path) -> None:
     taken = []
     mailbox.handle_pending(lambda command_id, command: taken.append(command) or {})
     assert [command.conditions for command in taken] == [{"(?i:public.t)": "a>1"}]
+    assert [command.plain for command in taken] == [True]
     state.close()

@@ -6,18 +6,24 @@ import os
 import stat
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tidelog.config import load_config
+from tidelog.control.signals import skipped
 from tidelog.election.sqlite import SqliteElection
 from tidelog.eventlog.storage import LocalStorage
+from tidelog.outputs.dead_letters import JsonDeadLetters
 from tidelog.pipeline.session import scratch_directory
+from tidelog.ports import Rejection, WriteTask
 from tidelog.private_files import seen_by_others
 from tidelog.runtime.checking import check_modes
+from tidelog.runtime.notifying import Notifier
 from tidelog.state.sqlite import SqliteState
+from tidelog.watching import watch
 
 
 def modes(place: Path) -> dict[str, int]:
@@ -52,6 +58,15 @@ def write_everything(place: Path) -> dict[str, int]:
     storage.quarantine("chain.json")
     state = SqliteState(place / "state.db")
     state.put("a", 1, None)
+    letters = JsonDeadLetters(str(place / "letters"))
+    letters.put(WriteTask("search", "g", 0, 9, 0), [Rejection("public.t", 7, "mapping")])
+    notifier = Notifier(["file"], connector="shop", file=place / "notifications.jsonl")
+    notifier.start()
+    notifier.notify(skipped("a signal", "why"))
+    notifier.close()
+    stop = threading.Event()
+    watch(lambda: None, stop, record=place / "run.jsonl", once=True, as_json=True)
+    assert {"letters/search", "notifications.jsonl", "run.jsonl"} < set(modes(place))
     election = SqliteElection(place / "state.db", "leader", "us", 10.0)
     assert election.acquire() is not None
     found = modes(place)
@@ -91,18 +106,25 @@ def test_check_names_what_others_can_read_and_the_command_that_mends_it(place: P
     file.write_text(
         "source: {kind: postgres, url: 'postgresql://host/shop'}\n"
         f"log: {{path: '{place}/the log'}}\nstate: {{url: 'sqlite:///{place}/state.db'}}\n"
+        f"control: {{notifications: [file], notification_file: '{place}/told.jsonl'}}\n"
+        "outputs: [{name: out, kind: files, path: /out, dead_letter: "
+        f"{{path: '{place}/letters'}}}}]\n"
     )
     config = load_config(file, {})
     assert list(check_modes(config)) == []
     (place / "the log").mkdir(mode=0o755)
     (place / "the log" / "old").touch(mode=0o644)
     (place / "state.db").touch(mode=0o644)
+    (place / "told.jsonl").touch(mode=0o644)
+    (place / "letters").mkdir(mode=0o755)
     for parent in place.parents:
         if parent.stat().st_uid == os.getuid() and parent.name.startswith(("pytest", "popen-gw")):
             parent.chmod(0o755)
     found = list(check_modes(config))
     assert [(each["check"], each["level"]) for each in found] == [
+        ("dead letters of out files", "warning"),
         ("log files", "warning"),
+        ("notifications files", "warning"),
         ("state files", "warning"),
     ]
     for each in found:
@@ -110,7 +132,7 @@ def test_check_names_what_others_can_read_and_the_command_that_mends_it(place: P
     assert {each["level"] for each in check_modes(config)} == {"ok"}
     assert modes(place)["the log/old"] == 0o600
     (place / "the log").chmod(0o2755)
-    (finding, _) = check_modes(config)
+    (_, finding, *_) = check_modes(config)
     assert finding["fix"].startswith("chmod o-rwx -R")
 
 

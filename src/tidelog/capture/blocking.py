@@ -145,6 +145,7 @@ class BlockingDumps:
         request = ChunkRequest(
             TableName.parse(progress.table),
             where=progress.where,
+            where_names=progress.where_names,
             key_columns=progress.key_columns,
         )
         waits: list[threading.Event] = []

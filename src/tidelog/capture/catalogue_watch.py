@@ -31,6 +31,9 @@ VERSIONS_KEY = "table-versions"
 WHOLE_EVERY_S = 600.0
 """So often all is compared whatever the catalogue's stamp: rights of a role may have changed."""
 
+MAX_AWAY = 10_000
+"""So many names are remembered of tables that are not there."""
+
 _UNKNOWN = ""  # a fingerprint that any other differs from
 
 
@@ -78,6 +81,8 @@ class CatalogueWatch:
         """Told the relations' numbers of tables whose shapes were judged, by table."""
         self.on_present: Callable[[Collection[str]], None] = lambda tables: None
         """Told all tables that there are, where another one would be dumped as new."""
+        self.inserts_only: Mapping[TableName, Refusal] = {}
+        """At the last look: tables whose updates and deletes can't be published."""
         self._stamp: str | None = None
         self._whole_at = 0.0
 
@@ -123,7 +128,7 @@ class CatalogueWatch:
         for table in self._published():
             if str(table) in known:  # it was not published, or not whole, for a while
                 known[str(table)] = _UNKNOWN
-        current: dict[str, str] = {}
+        current = {} if self._dump_new else self._away(stored, versions)
         current_versions: dict[str, str] = {}
         asked: list[TableName] = []
         self._refused.keep(list(versions))
@@ -182,6 +187,14 @@ class CatalogueWatch:
             self._state.put(VERSIONS_KEY, current_versions, None)
         return asked, complete
 
+    def _away(self, stored: Mapping[str, str], there: Mapping[TableName, str]) -> dict[str, str]:
+        """Tables that were known and are not there: what becomes of their rows meanwhile is in no
+        log, so they are dumped once they are back, though new ones are not.
+        """
+        names = {str(table) for table in there}
+        away = [name for name in stored if name not in names]
+        return dict.fromkeys(away[-MAX_AWAY:], _UNKNOWN)
+
     def _is_judged(self, table: TableName, known: Mapping[str, str], same_version: bool) -> bool:
         """Was the table judged as it is now, with nothing left to do for it?"""
         return (
@@ -223,6 +236,7 @@ class CatalogueWatch:
     def _published(self) -> Sequence[TableName]:
         published = self._publish()
         self._refused.hold("publication", published.refused)
+        self.inserts_only = published.inserts_only
         return published.added
 
     def _shapes(self, tables: Sequence[TableName]) -> dict[TableName, TableShape]:

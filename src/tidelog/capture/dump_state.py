@@ -13,7 +13,7 @@ DumpStatus = Literal["queued", "running", "paused", "completed", "aborted"]
 Mode = Literal["incremental", "blocking"]
 Missing = Literal["delete", "list"]
 FINISHED: frozenset[str] = frozenset({"done", "failed", "cancelled"})
-HIDDEN = frozenset({"ranges", "failed", "keys_done", "where"})
+HIDDEN = frozenset({"ranges", "failed", "keys_done", "where", "where_names"})
 """Fields that hold cell values, or are long: status counts them."""
 
 
@@ -37,7 +37,7 @@ class TableProgress:
 
     Attributes:
         table: its name.
-        where: SQL condition on its rows.
+        where: SQL condition on its rows; ``where_names``: see `tidelog.ports.ChunkRequest`.
         first_offset: of the dump's first record of the table; replay from there gives the table.
         finalized_until: the version up to which an output must have come to hold the whole table;
             None until the table is done.
@@ -56,6 +56,7 @@ class TableProgress:
     status: TableStatus = "pending"
     reason: str = ""
     where: str | None = None
+    where_names: tuple[str, ...] | None = None
     first_offset: int | None = None
     finalized_until: int | None = None
     ranges: list[KeyRange] = field(default_factory=list)
@@ -181,8 +182,9 @@ class DumpState:
                     KeyRange(**{**r, "low": _key(r["low"]), "high": _key(r["high"])})
                     for r in values[name]
                 ]
-            if values["key_columns"] is not None:
-                values["key_columns"] = tuple(values["key_columns"])
+            for name in ("key_columns", "where_names"):
+                if values.get(name) is not None:
+                    values[name] = tuple(values[name])
             tables.append(TableProgress(**values))
         rejected = [Rejected(**entry) for entry in data.get("rejected", ())]
         return cls(**{**data, "tables": tables, "rejected": rejected})

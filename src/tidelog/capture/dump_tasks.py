@@ -202,6 +202,7 @@ class Tasks:
             after=cut.cursor,
             limit_rows=limit_rows,
             where=progress.where,
+            where_names=progress.where_names,
             key_columns=progress.key_columns,
         )
         cut.number += 1
@@ -235,6 +236,7 @@ class Tasks:
             after=cut.cursor,
             limit_rows=max(1, limit_rows >> cut.plan_halvings),
             where=cut.progress.where,
+            where_names=cut.progress.where_names,
             key_columns=cut.progress.key_columns,
         )
         return cut, request, min(cut.plan_looks, ahead - len(cut.planned))
@@ -288,6 +290,7 @@ class Tasks:
                     upto=done.low,
                     limit_rows=limit_rows,
                     where=progress.where,
+                    where_names=progress.where_names,
                     key_columns=progress.key_columns,
                 )
                 span = (done.order - order) / 2

@@ -138,6 +138,7 @@ class DumpCoordinator:
         *,
         where: str | None = None,
         conditions: Mapping[TableName, str] | None = None,
+        named_by: Callable[[str], tuple[str, ...]] | None = None,
         key_set: str | None = None,
         key_count: int = 0,
         key_columns: tuple[str, ...] | None = None,
@@ -154,6 +155,8 @@ class DumpCoordinator:
             tables: without patterns; one that can't be dumped does not hold up the rest.
             where: SQL condition on the rows of each table that ``conditions`` does not name.
             conditions: SQL conditions by table.
+            named_by: the columns that a condition names, if the source is to hold them to what
+                whoever gave it may use; None: capture's operator gave it.
             key_set: keys of the one table, stored in `KeySets`.
             key_count: how many they are.
             key_columns: what they are of, in that order; None: the table's key.
@@ -168,16 +171,18 @@ class DumpCoordinator:
         if key_set is not None and len(tables) != 1:
             raise UsageError("--keys needs exactly one table")
         conditions = conditions or {}
+        wheres = {table: conditions.get(table, where) for table in dict.fromkeys(tables)}
         progress = [
             TableProgress(
                 str(table),
-                where=conditions.get(table, where),
+                where=condition,
+                where_names=named_by(condition) if named_by and condition else None,
                 key_set=key_set,
                 key_count=key_count,
                 key_columns=key_columns,
                 missing=missing,
             )
-            for table in dict.fromkeys(tables)
+            for table, condition in wheres.items()
         ]
         if mode == "blocking" and key_set is not None:
             raise UsageError("a blocking dump reads whole tables: no keys")

@@ -348,6 +348,10 @@ class CaptureSession:
             "lag_bytes": self._lag_bytes,
             "capture": progress,
             "refused": self._refused.summary(),
+            "inserts_only": [
+                {"table": str(table), "reason": refusal.reason, "remedy": refusal.remedy}
+                for table, refusal in sorted(self._automatic.watch.inserts_only.items())
+            ],
             **self.coordinator.summary(finished=FINISHED_SHOWN),
         }
 

@@ -58,6 +58,8 @@ class ExecuteSnapshot(Command):
         mode: ``incremental`` (chunks between watermarks) or ``blocking`` (one exported snapshot).
         surrogate_key: of a Debezium signal; tables are read in the order of their own key.
         signal_id: of a Debezium signal. Signals may use an id again, for another dump.
+        plain: whoever gave the conditions may have fewer rights than capture: they are
+            `plain_conditions`, and the source holds what they name to that, too.
     """
 
     type: ClassVar[str] = "execute-snapshot"
@@ -74,6 +76,13 @@ class ExecuteSnapshot(Command):
 
     surrogate_key: str | None = None
     signal_id: str | None = None
+    plain: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        document = super().to_json()
+        if not self.plain:  # as versions before it wrote it: what is given again must be the same
+            del document["data"]["plain"]
+        return document
 
     @field_validator("dump_id")
     @classmethod

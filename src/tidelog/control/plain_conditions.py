@@ -59,6 +59,13 @@ def checked(condition: str) -> str:
     return condition
 
 
+def names(condition: str) -> tuple[str, ...]:
+    """What it names that should be columns, as it writes them. Raises as `checked`."""
+    parser = _Parser(condition)
+    parser.parse()
+    return tuple(dict.fromkeys(parser.names))
+
+
 def _refuse(what: str) -> NoReturn:
     raise ValueError(
         f"{what}. A condition of the signal table compares columns with values and calls no "
@@ -70,6 +77,7 @@ def _refuse(what: str) -> NoReturn:
 class _Parser:
     def __init__(self, condition: str) -> None:
         self._tokens = _tokens(condition)
+        self.names: list[str] = []
         self._at = 0
         self._depth = 0
 
@@ -179,6 +187,8 @@ class _Parser:
             self._type()
             self._expect(")")
         elif kind in ("number", "text", "quoted"):
+            if kind == "quoted":
+                self.names.append(self._tokens[self._at][1])
             self._at += 1
             if kind == "quoted" and self._next_is("("):
                 _refuse("the condition calls a function")
@@ -201,6 +211,8 @@ class _Parser:
             if word not in FUNCTIONS:
                 _refuse("the condition calls a function that a signal may not call")
             self._list()
+        else:
+            self.names.append(word)
 
     def _type(self) -> None:
         if self._take("double"):
@@ -226,7 +238,9 @@ def _tokens(condition: str) -> list[tuple[str, str]]:
         if match is None:
             _refuse(f"the condition holds what is not understood (at its character {at + 1})")
         kind = str(match.lastgroup)
-        text = match[kind].lower() if kind == "word" else match[kind]
+        text = match[kind]
+        if kind == "word" and text.isascii():  # databases fold no others alike
+            text = text.lower()
         if tokens and (tokens[-1][1], text) in (("-", "-"), ("/", "*")):
             _refuse("the condition holds a comment")
         # N'…', E'…', _utf8'…': what stands directly before a text changes what it is.

@@ -65,7 +65,7 @@ class SignalIntake:
         try:
             command = parse(signal, coordinates=place)
             if plain:
-                _require_plain(command)
+                command = _require_plain(command)
             return self._mailbox.send(command, key)
         except UsageError as error:
             return self._refuse(signal.signal_id, error, place, key)
@@ -109,15 +109,18 @@ class SignalTable:
         self._intake.take(Signal(seen.signal_id, seen.type, seen.data), place, plain=True)
 
 
-def _require_plain(command: Command) -> None:
+def _require_plain(command: Command) -> Command:
     if not isinstance(command, ExecuteSnapshot):
-        return
+        return command
+    conditions = [c for c in (*command.conditions.values(), command.where) if c is not None]
+    if not conditions:
+        return command
     try:
-        for condition in (*command.conditions.values(), command.where):
-            if condition is not None:
-                plain_conditions.checked(condition)
+        for condition in conditions:
+            plain_conditions.checked(condition)
     except ValueError as error:
         raise UsageError(f"{command.type}: additional-conditions: {error}") from None
+    return command.model_copy(update={"plain": True})
 
 
 def _is_too_long(text: str) -> bool:

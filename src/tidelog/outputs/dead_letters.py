@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
+from typing import IO
 from uuid import uuid4
 
 from pyarrow import fs
 
 from tidelog.errors import OutputRefusedError
 from tidelog.ports import Rejection, WriteTask
+from tidelog.private_files import create_directory, create_file
 
 
 class StopAtRejection:
@@ -37,7 +41,12 @@ class JsonDeadLetters:
     def put(self, task: WriteTask, letters: Sequence[Rejection]) -> None:
         found, root = fs.FileSystem.from_uri(self._path)
         folder = f"{root.rstrip('/')}/{task.output}"
-        found.create_dir(folder, recursive=True)
+        local = isinstance(found, fs.LocalFileSystem)  # they hold rows
+        if local:
+            create_directory(Path(root))
+            create_directory(Path(folder))
+        else:
+            found.create_dir(folder, recursive=True)
         # Tasks of two jobs of a batch may have one number; no two records have one version.
         told = f"{task.number}-{min(each.version for each in letters):020d}"
         name = f"{folder}/{task.start:020d}-{task.end:020d}-{told}.jsonl"
@@ -45,6 +54,10 @@ class JsonDeadLetters:
         # Beside the name and then moved: a reader sees all of it, and so does a duplicate,
         # which may run at the same time.
         part = f"{name}.{uuid4().hex}.part"
-        with found.open_output_stream(part) as file:
+        with _private(part) if local else found.open_output_stream(part) as file:
             file.write("".join(f"{line}\n" for line in lines).encode())
         found.move(part, name)
+
+
+def _private(name: str) -> IO[bytes]:
+    return os.fdopen(create_file(Path(name), os.O_WRONLY | os.O_EXCL), "wb")

@@ -22,6 +22,7 @@ from tidelog.control.commands import (
 )
 from tidelog.control.debezium import another_dump_id
 from tidelog.control.mailbox import Mailbox
+from tidelog.control.plain_conditions import names
 from tidelog.control.signals import skipped
 from tidelog.control.table_choice import TableChoice, as_given
 from tidelog.errors import Policy, TableRefusedError, TidelogError, UsageError
@@ -204,6 +205,8 @@ class Actor:
         conditions = {table: text for table, text in found.items() if text is not None}
         if conditions:
             scope["conditions"] = conditions
+        if command.plain:
+            scope["named_by"] = names
         if command.keys is None and command.key_set is None:
             return scope
         if len(shapes) != 1:

@@ -77,6 +77,12 @@ def check_modes(config: Config) -> Iterator[dict[str, Any]]:
     places = {"state": database_path(config.state.url)}
     if not is_url(config.log.path):
         places["log"] = Path(config.log.path)
+    if config.control.notification_file is not None:
+        places["notifications"] = Path(config.control.notification_file)
+    for output in config.outputs:
+        letters = getattr(output, "dead_letter", None)
+        if letters is not None and not is_url(letters.path):
+            places[f"dead letters of {output.name}"] = Path(letters.path)
     for name, place in sorted(places.items()):
         try:
             users, seen = users_of(place), seen_by_others(place)

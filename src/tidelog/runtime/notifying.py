@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.capture.notifications import Notification
+from tidelog.private_files import append_text
 
 logger = logging.getLogger(__name__)
 notification_lines = logging.getLogger("tidelog.notifications")
@@ -138,7 +139,7 @@ class Notifier:
         before = "\n" if self._torn else ""  # a full disk may have taken half of a line
         self._torn = True
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        with self._file.open("a", encoding="utf-8") as file:
+        with append_text(self._file) as file:
             file.write(before + text)
         self._torn = False
 

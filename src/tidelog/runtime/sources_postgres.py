@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from tidelog.config import Config
 from tidelog.configsource import PostgresSource
-from tidelog.errors import UsageError
+from tidelog.errors import TidelogError, UsageError
+from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import (
     BlockingReader,
@@ -19,6 +20,7 @@ from tidelog.ports import (
     SourceId,
     StateStore,
 )
+from tidelog.runtime.log_place import log_place
 from tidelog.runtime.sources import SourceParts
 from tidelog.sources.findings import Finding
 from tidelog.sources.postgres.blocking import PostgresBlockingReader
@@ -32,6 +34,8 @@ from tidelog.sources.postgres.planning import PostgresEstimates
 from tidelog.sources.postgres.preflight import Preflight
 from tidelog.sources.postgres.publication import Publications
 from tidelog.sources.postgres.schemas import SchemaFinder
+from tidelog.sources.postgres.slot_owner import SlotOwner
+from tidelog.state.sqlite import SqliteState, database_path
 from tidelog.wire.pgoutput import PgoutputScanner
 from tidelog.wire.tuples import PgoutputKeys
 
@@ -62,6 +66,7 @@ class PostgresKind:
         self._source = config.source
         self._dsn = config.source.url.reveal()
         self._statement_timeout_ms = config.dump.statement_timeout_ms
+        self._log_place, self._state_url = log_place(config), config.state.url
         self._reader: PostgresLogReader | None = None
         source = config.source
         # Shared: what the log reader's start publishes, the catalogue's watch must hear of.
@@ -126,7 +131,7 @@ class PostgresKind:
                     with translated("looking at the publications"):
                         self._reader.check_publications(connection)
                 added = publications.sync(connection)
-                return Published(added, dict(publications.refused))
+                return Published(added, dict(publications.refused), dict(publications.inserts_only))
 
         return SourceParts(
             catalogue=self.catalogue(),
@@ -185,7 +190,34 @@ class PostgresKind:
             strategy=source.watermarks,
             signal_table=source.signal_table,
             keys=source.keys,
+            owner=self._slot_owner(),
         ).check()
+
+    def _slot_owner(self) -> SlotOwner | None:
+        """As far as the event log tells; None if it can't be looked at, which `check` says."""
+        owner = SlotOwner(self._source.slot)
+        try:
+            if not EventLog.exists(self._log_place):
+                return owner
+            log = EventLog.open(self._log_place)
+            held = any(meta.resume is not None for meta in log.chain().segments)
+            if held or self._claimed(log.generation):
+                owner.generation = log.generation
+        except TidelogError:
+            return None
+        return owner
+
+    def _claimed(self, generation: str) -> bool:
+        """Was the slot made for an event log that holds nothing yet?"""
+        if not database_path(self._state_url).exists():
+            return False
+        state = SqliteState(self._state_url)
+        try:
+            owner = SlotOwner(self._source.slot, state)
+            owner.generation = generation
+            return owner.claimed
+        finally:
+            state.close()
 
     @property
     def key_texts(self) -> Callable[[pa.Array], pa.StringArray]:

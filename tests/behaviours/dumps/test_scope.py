@@ -249,6 +249,16 @@ def test_signal_table_works_as_for_debezium(make: Make) -> None:
     dumped.dumped("ad-hoc")
     assert len(dumped.rows_of("ad-hoc", "public.a1")) == 2
     assert len(dumped.rows_of("ad-hoc", "public.a2")) == 7
+    signal(
+        dumped,
+        "whole-row",
+        "execute-snapshot",
+        **{
+            "data-collections": ["public.a1"],
+            "additional-conditions": [{"data-collection": "public.a1", "filter": "a1 IS NULL"}],
+        },
+    )
+    dumped.dumped("whole-row", "aborted")  # no column, though PostgreSQL has a value of that name
     skipped = {n.dump_id for n in dumped.notices if n.type == "SKIPPED"}
     assert skipped == {"what", "broken"}
     dumped.check("public.a1")

@@ -9,8 +9,11 @@ import pymysql
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
 
-from tidelog.errors import SourceError
+from tidelog.errors import ChunkDeniedError, SourceError
 from tidelog.ports import MAX_SIGNAL_BYTES
+from tidelog.sources.mysql.chunks import MySqlChunkReader
+from tidelog.sources.mysql.preflight import MySqlPreflight
+from tidelog.sources.unnumbered import Unnumbered
 from tidelog.testing.mysql import MySqlFamilyServer
 
 pytestmark = pytest.mark.integration
@@ -215,3 +218,29 @@ def test_a_comment_hides_no_statement(make_capture: Make, sql: Sql, comment: str
     run(sql, "SET SESSION binlog_format = STATEMENT", f"{comment}INSERT INTO t VALUES (1)")
     with pytest.raises(SourceError, match=r"INSERT of .*t as a statement"):
         capture.catch_up()
+
+
+def test_a_view_of_the_watermark_tables_name_leads_no_mark_elsewhere(
+    mysql_family: MySqlFamilyServer, sql: Sql, mysql_family_database: str, own: str
+) -> None:
+    """Such a view has the rights of who writes through it."""
+    run(
+        sql,
+        "CREATE TABLE accounts (id INT PRIMARY KEY, name VARCHAR(99))",
+        "INSERT INTO accounts VALUES (1, 'root')",
+        f"CREATE SQL SECURITY INVOKER VIEW {own}.watermark AS "
+        f"SELECT id, name AS mark FROM {mysql_family_database}.accounts",
+    )
+    reader = MySqlChunkReader(mysql_family.url, Unnumbered(), watermark_schema=own)
+    with pytest.raises(ChunkDeniedError, match=rf"{own}\.watermark is a view"):
+        reader.write_watermark("mark")
+    with sql.cursor() as cursor:
+        cursor.execute("SELECT name FROM accounts")
+        assert cursor.fetchall() == (("root",),)
+    flavor = reader._marking().flavor
+    preflight = MySqlPreflight(mysql_family.url, server_id=1, kind=flavor, watermark_schema=own)
+    [found] = [f for f in preflight.check() if f.name == "watermark table"]
+    assert found.level == "fail"
+    run(sql, found.fix)
+    reader.write_watermark("mark")
+    reader.close()

@@ -12,9 +12,11 @@ import pytest
 from tests.integration.postgres.conftest import Capture, rows_of
 from tests.integration.windows.live import Live, replay
 
+from tidelog.errors import GapError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest
 from tidelog.sources.postgres.chunks import PostgresChunkReader
+from tidelog.sources.postgres.preflight import Preflight
 from tidelog.sources.unnumbered import Unnumbered
 from tidelog.testing.postgres import PostgresServer
 from tidelog.wire import server_texts
@@ -213,3 +215,27 @@ def codes_of(encoding: str) -> list[bytes]:
         codes += [bytes([0x8E, byte]) for byte in high]
         codes += [bytes([0x8F, *pair]) for pair in itertools.product(high, high)]
     return codes
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text", "without"),
+    [("EUC_TW", r"\xC4\xE3", r"\x8E\xA7\xFE\xFE"), ("EUC_JIS_2004", r"\xC6\xFC", r"\x8F\xFE\xFE")],
+)
+def test_an_encoding_that_only_the_server_converts_is_told(
+    database: str, sql: psycopg.Connection[Any], text: str, without: str
+) -> None:
+    """What it can't convert is an error that says so, and check warns of it beforehand."""
+    sql.execute("CREATE TABLE t (k text PRIMARY KEY, v text)")
+    capture = Capture(database)
+    capture.start()
+    write(sql, {text: ""})
+    [row] = capture.catch_up(sql)
+    assert row.new is not None
+    assert len(row.new["k"] or "") == 1
+    [found] = [f for f in Preflight(database).check() if f.name == "encoding"]
+    assert found.level == "warn"
+    write(sql, {without: ""})
+    with pytest.raises(GapError, match="22P05") as ended:
+        capture.until(lambda: len(capture.rows) > 1)
+    assert "0x" not in str(ended.value)
+    capture.reader.close()

@@ -56,6 +56,28 @@ def test_columns_that_are_names_of_other_objects_are_named(
     assert found[0].message.startswith("values of of, by, a are names")
 
 
+def test_superuser_that_reads_tables_of_others_is_warned(postgres: PostgresServer) -> None:
+    """What it is warned of is PostgreSQL's own way: the planner runs the index's function."""
+    dsn = postgres.create_database("others")
+    postgres.execute("CREATE ROLE others_app LOGIN", "others")
+    with psycopg.connect(dsn, autocommit=True) as sql:
+        sql.execute("CREATE TABLE ours (id int PRIMARY KEY)")
+        assert "role" not in faults(Preflight(dsn).check())
+        sql.execute("CREATE SCHEMA app AUTHORIZATION others_app; SET ROLE others_app")
+        sql.execute("CREATE TABLE app.t (id int PRIMARY KEY)")
+        sql.execute(
+            "CREATE FUNCTION app.f(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN "
+            "IF current_user <> 'others_app' THEN RAISE 'ran as %', current_user; END IF; "
+            "RETURN 1; END $$; CREATE INDEX ON app.t (app.f(1))"
+        )
+    with psycopg.connect(dsn) as sql, pytest.raises(psycopg.Error, match="ran as"):
+        sql.execute("SELECT id FROM app.t WHERE id > 0")
+    found = faults(Preflight(dsn).check())["role"]
+    postgres.drop_database("others")
+    postgres.execute("DROP ROLE others_app")
+    assert (found.level, "others_app's" in found.message) == ("warn", True)
+
+
 def test_role_without_rights_is_told_each_grant(postgres: PostgresServer) -> None:
     postgres.create_database("rights")
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", "rights")

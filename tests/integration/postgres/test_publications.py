@@ -271,3 +271,36 @@ def test_publications_of_others_on_the_same_tables_do_not_matter(
         {"id": "1", "v": "2", "w": "4"},
         {"id": "1"},
     ]
+
+
+class Counting(psycopg.Connection[Any]):
+    """Counts the statements that it runs."""
+
+    statements = 0
+
+    def execute(self, *arguments: Any, **options: Any) -> Any:
+        self.statements += 1
+        return super().execute(*arguments, **options)
+
+
+def test_a_look_costs_as_many_queries_however_many_tables_are_refused(
+    database: str, sql: psycopg.Connection[Any]
+) -> None:
+    role = "looker_" + database.rsplit("/", 1)[1]
+    sql.execute(f"CREATE ROLE {role} LOGIN REPLICATION".encode())
+    sql.execute(f"GRANT CREATE ON DATABASE {database.rsplit('/', 1)[1]} TO {role}".encode())
+    counts = []
+    with Counting.connect(database, user=role, autocommit=True) as connection:
+        assert isinstance(connection, Counting)
+        publications = Publications("p", ["public.*"], slot="s")
+        for number in range(12):
+            sql.execute(f"CREATE TABLE t{number} (id int PRIMARY KEY)".encode())
+            if number in (0, 1, 11):
+                publications.sync(connection)
+                before = connection.statements
+                publications.sync(connection)
+                counts.append(connection.statements - before)
+                assert len(publications.refused) == number + 1
+                assert all("GRANT" in (r.remedy or "") for r in publications.refused.values())
+    sql.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}".encode())
+    assert len(set(counts)) == 1

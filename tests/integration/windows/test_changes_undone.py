@@ -16,6 +16,7 @@ from tests.integration.windows.live import Live, replay
 from tests.integration.windows.rules import Make, rule
 
 from tidelog.capture.automatic_dumps import UNLOGGED_KEY
+from tidelog.capture.catalogue_watch import SHAPES_KEY
 from tidelog.capture.relation_names import RELATIONS_KEY
 from tidelog.sources.postgres.ddl_trigger import install_sql
 from tidelog.sources.postgres.publication import Publications
@@ -295,6 +296,41 @@ def test_table_that_goes_on_under_another_name_for_a_while(live: Make, aside: st
     else:
         capture.sql.execute(f"ALTER TABLE {aside} RENAME TO t".encode())
     agrees(capture)
+
+
+def test_table_that_was_away_is_dumped_though_new_ones_are_not(live: Make) -> None:
+    """Its name was known: what became of its rows meanwhile is in no log, nor is a new table's."""
+    capture = captured(live(), CASES[0])
+    capture.snapshot = "no_data"
+    capture.restart()
+    state = SqliteState(capture.directory / "state.db")
+
+    def looked(at: str, is_there: bool) -> bool:
+        shapes = state.get(SHAPES_KEY)
+        return shapes is not None and bool(shapes.value.get(at)) == is_there
+
+    for gone, back in (
+        (
+            ["ALTER TABLE t SET SCHEMA aside", "ALTER PUBLICATION tidelog DROP TABLE aside.t"],
+            ["DELETE FROM aside.t WHERE id > 7", "ALTER TABLE aside.t SET SCHEMA public"],
+        ),
+        (["DROP TABLE t"], [PLAIN + "; INSERT INTO t VALUES (5, 5, 'new')"]),
+    ):
+        dumps = len(capture.completions())
+        for statement in gone:
+            capture.sql.execute(statement.encode())
+        capture.wait_for(lambda: looked("public.t", False), "it is away at a look")
+        if dumps == 1:
+            capture.restart()
+        for statement in back:
+            capture.sql.execute(statement.encode())
+        capture.wait_for(lambda n=dumps: len(capture.completions()) > n, "it is dumped")
+        capture.check()
+    capture.sql.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    capture.wait_for(lambda: looked("public.u", True), "a new table is seen")
+    state.close()
+    capture.catch_up()
+    assert not capture.completions("public.u")
 
 
 def test_table_that_is_renamed_for_good_leaves_nothing_behind(live: Make) -> None:

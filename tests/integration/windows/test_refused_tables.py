@@ -218,3 +218,21 @@ def test_lost_right_to_write_watermarks_leaves_the_log(gathered: Make, revoked: 
     live.wait_for(lambda: len(live.completions()) > before, "what is due is dumped")
     live.wait_for(lambda: not refused(live), "nothing is refused any more")
     goes_on(live)
+
+
+def test_table_of_inserts_only_is_shown_until_it_is_mended(gathered: Make) -> None:
+    live = gathered()
+    live.sql.execute("CREATE TABLE keyless (id int NOT NULL, n int)")
+    live.sql.execute("ALTER TABLE keyless OWNER TO shop")
+    live.start()
+
+    def shown() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = runtime.status(live.config).get("inserts_only", [])
+        return found
+
+    live.wait_for(lambda: len(shown()) == 1, "it is told")
+    [entry] = shown()
+    assert (entry["table"], entry["reason"]) == ("public.keyless", "it has no primary key")
+    live.sql.execute(entry["remedy"].split(" --")[0].encode())
+    live.wait_for(lambda: shown() == [], "it is told no more")
+    assert not refused(live)

@@ -29,7 +29,7 @@ from typing import Literal
 import pymysql
 from pymysql.constants import ER
 
-from tidelog.errors import ChunkRefusedError, PreflightError
+from tidelog.errors import ChunkDeniedError, ChunkRefusedError, PreflightError
 from tidelog.sources.mysql.connect import Connection, quote_name, quote_text
 from tidelog.sources.mysql.positions import NO_BINLOG, log_end
 from tidelog.wire.binlog_position import file_number, pack
@@ -44,11 +44,34 @@ BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
 _MISSING = {ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE}
 
 
+VIEW = (
+    "{table} is a view, through which a mark could be written to another table with capture's "
+    "rights: drop it, the table is made anew"
+)
+
+
+def is_view(connection: Connection, watermark_schema: str) -> bool:
+    """Did somebody make a view of the watermark table's name? A trigger, unlike in PostgreSQL, runs
+    with the rights of who made it, and can't be seen without a privilege of its own.
+    """
+    return bool(
+        connection.rows(
+            "SELECT 1 FROM information_schema.tables "
+            "WHERE table_schema = %s AND table_name = %s AND table_type LIKE %s",
+            (watermark_schema, WATERMARK_TABLE, "%VIEW"),
+        )
+    )
+
+
 def write_mark(connection: Connection, watermark_schema: str, mark: str) -> None:
-    """Commit the mark; makes the table if it is missing. Raises PyMySQL's errors."""
+    """Commit the mark; makes the table if it is missing. Raises PyMySQL's errors, and
+    ChunkDeniedError for what is no table.
+    """
     table = quote_name(watermark_schema, WATERMARK_TABLE)
     column = quote_name(WATERMARK_COLUMN)
     value = quote_text(mark)
+    if is_view(connection, watermark_schema):
+        raise ChunkDeniedError(VIEW.format(table=f"{watermark_schema}.{WATERMARK_TABLE}"))
     statement = (
         f"INSERT INTO {table} (id, {column}) VALUES (1, {value}) "  # noqa: S608 - quoted
         f"ON DUPLICATE KEY UPDATE {column} = {value}"

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pymysql
 
 from tidelog.sources.findings import Finding
+from tidelog.sources.mysql.connect import quote_name
 from tidelog.sources.mysql.failures import number_of, words
 from tidelog.sources.mysql.grants import Grants
+from tidelog.sources.mysql.marks import VIEW, WATERMARK_TABLE, is_view
 from tidelog.sources.mysql.positions import log_status
 
 if TYPE_CHECKING:
@@ -70,6 +72,11 @@ def _watermark_table(examined: Examined) -> Iterator[Finding]:
             (schema, "watermark"),
         )
     )
+    if is_view(examined.connection, schema):
+        fix = f"DROP VIEW {quote_name(schema, WATERMARK_TABLE)};"
+        text = VIEW.format(table=f"{schema}.{WATERMARK_TABLE}")
+        yield Finding("watermark table", "fail", text, fix)
+        return
     needed = [p for p in WATERMARK_PRIVILEGES if not (there and p == "CREATE")]
     table = "watermark" if there else None
     lacks = grants.missing(needed, schema, table)

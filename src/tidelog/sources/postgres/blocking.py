@@ -33,6 +33,7 @@ from tidelog.sources.postgres.chunks import (
     STATEMENT_TIMEOUT_MS,
     chunk_errors,
 )
+from tidelog.sources.postgres.condition_names import require_plain
 from tidelog.sources.postgres.connect import connect, connect_replication, lsn_value, quote_ident
 from tidelog.sources.postgres.open_transactions import who_is_open
 from tidelog.sources.postgres.schemas import FoundTable, SchemaFinder
@@ -115,6 +116,7 @@ class PostgresBlockingReader:
         with chunk_errors(doing):
             with _savepoint(connection):
                 found, schema = self._lock(connection, request.table)
+                require_plain(connection, schema, request)
             with _savepoint(connection):
                 rows = self._select.range(connection, request, schema, found.partitioned, snapshot)
         rows.emit_at = self._position

@@ -22,10 +22,18 @@ from tidelog.errors import (
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.postgres.chunk_rows import ChunkSelect
+from tidelog.sources.postgres.condition_names import require_plain
 from tidelog.sources.postgres.connect import connect, quote_ident
-from tidelog.sources.postgres.marks import Strategy, WalLayout, emission_point, mark_statement
+from tidelog.sources.postgres.marks import (
+    WATERMARK_TABLE,
+    Strategy,
+    WalLayout,
+    emission_point,
+    mark_statement,
+)
 from tidelog.sources.postgres.schemas import FoundTable, SchemaFinder
 from tidelog.sources.postgres.snapshot import TAKE_SNAPSHOT, PgSnapshot, snapshot_taken
+from tidelog.sources.postgres.watermark_trust import distrusted
 
 LOCK_TIMEOUT_MS = 2_000
 STATEMENT_TIMEOUT_MS = 600_000
@@ -91,6 +99,9 @@ class PostgresChunkReader:
         self._registry = registry
         self._finder = SchemaFinder(keys, publications)
         self._mark_sql = mark_statement(strategy, watermark_schema)
+        self._watermark: TableName | None = None  # where marks are written
+        if strategy == "table":
+            self._watermark = TableName(watermark_schema, WATERMARK_TABLE)
         self._layout: WalLayout | None = None
         self._placed: tuple[str, int] | None = None  # the last snapshot, its emission point
         self._mark_settings = {
@@ -122,11 +133,11 @@ class PostgresChunkReader:
     def read(self, request: ChunkRequest) -> ChunkRows:
         with chunk_errors(f"reading a chunk of {request.table}"):
             connection = self._reading()
-            found, snapshot = self._begin(connection, request.table)
+            found, snapshot = self._begin(connection, request)
             emit_at = None if self._mark_sql else self._emission_point(connection, snapshot)
             schema = self._registry.register(found.schema)
             select = self._select.range if request.keys is None else self._select.keys
-            with self._finding_functions(schema):
+            with self._finding_functions(request, schema):
                 chunk = select(connection, request, schema, found.partitioned, snapshot)
             chunk.emit_at = emit_at
             return chunk
@@ -148,15 +159,15 @@ class PostgresChunkReader:
         with chunk_errors(f"planning chunks of {request.table}"):
             connection = self._planning()
             try:
-                found, _ = self._begin(connection, request.table)
+                found, _ = self._begin(connection, request)
                 begun = time.monotonic()
                 ends: list[tuple[str | None, ...]] = []
                 while len(ends) < count:
                     if time.monotonic() - begun > PLAN_TRANSACTION_S:
                         connection.execute(b"COMMIT")
-                        found, _ = self._begin(connection, request.table)
+                        found, _ = self._begin(connection, request)
                         begun = time.monotonic()
-                    with self._finding_functions(found.schema):
+                    with self._finding_functions(request, found.schema):
                         end = self._select.boundary(
                             connection, request, found.schema, found.partitioned
                         )
@@ -188,13 +199,15 @@ class PostgresChunkReader:
     # ------------------------------------------------------------------ reading
 
     def _begin(
-        self, connection: psycopg.Connection[tuple[Any, ...]], table: TableName
+        self, connection: psycopg.Connection[tuple[Any, ...]], request: ChunkRequest
     ) -> tuple[FoundTable, PgSnapshot]:
         """Begin, lock against DDL, *then* take the snapshot: rewrites are not MVCC-safe."""
+        table = request.table
+        path = "" if request.where_names is not None else self._paths.get(table, "")
         # Without ONLY: it also locks partitions, and inheritors, which does no harm.
         cursor = connection.execute(
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
-            f"{self._paths.get(table, '')}"
+            f"{path}"
             f"LOCK TABLE {quote_ident(table.namespace, table.name)} IN ACCESS SHARE MODE;"
             f"{TAKE_SNAPSHOT}".encode()
         )
@@ -202,13 +215,15 @@ class PostgresChunkReader:
         found = self._finder.find(connection, table)
         if found is None:
             raise ChunkError(f"reading a chunk of {table}: {_REASONS['42P01']}")
+        require_plain(connection, found.schema, request)
         return found, snapshot
 
     @contextmanager
-    def _finding_functions(self, schema: TableSchema) -> Iterator[None]:
+    def _finding_functions(self, request: ChunkRequest, schema: TableSchema) -> Iterator[None]:
         """The planner looks into functions of the table's indexes and generated columns, and these
         may rely on their authors' search_path. Then the next read has the table's schema in it, if
-        no value is written differently for that, as the name of a regclass is.
+        no value is written differently for that, as the name of a regclass is, and if nobody gave a
+        condition that would find operators there.
         """
         try:
             yield
@@ -218,7 +233,7 @@ class PostgresChunkReader:
                 c.type_id < FIRST_NORMAL_OID and not c.type_name.startswith("reg")
                 for c in schema.columns
             )
-            if table in self._paths or not plain:
+            if table in self._paths or not plain or request.where_names is not None:
                 raise
             path = f"{quote_ident(table.namespace)}, public"
             self._paths[table] = f"SET LOCAL search_path = {path};"
@@ -248,7 +263,13 @@ class PostgresChunkReader:
     def _marking(self) -> psycopg.Connection[tuple[Any, ...]]:
         self._check_open()
         if self._marks is None or self._marks.closed or self._marks.broken:
-            self._marks = connect(self._dsn, purpose="watermarks", settings=self._mark_settings)
+            marks = connect(self._dsn, purpose="watermarks", settings=self._mark_settings)
+            if self._watermark is not None:
+                refusal = distrusted(marks, self._watermark)
+                if refusal is not None:
+                    marks.close()
+                    raise ChunkDeniedError(f"{self._watermark}: {refusal.reason}")
+            self._marks = marks
         return self._marks
 
     def _planning(self) -> psycopg.Connection[tuple[Any, ...]]:

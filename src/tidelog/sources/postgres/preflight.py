@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tidelog.errors import TidelogError
+from tidelog.errors import PreflightError, TidelogError
 from tidelog.sources.findings import SUPERUSER, Finding, Level
 from tidelog.sources.postgres import ddl_trigger
 from tidelog.sources.postgres.connect import (
@@ -22,11 +22,13 @@ from tidelog.sources.postgres.findings import Connection, one_row, setting_of
 from tidelog.sources.postgres.log_reader import MIN_VERSION
 from tidelog.sources.postgres.marks import Strategy
 from tidelog.sources.postgres.preflight_publications import PublicationChecks
+from tidelog.sources.postgres.preflight_rights import superuser_reads_others
 from tidelog.sources.postgres.preflight_tables import TableChecks
-from tidelog.sources.postgres.preflight_texts import naming_columns
+from tidelog.sources.postgres.preflight_texts import encoding, naming_columns
 from tidelog.sources.postgres.publication import Publications
 from tidelog.sources.postgres.replication import ReplicationStream
 from tidelog.sources.postgres.schemas import SchemaFinder
+from tidelog.sources.postgres.slot_owner import SlotOwner, reader_of
 from tidelog.sources.postgres.slots import find_slot
 from tidelog.sources.postgres.standby import standby_findings
 
@@ -44,7 +46,9 @@ _PUBLICATION_FIX = {14: 18, 15: 13, 16: 9, 17: 5}
 
 
 class Preflight:
-    """Checks a source. Arguments as `PostgresLogReader`'s."""
+    """Checks a source. Arguments as `PostgresLogReader`'s, and ``owner``: of the slot, which knows
+    its event log's generation, or that there is none yet; None: whose slot it is is not looked at.
+    """
 
     def __init__(
         self,
@@ -57,8 +61,10 @@ class Preflight:
         strategy: Strategy = "table",
         signal_table: str | None = None,
         keys: Mapping[str, Sequence[str]] | None = None,
+        owner: SlotOwner | None = None,
     ) -> None:
         self._dsn = dsn
+        self._owner = owner
         self._slot = slot
         self._strategy = strategy
         self._publications = Publications(
@@ -102,6 +108,8 @@ class Preflight:
             self._published.identities,
             self._tables.unlogged,
             self._naming_columns,
+            self._encoding,
+            self._rights,
             self._event_trigger,
             self._slot_state,
             self._retention,
@@ -195,6 +203,12 @@ class Preflight:
     def _naming_columns(self, connection: Connection) -> Iterator[Finding]:
         yield from naming_columns(connection, self._publications)
 
+    def _encoding(self, connection: Connection) -> Iterator[Finding]:
+        yield from encoding(connection)
+
+    def _rights(self, connection: Connection) -> Iterator[Finding]:
+        yield from superuser_reads_others(connection, self._publications)
+
     def _event_trigger(self, connection: Connection) -> Iterator[Finding]:
         if self._strategy != "snapshot":  # then others publish, and standbys take no DDL
             yield from ddl_trigger.findings(connection, self._publications)
@@ -216,6 +230,8 @@ class Preflight:
         elif state.lost is not None:
             text = f"{self._slot} is invalid: {state.lost}; changes were lost"
             yield Finding("slot", "fail", text, f"{drop} -- then a new event log and a new dump")
+        elif (owned := self._owned(connection)) is not None:
+            yield owned
         else:
             level: Level = "warn" if state.retained_bytes > RETAINED_LIMIT_BYTES else "ok"
             active = "being read" if state.active_pid else "not being read"
@@ -225,6 +241,20 @@ class Preflight:
             )
             fix = "start the capture, or drop the slot" if level == "warn" else ""
             yield Finding("slot", level, text, fix)
+
+    def _owned(self, connection: Connection) -> Finding | None:
+        """Why capture won't take the slot: it serves another event log, or may."""
+        if self._owner is None:
+            return None
+        reader = reader_of(connection, self._slot)
+        try:
+            self._owner.require(reader)
+            if self._owner.generation is None:
+                raise self._owner.refuse_new(reader)
+        except PreflightError as error:
+            fix = "source.slot: another_name  # and source.publication, if it is set"
+            return Finding("slot", "fail", str(error), fix)
+        return None
 
     def _retention(self, connection: Connection) -> Iterator[Finding]:
         kept = setting_of(connection, "max_slot_wal_keep_size")

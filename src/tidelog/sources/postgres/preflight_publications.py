@@ -16,6 +16,7 @@ from tidelog.sources.postgres.publication import (
     signal_columns,
 )
 from tidelog.sources.postgres.publication_plan import Planner, PublishedTable, Step
+from tidelog.sources.postgres.watermark_trust import distrusted
 
 SHOWN = 3  # reasons, of many
 
@@ -34,6 +35,11 @@ class PublicationChecks:
         if self._publications.strategy != "table":
             return
         watermark = self._publications.watermark
+        refusal = distrusted(connection, watermark)
+        if refusal is not None:
+            text, fix = f"{watermark}: {refusal.reason}", refusal.remedy or ""
+            yield Finding("watermark table", "fail", text, fix, SUPERUSER)
+            return
         user = quote_ident(connection.info.user)
         name, schema = quote_ident(watermark.namespace, watermark.name), watermark.namespace
         exists, has_schema, in_schema, in_database = one_row(

@@ -1,4 +1,6 @@
-"""Columns whose texts follow other objects' names, which nothing tells of: `tidelog check` does."""
+"""Texts that may go wrong, which `tidelog check` tells: columns whose texts follow other objects'
+names, and encodings that only the server converts.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from collections.abc import Iterator
 from tidelog.sources.findings import Finding
 from tidelog.sources.postgres.findings import Connection
 from tidelog.sources.postgres.publication import Publications
+from tidelog.wire.server_texts import server_text
 
 # By the element's type, for arrays. A regclass is stored as an oid and written as a name.
 _NAMING = """
@@ -32,3 +35,18 @@ def naming_columns(connection: Connection, publications: Publications) -> Iterat
             "rows that were read before keep the old name, and nothing tells",
             "after a rename dump the table again, or store the name as text",
         )
+
+
+def encoding(connection: Connection) -> Iterator[Finding]:
+    """Are texts taken as they are, or does the server convert them, which can fail?"""
+    name = connection.info.parameter_status("server_encoding") or "UTF8"
+    if name == "UTF8" or server_text(name) is not None:
+        return
+    yield Finding(
+        "encoding",
+        "warn",
+        f"the database's encoding is {name}, which only the server converts: a value with a byte "
+        "that has no character there, in any captured table, ends capture (GapError)",
+        "before that, see that no such value is written, or move the data to a database of "
+        "encoding UTF8",
+    )

@@ -33,6 +33,7 @@ from tidelog.sources.postgres.table_rights import (
     not_owned,
     publishing_refused,
 )
+from tidelog.sources.postgres.watermark_trust import distrusted
 
 __all__ = ["Publications", "PublishedTable"]
 
@@ -88,6 +89,7 @@ class Publications:
         self.signals = None if signal_table is None else TableName.parse(signal_table)
         self.slot = slot
         self.refused: dict[TableName, Refusal] = {}
+        self.inserts_only: dict[TableName, Refusal] = {}
         self._lock = threading.Lock()
         self._untold: list[TableName] = []  # newly published, and no `sync` has said so
         self._lossy: set[TableName] = set()  # not published as they should be at the last look
@@ -105,11 +107,7 @@ class Publications:
 
     def troubles(self, connection: Connection) -> dict[TableName, Trouble]:
         """Captured tables whose updates and deletes can't be published: why, and what mends it."""
-        return {
-            table.table: table.identity.trouble
-            for table in self.captured(connection)
-            if table.identity.trouble is not None
-        }
+        return _troubles(self.planner(connection).view)
 
     def planner(self, connection: Connection) -> Planner:
         """What there is, and what must be done. A few queries, however many tables there are."""
@@ -188,7 +186,8 @@ class Publications:
         were not all published until now: new ones, and those that something was mended for.
 
         What is not ours to do is logged, once, with the SQL for it. With strategy ``snapshot``
-        that is everything. `refused` says then which tables can't be published, and why.
+        that is everything. `refused` says then which tables can't be published, and why, and
+        `inserts_only` of which only inserts can be.
 
         Args:
             connection: with autocommit.
@@ -203,7 +202,9 @@ class Publications:
         with self._lock:
             if self.strategy == "snapshot":
                 with translated(f"looking at publication {self.name!r}"):
-                    steps = self.planner(connection).steps()
+                    planner = self.planner(connection)
+                    self._note_troubles(planner.view)
+                    steps = planner.steps()
                     if any(step.kind == "create" for step in steps):
                         raise self._refused(steps)
                     self._leave(steps, strict)
@@ -228,6 +229,7 @@ class Publications:
                     self._untold += step.lost
             if steps:
                 planner = self.planner(connection)
+            self._note_troubles(planner.view)
             left = planner.steps()
             if any(step.kind == "create" for step in left):
                 raise self._refused(left)  # nothing could be captured
@@ -257,12 +259,23 @@ class Publications:
     def _refuse(self, connection: Connection, left: Sequence[Step], view: View) -> None:
         """Tables that are not published and that this capture may not publish."""
         tables = view.by_name
-        for step in left:
-            table = tables.get(step.table)
-            if table is None or step.kind != "add" or table.table in self.refused:
-                continue
-            refusal = not_owned(connection, table.relation_id, step.publications[0])
+        found = [(step, tables[step.table]) for step in left if step.table in tables]
+        found = [
+            (step, table)
+            for step, table in found
+            if step.kind == "add" and table.table not in self.refused
+        ]
+        wanted = {table.relation_id: step.publications[0] for step, table in found}
+        why = not_owned(connection, wanted) if wanted else {}
+        for step, table in found:
+            refusal = why.get(table.relation_id)
             self._note(table.table, refusal or Refusal(step.why, " ".join(step.statements)))
+
+    def _note_troubles(self, view: View) -> None:
+        self.inserts_only = {
+            table: Refusal(trouble.why, trouble.remedy)
+            for table, trouble in _troubles(view).items()
+        }
 
     def _note(self, table: TableName, refusal: Refusal) -> None:
         self.refused[table] = replace(refusal, all_dumps=table == self.watermark)
@@ -331,14 +344,17 @@ class Publications:
     def _prepare_watermark_table(self, connection: Connection, strict: bool) -> None:
         """Marks can't be written without it: then no table is dumped, and the log goes on."""
         try:
-            self._create_watermark_table(connection)
+            refusal = distrusted(connection, self.watermark)
+            if refusal is None:
+                self._create_watermark_table(connection)
+                refusal = distrusted(connection, self.watermark)
         except psycopg.errors.InsufficientPrivilege as error:
             if strict:
                 raise
             reason = f"{error.diag.message_primary}: no watermark can be written"
             self.refused[self.watermark] = Refusal(reason, all_dumps=True)
             return
-        refusal = marks_refused(connection, self.watermark)
+        refusal = refusal or marks_refused(connection, self.watermark)
         if refusal is not None:
             self.refused[self.watermark] = refusal
 
@@ -362,6 +378,14 @@ class Publications:
             f"(id int PRIMARY KEY CHECK (id = 1), {WATERMARK_COLUMN} text NOT NULL) "
             "WITH (fillfactor = 10);"
         )
+
+
+def _troubles(view: View) -> dict[TableName, Trouble]:
+    return {
+        table.table: table.identity.trouble
+        for table in view.captured
+        if table.identity.trouble is not None
+    }
 
 
 def foreign(name: str, slot: str) -> str:

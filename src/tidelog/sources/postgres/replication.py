@@ -373,6 +373,13 @@ class ReplicationStream:
                 "written, so it can't be decoded: the publication was dropped and made anew. "
                 f"{START_ANEW}"
             )
+        if state in ("22P05", "22021") and self._streaming:
+            # The server's text quotes the bytes. It would fail at the same place for ever.
+            return GapError(
+                f"{doing}: a value that was written after {lsn_text(self._acknowledged)} holds "
+                "bytes without a character, which the server can't convert from the database's "
+                f"encoding (SQLSTATE {state}). Mend the value first. {START_ANEW}"
+            )
         if state == "42501":
             return PreflightError(f"{doing}: {message}: ALTER ROLE <user> REPLICATION")
         if state in ("42704", "55000"):  # undefined object, not in prerequisite state

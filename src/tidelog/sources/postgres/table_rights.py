@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import psycopg
@@ -29,26 +30,35 @@ def publishing_refused(
         return Refusal(f"it can't be published: {message}")
     if state != _DENIED:
         return None
-    return not_owned(connection, relation_id, publication) or Refusal(
-        f"it can't be published: {message}"
-    )
+    found = not_owned(connection, {relation_id: publication})
+    return found.get(relation_id) or Refusal(f"it can't be published: {message}")
 
 
-def not_owned(connection: Connection, relation_id: int, publication: str) -> Refusal | None:
-    """What rights to the table the role lacks to publish it; None: none, so it is the publication
-    that it does not own.
+def not_owned(connection: Connection, wanted: Mapping[int, str]) -> dict[int, Refusal]:
+    """What rights the role lacks to publish tables, by relation, each in the publication that it
+    names; of those that are left out it lacks none, so it is the publication that it does not own.
     """
-    row = connection.execute(
-        b"SELECT n.nspname, c.relname, pg_catalog.pg_get_userbyid(c.relowner), "
+    rows = connection.execute(
+        b"SELECT c.oid::int8, n.nspname, c.relname, pg_catalog.pg_get_userbyid(c.relowner), "
         b"pg_catalog.pg_has_role(c.relowner, 'USAGE'), "
         b"pg_catalog.has_schema_privilege(n.oid, 'USAGE') FROM pg_catalog.pg_class c "
-        b"JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s::oid",
-        (relation_id,),
-    ).fetchone()
-    if row is None:
-        return Refusal("it is gone")
-    namespace, name, owner, owned, usage = row
+        b"JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY (%s::oid[])",
+        (list(wanted),),
+    ).fetchall()
     user = quote_ident(connection.info.user)
+    found = dict.fromkeys(wanted, Refusal("it is gone"))
+    for relation_id, *row in rows:
+        refusal = _lacking(user, wanted[relation_id], *row)
+        if refusal is None:
+            del found[relation_id]
+        else:
+            found[relation_id] = refusal
+    return found
+
+
+def _lacking(
+    user: str, publication: str, namespace: str, name: str, owner: str, owned: bool, usage: bool
+) -> Refusal | None:
     if not usage:
         return Refusal(
             "the role may not use its schema, so not publish it",

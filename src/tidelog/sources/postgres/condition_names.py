@@ -1,0 +1,69 @@
+"""What a condition may name whose author has fewer rights than capture.
+
+Its grammar calls nothing that is not PostgreSQL's own, and with an empty search_path its operators
+are those of pg_catalog. What is left are the values: one of a type that a role made for itself
+brings that role's casts, and PostgreSQL runs these unasked where an operator needs another type
+(``CREATE CAST … AS IMPLICIT``). The table's own name, as a column, is its whole row: such a type.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from tidelog.errors import ChunkRefusedError
+from tidelog.model.schema import TableSchema
+from tidelog.ports import ChunkRequest
+
+# By column, whether each type that it is made of is PostgreSQL's own, is made by a superuser or by
+# this role, or is an enum, a domain or an array of such and no cast belongs to it. (A domain's own
+# casts are ignored by the server, and its checks run when a row is written.)
+_COLUMNS = """
+WITH RECURSIVE parts AS (
+  SELECT a.attname, a.atttypid AS oid
+  FROM pg_catalog.pg_attribute a
+  WHERE a.attrelid = %s::oid AND a.attnum > 0 AND NOT a.attisdropped
+  UNION
+  SELECT parts.attname,
+    CASE WHEN y.typtype = 'd' THEN y.typbasetype ELSE y.typelem END
+  FROM parts JOIN pg_catalog.pg_type y ON y.oid = parts.oid
+  WHERE y.typtype = 'd' OR y.typcategory = 'A'
+)
+SELECT parts.attname, bool_and(y.oid < 16384 OR o.rolsuper OR o.rolname = current_user
+  OR (y.typtype IN ('d', 'e') OR y.typcategory = 'A') AND NOT EXISTS (
+    SELECT FROM pg_catalog.pg_cast c WHERE c.castsource = y.oid OR c.casttarget = y.oid))
+FROM parts JOIN pg_catalog.pg_type y ON y.oid = parts.oid
+JOIN pg_catalog.pg_roles o ON o.oid = y.typowner
+GROUP BY 1
+"""
+
+
+def require_plain(
+    connection: psycopg.Connection[tuple[Any, ...]], schema: TableSchema, request: ChunkRequest
+) -> None:
+    """Does nothing where ``request.where_names`` is None.
+
+    Raises:
+        ChunkRefusedError: the condition names what may run another role's code; says which.
+    """
+    if not request.where_names:
+        return
+    rows = connection.execute(_COLUMNS.encode(), (schema.relation_id,)).fetchall()
+    columns: dict[str, bool] = dict(rows)
+    for name in request.where_names:
+        quoted = name.startswith('"')
+        column = name[1:-1].replace('""', '"') if quoted else name.lower()
+        if not quoted and not name.isascii():
+            _refuse(schema, f"names {name} without double quotes, which servers read differently")
+        if column not in columns:
+            _refuse(schema, f"names {name}, which is no column of the table")
+        if not columns[column]:
+            _refuse(schema, f"names {name}, whose type may run functions of the role that made it")
+
+
+def _refuse(schema: TableSchema, why: str) -> None:
+    raise ChunkRefusedError(
+        f"reading {schema.table}: the condition {why}. One of the signal table can't be used here: "
+        "give it by `tidelog dump --where`, over HTTP or in the signal file"
+    )

@@ -22,8 +22,8 @@ from tidelog.mysql_urls import SCHEMES, parse_url
 _TABLES: Any = Field(
     default=["*.*"],
     min_length=1,
-    description="Tables to capture, as `namespace.table` with `*` for any text. System tables and "
-    "Tidelog's own never match.",
+    description="Tables to capture, as [patterns](table-patterns.md). System tables and Tidelog's "
+    "own never match.",
     examples=[["public.*", "billing.invoices"]],
 )
 _SNAPSHOT: Any = Field(

@@ -193,7 +193,8 @@ def test_value_of_a_variable_cannot_change_the_structure(tmp_path: Path) -> None
         ),
         (
             "outputs: [{kind: delta, path: a, tables: [orders]}]\n",
-            "expected namespace.table, * for any, such as public.orders or public.*, not 'orders'",
+            "expected namespace.table, * for any text, such as public.orders or public.*, "
+            "not 'orders'",
         ),
     ],
 )

@@ -43,7 +43,9 @@ class Step(Section):
     """One transform. Exactly one of the actions; they apply in the order they are listed."""
 
     tables: list[TablePattern] = Field(
-        default=["*.*"], min_length=1, description="Of which captured tables."
+        default=["*.*"],
+        min_length=1,
+        description="Of which captured tables, as [patterns](table-patterns.md).",
     )
     select: list[str] | None = Field(default=None, description="Keep these columns only.")
     drop: list[str] | None = Field(default=None, description="Leave these columns out.")
@@ -116,7 +118,9 @@ class OutputSection(Section):
     kind: str
     name: str
     tables: list[TablePattern] = Field(
-        default=["*.*"], min_length=1, description="Which of the captured tables to write."
+        default=["*.*"],
+        min_length=1,
+        description="Which of the captured tables to write, as [patterns](table-patterns.md).",
     )
 
 

@@ -21,7 +21,7 @@ class DumpBody(BaseModel):
     )
     tables: list[TablePattern] = Field(
         default=[],
-        description="`namespace.table` with `*`; none: all captured tables.",
+        description="`namespace.table`, `*` for any text; none: all captured tables.",
         examples=[["public.orders"]],
     )
     where: str | None = Field(default=None, description="SQL condition on rows of the one table.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
 from tidelog.errors import DecodeError
@@ -76,10 +75,6 @@ class Projection:
                 ) from None
             arrays.append(array)
         return arrays
-
-    def output_rows(self) -> Int32s:
-        """int32[outputs], each output column's matrix row or -1."""
-        return np.array([output.row for output in self.outputs], dtype=np.int32)
 
     def _type_name(self, output: OutputColumn) -> str:
         return self.schema.columns[self.wanted[output.row]].type_name

@@ -24,7 +24,7 @@ from tidelog.model.schema import TableName
 from tidelog.ports import Refusal
 from tidelog.sources.postgres.catalogue import matching_tables
 from tidelog.sources.postgres.connect import quote_ident, quote_literal, translated
-from tidelog.sources.postgres.identity import GENERATED_VERSION, Trouble, identities
+from tidelog.sources.postgres.identity import GENERATED_VERSION, identities
 from tidelog.sources.postgres.marks import WATERMARK_COLUMN, WATERMARK_TABLE, Strategy
 from tidelog.sources.postgres.members import managed_for, members_of, publications_now
 from tidelog.sources.postgres.publication_plan import Planner, PublishedTable, Step, View
@@ -102,14 +102,6 @@ class Publications:
     def captured(self, connection: Connection) -> list[PublishedTable]:
         """Tables of the catalogue that match now, sorted."""
         return list(self.planner(connection).view.captured)
-
-    def troubles(self, connection: Connection) -> dict[TableName, Trouble]:
-        """Captured tables whose updates and deletes can't be published: why, and what mends it."""
-        return {
-            table.table: table.identity.trouble
-            for table in self.captured(connection)
-            if table.identity.trouble is not None
-        }
 
     def planner(self, connection: Connection) -> Planner:
         """What there is, and what must be done. A few queries, however many tables there are."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tidelog import __version__
+from tidelog._version import __version__
 from tidelog.control.commands import DumpId, ExecuteSnapshot, Key, SetDumpOptions, TablePattern
 
 _REFERENCE = "#/components/schemas/{model}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -166,7 +166,24 @@ class LastTransaction:
 
 
 class LogReader(Protocol):
-    """Reads one source's transaction log in commit order. Used by one thread."""
+    """Reads one source's transaction log in commit order. Used by one thread.
+
+    `identify` and `belongs_to` come before `start`, or `start_over` in its place.
+    """
+
+    def identify(self) -> SourceId:
+        """Which source this is; connects if need be. Raises SourceChangedError if it is not the
+        expected one.
+        """
+        ...
+
+    def belongs_to(
+        self, generation: str, last: Callable[[], LastTransaction | None] = lambda: None
+    ) -> None:
+        """Which event log it reads for: what another one needs in the source is not taken.
+        ``last``: the newest transaction that it holds, to be found again in the source.
+        """
+        ...
 
     def start(self, resume: Resume | None) -> Resume:
         """Connect and stream from after ``resume`` (None: a new log, create what is needed).
@@ -180,6 +197,18 @@ class LogReader(Protocol):
         """What has arrived, in log order, waiting at most ``timeout_s``. Bounded in size.
 
         Raises ConnectionLostError; then `start` may be called again.
+        """
+        ...
+
+    def start_over(self) -> Resume:
+        """In place of `start`, after its GapError and with the user's consent: stream from where
+        the source's log can be read from now. What lies before is given up. Raises as `start`.
+        """
+        ...
+
+    def keepalive(self) -> None:
+        """Tell the source that this reader lives, while nothing is polled for long. By the thread
+        that polls; nothing to do where the source asks for no word.
         """
         ...
 

@@ -41,6 +41,7 @@ from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Resume
 from tidelog.ports import (
     CatalogueChanged,
+    LogReader,
     RelationNamed,
     RowsUnlogged,
     SchemaSeen,
@@ -52,7 +53,7 @@ from tidelog.runtime.key_scope import discard_unused
 from tidelog.runtime.log_place import log_place
 from tidelog.runtime.notifying import OnNotification
 from tidelog.runtime.serving import Serving, open_rest
-from tidelog.runtime.sources import SourceLog, source_kind
+from tidelog.runtime.sources import source_kind
 from tidelog.state.sqlite import SqliteState
 
 logger = logging.getLogger(__name__)
@@ -279,7 +280,7 @@ class Capture:
             raise
         return session
 
-    def _begin(self, state: StateStore, reader: SourceLog, writer: EventLogWriter) -> Resume:
+    def _begin(self, state: StateStore, reader: LogReader, writer: EventLogWriter) -> Resume:
         """Where the log goes on; behind a gap, if the user has consented to dump again."""
         self._streaming, gap, self._gap = False, self._gap, None
         try:

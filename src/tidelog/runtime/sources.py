@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from tidelog.config import Config
 from tidelog.errors import MissingExtraError
-from tidelog.model.records import Resume
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import (
     BlockingReader,
@@ -23,7 +22,6 @@ from tidelog.ports import (
     ChunkReader,
     DigestReader,
     KeyExtractor,
-    LastTransaction,
     LogReader,
     Published,
     SchemaRegistry,
@@ -31,28 +29,6 @@ from tidelog.ports import (
     StateStore,
 )
 from tidelog.sources.findings import Finding
-
-
-class SourceLog(LogReader, Protocol):
-    """A `LogReader` that knows its source's name."""
-
-    def identify(self) -> SourceId:
-        """Which source this is. Raises SourceChangedError if it is not the expected one."""
-        ...
-
-    def belongs_to(
-        self, generation: str, last: Callable[[], LastTransaction | None] = lambda: None
-    ) -> None:
-        """Which event log it reads for, told before `start`: what another one needs in the source
-        is not taken. ``last``: what it holds, to be found again in the source.
-        """
-        ...
-
-    def start_over(self) -> Resume:
-        """After a GapError, with the user's consent: where the source's log can be read from now;
-        what lies before is given up. `start` follows.
-        """
-        ...
 
 
 class RowsEstimate(Protocol):
@@ -128,7 +104,7 @@ class SourceKind(Protocol):
 
     def log_reader(
         self, registry: SchemaRegistry, state: StateStore, expected: SourceId | None
-    ) -> SourceLog:
+    ) -> LogReader:
         """The reader of the log; ``expected``: which source the event log was captured from.
         ``state`` keeps what it has to know after a restart.
         """

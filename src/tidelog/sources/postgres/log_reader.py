@@ -207,8 +207,6 @@ class PostgresLogReader:
     def close(self) -> None:
         self._disconnect()
 
-    # ------------------------------------------------------------------ beyond the port
-
     def belongs_to(
         self, generation: str, last: Callable[[], LastTransaction | None] = lambda: None
     ) -> None:

@@ -11,7 +11,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import (
     BeforeValidator,
@@ -40,6 +39,7 @@ from tidelog.configtypes import (
 )
 from tidelog.errors import ConfigError
 from tidelog.eventlog.storages import is_url
+from tidelog.state.opening import checked_url
 
 # ---------------------------------------------------------------- models
 
@@ -98,23 +98,15 @@ class State(Section):
 
     url: str = Field(
         default="sqlite:///data/state.db",
-        description="`sqlite:///relative/path` or `sqlite:////absolute/path`. Captures that stand "
-        "by for each other share it.",
+        description="`sqlite:///relative/path` or `sqlite:////absolute/path`, or a URL of "
+        "[another store](../how-to/extend.md). Captures that stand by for each other share it.",
         examples=["sqlite:///data/state.db"],
     )
 
     @field_validator("url")
     @classmethod
-    def _url_of_sqlite(cls, url: str, info: ValidationInfo) -> str:
-        parts = urlsplit(url)
-        if parts.scheme != "sqlite" or parts.netloc or len(parts.path) < 2:
-            raise ValueError("expected sqlite:///path/to/state.db")
-        return f"sqlite:///{(base_directory(info) / parts.path[1:]).resolve()}"
-
-    @property
-    def sqlite_path(self) -> Path:
-        """The file of the state store."""
-        return Path(self.url.removeprefix("sqlite:///"))
+    def _url_of_a_store(cls, url: str, info: ValidationInfo) -> str:
+        return checked_url(url, base_directory(info))
 
 
 class Capture(Section):

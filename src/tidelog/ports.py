@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -539,6 +540,32 @@ class Election(Protocol):
     def release(self, lease: Lease) -> None: ...
 
     def leader(self) -> str | None: ...
+
+    def close(self) -> None: ...
+
+
+class StateBackend(Protocol):
+    """What a scheme of ``state.url`` stands for: a state store, and elections beside it."""
+
+    def checked(self, url: str, base: Path) -> str:
+        """The URL as it is used from now on, relative paths below ``base``. Raises ValueError that
+        says what is expected. Connects to nothing.
+        """
+        ...
+
+    def exists(self, url: str) -> bool:
+        """Is there a store already? Creates none."""
+        ...
+
+    def store(self, url: str) -> StateStore:
+        """One more handle on the store, created if need be. Raises StateError."""
+        ...
+
+    def election(
+        self, url: str, name: str, holder: str, ttl_s: float, *, first_epoch: int = 1
+    ) -> Election:
+        """An election of ``name``, whose epochs are ``first_epoch`` or above. Raises StateError."""
+        ...
 
 
 # ---------------------------------------------------------------- outputs

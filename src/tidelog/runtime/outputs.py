@@ -14,6 +14,7 @@ from tidelog.config import Config
 from tidelog.errors import ConfigError, MissingExtraError
 from tidelog.ports import Output
 from tidelog.runtime.log_place import log_place
+from tidelog.state.opening import open_state
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,9 +66,7 @@ def make_output(config: Config, section: Any, spark: SparkSession) -> Output:
 
 def state_of(config: Config) -> Any:
     """A state store of the output's own, which closes it."""
-    from tidelog.state.sqlite import SqliteState
-
-    return SqliteState(config.state.url)
+    return open_state(config.state.url)
 
 
 def delivery_of(

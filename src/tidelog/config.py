@@ -23,9 +23,11 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from tidelog.adapters import OUTPUT_KINDS, SOURCE_KINDS
+from tidelog.brought import section_of
 from tidelog.configfile import MarkedData, read_yaml
-from tidelog.configoutputs import OUTPUTS, AnyOutput, DeadLetter, DeltaOutput, Step
-from tidelog.configsource import SOURCES, MySqlSource, PostgresSource
+from tidelog.configoutputs import OUTPUTS, AnyOutput, DeadLetter, DeltaOutput, OutputSection, Step
+from tidelog.configsource import SOURCES, AnySource, PostgresSource, SourceBase
 from tidelog.configtypes import (
     Bytes,
     Duration,
@@ -39,6 +41,7 @@ from tidelog.configtypes import (
 )
 from tidelog.errors import ConfigError
 from tidelog.eventlog.storages import is_url
+from tidelog.registry import Registry
 from tidelog.state.opening import checked_url
 
 # ---------------------------------------------------------------- models
@@ -297,8 +300,6 @@ class Pipeline(Section):
     )
 
 
-Source = Annotated[PostgresSource | MySqlSource, Field(discriminator="kind")]
-
 # Validated like a section of the file, so that default paths are resolved too.
 _EMPTY: Any = {}
 
@@ -306,7 +307,9 @@ _EMPTY: Any = {}
 class Config(Section):
     """All of ``tidelog.yaml``."""
 
-    source: Source = Field(description="The database that is captured; `kind` decides its options.")
+    source: AnySource = Field(
+        description="The database that is captured; `kind` decides its options."
+    )
     log: Log
     state: State = Field(default=_EMPTY)
     capture: Capture = Field(default=_EMPTY)
@@ -400,7 +403,7 @@ def _explain(details: ErrorDetails, marked: MarkedData) -> str:
     if details["type"] == "extra_forbidden":
         return f"{name}: unknown key{_did_you_mean(details['loc'])}"
     if details["type"] == "union_tag_invalid":
-        return f"{name}: expected {_kinds(location)}, not {context['tag']!r}"
+        return f"{name}: {_unusable(location, str(context['tag']))}"
     if details["type"] == "union_tag_not_found":
         return f"{name}.kind: is missing; expected {_kinds(location)}"
     if details["type"] == "value_error":
@@ -432,6 +435,18 @@ def _kinds(location: tuple[str | int, ...]) -> str:
     known = OUTPUTS if location[0] == "outputs" else SOURCES
     *first, last = (repr(kind) for kind in known)
     return f"{', '.join(first)} or {last}"
+
+
+def _unusable(location: tuple[str | int, ...], kind: str) -> str:
+    """Why a kind is none: it may be one that another distribution brings, and be broken."""
+    outputs = location[0] == "outputs"
+    registry: Registry[Any] = OUTPUT_KINDS if outputs else SOURCE_KINDS
+    if kind in registry.others:
+        try:
+            section_of(registry, kind, OutputSection if outputs else SourceBase)
+        except ConfigError as error:
+            return str(error)
+    return f"expected {_kinds(location)}, not {kind!r}"
 
 
 def _dotted(location: tuple[str | int, ...]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
@@ -638,6 +638,50 @@ class Output(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True)
+class OutputContext:
+    """What an output is made with, beside its section.
+
+    Attributes:
+        spark: the pipeline's SparkSession.
+        log_path: of the event log.
+        open_state: a new handle on the state store, which the output closes.
+        deliver: an output of what `TaskWriter` the function makes (on the driver, pickled to each
+            task), with all that a section derived from `tidelog.ExecutorSection` says; arguments:
+            the section, the function, ``keyed`` (the newest state of keys; else every change),
+            ``order`` and ``message_format`` (a formatter's name, or ``rows``).
+    """
+
+    spark: Any
+    log_path: str
+    open_state: Callable[[], StateStore]
+    deliver: Callable[..., Output]
+
+
+S = TypeVar("S")
+
+
+class OutputKind(Protocol[S]):
+    """A kind of output: what its section looks like, and what it makes."""
+
+    @property
+    def section(self) -> type[S]:
+        """The model of its section, derived from `tidelog.OutputSection`; its field ``kind`` is a
+        Literal of the kind's name.
+        """
+        ...
+
+    def open(self, section: S, context: OutputContext) -> Output:
+        """The output of a section. Raises ConfigError, OutputError."""
+        ...
+
+    def place(self, section: S) -> object:
+        """What JSON can hold and is alike for two sections exactly if they write to one place. Two
+        outputs must not. Without secrets.
+        """
+        ...
+
+
 # ---------------------------------------------------------------- outputs: what executors do
 
 
@@ -728,6 +772,28 @@ class Formatter(Protocol):
         ``topic`` string, ``version`` int64. An event may become several messages, or none.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class FormatOptions:
+    """What a format is made with.
+
+    Attributes:
+        topic: of each message; ``{table}`` stands for the destination's name of the table,
+            ``{namespace}`` and ``{name}`` for the source's.
+        tombstones: after a delete, a message with its key and no value (log compaction).
+        handling: of format ``debezium`` alone.
+    """
+
+    topic: str = "{table}"
+    tombstones: bool = True
+    handling: Any = None
+
+
+class FormatterKind(Protocol):
+    """Makes the formatters of one name."""
+
+    def __call__(self, options: FormatOptions) -> Formatter: ...
 
 
 @dataclass(frozen=True, slots=True)

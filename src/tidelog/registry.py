@@ -7,7 +7,7 @@ Nothing is imported until it is asked for by its name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, reduce
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, cast
@@ -78,8 +78,8 @@ class Registry(Generic[T]):
 
 
 def _attribute(place: str) -> Any:
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
+    module, _, names = place.partition(":")
+    return reduce(getattr, names.split("."), import_module(module))
 
 
 def _distribution(entry: EntryPoint) -> str:

@@ -14,10 +14,10 @@ from tidelog.configoutputs.sections import (
     ExecutorSection,
     Headers,
     InHeader,
+    JsonFormatName,
     named,
 )
 from tidelog.configtypes import Bytes, Milliseconds, SecretUrl
-from tidelog.model.formats import JsonFormat
 
 
 class HttpOutput(ExecutorSection):
@@ -45,7 +45,7 @@ class HttpOutput(ExecutorSection):
         description="Sent with each request. All are treated as secrets.",
         examples=[{"X-Api-Key": "${API_KEY}"}],
     )
-    format: JsonFormat = Field(default="debezium", description="Of the events.")
+    format: JsonFormatName = Field(default="debezium", description="Of the events.")
     debezium: DebeziumModes | None = DEBEZIUM
     body: Literal["array", "ndjson"] = Field(
         default="array", description="Of a request: a JSON array of events, or an event a line."

@@ -6,8 +6,14 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
-from tidelog.configoutputs.sections import DEBEZIUM, DebeziumModes, ExecutorSection, Order, named
-from tidelog.model.formats import EventFormat
+from tidelog.configoutputs.sections import (
+    DEBEZIUM,
+    DebeziumModes,
+    ExecutorSection,
+    FormatName,
+    Order,
+    named,
+)
 
 
 class KafkaOutput(ExecutorSection):
@@ -27,7 +33,7 @@ class KafkaOutput(ExecutorSection):
         "source's, `{table}` for the name that a step `route` gives. Characters that topics can't "
         "have become `_`.",
     )
-    format: EventFormat = Field(default="debezium", description="Of the messages' values.")
+    format: FormatName = Field(default="debezium", description="Of the messages' values.")
     debezium: DebeziumModes | None = DEBEZIUM
     tombstones: bool = Field(
         default=True, description="After a delete, a message with its key and no value."

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tidelog.adapters import STATES
 from tidelog.ports import Election, StateBackend, StateStore
-from tidelog.registry import Registry
-
-STATES: Registry[StateBackend] = Registry(
-    "tidelog.state", "scheme of state.url", {"sqlite": "tidelog.election.sqlite:BACKEND"}
-)
 
 
 def checked_url(url: str, base: Path) -> str:

@@ -15,18 +15,29 @@ from tidelog._version import __version__
 __all__ = [
     "Capture",
     "Config",
+    "Document",
+    "Election",
     "Engine",
     "ExecuteSnapshot",
+    "ExecutorSection",
+    "FormatOptions",
     "Formatter",
+    "Lease",
     "LogMessage",
     "Notification",
     "Outcome",
     "Output",
     "OutputBatch",
+    "OutputContext",
+    "OutputKind",
+    "OutputSection",
     "PauseSnapshot",
     "Rejection",
     "ResumeSnapshot",
     "SetDumpOptions",
+    "SourceSection",
+    "StateBackend",
+    "StateStore",
     "StopSnapshot",
     "TargetTable",
     "TidelogError",
@@ -50,6 +61,8 @@ __all__ = [
 if TYPE_CHECKING:
     from tidelog.capture.notifications import Notification
     from tidelog.config import Config, load_config
+    from tidelog.configoutputs import ExecutorSection, OutputSection
+    from tidelog.configsource import SourceSection
     from tidelog.control.commands import (
         ExecuteSnapshot,
         LogMessage,
@@ -65,7 +78,22 @@ if TYPE_CHECKING:
     from tidelog.pipeline.replaying import as_of
     from tidelog.pipeline.session import spark_session
     from tidelog.pipeline.source import register
-    from tidelog.ports import Formatter, Output, OutputBatch, Rejection, TargetTable, WriteTask
+    from tidelog.ports import (
+        Document,
+        Election,
+        FormatOptions,
+        Formatter,
+        Lease,
+        Output,
+        OutputBatch,
+        OutputContext,
+        OutputKind,
+        Rejection,
+        StateBackend,
+        StateStore,
+        TargetTable,
+        WriteTask,
+    )
     from tidelog.runtime.asking import status
     from tidelog.runtime.capturing import Capture
     from tidelog.runtime.comparing import verify as verify_outputs
@@ -79,18 +107,29 @@ else:
     _LAZY = {
         "Capture": ("tidelog.runtime.capturing", "Capture"),
         "Config": ("tidelog.config", "Config"),
+        "Document": ("tidelog.ports", "Document"),
+        "Election": ("tidelog.ports", "Election"),
         "Engine": ("tidelog.runtime.embedding", "Engine"),
         "ExecuteSnapshot": ("tidelog.control.commands", "ExecuteSnapshot"),
+        "ExecutorSection": ("tidelog.configoutputs", "ExecutorSection"),
+        "FormatOptions": ("tidelog.ports", "FormatOptions"),
         "Formatter": ("tidelog.ports", "Formatter"),
+        "Lease": ("tidelog.ports", "Lease"),
         "LogMessage": ("tidelog.control.commands", "LogMessage"),
         "Notification": ("tidelog.capture.notifications", "Notification"),
         "Outcome": ("tidelog.control.mailbox", "Outcome"),
         "Output": ("tidelog.ports", "Output"),
         "OutputBatch": ("tidelog.ports", "OutputBatch"),
+        "OutputContext": ("tidelog.ports", "OutputContext"),
+        "OutputKind": ("tidelog.ports", "OutputKind"),
+        "OutputSection": ("tidelog.configoutputs", "OutputSection"),
         "PauseSnapshot": ("tidelog.control.commands", "PauseSnapshot"),
         "Rejection": ("tidelog.ports", "Rejection"),
         "ResumeSnapshot": ("tidelog.control.commands", "ResumeSnapshot"),
         "SetDumpOptions": ("tidelog.control.commands", "SetDumpOptions"),
+        "SourceSection": ("tidelog.configsource", "SourceSection"),
+        "StateBackend": ("tidelog.ports", "StateBackend"),
+        "StateStore": ("tidelog.ports", "StateStore"),
         "StopSnapshot": ("tidelog.control.commands", "StopSnapshot"),
         "TargetTable": ("tidelog.ports", "TargetTable"),
         "TidelogError": ("tidelog.errors", "TidelogError"),

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, get_args
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any, TypeVar, get_args
+
+from pydantic import Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema
 
 from tidelog.errors import ConfigError
 from tidelog.registry import Registry
@@ -27,12 +34,29 @@ def section_of(registry: Registry[Any], kind: str, base: type[S]) -> type[S]:
     return section
 
 
-def add_sections(registry: Registry[Any], base: type[S], known: dict[str, type[S]]) -> None:
-    """Take in what other distributions bring. What is broken is left out, and found again by
-    `section_of` when a configuration names it.
+def add_sections(registry: Registry[Any], base: type[S], known: dict[str, type[S]]) -> bool:
+    """Take in what other distributions bring, when a configuration is read: by then they can import
+    all of Tidelog. Is there anything new? What is broken is left out; `section_of` says why when a
+    configuration names it.
     """
+    before = len(known)
     for kind in registry.others:
-        try:
-            known[kind] = section_of(registry, kind, base)
-        except ConfigError:
-            continue
+        if kind not in known:
+            with suppress(ConfigError):
+                known[kind] = section_of(registry, kind, base)
+    return len(known) > before
+
+
+class OneOf:
+    """Annotates a field that holds one of the models of ``kinds`` as it is when the schema of the
+    field's model is built, told apart by ``kind``.
+    """
+
+    def __init__(self, kinds: Mapping[str, type[Any]]) -> None:
+        self._kinds = kinds
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        models = reduce(or_, dict.fromkeys(self._kinds.values()))
+        return handler.generate_schema(Annotated[models, Field(discriminator="kind")])

@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from tidelog.adapters import OUTPUT_KINDS, SOURCE_KINDS
-from tidelog.brought import section_of
+from tidelog.brought import add_sections, section_of
 from tidelog.configfile import MarkedData, read_yaml
 from tidelog.configoutputs import OUTPUTS, AnyOutput, DeadLetter, DeltaOutput, OutputSection, Step
 from tidelog.configsource import SOURCES, AnySource, PostgresSource, SourceBase
@@ -357,6 +357,9 @@ def parse_config(text: str, file_name: str, base: Path, environ: Mapping[str, st
     marked = read_yaml(text, file_name, environ)
     if not isinstance(marked.data, dict):
         raise ConfigError(f"{file_name}:1: expected the sections source, log, outputs, …")
+    new = add_sections(OUTPUT_KINDS, OutputSection, OUTPUTS)
+    if add_sections(SOURCE_KINDS, SourceBase, SOURCES) or new:
+        Config.model_rebuild(force=True)
     try:
         return Config.model_validate(marked.data, context={"base": base})
     except ValidationError as error:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlencode, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from tidelog.adapters import SOURCE_KINDS
-from tidelog.brought import add_sections
+from tidelog.brought import OneOf
 from tidelog.configtypes import (
     LocalPath,
     MySqlName,
@@ -249,9 +246,8 @@ SOURCES: dict[str, type[SourceBase]] = {
     "mysql": MySqlSource,
     "mariadb": MySqlSource,
 }
-add_sections(SOURCE_KINDS, SourceBase, SOURCES)
 
 if TYPE_CHECKING:
     AnySource = PostgresSource | MySqlSource
 else:
-    AnySource = Annotated[reduce(or_, dict.fromkeys(SOURCES.values())), Field(discriminator="kind")]
+    AnySource = Annotated[object, OneOf(SOURCES)]

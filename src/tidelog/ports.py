@@ -553,6 +553,10 @@ class StateBackend(Protocol):
         """
         ...
 
+    def path(self, url: str) -> Path | None:
+        """The file or directory on this host that holds it, for `check`; None: it is elsewhere."""
+        ...
+
     def exists(self, url: str) -> bool:
         """Is there a store already? Creates none."""
         ...

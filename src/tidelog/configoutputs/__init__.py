@@ -7,14 +7,9 @@ found by entry points (docs/how-to/extend.md).
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field
-
-from tidelog.adapters import OUTPUT_KINDS
-from tidelog.brought import add_sections
+from tidelog.brought import OneOf
 from tidelog.configoutputs.database import DatabaseSection, MySqlOutput, PostgresOutput
 from tidelog.configoutputs.delta import DeltaOutput
 from tidelog.configoutputs.files import FilesOutput
@@ -44,7 +39,6 @@ OUTPUTS: dict[str, type[OutputSection]] = {
     "mysql": MySqlOutput,
 }
 
-add_sections(OUTPUT_KINDS, OutputSection, OUTPUTS)
 
 _Ours = (
     MySqlOutput
@@ -60,7 +54,7 @@ _Ours = (
 if TYPE_CHECKING:
     AnyOutput = _Ours
 else:
-    AnyOutput = Annotated[reduce(or_, OUTPUTS.values()), Field(discriminator="kind")]
+    AnyOutput = Annotated[object, OneOf(OUTPUTS)]
 
 __all__ = [
     "OUTPUTS",

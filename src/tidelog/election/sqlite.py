@@ -203,6 +203,9 @@ class SqliteBackend:
             raise ValueError("expected sqlite:///path/to/state.db")
         return f"sqlite:///{(base / parts.path[1:]).resolve()}"
 
+    def path(self, url: str) -> Path:
+        return database_path(url)
+
     def exists(self, url: str) -> bool:
         return database_path(url).exists()
 

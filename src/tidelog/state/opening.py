@@ -21,6 +21,11 @@ def checked_url(url: str, base: Path) -> str:
     return STATES.get(scheme).checked(url, base)
 
 
+def state_path(url: str) -> Path | None:
+    """What on this host holds it; None: it is elsewhere."""
+    return _backend(url).path(url)
+
+
 def state_exists(url: str) -> bool:
     """Is there a store already? Creates none."""
     return _backend(url).exists(url)

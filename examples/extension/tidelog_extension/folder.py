@@ -35,7 +35,7 @@ class Folder:
         def change(documents: dict[str, Any]) -> int:
             version: int = documents.get(key, [None, 0])[1]
             if expected_version is not None and version != expected_version:
-                raise StateConflictError(f"state {key}: expected {expected_version}, is {version}")
+                raise StateConflictError(f"state document {key!r} has version {version}")
             documents[key] = [json.loads(json.dumps(value)), version + 1]
             return version + 1
 
@@ -88,11 +88,10 @@ class FolderElection:
 
     def renew(self, lease: Lease) -> Lease:
         found = self.store.get(self.key)
-        if found is None or found.value["epoch"] != lease.epoch or not found.value["until"]:
-            raise LeaseLostError(f"{self.holder} leads no more")
-        renewed = self._write(lease.epoch, found.version)
+        ours = found is not None and found.value["epoch"] == lease.epoch and found.value["until"]
+        renewed = self._write(lease.epoch, found.version) if found and ours else None
         if renewed is None:
-            raise LeaseLostError(f"{self.holder} leads no more")
+            raise LeaseLostError(f"{self.leader() or 'nobody'} took over from {self.holder}")
         return renewed
 
     def release(self, lease: Lease) -> None:

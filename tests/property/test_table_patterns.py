@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -92,6 +92,7 @@ def users(pattern: str, log: EventLog) -> Iterator[tuple[str, set[TableName]]]:
         ).map("".join),
     )
 )
+@settings(deadline=None)
 @example("public.a[1]")
 @example("my.s.*")
 @example("public.?x")

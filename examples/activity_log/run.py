@@ -22,8 +22,7 @@ import dashboard
 import psycopg
 
 import tidelog
-from tidelog import runtime
-from tidelog.config import load_config
+from tidelog import load_config
 from tidelog.testing.postgres import PostgresServer
 
 HERE = Path(__file__).parent
@@ -112,7 +111,7 @@ def run(directory: Path, seconds: float) -> tuple[Path, dict[str, int]]:
                 connection.execute("UPDATE customers SET visits = 0 WHERE id = 1")
             wait(engine, lambda: captured(statuses, ended))
     print("Spark brings the event log over to files")
-    runtime.pipeline(config, once=True, stop_event=threading.Event())
+    tidelog.run_pipeline(config, once=True, stop_event=threading.Event())
     page = directory / "activity.html"
     activity = dashboard.read(config.outputs[0].path, bucket_s=1)  # type: ignore[attr-defined]
     page.write_text(dashboard.page(activity, "Activity of the shop"), encoding="utf-8")

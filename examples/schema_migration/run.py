@@ -25,8 +25,7 @@ from typing import Any
 import psycopg
 
 import tidelog
-from tidelog import runtime
-from tidelog.config import Config, load_config
+from tidelog import Config, load_config
 from tidelog.testing.mysql import MySqlServer
 from tidelog.testing.postgres import PostgresServer
 
@@ -112,10 +111,10 @@ def migrating(config: Config) -> Iterator[None]:
     stop = threading.Event()
     capture = threading.Thread(target=tidelog.Capture(config).run, args=(stop,), daemon=True)
     pipeline = threading.Thread(
-        target=runtime.pipeline, args=(config,), kwargs={"stop_event": stop}, daemon=True
+        target=tidelog.run_pipeline, args=(config,), kwargs={"stop_event": stop}, daemon=True
     )
     capture.start()
-    wait_for(lambda: runtime.status(config).get("dumps"), "capture leads")
+    wait_for(lambda: tidelog.status(config).get("dumps"), "capture leads")
     pipeline.start()
     try:
         yield
@@ -158,12 +157,12 @@ def migrate(directory: Path, customers: int) -> dict[str, Any]:
             wait_for(
                 lambda: new_view(url, list(range(1, 20))), "the first rows are in the new table"
             )
-            before = runtime.verify(config)  # while the old shop writes
+            before = tidelog.verify_outputs(config)  # while the old shop writes
             ids = random.Random(2).sample(range(1, customers + 1), min(READS, customers))
             seen = old_view(old, "shop", ids)
             reads_equal = sum(new_view(url, [key]).get(key) == row for key, row in seen.items())
             shop.switch_off()
-            after = runtime.verify(config)
+            after = tidelog.verify_outputs(config)
             ids = [row[0] for row in old.execute("SELECT id FROM kunden", "shop")]
             same = old_view(old, "shop", ids) == new_view(url, ids)
         with psycopg.connect(url) as connection:  # the switch: the new application writes

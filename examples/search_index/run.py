@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import tidelog
-from tidelog import runtime
-from tidelog.config import Config, load_config
+from tidelog import Config, load_config
 from tidelog.testing.mysql import MySqlServer
 from tidelog.testing.opensearch import OpenSearchServer
 from tidelog.testing.postgres import PostgresServer
@@ -88,8 +87,8 @@ def deliver_until(configs: list[Config], condition: Callable[[], bool], what: st
     deadline = time.monotonic() + 180
     while True:
         for config in configs:
-            if runtime.status(config).get("dumps"):
-                runtime.pipeline(config, once=True, stop_event=threading.Event())
+            if tidelog.status(config).get("dumps"):
+                tidelog.run_pipeline(config, once=True, stop_event=threading.Event())
         if condition():
             return
         if time.monotonic() > deadline:

@@ -11,7 +11,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import (
     BeforeValidator,
@@ -24,9 +23,11 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from tidelog.adapters import OUTPUT_KINDS, SOURCE_KINDS
+from tidelog.brought import add_sections, section_of
 from tidelog.configfile import MarkedData, read_yaml
-from tidelog.configoutputs import OUTPUTS, AnyOutput, DeadLetter, DeltaOutput, Step
-from tidelog.configsource import SOURCES, MySqlSource, PostgresSource
+from tidelog.configoutputs import OUTPUTS, AnyOutput, DeadLetter, DeltaOutput, OutputSection, Step
+from tidelog.configsource import SOURCES, AnySource, PostgresSource, SourceBase
 from tidelog.configtypes import (
     Bytes,
     Duration,
@@ -40,6 +41,8 @@ from tidelog.configtypes import (
 )
 from tidelog.errors import ConfigError
 from tidelog.eventlog.storages import is_url
+from tidelog.registry import Registry
+from tidelog.state.opening import checked_url
 
 # ---------------------------------------------------------------- models
 
@@ -98,23 +101,15 @@ class State(Section):
 
     url: str = Field(
         default="sqlite:///data/state.db",
-        description="`sqlite:///relative/path` or `sqlite:////absolute/path`. Captures that stand "
-        "by for each other share it.",
+        description="`sqlite:///relative/path` or `sqlite:////absolute/path`, or a URL of "
+        "[another store](../how-to/extend.md). Captures that stand by for each other share it.",
         examples=["sqlite:///data/state.db"],
     )
 
     @field_validator("url")
     @classmethod
-    def _url_of_sqlite(cls, url: str, info: ValidationInfo) -> str:
-        parts = urlsplit(url)
-        if parts.scheme != "sqlite" or parts.netloc or len(parts.path) < 2:
-            raise ValueError("expected sqlite:///path/to/state.db")
-        return f"sqlite:///{(base_directory(info) / parts.path[1:]).resolve()}"
-
-    @property
-    def sqlite_path(self) -> Path:
-        """The file of the state store."""
-        return Path(self.url.removeprefix("sqlite:///"))
+    def _url_of_a_store(cls, url: str, info: ValidationInfo) -> str:
+        return checked_url(url, base_directory(info))
 
 
 class Capture(Section):
@@ -305,8 +300,6 @@ class Pipeline(Section):
     )
 
 
-Source = Annotated[PostgresSource | MySqlSource, Field(discriminator="kind")]
-
 # Validated like a section of the file, so that default paths are resolved too.
 _EMPTY: Any = {}
 
@@ -314,7 +307,9 @@ _EMPTY: Any = {}
 class Config(Section):
     """All of ``tidelog.yaml``."""
 
-    source: Source = Field(description="The database that is captured; `kind` decides its options.")
+    source: AnySource = Field(
+        description="The database that is captured; `kind` decides its options."
+    )
     log: Log
     state: State = Field(default=_EMPTY)
     capture: Capture = Field(default=_EMPTY)
@@ -362,6 +357,9 @@ def parse_config(text: str, file_name: str, base: Path, environ: Mapping[str, st
     marked = read_yaml(text, file_name, environ)
     if not isinstance(marked.data, dict):
         raise ConfigError(f"{file_name}:1: expected the sections source, log, outputs, …")
+    new = add_sections(OUTPUT_KINDS, OutputSection, OUTPUTS)
+    if add_sections(SOURCE_KINDS, SourceBase, SOURCES) or new:
+        Config.model_rebuild(force=True)
     try:
         return Config.model_validate(marked.data, context={"base": base})
     except ValidationError as error:
@@ -408,7 +406,7 @@ def _explain(details: ErrorDetails, marked: MarkedData) -> str:
     if details["type"] == "extra_forbidden":
         return f"{name}: unknown key{_did_you_mean(details['loc'])}"
     if details["type"] == "union_tag_invalid":
-        return f"{name}: expected {_kinds(location)}, not {context['tag']!r}"
+        return f"{name}: {_unusable(location, str(context['tag']))}"
     if details["type"] == "union_tag_not_found":
         return f"{name}.kind: is missing; expected {_kinds(location)}"
     if details["type"] == "value_error":
@@ -440,6 +438,18 @@ def _kinds(location: tuple[str | int, ...]) -> str:
     known = OUTPUTS if location[0] == "outputs" else SOURCES
     *first, last = (repr(kind) for kind in known)
     return f"{', '.join(first)} or {last}"
+
+
+def _unusable(location: tuple[str | int, ...], kind: str) -> str:
+    """Why a kind is none: it may be one that another distribution brings, and be broken."""
+    outputs = location[0] == "outputs"
+    registry: Registry[Any] = OUTPUT_KINDS if outputs else SOURCE_KINDS
+    if kind in registry.others:
+        try:
+            section_of(registry, kind, OutputSection if outputs else SourceBase)
+        except ConfigError as error:
+            return str(error)
+    return f"expected {_kinds(location)}, not {kind!r}"
 
 
 def _dotted(location: tuple[str | int, ...]) -> str:

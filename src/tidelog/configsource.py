@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlencode, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from tidelog.brought import OneOf
 from tidelog.configtypes import (
     LocalPath,
     MySqlName,
@@ -22,8 +23,8 @@ from tidelog.mysql_urls import SCHEMES, parse_url
 _TABLES: Any = Field(
     default=["*.*"],
     min_length=1,
-    description="Tables to capture, as `namespace.table` with `*` for any text. System tables and "
-    "Tidelog's own never match.",
+    description="Tables to capture, as [patterns](table-patterns.md). System tables and Tidelog's "
+    "own never match.",
     examples=[["public.*", "billing.invoices"]],
 )
 _SNAPSHOT: Any = Field(
@@ -52,7 +53,28 @@ _KEYS: Any = Field(
 Snapshot = Literal["initial", "initial_only", "no_data", "when_needed", "always"]
 
 
-class PostgresSource(Section):
+class SourceBase(Section):
+    """What the sections of all kinds of sources derive from."""
+
+    kind: str
+
+
+class SourceSection(SourceBase):
+    """For kinds that other distributions bring: what capture asks of every section."""
+
+    tables: list[TablePattern] = _TABLES
+    snapshot: Snapshot = _SNAPSHOT
+    snapshot_mode: Literal["incremental", "blocking"] = _SNAPSHOT_MODE
+    signal_table: str | None = None
+    keys: dict[TablePattern, list[str]] = _KEYS
+
+    @property
+    def connector(self) -> str:
+        """What notifications call this capture."""
+        return "tidelog"
+
+
+class PostgresSource(SourceBase):
     """A PostgreSQL database."""
 
     kind: Literal["postgres"] = Field(description="The kind of database.")
@@ -112,7 +134,7 @@ class PostgresSource(Section):
         return self.publication or self.slot
 
 
-class MySqlSource(Section):
+class MySqlSource(SourceBase):
     """The databases of a MySQL or MariaDB server."""
 
     kind: Literal["mysql", "mariadb"] = Field(
@@ -219,8 +241,13 @@ class MySqlSource(Section):
         return f"{url}{'&' if '?' in url else '?'}{given}"
 
 
-SOURCES: dict[str, type[Section]] = {
+SOURCES: dict[str, type[SourceBase]] = {
     "postgres": PostgresSource,
     "mysql": MySqlSource,
     "mariadb": MySqlSource,
 }
+
+if TYPE_CHECKING:
+    AnySource = PostgresSource | MySqlSource
+else:
+    AnySource = Annotated[object, OneOf(SOURCES)]

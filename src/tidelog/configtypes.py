@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic_core import core_schema
 
 from tidelog.eventlog.storages import URL_SCHEMES
+from tidelog.model.patterns import checked
 from tidelog.quantities import parse_bytes, parse_duration, parse_milliseconds
 
 _URI_PASSWORD = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://[^:/?#@]*):.*@", re.DOTALL)
@@ -142,12 +143,6 @@ def as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) else value
 
 
-def _pattern(text: str) -> str:
-    if "." not in text.strip("."):
-        raise ValueError("expected namespace.table, * for any, such as public.orders or public.*")
-    return text
-
-
 Milliseconds = Annotated[
     int,
     _spelled(parse_milliseconds, "expected a duration such as 50ms or 10s"),
@@ -166,7 +161,7 @@ Duration = Annotated[
 LogPlace = Annotated[str, BeforeValidator(str), AfterValidator(_log_place)]
 LocalPath = Annotated[Path, AfterValidator(_resolved)]
 Location = Annotated[str, AfterValidator(_location)]
-TablePattern = Annotated[str, AfterValidator(_pattern)]
+TablePattern = Annotated[str, AfterValidator(checked)]
 PostgresName = Annotated[str, Field(min_length=1, max_length=63)]
 MySqlName = Annotated[str, Field(pattern=r"^[^./\\]{1,64}$")]
 SlotName = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,63}$")]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
@@ -168,7 +169,24 @@ class LastTransaction:
 
 
 class LogReader(Protocol):
-    """Reads one source's transaction log in commit order. Used by one thread."""
+    """Reads one source's transaction log in commit order. Used by one thread.
+
+    `identify` and `belongs_to` come before `start`, or `start_over` in its place.
+    """
+
+    def identify(self) -> SourceId:
+        """Which source this is; connects if need be. Raises SourceChangedError if it is not the
+        expected one.
+        """
+        ...
+
+    def belongs_to(
+        self, generation: str, last: Callable[[], LastTransaction | None] = lambda: None
+    ) -> None:
+        """Which event log it reads for: what another one needs in the source is not taken.
+        ``last``: the newest transaction that it holds, to be found again in the source.
+        """
+        ...
 
     def start(self, resume: Resume | None) -> Resume:
         """Connect and stream from after ``resume`` (None: a new log, create what is needed).
@@ -182,6 +200,18 @@ class LogReader(Protocol):
         """What has arrived, in log order, waiting at most ``timeout_s``. Bounded in size.
 
         Raises ConnectionLostError; then `start` may be called again.
+        """
+        ...
+
+    def start_over(self) -> Resume:
+        """In place of `start`, after its GapError and with the user's consent: stream from where
+        the source's log can be read from now. What lies before is given up. Raises as `start`.
+        """
+        ...
+
+    def keepalive(self) -> None:
+        """Tell the source that this reader lives, while nothing is polled for long. By the thread
+        that polls; nothing to do where the source asks for no word.
         """
         ...
 
@@ -518,6 +548,36 @@ class Election(Protocol):
 
     def leader(self) -> str | None: ...
 
+    def close(self) -> None: ...
+
+
+class StateBackend(Protocol):
+    """What a scheme of ``state.url`` stands for: a state store, and elections beside it."""
+
+    def checked(self, url: str, base: Path) -> str:
+        """The URL as it is used from now on, relative paths below ``base``. Raises ValueError that
+        says what is expected. Connects to nothing.
+        """
+        ...
+
+    def path(self, url: str) -> Path | None:
+        """The file or directory on this host that holds it, for `check`; None: it is elsewhere."""
+        ...
+
+    def exists(self, url: str) -> bool:
+        """Is there a store already? Creates none."""
+        ...
+
+    def store(self, url: str) -> StateStore:
+        """One more handle on the store, created if need be. Raises StateError."""
+        ...
+
+    def election(
+        self, url: str, name: str, holder: str, ttl_s: float, *, first_epoch: int = 1
+    ) -> Election:
+        """An election of ``name``, whose epochs are ``first_epoch`` or above. Raises StateError."""
+        ...
+
 
 # ---------------------------------------------------------------- outputs
 
@@ -587,6 +647,56 @@ class Output(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class OutputContext:
+    """What an output is made with, beside its section.
+
+    Attributes:
+        spark: the pipeline's SparkSession.
+        log_path: of the event log.
+        open_state: a new handle on the state store, which the output closes.
+        deliver: an output of what `TaskWriter` the function makes (on the driver, pickled to each
+            task), with all that a section derived from `tidelog.ExecutorSection` says; arguments:
+            the section, the function, ``keyed`` (the newest state of keys; else every change),
+            ``order`` and ``message_format`` (a formatter's name, or ``rows``).
+    """
+
+    spark: Any
+    log_path: str
+    open_state: Callable[[], StateStore]
+    deliver: Callable[..., Output]
+
+
+S = TypeVar("S")
+
+
+class OutputKind(Protocol[S]):
+    """A kind of output: what its section looks like, and what it makes."""
+
+    @property
+    def section(self) -> type[S]:
+        """The model of its section, derived from `tidelog.OutputSection`; its field ``kind`` is a
+        Literal of the kind's name.
+        """
+        ...
+
+    def open(self, section: S, context: OutputContext) -> Output:
+        """The output of a section. Raises ConfigError, OutputError."""
+        ...
+
+    def place(self, section: S) -> object:
+        """What JSON can hold and is alike for two sections exactly if they write to one place. Two
+        outputs must not. Without secrets.
+        """
+        ...
+
+    def hosts(self, section: S) -> Sequence[str]:
+        """The hosts that lead to the place, if several may be named: two sections meet there if
+        they share one. Empty: `place` says it all.
+        """
+        ...
 
 
 # ---------------------------------------------------------------- outputs: what executors do
@@ -679,6 +789,28 @@ class Formatter(Protocol):
         ``topic`` string, ``version`` int64. An event may become several messages, or none.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class FormatOptions:
+    """What a format is made with.
+
+    Attributes:
+        topic: of each message; ``{table}`` stands for the destination's name of the table,
+            ``{namespace}`` and ``{name}`` for the source's.
+        tombstones: after a delete, a message with its key and no value (log compaction).
+        handling: of format ``debezium`` alone.
+    """
+
+    topic: str = "{table}"
+    tombstones: bool = True
+    handling: Any = None
+
+
+class FormatterKind(Protocol):
+    """Makes the formatters of one name."""
+
+    def __call__(self, options: FormatOptions) -> Formatter: ...
 
 
 @dataclass(frozen=True, slots=True)

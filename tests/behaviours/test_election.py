@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+from tests.behaviours.test_state import folder
 
 from tidelog.election import sqlite
 from tidelog.election.sqlite import SqliteElection
@@ -17,7 +18,10 @@ from tidelog.errors import LeaseLostError, Policy
 ELECTIONS = {
     "sqlite": lambda tmp: (
         lambda holder, ttl_s: SqliteElection(f"sqlite:///{tmp}/state.db", "capture", holder, ttl_s)
-    )
+    ),
+    "folder": lambda tmp: (
+        lambda holder, ttl_s: folder().election(f"folder:{tmp}/e", "capture", holder, ttl_s)
+    ),
 }
 
 
@@ -170,6 +174,7 @@ def test_epochs_can_start_above_those_of_a_lost_state_database(tmp_path):
     election.close()
 
 
+@pytest.mark.parametrize("candidate", ["sqlite"], indirect=True)
 def test_one_that_got_no_lock_is_not_taken_for_dead(candidate, monkeypatch):
     def refuse(_file, _operation):
         raise OSError("no locks available")

@@ -5,13 +5,27 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from tidelog.errors import ConfigError, Policy, StateConflictError, StateError
 from tidelog.state.sqlite import SqliteState, database_path
 
-STORES = {"sqlite": lambda tmp: lambda: SqliteState(f"sqlite:///{tmp}/state/state.db")}
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "extension"
+STORES = {
+    "sqlite": lambda tmp: lambda: SqliteState(f"sqlite:///{tmp}/state/state.db"),
+    "folder": lambda tmp: lambda: folder().store(f"folder:{tmp}/state"),
+}
+
+
+def folder():
+    """That of docs/how-to/extend.md."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(EXAMPLE))
+        from tidelog_extension.folder import BACKEND
+
+        return BACKEND
 
 
 @pytest.fixture(params=sorted(STORES))

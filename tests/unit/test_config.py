@@ -93,7 +93,7 @@ outputs:
     assert config.source.url.reveal() == "postgresql://user:s3cret@host:5432/shop"
     assert config.log.retention == timedelta(days=7)
     assert config.log.path == str(tmp_path / "data/log")
-    assert config.state.sqlite_path == tmp_path / "data/state.db"
+    assert config.state.url == f"sqlite:///{tmp_path}/data/state.db"
     assert config.outputs[0].path == str(tmp_path / "data/lake")
 
 
@@ -103,7 +103,7 @@ def test_defaults_are_those_of_the_reference_and_resolve_paths(tmp_path: Path) -
     assert config.capture.buffer_bytes == 32 * 2**20
     assert config.log.rollup_bytes == 64 * 2**20
     assert (config.dump.chunk_rows, config.dump.delay_ms, config.dump.parallelism) == (10_000, 0, 1)
-    assert config.state.sqlite_path == tmp_path / "data/state.db"
+    assert config.state.url == f"sqlite:///{tmp_path}/data/state.db"
     assert config.pipeline.checkpoint == str(tmp_path / "data/checkpoint")
 
 
@@ -193,7 +193,8 @@ def test_value_of_a_variable_cannot_change_the_structure(tmp_path: Path) -> None
         ),
         (
             "outputs: [{kind: delta, path: a, tables: [orders]}]\n",
-            "expected namespace.table, * for any, such as public.orders or public.*, not 'orders'",
+            "expected namespace.table, * for any text, such as public.orders or public.*, "
+            "not 'orders'",
         ),
     ],
 )

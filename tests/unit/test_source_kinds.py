@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.adapters import SOURCE_KINDS
 from tidelog.config import parse_config
 from tidelog.configsource import SOURCES
 from tidelog.errors import MissingExtraError
@@ -19,6 +20,7 @@ CONFIG = "source: {{kind: {kind}, url: '{kind}://u@127.0.0.1:1/shop'}}\nlog: {{p
 LOADED = """
 import sys
 from pathlib import Path
+from tidelog.adapters import SOURCE_KINDS
 from tidelog.config import parse_config
 from tidelog.runtime.sources import source_kind
 source_kind(parse_config(sys.argv[1], "tidelog.yaml", Path("."), {}))
@@ -27,7 +29,7 @@ print(*sorted({"psycopg", "pymysql"} & set(sys.modules)))
 
 
 def test_every_kind_of_the_configuration_has_adapters() -> None:
-    assert set(sources._KINDS) == set(SOURCES)
+    assert set(SOURCE_KINDS.names) == set(SOURCES)
 
 
 @pytest.mark.parametrize(

@@ -283,9 +283,7 @@ class CaptureEngine:
         self._buffer.put(item, self._while_full, self._last_put_at)
 
     def _while_full(self) -> None:
-        keepalive = getattr(self._reader, "keepalive", None)
-        if keepalive is not None:
-            keepalive()
+        self._reader.keepalive()
 
     # ------------------------------------------------------------ for the coordinator (Log)
 

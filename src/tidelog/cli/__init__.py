@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tidelog import __version__, terminal
+from tidelog import terminal
+from tidelog._version import __version__
 from tidelog.cli import controlling, dumping, looking, running
 from tidelog.cli.log_format import OneLine
 from tidelog.exits import exit_code_of

@@ -18,7 +18,9 @@ DumpArgument = Annotated[
 ]
 Tables = Annotated[
     list[str] | None,
-    typer.Option("--table", "-t", metavar="TABLE", help="namespace.table; may be repeated."),
+    typer.Option(
+        "--table", "-t", metavar="TABLE", help="namespace.table, * for any text; may be repeated."
+    ),
 ]
 Wait = Annotated[
     float,

@@ -1,16 +1,16 @@
 """``outputs`` of ``tidelog.yaml``: one model for each kind, told apart by ``kind``.
 
-A new kind is a model in a module here, derived from a section of `sections`, listed in `OUTPUTS`
-and `AnyOutput`, and a factory in `tidelog.runtime.outputs`.
+A new kind of ours is a model in a module here, derived from a section of `sections`, listed in
+`OUTPUTS` and `_Ours`, and a factory in `tidelog.runtime.outputs`. Those of other distributions are
+found by entry points (docs/how-to/extend.md).
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field
-
-from tidelog.configoutputs.database import MySqlOutput, PostgresOutput
+from tidelog.brought import OneOf
+from tidelog.configoutputs.database import DatabaseSection, MySqlOutput, PostgresOutput
 from tidelog.configoutputs.delta import DeltaOutput
 from tidelog.configoutputs.files import FilesOutput
 from tidelog.configoutputs.http import HttpOutput
@@ -24,6 +24,7 @@ from tidelog.configoutputs.sections import (
     ExecutorSection,
     OutputSection,
     Step,
+    SteppedSection,
 )
 
 OUTPUTS: dict[str, type[OutputSection]] = {
@@ -38,7 +39,8 @@ OUTPUTS: dict[str, type[OutputSection]] = {
     "mysql": MySqlOutput,
 }
 
-AnyOutput = Annotated[
+
+_Ours = (
     MySqlOutput
     | PostgresOutput
     | DeltaOutput
@@ -47,13 +49,17 @@ AnyOutput = Annotated[
     | IcebergOutput
     | PythonOutput
     | KafkaOutput
-    | OpenSearchOutput,
-    Field(discriminator="kind"),
-]
+    | OpenSearchOutput
+)
+if TYPE_CHECKING:
+    AnyOutput = _Ours
+else:
+    AnyOutput = Annotated[object, OneOf(OUTPUTS)]
 
 __all__ = [
     "OUTPUTS",
     "AnyOutput",
+    "DatabaseSection",
     "DeadLetter",
     "DebeziumModes",
     "DeltaOutput",
@@ -70,4 +76,5 @@ __all__ = [
     "PostgresOutput",
     "PythonOutput",
     "Step",
+    "SteppedSection",
 ]

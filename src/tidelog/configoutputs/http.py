@@ -15,11 +15,11 @@ from tidelog.configoutputs.sections import (
     ExecutorSection,
     Headers,
     InHeader,
+    JsonFormatName,
     SkippedOperations,
     named,
 )
 from tidelog.configtypes import Bytes, Milliseconds, SecretUrl
-from tidelog.model.formats import JsonFormat
 
 
 class HttpOutput(ExecutorSection):
@@ -47,7 +47,7 @@ class HttpOutput(ExecutorSection):
         description="Sent with each request. All are treated as secrets.",
         examples=[{"X-Api-Key": "${API_KEY}"}],
     )
-    format: JsonFormat = Field(default="debezium", description="Of the events.")
+    format: JsonFormatName = Field(default="debezium", description="Of the events.")
     debezium: DebeziumModes | None = DEBEZIUM
     skipped_operations: SkippedOperations | None = SKIPPED
     body: Literal["array", "ndjson"] = Field(

@@ -11,11 +11,11 @@ from tidelog.configoutputs.sections import (
     SKIPPED,
     DebeziumModes,
     ExecutorSection,
+    FormatName,
     Order,
     SkippedOperations,
     named,
 )
-from tidelog.model.formats import EventFormat
 
 
 class KafkaOutput(ExecutorSection):
@@ -35,7 +35,7 @@ class KafkaOutput(ExecutorSection):
         "source's, `{table}` for the name that a step `route` gives. Characters that topics can't "
         "have become `_`.",
     )
-    format: EventFormat = Field(default="debezium", description="Of the messages' values.")
+    format: FormatName = Field(default="debezium", description="Of the messages' values.")
     debezium: DebeziumModes | None = DEBEZIUM
     skipped_operations: SkippedOperations | None = SKIPPED
     tombstones: bool = Field(

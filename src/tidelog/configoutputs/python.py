@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tidelog.configoutputs.sections import ExecutorSection, Order, named
-from tidelog.model.formats import EventFormat
+from tidelog.configoutputs.sections import ExecutorSection, Order, RowsOrFormatName, named
 
 
 class PythonOutput(ExecutorSection):
@@ -35,7 +34,7 @@ class PythonOutput(ExecutorSection):
         description="Of `ordered` delivery: `key`: a key's changes in order; `total`: all in one "
         "task; `none`: as it comes.",
     )
-    format: Literal["rows", EventFormat] = Field(
+    format: RowsOrFormatName = Field(
         default="rows",
         description="Of `ordered` delivery: `rows`: columns; else messages with key and value.",
     )

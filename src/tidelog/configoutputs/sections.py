@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, WithJsonSchema, model_validator
 
+from tidelog.adapters import FORMATTERS
 from tidelog.configtypes import Location, Section, TablePattern
-from tidelog.model.formats import BigintUnsignedMode, BinaryMode, DecimalMode, TimeMode
+from tidelog.model.formats import (
+    BigintUnsignedMode,
+    BinaryMode,
+    DecimalMode,
+    EventFormat,
+    JsonFormat,
+    TimeMode,
+)
 
 
 def _in_a_header(value: SecretStr) -> SecretStr:
@@ -43,7 +51,9 @@ class Step(Section):
     """One transform. Exactly one of the actions; they apply in the order they are listed."""
 
     tables: list[TablePattern] = Field(
-        default=["*.*"], min_length=1, description="Of which captured tables."
+        default=["*.*"],
+        min_length=1,
+        description="Of which captured tables, as [patterns](table-patterns.md).",
     )
     select: list[str] | None = Field(default=None, description="Keep these columns only.")
     drop: list[str] | None = Field(default=None, description="Leave these columns out.")
@@ -99,6 +109,30 @@ STEP_ACTIONS = (
     "select", "drop", "rename", "filter", "cast", "compute", "mask", "hash", "route", "python",
 )  # fmt: skip
 
+
+def _format_of(ours: Any) -> Any:
+    """The type of a format's name: one of ours, or one that another distribution brings."""
+
+    def checked(name: str) -> str:
+        known = (*get_args(ours), *FORMATTERS.others)
+        if name not in known:
+            *others, last = (repr(each) for each in known)
+            raise ValueError(f"expected {', '.join(others)} or {last}")
+        return name
+
+    schema = {"anyOf": [{"enum": list(get_args(ours))}, {"type": "string"}]}
+    return Annotated[str, AfterValidator(checked), WithJsonSchema(schema)]
+
+
+if TYPE_CHECKING:
+    FormatName = str
+    JsonFormatName = str
+    RowsOrFormatName = str
+else:
+    FormatName = _format_of(EventFormat)
+    JsonFormatName = _format_of(JsonFormat)
+    RowsOrFormatName = _format_of(Literal["rows", EventFormat])
+
 SchemaPolicy = Literal["evolve", "lenient", "ignore", "fail"]
 Order = Literal["key", "total", "none"]
 
@@ -116,7 +150,9 @@ class OutputSection(Section):
     kind: str
     name: str
     tables: list[TablePattern] = Field(
-        default=["*.*"], min_length=1, description="Which of the captured tables to write."
+        default=["*.*"],
+        min_length=1,
+        description="Which of the captured tables to write, as [patterns](table-patterns.md).",
     )
 
 

@@ -22,6 +22,7 @@ from pydantic import (
 from tidelog.control.conditions import checked
 from tidelog.control.table_choice import MAX_PATTERN, MAX_PATTERNS, Matching, is_expression
 from tidelog.errors import UsageError
+from tidelog.model import patterns as table_patterns
 
 Key = tuple[str, ...]
 DumpId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
@@ -123,9 +124,10 @@ def _check_patterns(matching: Matching, patterns: tuple[str, ...], field: str) -
         raise ValueError(f"{field}: more than {MAX_PATTERNS} patterns")
     for place, pattern in enumerate(patterns):
         if matching == "glob":
-            namespace, _, name = pattern.partition(".")
-            if not namespace or not name:
-                raise ValueError(f"{field}.{place}: a table is named namespace.table")
+            try:
+                table_patterns.checked(pattern)
+            except ValueError as error:
+                raise ValueError(f"{field}.{place}: {error}, not {pattern!r}") from None
         elif not is_expression(pattern):
             raise ValueError(
                 f"{field}.{place}: not a regular expression as RE2 has them (it knows neither "

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tidelog import __version__
+from tidelog._version import __version__
 from tidelog.control.commands import DumpId, ExecuteSnapshot, Key, SetDumpOptions, TablePattern
 
 _REFERENCE = "#/components/schemas/{model}"
@@ -21,7 +21,7 @@ class DumpBody(BaseModel):
     )
     tables: list[TablePattern] = Field(
         default=[],
-        description="`namespace.table` with `*`; none: all captured tables.",
+        description="`namespace.table`, `*` for any text; none: all captured tables.",
         examples=[["public.orders"]],
     )
     where: str | None = Field(default=None, description="SQL condition on rows of the one table.")

@@ -12,11 +12,12 @@ import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Final
+from urllib.parse import urlsplit
 
 from tidelog.errors import LeaseLostError
 from tidelog.ports import Lease
 from tidelog.private_files import create_file
-from tidelog.state.sqlite import connect, database_path, transaction
+from tidelog.state.sqlite import SqliteState, connect, database_path, transaction
 
 # The holder stops this share of the ttl before others may take over.
 _MARGIN: Final = 0.2
@@ -191,3 +192,30 @@ class SqliteElection:
         if boot and boot == self._boot:
             return time.monotonic() >= monotonic_expiry
         return time.time() >= wall_expiry
+
+
+class SqliteBackend:
+    """`tidelog.ports.StateBackend` of ``sqlite:///PATH``."""
+
+    def checked(self, url: str, base: Path) -> str:
+        parts = urlsplit(url)
+        if parts.netloc or len(parts.path) < 2:
+            raise ValueError("expected sqlite:///path/to/state.db")
+        return f"sqlite:///{(base / parts.path[1:]).resolve()}"
+
+    def path(self, url: str) -> Path:
+        return database_path(url)
+
+    def exists(self, url: str) -> bool:
+        return database_path(url).exists()
+
+    def store(self, url: str) -> SqliteState:
+        return SqliteState(url)
+
+    def election(
+        self, url: str, name: str, holder: str, ttl_s: float, *, first_epoch: int = 1
+    ) -> SqliteElection:
+        return SqliteElection(url, name, holder, ttl_s, first_epoch=first_epoch)
+
+
+BACKEND = SqliteBackend()

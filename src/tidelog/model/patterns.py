@@ -1,20 +1,37 @@
-"""Which tables a list of patterns names."""
+"""Which tables a list of patterns names: the one matcher, for all who take names or patterns.
+
+A pattern is ``namespace.table``, or ``*`` for all tables. In it ``*`` stands for any text, dots and
+none included; no other character is special. The namespace of a name with more dots than one may
+be quoted as in SQL: ``"a.b".t``. docs/reference/table-patterns.md is this for users.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from tidelog.model.schema import TableName
 
+SYNTAX = "namespace.table, * for any text, such as public.orders or public.*"
 
-def matches(patterns: Sequence[str], table: TableName) -> bool:
-    """Does a pattern ``namespace.table`` name the table? ``*`` stands for any text.
+
+def matches(patterns: Iterable[str | TableName], table: TableName) -> bool:
+    """Does a pattern name the table? A `TableName` among the patterns names only itself.
 
     Names with dots of their own match too: every dot of the pattern is tried as the separator. What
     `str` makes of a table's name matches it as well.
     """
-    return any(_matches_one(pattern, table) for pattern in patterns)
+    return any(
+        pattern == table if isinstance(pattern, TableName) else _matches_one(pattern, table)
+        for pattern in patterns
+    )
+
+
+def checked(pattern: str) -> str:
+    """The pattern; raises ValueError if it can name no table, so that nobody waits for one."""
+    if pattern != "*" and "." not in pattern[1:-1]:
+        raise ValueError(f"expected {SYNTAX}")
+    return pattern
 
 
 def overlap(some: Sequence[str], others: Sequence[str]) -> bool:
@@ -33,7 +50,7 @@ def _meet(one: str, other: str) -> bool:
 
 
 def _matches_one(pattern: str, table: TableName) -> bool:
-    if pattern == str(table):
+    if pattern in ("*", str(table)):
         return True
     pieces = pattern.split(".")
     for cut in range(1, len(pieces)):

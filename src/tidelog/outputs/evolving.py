@@ -10,8 +10,6 @@ import pyarrow as pa
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.widening import holds
 
-POLICIES = ("evolve", "lenient", "ignore", "fail")
-
 # Arrow types that hold every value of another one.
 _WIDER: dict[str, tuple[str, ...]] = {
     "int16": ("int32", "int64", "double"),

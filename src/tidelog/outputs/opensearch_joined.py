@@ -24,9 +24,8 @@ from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.ports import TargetTable
 
 # In a document's META: the version of the root's row (0: none); by slot, the contributions'
-# versions, negative of a deleted one. Slots: ROOT_SLOT, the part's name, or part/key.
+# versions, negative of a deleted one. Slots: /, of the root, the part's name, or part/key.
 ROOT, PARTS = "root", "parts"
-ROOT_SLOT = "/"
 KEY = "_key"  # of each element of a list: its row's key, as ids are written
 _CONFLICTS = 5
 

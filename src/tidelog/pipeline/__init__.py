@@ -1,25 +1,34 @@
-"""From the event log to destinations, on Spark.
+"""From the event log to destinations, on Spark. What is in `__all__` is for programs of users.
 
-The only place, with `tidelog.outputs`, that imports pyspark.
+The only place, with `tidelog.outputs`, that imports pyspark: on first use, for who only wants a
+session's jars need not wait for the source and the decoder.
 """
 
-from tidelog.pipeline.session import spark_session
+from __future__ import annotations
 
-__all__ = ["as_of", "lag_of", "register", "spark_session"]
+from typing import TYPE_CHECKING
 
+__all__ = ["DELTA_CONF", "as_of", "delta_jars", "lag_of", "register", "spark_session"]
 
-def __getattr__(name: str) -> object:
-    # The source imports pyspark and the decoder; who only wants a session's jars need not wait.
-    if name == "register":
-        from tidelog.pipeline.source import register
+if TYPE_CHECKING:
+    from tidelog.pipeline.jars import delta_jars
+    from tidelog.pipeline.lag import lag_of
+    from tidelog.pipeline.replaying import as_of
+    from tidelog.pipeline.session import DELTA_CONF, spark_session
+    from tidelog.pipeline.source import register
+else:
+    _LAZY = {
+        "DELTA_CONF": "tidelog.pipeline.session",
+        "as_of": "tidelog.pipeline.replaying",
+        "delta_jars": "tidelog.pipeline.jars",
+        "lag_of": "tidelog.pipeline.lag",
+        "register": "tidelog.pipeline.source",
+        "spark_session": "tidelog.pipeline.session",
+    }
 
-        return register
-    if name == "lag_of":
-        from tidelog.pipeline.lag import lag_of
+    def __getattr__(name):
+        if name not in _LAZY:
+            raise AttributeError(f"module 'tidelog.pipeline' has no attribute {name!r}")
+        from importlib import import_module
 
-        return lag_of
-    if name == "as_of":
-        from tidelog.pipeline.replaying import as_of
-
-        return as_of
-    raise AttributeError(name)
+        return getattr(import_module(_LAZY[name]), name)

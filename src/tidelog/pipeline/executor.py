@@ -11,7 +11,7 @@ import pyarrow as pa
 from tidelog.errors import DecodeError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Kind
-from tidelog.model.schema import TableSchema
+from tidelog.model.schema import TableName, TableSchema
 from tidelog.pipeline import envelope, planning, shaping, variant
 from tidelog.pipeline.combining import combine, sliced
 from tidelog.pipeline.events import events_batch
@@ -47,7 +47,7 @@ def events_in_order(
 
     ``readings``: by table, its plan (shape ``events``).
     """
-    schemas = planning.schemas_of(log, [*readings]) or {}
+    schemas = planning.schemas_of(log, [TableName.parse(table) for table in readings]) or {}
     for block in _blocks(_records(log, refs, schemas, False), _BLOCK_BYTES):
         for run in _schema_runs(block):
             written = log.schemas.get(run.column("schema_id")[0].as_py())

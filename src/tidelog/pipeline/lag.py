@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tidelog.eventlog.reader import EventLog
+from tidelog.model.schema import TableName
 from tidelog.pipeline import planning
 
 MEMBER = "lag"  # of the reported offset
@@ -39,7 +40,9 @@ class Lag:
         return asdict(self)
 
 
-def lag_at(log: EventLog, offset: int, tables: Sequence[str], now_s: float | None = None) -> Lag:
+def lag_at(
+    log: EventLog, offset: int, tables: Sequence[str | TableName], now_s: float | None = None
+) -> Lag:
     """The lag of a stream of ``tables`` (patterns; none: all) that has read up to ``offset``."""
     end = log.latest_offset(durable=False)
     wanted = planning.schemas_of(log, tables)

@@ -9,6 +9,7 @@ from typing import Any
 
 from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import SegmentRef
+from tidelog.model.patterns import checked
 from tidelog.model.schema import TableName
 from tidelog.pipeline.json_values import Handling
 from tidelog.pipeline.key_filter import KeyFilter
@@ -25,7 +26,7 @@ _NAMES = {
     "shape": "typed, events, envelope, variant, raw or segments; default: typed if `table` is "
     "given, else envelope",
     "table": "namespace.name of the one table to read",
-    "tables": "comma-separated names or patterns, e.g. public.*; default: all tables",
+    "tables": "comma-separated names or patterns (table-patterns.md), e.g. public.*; default: all",
     "columns": "comma-separated columns to decode (not raw); default: all",
     "startingVersion": "earliest (default), latest or the first version to read",
     "startingTimestamp": "start at the first change committed at that time or later, in ISO 8601, "
@@ -83,7 +84,7 @@ class SourceOptions:
     path: str
     shape: str
     table: TableName | None
-    tables: tuple[str, ...]
+    tables: tuple[str | TableName, ...]  # patterns, or the one table; none: all
     columns: tuple[str, ...] | None
     starting: Place
     ending: Place
@@ -133,7 +134,7 @@ class SourceOptions:
             path=options["path"],
             shape=shape,
             table=table,
-            tables=_names(options.get("tables", "")) if table is None else (str(table),),
+            tables=_patterns(options.get("tables", "")) if table is None else (table,),
             columns=columns,
             starting=place(options, "starting"),
             ending=place(options, "ending"),
@@ -151,6 +152,18 @@ class SourceOptions:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _patterns(text: str) -> tuple[str, ...]:
+    found = _names(text)
+    for pattern in found:
+        try:
+            checked(pattern)
+        except ValueError as error:
+            raise ConfigError(
+                f"tidelog source: option 'tables': {error}, not {pattern!r}"
+            ) from None
+    return found
 
 
 def _table(text: str) -> TableName:

@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 from tidelog.errors import ConfigError, OffsetGoneError
 from tidelog.eventlog.layout import SegmentMeta
 from tidelog.eventlog.reader import EventLog
+from tidelog.model.patterns import matches
 from tidelog.model.records import Kind
-from tidelog.pipeline.planning import matches
+from tidelog.model.schema import TableName
 
 # A commit may overtake another in the log by as long as committing takes. Segments are searched by
 # commit time as if in order, and this many neighbours are looked at for such ones.
@@ -97,7 +98,7 @@ def microseconds(name: str, text: str | datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-def start_of(log: EventLog, at: Place, tables: Sequence[str]) -> int:
+def start_of(log: EventLog, at: Place, tables: Sequence[str | TableName]) -> int:
     """The offset of the first record to read.
 
     Raises:
@@ -212,14 +213,14 @@ def _mark(offset: int, content: dict[str, Any]) -> Mark | None:
     )
 
 
-def _dump_start(log: EventLog, dump_id: str, tables: Sequence[str]) -> int:
+def _dump_start(log: EventLog, dump_id: str, tables: Sequence[str | TableName]) -> int:
     """Where the dump ``dump_id`` of the tables begins; ``latest``: the newest whole dump of each
     table, and of these the first.
     """
     first: dict[str, int] = {}
     known: dict[str, None] = {}
     for mark in marks(log, log.head_offset, log.latest_offset()):
-        if not matches(mark.table, tables):
+        if tables and not matches(tables, TableName.parse(mark.table)):
             continue
         known[mark.dump_id] = None
         if dump_id == "latest":
@@ -235,7 +236,7 @@ def _dump_start(log: EventLog, dump_id: str, tables: Sequence[str]) -> int:
             )
     if first:
         return min(first.values())
-    of = f" of {', '.join(tables)}" if tables else ""
+    of = f" of {', '.join(map(str, tables))}" if tables else ""
     what = f"whole dump{of}" if dump_id == "latest" else f"dump {dump_id!r}{of}"
     ids = ", ".join(list(known)[:10]) or "none"
     raise ConfigError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 
 from tidelog.errors import ConfigError, EventLogError, ForeignSegmentError, OffsetGoneError
 from tidelog.eventlog.reader import EventLog, SegmentRef
+from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 
 if TYPE_CHECKING:
@@ -21,19 +21,14 @@ if TYPE_CHECKING:
 IntArray = npt.NDArray[np.int64]
 
 
-def matches(table: TableName | str, patterns: Sequence[str]) -> bool:
-    """No patterns match every table."""
-    return not patterns or any(fnmatchcase(str(table), pattern) for pattern in patterns)
-
-
-def schemas_of(log: EventLog, patterns: Sequence[str]) -> dict[int, TableSchema] | None:
+def schemas_of(log: EventLog, patterns: Sequence[str | TableName]) -> dict[int, TableSchema] | None:
     """All schema versions of the tables that match, by id; None: no restriction."""
     if not patterns:
         return None
     return {
         schema.schema_id: schema
         for table in log.schemas.tables()
-        if matches(table, patterns)
+        if matches(patterns, table)
         for schema in log.schemas.versions(table)
     }
 
@@ -145,7 +140,7 @@ def admit(
     *,
     max_bytes: int | None,
     max_records: int | None,
-    tables: Sequence[str] = (),
+    tables: Sequence[str | TableName] = (),
     whole: bool = False,
 ) -> int:
     """Where a micro-batch of ``[start, end)`` ends: within the limits, but one record at least.

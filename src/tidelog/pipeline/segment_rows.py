@@ -13,11 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.eventlog.reader import EventLog
+from tidelog.model.patterns import matches
 from tidelog.model.records import Kind
-from tidelog.pipeline import planning
+from tidelog.model.schema import TableName
 
 
-def rows(log: EventLog, start: int, end: int, tables: Sequence[str]) -> list[tuple[Any, ...]]:
+def rows(
+    log: EventLog, start: int, end: int, tables: Sequence[str | TableName]
+) -> list[tuple[Any, ...]]:
     """One row per segment and table in ``[start, end)``, in order, and one per control record:
     (first, next, table, schema ids, rows, bytes, control). ``rows`` and ``bytes`` (an estimate) are
     those of the whole segment, also where the range cuts it.
@@ -29,7 +32,7 @@ def rows(log: EventLog, start: int, end: int, tables: Sequence[str]) -> list[tup
         for schema_id in sorted(segment.rows_by_schema):
             if schema_id:
                 schema = log.schemas.get(schema_id)
-                if planning.matches(schema.table, tables):
+                if not tables or matches(tables, schema.table):
                     by_table.setdefault(str(schema.table), []).append(schema_id)
         for table, schema_ids in by_table.items():
             count = segment.rows_by_table[table]

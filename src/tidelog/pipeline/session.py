@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidelog import _version
 from tidelog.errors import MissingExtraError, UsageError
 from tidelog.pipeline.jars import DELTA_VERSION, SPARK_OF_DELTA, delta_jars, iceberg_jars
 
@@ -158,9 +159,7 @@ def _let_workers_import_us() -> None:
     Spark starts them with the environment's PYTHONPATH, not with ``sys.path``; a checkout that is
     not installed would be missing there.
     """
-    import tidelog
-
-    root = str(Path(next(iter(tidelog.__path__))).parent)
+    root = str(Path(_version.__file__).parent.parent)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run any "python3"
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if root not in known:

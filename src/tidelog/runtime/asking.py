@@ -13,7 +13,6 @@ from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
 from tidelog.control.commands import Command
 from tidelog.control.mailbox import Mailbox, Outcome
-from tidelog.election.sqlite import SqliteElection
 from tidelog.errors import EventLogError, TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
@@ -21,12 +20,12 @@ from tidelog.model.schema import TableName
 from tidelog.runtime.capturing import LEASE_NAME, OnStatus, ignore
 from tidelog.runtime.key_scope import discard_keys
 from tidelog.runtime.log_place import log_place
-from tidelog.state.sqlite import SqliteState
+from tidelog.state.opening import open_election, open_state
 
 
 def send_command(config: Config, command: Command, *, timeout_s: float) -> dict[str, Any]:
     """Give a command to the leading capture; its outcome, or that it waits."""
-    state = SqliteState(config.state.url)
+    state = open_state(config.state.url)
     try:
         mailbox = Mailbox(state)
         command_id = mailbox.send(command)
@@ -42,7 +41,7 @@ def send_command(config: Config, command: Command, *, timeout_s: float) -> dict[
 
 def failed_ranges(config: Config) -> list[dict[str, Any]]:
     """The key ranges ``(low, high]`` that dumps could not read: key values, so only on demand."""
-    state = SqliteState(config.state.url)
+    state = open_state(config.state.url)
     try:
         found = []
         for name in state.keys(DUMP_PREFIX):
@@ -70,8 +69,8 @@ def status(config: Config, *, ranges: bool = False) -> dict[str, Any]:
     """Position, lag, leader and dumps, as the leader last wrote them; ``ranges``: `failed_ranges`
     too.
     """
-    state = SqliteState(config.state.url)
-    election = SqliteElection(config.state.url, LEASE_NAME, "status", 10)
+    state = open_state(config.state.url)
+    election = open_election(config.state.url, LEASE_NAME, "status", 10)
     try:
         document = state.get(STATUS_KEY)
         found: dict[str, Any] = {"leader": election.leader()}
@@ -128,7 +127,7 @@ def dump_wait(
         TidelogError: it took longer than ``timeout_s``.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    state = SqliteState(config.state.url)
+    state = open_state(config.state.url)
     try:
         while deadline is None or time.monotonic() < deadline:
             asked_for = Mailbox(state).asked_for(dump_id)

@@ -29,7 +29,6 @@ from tidelog.capture.windows import Windows
 from tidelog.config import Config, load_config
 from tidelog.control.commands import Command
 from tidelog.control.mailbox import Mailbox, Outcome, new_id
-from tidelog.election.sqlite import SqliteElection
 from tidelog.errors import GapError, StorageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.emitted import EmittedTransactions
@@ -41,6 +40,7 @@ from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Resume
 from tidelog.ports import (
     CatalogueChanged,
+    LogReader,
     RelationNamed,
     RowsUnlogged,
     SchemaSeen,
@@ -52,8 +52,8 @@ from tidelog.runtime.key_scope import discard_unused
 from tidelog.runtime.log_place import log_place
 from tidelog.runtime.notifying import OnNotification
 from tidelog.runtime.serving import Serving, open_rest
-from tidelog.runtime.sources import SourceLog, source_kind
-from tidelog.state.sqlite import SqliteState
+from tidelog.runtime.sources import source_kind
+from tidelog.state.opening import open_election, open_state
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Capture:
 
     def send(self, command: Command, *, timeout_s: float = 10.0) -> Outcome | None:
         """Give a command to whichever capture of this configuration leads; None: it waits still."""
-        state = SqliteState(self.config.state.url)
+        state = open_state(self.config.state.url)
         try:
             mailbox = Mailbox(state)
             return mailbox.wait(mailbox.send(command), timeout_s)
@@ -101,11 +101,11 @@ class Capture:
         """
         config = self.config
         source_kind(config).prepare()
-        state = SqliteState(config.state.url)
+        state = open_state(config.state.url)
         lease_s = config.capture.lease_ms / 1000
         path = log_place(config)
         tail = EventLog.open(path).tail if EventLog.exists(path) else None
-        election = SqliteElection(
+        election = open_election(
             config.state.url,
             LEASE_NAME,
             self.holder,
@@ -140,7 +140,7 @@ class Capture:
             state.close()
 
     def _open_session(
-        self, store: SqliteState, keeper: LeaseKeeper, on_status: OnStatus, rest: Serving
+        self, store: StateStore, keeper: LeaseKeeper, on_status: OnStatus, rest: Serving
     ) -> CaptureSession:
         config, source = self.config, self.config.source
         state = LeasedState(store, keeper.check)
@@ -279,7 +279,7 @@ class Capture:
             raise
         return session
 
-    def _begin(self, state: StateStore, reader: SourceLog, writer: EventLogWriter) -> Resume:
+    def _begin(self, state: StateStore, reader: LogReader, writer: EventLogWriter) -> Resume:
         """Where the log goes on; behind a gap, if the user has consented to dump again."""
         self._streaming, gap, self._gap = False, self._gap, None
         try:

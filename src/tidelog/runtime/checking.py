@@ -17,7 +17,7 @@ from tidelog.private_files import seen_by_others, users_of
 from tidelog.runtime.destinations import check_apart
 from tidelog.runtime.log_place import log_place
 from tidelog.runtime.sources import source_kind
-from tidelog.state.sqlite import database_path
+from tidelog.state.opening import state_path
 
 LEVELS = {"ok": "ok", "warn": "warning", "fail": "error"}
 LEAST_FREE_BYTES = 1 << 30
@@ -74,7 +74,7 @@ def _check_disk(config: Config) -> dict[str, Any]:
 
 def check_modes(config: Config) -> Iterator[dict[str, Any]]:
     """Can users of this machine read rows and state that are none of theirs?"""
-    places = {"state": database_path(config.state.url)}
+    places = {"state": state_path(config.state.url)}
     if not is_url(config.log.path):
         places["log"] = Path(config.log.path)
     if config.control.notification_file is not None:
@@ -84,6 +84,8 @@ def check_modes(config: Config) -> Iterator[dict[str, Any]]:
         if letters is not None and not is_url(letters.path):
             places[f"dead letters of {output.name}"] = Path(letters.path)
     for name, place in sorted(places.items()):
+        if place is None:
+            continue
         try:
             users, seen = users_of(place), seen_by_others(place)
         except OSError:

@@ -21,7 +21,7 @@ from tidelog.runtime.copies import OpenReader, copies, has_copies
 from tidelog.runtime.log_place import log_place
 from tidelog.runtime.piping import session
 from tidelog.runtime.sources import source_kind
-from tidelog.state.sqlite import SqliteState
+from tidelog.state.opening import open_state, state_exists
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -131,8 +131,8 @@ class ComparedSource:
             self._kind.digests() for _ in range(min(2, config.dump.parallelism))
         ]
         self._pool = ThreadPoolExecutor(len(self._readers), thread_name_prefix="tidelog-digests")
-        exists = config.state.sqlite_path.exists()
-        self._state = SqliteState(config.state.url) if exists else None
+        exists = state_exists(config.state.url)
+        self._state = open_state(config.state.url) if exists else None
         self._patience_s = CATCH_UP_S
 
     def close(self) -> None:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
+from tidelog.adapters import OUTPUT_KINDS
 from tidelog.config import Config
 from tidelog.errors import ConfigError
 from tidelog.eventlog.consumers import Consumers, Destination
@@ -23,11 +21,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches, overlap
 from tidelog.model.schema import TableName
 
-# What tells a place apart, and the hosts that lead to it: of a cluster, any of them may be named.
-_Place = tuple[list[Any], list[str]]
-
 _VERSION = "2:"  # of digests: others are not compared with ours
-_PORT = re.compile(r":\d+$")
 
 
 def destinations(config: Config) -> dict[str, Destination]:
@@ -125,7 +119,8 @@ def _routed(to: Destination, table: TableName) -> str:
 
 
 def _destination(section: Any) -> Destination:
-    place, hosts = _PLACES[section.kind](section)
+    kind = OUTPUT_KINDS.get(section.kind)
+    place, hosts = kind.place(section), kind.hosts(section)
     routes = tuple(
         (str(step.route), tuple(step.tables))
         for step in getattr(section, "steps", ())
@@ -142,57 +137,3 @@ def _destination(section: Any) -> Destination:
 def _digest(place: Any) -> str:
     """Tells places apart, and nothing of them: it is kept where others may read it."""
     return hashlib.sha256(json.dumps(place, default=str).encode()).hexdigest()[:32]
-
-
-def _directory(path: str) -> str:
-    return path.rstrip("/") if "://" in path else str(Path(path).resolve())
-
-
-def _iceberg(section: Any) -> list[Any]:
-    found = section.catalog_properties()
-    place = [found.get(name, "") for name in ("type", "catalog-impl", "uri")]
-    return [*place, _directory(found.get("warehouse", ""))]
-
-
-def _files(section: Any) -> list[Any]:
-    # Directories below it that begin alike are read together.
-    return [_directory(section.path), section.layout.partition("{")[0]]
-
-
-def _http(section: Any) -> _Place:
-    url = urlsplit(section.url.reveal())
-    return [url.hostname, url.port, url.path], [url.query]
-
-
-def _hosts(text: str, port: int) -> list[str]:
-    """With ``port`` where none is named."""
-    found = [each.strip().lower() for each in text.split(",")]
-    return sorted(each if _PORT.search(each) else f"{each}:{port}" for each in found)
-
-
-def _database(namespace: str, port: int) -> Callable[[Any], _Place]:
-    def place(section: Any) -> _Place:
-        url = urlsplit(section.url.reveal())
-        hosts = _hosts(url.netloc.rpartition("@")[2], port)
-        # MySQL's database may stand in the URL, but tables are named by `database` then, too.
-        return [url.path.strip("/"), getattr(section, namespace)], hosts
-
-    return place
-
-
-def _opensearch(section: Any) -> _Place:
-    hosts = [_hosts(urlsplit(url).netloc.rpartition("@")[2], 9200)[0] for url in section.urls]
-    return [section.index], hosts
-
-
-_PLACES: Mapping[str, Callable[[Any], _Place]] = {
-    "delta": lambda section: ([_directory(section.path)], []),
-    "files": lambda section: (_files(section), []),
-    "http": _http,
-    "iceberg": lambda section: (_iceberg(section), []),
-    "kafka": lambda section: ([section.topic], _hosts(section.servers, 9092)),
-    "mysql": _database("database", 3306),
-    "opensearch": _opensearch,
-    "postgres": _database("schema_", 5432),
-    "python": lambda section: ([section.class_, section.options], []),
-}

@@ -15,7 +15,7 @@ from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.runtime.capturing import OnStatus, ignore
 from tidelog.runtime.log_place import log_place
-from tidelog.state.sqlite import SqliteState
+from tidelog.state.opening import open_state
 
 FINISHED = ("completed", "aborted")
 POLL_S = 0.2
@@ -97,7 +97,7 @@ class _Waiting:
             self._output, self._patterns = output, list(patterns[output])
         else:
             self._consumer, self._patterns = output, ["*.*"]
-        self._state = SqliteState(config.state.url)
+        self._state = open_state(config.state.url)
         if output is not None and output not in patterns and self._offset() is None:
             self._state.close()
             known = ", ".join(patterns) or "none"

@@ -23,7 +23,7 @@ from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import StateStore
 from tidelog.runtime.sources import source_kind
-from tidelog.state.sqlite import SqliteState
+from tidelog.state.opening import open_state
 
 KEEP_MS = 7 * 86_400_000
 GIVEN = "given-"  # begins the names of key sets that come with a command
@@ -94,7 +94,7 @@ def store_keys(config: Config, keys: Iterable[Key], *, distinct: bool = False) -
     stored.
     """
     name = GIVEN + new_id().lower()
-    state = SqliteState(config.state.url)
+    state = open_state(config.state.url)
     try:
         sets = KeySets(state)
         try:
@@ -161,7 +161,7 @@ def discard_unused(state: StateStore, used: Collection[str], now_ms: int) -> Non
             key_sets.delete(name)
 
 
-def discard_keys(state: SqliteState, command: Command) -> None:
+def discard_keys(state: StateStore, command: Command) -> None:
     """The command was refused: the keys that came with it are of no use."""
     if isinstance(command, ExecuteSnapshot) and (command.key_set or "").startswith(GIVEN):
         KeySets(state).delete(str(command.key_set))
@@ -177,7 +177,7 @@ def missing_keys(config: Config, dump_id: str) -> Iterator[tuple[str | None, ...
     Raises:
         UsageError: there is no such dump (any more), or it does not list missing keys.
     """
-    state = SqliteState(config.state.url)
+    state = open_state(config.state.url)
     try:
         document = state.get(DUMP_PREFIX + dump_id)
         if document is None:

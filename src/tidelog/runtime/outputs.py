@@ -1,19 +1,23 @@
 """Outputs by kind: what makes each from its section of the configuration.
 
-A new kind is a function here, listed in `_FACTORIES`, which imports its adapter when it is called,
-and a model in `tidelog.configoutputs`.
+A new one of ours is a function here, which imports its adapter when it is called, a `_Kind` that
+`tidelog.adapters` names, and a model in `tidelog.configoutputs`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from tidelog import configoutputs as sections
+from tidelog.adapters import OUTPUT_KINDS
 from tidelog.config import Config
-from tidelog.errors import ConfigError, MissingExtraError
-from tidelog.ports import Output
+from tidelog.errors import MissingExtraError
+from tidelog.ports import Output, OutputContext, TaskWriter
 from tidelog.runtime.log_place import log_place
+from tidelog.runtime.output_places import PLACES
+from tidelog.state.opening import open_state
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
     from tidelog.outputs.executing import Delivery
     from tidelog.pipeline.json_values import Handling
     from tidelog.pipeline.transforms import Step
+
+S = TypeVar("S", bound="sections.OutputSection")
 
 # A missing module → the pip extra that holds it.
 _EXTRAS: Mapping[str, str] = {
@@ -49,25 +55,35 @@ def make_outputs(config: Config, spark: SparkSession) -> list[Output]:
     return made
 
 
-def make_output(config: Config, section: Any, spark: SparkSession) -> Output:
-    """One output."""
-    factory = _FACTORIES.get(section.kind)
-    if factory is None:
-        raise ConfigError(f"outputs: nothing is registered for kind {section.kind!r}")
-    try:
-        return factory(config, section, spark)
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing in _EXTRAS:
-            raise MissingExtraError(missing, _EXTRAS[missing]) from error
-        raise
+def make_output(config: Config, section: sections.OutputSection, spark: SparkSession) -> Output:
+    """One output. Raises MissingExtraError."""
+    context = OutputContext(
+        spark, log_place(config), lambda: open_state(config.state.url), _Deliver(config, spark)
+    )
+    return OUTPUT_KINDS.get(section.kind).open(section, context)
 
 
-def state_of(config: Config) -> Any:
-    """A state store of the output's own, which closes it."""
-    from tidelog.state.sqlite import SqliteState
+@dataclass(frozen=True)
+class _Deliver:
+    """See `tidelog.ports.OutputContext`."""
 
-    return SqliteState(config.state.url)
+    config: Config
+    spark: SparkSession
+
+    def __call__(
+        self,
+        section: ExecutorSection,
+        make: Callable[[], TaskWriter],
+        *,
+        keyed: bool = True,
+        order: str = "key",
+        message_format: str = "rows",
+    ) -> Output:
+        from tidelog.outputs.made import MadeOutput
+
+        delivery = delivery_of(section, keyed=keyed, order=order, message_format=message_format)
+        state = open_state(self.config.state.url)
+        return MadeOutput(self.spark, log_place(self.config), state, delivery, make)
 
 
 def delivery_of(
@@ -99,7 +115,7 @@ def delivery_of(
     )
 
 
-def transform_steps(section: Any) -> tuple[Step, ...]:
+def transform_steps(section: sections.SteppedSection) -> tuple[Step, ...]:
     """The section's steps, for `tidelog.pipeline.transforms`."""
     from tidelog.pipeline.transforms import Step
 
@@ -132,13 +148,13 @@ def skipped_of(section: Any) -> frozenset[str]:
     return frozenset(section.skipped_operations)
 
 
-def _delta(config: Config, section: Any, spark: SparkSession) -> Output:
+def _delta(section: sections.DeltaOutput, context: OutputContext) -> Output:
     from tidelog.outputs.delta import DeltaOptions, DeltaOutput
 
     options = DeltaOptions(**_lake_options(section), cluster_by=section.cluster_by)
     return DeltaOutput(
-        spark,
-        log_place(config),
+        context.spark,
+        context.log_path,
         str(section.path),
         tables=section.tables,
         name=section.name,
@@ -147,15 +163,15 @@ def _delta(config: Config, section: Any, spark: SparkSession) -> Output:
     )
 
 
-def _iceberg(config: Config, section: Any, spark: SparkSession) -> Output:
+def _iceberg(section: sections.IcebergOutput, context: OutputContext) -> Output:
     from tidelog.outputs.iceberg import IcebergOptions, IcebergOutput
 
     options = IcebergOptions(
         **_lake_options(section), mode=section.mode, format_version=section.format_version
     )
     return IcebergOutput(
-        spark,
-        log_place(config),
+        context.spark,
+        context.log_path,
         section.catalog_properties(),
         tables=section.tables,
         name=section.name,
@@ -164,7 +180,7 @@ def _iceberg(config: Config, section: Any, spark: SparkSession) -> Output:
     )
 
 
-def _lake_options(section: Any) -> dict[str, Any]:
+def _lake_options(section: sections.DeltaOutput | sections.IcebergOutput) -> dict[str, Any]:
     every, after = section.optimize_every, section.vacuum_after
     return {
         "steps": transform_steps(section),
@@ -176,15 +192,15 @@ def _lake_options(section: Any) -> dict[str, Any]:
     }
 
 
-def _files(config: Config, section: Any, spark: SparkSession) -> Output:
+def _files(section: sections.FilesOutput, context: OutputContext) -> Output:
     from tidelog.outputs.files import FilesOutput
     from tidelog.outputs.files_writer import FileFormat
 
     compression = section.compression or ("zstd" if section.format == "parquet" else "none")
     return FilesOutput(
-        spark,
-        log_place(config),
-        state_of(config),
+        context.spark,
+        context.log_path,
+        context.open_state(),
         delivery_of(section, keyed=False, order="none"),
         path=section.path,
         layout=section.layout,
@@ -192,7 +208,7 @@ def _files(config: Config, section: Any, spark: SparkSession) -> Output:
     )
 
 
-def _http(config: Config, section: Any, spark: SparkSession) -> Output:
+def _http(section: sections.HttpOutput, context: OutputContext) -> Output:
     from tidelog.outputs.formatters import formatter
     from tidelog.outputs.http import HttpOutput
     from tidelog.outputs.http_client import Endpoint
@@ -212,9 +228,9 @@ def _http(config: Config, section: Any, spark: SparkSession) -> Output:
     )
     delivery = delivery_of(section, keyed=False, order=section.order)
     return HttpOutput(
-        spark,
-        log_place(config),
-        state_of(config),
+        context.spark,
+        context.log_path,
+        context.open_state(),
         replace(
             delivery,
             formatter=formatter(section.format, tombstones=False, handling=handling_of(section)),
@@ -226,7 +242,7 @@ def _http(config: Config, section: Any, spark: SparkSession) -> Output:
     )
 
 
-def _kafka(config: Config, section: Any, spark: SparkSession) -> Output:
+def _kafka(section: sections.KafkaOutput, context: OutputContext) -> Output:
     from tidelog.outputs.formatters import formatter
     from tidelog.outputs.kafka import KafkaOutput
 
@@ -238,9 +254,9 @@ def _kafka(config: Config, section: Any, spark: SparkSession) -> Output:
         handling=handling_of(section),
     )
     return KafkaOutput(
-        spark,
-        log_place(config),
-        state_of(config),
+        context.spark,
+        context.log_path,
+        context.open_state(),
         # Formatting and sending cost more than reading: several tasks pay off sooner.
         replace(delivery, formatter=made, part_bytes=4 << 20, skipped=skipped_of(section)),
         servers=section.servers,
@@ -254,7 +270,7 @@ def _kafka(config: Config, section: Any, spark: SparkSession) -> Output:
     )
 
 
-def _opensearch(config: Config, section: Any, spark: SparkSession) -> Output:
+def _opensearch(section: sections.OpenSearchOutput, context: OutputContext) -> Output:
     from tidelog.outputs.opensearch import Joined, OpenSearchOutput
     from tidelog.outputs.opensearch_client import ClusterOptions
 
@@ -268,9 +284,9 @@ def _opensearch(config: Config, section: Any, spark: SparkSession) -> Output:
     if section.api_key is not None:
         headers["Authorization"] = f"ApiKey {section.api_key.get_secret_value()}"
     return OpenSearchOutput(
-        spark,
-        log_place(config),
-        state_of(config),
+        context.spark,
+        context.log_path,
+        context.open_state(),
         delivery,
         cluster=ClusterOptions(
             tuple(section.urls),
@@ -289,38 +305,44 @@ def _opensearch(config: Config, section: Any, spark: SparkSession) -> Output:
     )
 
 
-def _python(config: Config, section: Any, spark: SparkSession) -> Output:
+def _python(section: sections.PythonOutput, context: OutputContext) -> Output:
     from tidelog.outputs.python import PythonOutput
 
     keyed = section.delivery == "keyed"
     delivery = delivery_of(section, keyed=keyed, order=section.order, message_format=section.format)
-    path = log_place(config)
-    return PythonOutput(spark, path, state_of(config), delivery, section.class_, section.options)
+    return PythonOutput(
+        context.spark,
+        context.log_path,
+        context.open_state(),
+        delivery,
+        section.class_,
+        section.options,
+    )
 
 
-def _postgres(config: Config, section: Any, spark: SparkSession) -> Output:
+def _postgres(section: sections.PostgresOutput, context: OutputContext) -> Output:
     from tidelog.outputs.database.postgres import Postgres
 
     places = {"namespace": section.schema_, "own": section.own_schema}
-    return _database(config, section, spark, Postgres(section.url.reveal()), **places)
+    return _database(section, context, Postgres(section.url.reveal()), **places)
 
 
-def _mysql(config: Config, section: Any, spark: SparkSession) -> Output:
+def _mysql(section: sections.MySqlOutput, context: OutputContext) -> Output:
     from tidelog.outputs.database.mysql import MySql
 
     places = {"namespace": section.database, "own": section.own_database}
-    return _database(config, section, spark, MySql(section.url.reveal()), **places)
+    return _database(section, context, MySql(section.url.reveal()), **places)
 
 
 def _database(
-    config: Config, section: Any, spark: SparkSession, dialect: Dialect, **places: Any
+    section: sections.DatabaseSection, context: OutputContext, dialect: Dialect, **places: Any
 ) -> Output:
     from tidelog.outputs.database.output import DatabaseOutput
 
     return DatabaseOutput(
-        spark,
-        log_place(config),
-        state_of(config),
+        context.spark,
+        context.log_path,
+        context.open_state(),
         delivery_of(section, keyed=True),
         dialect,
         deletes=section.deletes,
@@ -329,14 +351,36 @@ def _database(
     )
 
 
-_FACTORIES: Mapping[str, Callable[[Config, Any, SparkSession], Output]] = {
-    "delta": _delta,
-    "files": _files,
-    "http": _http,
-    "iceberg": _iceberg,
-    "kafka": _kafka,
-    "opensearch": _opensearch,
-    "python": _python,
-    "postgres": _postgres,
-    "mysql": _mysql,
-}
+@dataclass(frozen=True)
+class _Kind(Generic[S]):
+    """`tidelog.ports.OutputKind` of ours."""
+
+    section: type[S]
+    make: Callable[[S, OutputContext], Output]
+
+    def open(self, section: S, context: OutputContext) -> Output:
+        try:
+            return self.make(section, context)
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").partition(".")[0]
+            if missing in _EXTRAS:
+                raise MissingExtraError(missing, _EXTRAS[missing]) from error
+            raise
+
+    def place(self, section: S) -> object:
+        return PLACES[section.kind](section)[0]
+
+    def hosts(self, section: S) -> Sequence[str]:
+        return PLACES[section.kind](section)[1]
+
+
+# where `tidelog.adapters` finds them
+DELTA = _Kind(sections.DeltaOutput, _delta)
+ICEBERG = _Kind(sections.IcebergOutput, _iceberg)
+FILES = _Kind(sections.FilesOutput, _files)
+HTTP = _Kind(sections.HttpOutput, _http)
+KAFKA = _Kind(sections.KafkaOutput, _kafka)
+OPENSEARCH = _Kind(sections.OpenSearchOutput, _opensearch)
+PYTHON = _Kind(sections.PythonOutput, _python)
+POSTGRES = _Kind(sections.PostgresOutput, _postgres)
+MYSQL = _Kind(sections.MySqlOutput, _mysql)

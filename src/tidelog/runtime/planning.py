@@ -18,7 +18,7 @@ from tidelog.model.schema import TableName
 from tidelog.ports import ChunkReader, ChunkRequest
 from tidelog.runtime.sources import Estimates, source_kind
 from tidelog.sources.unnumbered import Unnumbered
-from tidelog.state.sqlite import SqliteState
+from tidelog.state.opening import open_state, state_exists
 
 SAMPLE_CHUNKS = 2  # the second tells the speed better: caches and plans are warm
 SAMPLE_ROWS = 20_000
@@ -194,9 +194,9 @@ def _chosen(captured: Sequence[TableName], patterns: Sequence[str]) -> list[Tabl
 
 def _stored(config: Config) -> tuple[dict[str, int], dict[str, float]]:
     """Options as set at run time, and rows a second of each table's last whole dump."""
-    if not config.state.sqlite_path.exists():
+    if not state_exists(config.state.url):
         return {}, {}
-    state = SqliteState(config.state.url)
+    state = open_state(config.state.url)
     try:
         options, status = state.get(OPTIONS_KEY), state.get(STATUS_KEY)
     finally:

@@ -10,7 +10,6 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tidelog.config import Config
-from tidelog.election.sqlite import SqliteElection
 from tidelog.errors import UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
@@ -19,7 +18,7 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.runtime.capturing import LEASE_NAME
 from tidelog.runtime.log_place import log_place
 from tidelog.runtime.sources import SchemaNotes, source_kind
-from tidelog.state.sqlite import SqliteState
+from tidelog.state.opening import open_election, open_state
 
 
 class _Told(BaseModel):
@@ -45,7 +44,7 @@ def schemas(config: Config, *, table: str | None = None) -> dict[str, Any]:
     Raises UsageError if there is no event log, or it does not know the table.
     """
     store = _store(config)
-    state = SqliteState(config.state.url)
+    state = open_state(config.state.url)
     try:
         notes = source_kind(config).schema_notes(store, state)
         names = store.tables()
@@ -78,7 +77,7 @@ def fix_schema(config: Config, *, table: str, at: str, columns: str) -> dict[str
         raise UsageError(f"--table: {error}") from None
     if not matches(config.source.tables, name):
         raise UsageError(f"--table: {table} is none of source.tables; check its spelling")
-    state = SqliteState(config.state.url)
+    state = open_state(config.state.url)
     try:
         notes = source_kind(config).schema_notes(store, state)
         with _no_capture(config):
@@ -143,7 +142,7 @@ def _no_capture(config: Config) -> Iterator[None]:
     """Hold the lease, so that no capture leads meanwhile."""
     path = log_place(config)
     tail = EventLog.open(path).tail
-    election = SqliteElection(
+    election = open_election(
         config.state.url,
         LEASE_NAME,
         "tidelog schema",

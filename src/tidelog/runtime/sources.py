@@ -1,21 +1,21 @@
 """A source's adapters, as its configuration asks for them: one `SourceKind` for each kind.
 
-Nothing else of `tidelog.runtime` knows a kind of source. A new one is a module beside
-`tidelog.runtime.sources_postgres` and a line in `_KINDS`; its drivers are imported only for it.
+Nothing else of `tidelog.runtime` knows a kind of source. A new one of ours is a module beside
+`tidelog.runtime.sources_postgres`, a section in `tidelog.configsource` and a line in
+`tidelog.adapters`; its drivers are imported only for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import pyarrow as pa
 
+from tidelog.adapters import SOURCE_KINDS
 from tidelog.config import Config
 from tidelog.errors import MissingExtraError
-from tidelog.model.records import Resume
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import (
     BlockingReader,
@@ -23,7 +23,6 @@ from tidelog.ports import (
     ChunkReader,
     DigestReader,
     KeyExtractor,
-    LastTransaction,
     LogReader,
     Published,
     SchemaRegistry,
@@ -31,28 +30,6 @@ from tidelog.ports import (
     StateStore,
 )
 from tidelog.sources.findings import Finding
-
-
-class SourceLog(LogReader, Protocol):
-    """A `LogReader` that knows its source's name."""
-
-    def identify(self) -> SourceId:
-        """Which source this is. Raises SourceChangedError if it is not the expected one."""
-        ...
-
-    def belongs_to(
-        self, generation: str, last: Callable[[], LastTransaction | None] = lambda: None
-    ) -> None:
-        """Which event log it reads for, told before `start`: what another one needs in the source
-        is not taken. ``last``: what it holds, to be found again in the source.
-        """
-        ...
-
-    def start_over(self) -> Resume:
-        """After a GapError, with the user's consent: where the source's log can be read from now;
-        what lies before is given up. `start` follows.
-        """
-        ...
 
 
 class RowsEstimate(Protocol):
@@ -128,7 +105,7 @@ class SourceKind(Protocol):
 
     def log_reader(
         self, registry: SchemaRegistry, state: StateStore, expected: SourceId | None
-    ) -> SourceLog:
+    ) -> LogReader:
         """The reader of the log; ``expected``: which source the event log was captured from.
         ``state`` keeps what it has to know after a restart.
         """
@@ -164,12 +141,8 @@ class SourceKind(Protocol):
         ...
 
 
-# kind → module and class of it; package and pip extra of its driver, None: always installed
-_KINDS: dict[str, tuple[str, str, tuple[str, str] | None]] = {
-    "postgres": ("sources_postgres", "PostgresKind", None),
-    "mysql": ("sources_mysql", "MySqlKind", ("pymysql", "mysql")),
-    "mariadb": ("sources_mysql", "MySqlKind", ("pymysql", "mysql")),
-}
+# a missing module → the pip extra that holds it
+_EXTRAS = {"pymysql": "mysql"}
 
 
 def source_kind(config: Config) -> SourceKind:
@@ -178,11 +151,11 @@ def source_kind(config: Config) -> SourceKind:
     Raises:
         MissingExtraError: the kind's driver is not installed.
     """
-    module_name, class_name, driver = _KINDS[config.source.kind]
     try:
-        module = import_module(f"tidelog.runtime.{module_name}")
+        made: SourceKind = SOURCE_KINDS.get(config.source.kind)(config)
     except ModuleNotFoundError as error:
-        if driver is None or error.name is None or error.name.split(".")[0] != driver[0]:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _EXTRAS:
             raise
-        raise MissingExtraError(*driver) from error
-    return cast(SourceKind, getattr(module, class_name)(config))
+        raise MissingExtraError(missing, _EXTRAS[missing]) from error
+    return made

@@ -7,17 +7,16 @@ from typing import Any
 
 from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
-from tidelog.election.sqlite import SqliteElection
 from tidelog.runtime.capturing import LEASE_NAME
-from tidelog.state.sqlite import SqliteState
+from tidelog.state.opening import open_election, open_state
 
 
 class StatusFeed:
     """Reads the state store alone, so that looking costs capture nothing. A context manager."""
 
     def __init__(self, config: Config) -> None:
-        self._state = SqliteState(config.state.url)
-        self._election = SqliteElection(config.state.url, LEASE_NAME, "watch", 10)
+        self._state = open_state(config.state.url)
+        self._election = open_election(config.state.url, LEASE_NAME, "watch", 10)
 
     def __enter__(self) -> StatusFeed:
         return self

@@ -75,7 +75,6 @@ class ResultRows:
         self._needed = 0
         self._waiting: list[UInt8s] = []
         self._waiting_bytes = 0
-        self._long: list[UInt8s] = []
         self.ended = False
         self.rest = b""
         self.rows = 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -82,10 +81,6 @@ class Projection:
                 array = pc.add(array, pa.scalar(0, array.type))  # -0 and 0 are one key
             arrays.append(array)
         return arrays
-
-    def output_rows(self) -> Int32s:
-        """int32[outputs], each output column's matrix row or -1."""
-        return np.array([output.row for output in self.outputs], dtype=np.int32)
 
     def _unreal_dates(self, name: str) -> int:
         if self.schema.wire_format != BINLOG:

@@ -27,9 +27,6 @@ from tidelog.mysql_urls import parse_url
 from tidelog.ports import SourceId
 from tidelog.sources.mysql import stalls
 from tidelog.sources.mysql.connect import connect
-from tidelog.sources.mysql.gtids import GtidPosition, GtidSet
-from tidelog.sources.mysql.identity import gtids_before
-from tidelog.sources.mysql.positions import log_files
 from tidelog.sources.mysql.replication import BinlogStream
 from tidelog.state.sqlite import SqliteState
 from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
@@ -402,29 +399,6 @@ def test_the_url_never_shows_its_password() -> None:
     assert (url.database, url.ssl_mode) == ("shop", "required")
     assert "s@cret" not in repr(url) + str(url)
     assert dataclasses.replace(url, unix_socket="/x").where == "/x"
-
-
-def test_the_gtids_of_a_position_can_be_derived(server: MySqlFamilyServer, table: None) -> None:
-    insert(server, 1, 2)
-    server.execute("FLUSH BINARY LOGS")
-    insert(server, 3)
-    with connect(server.url, purpose="test") as connection:
-        files = log_files(connection)
-    insert(server, 4)
-    flavor = Flavor(server.flavour)
-    before = gtids_before(parse_url(server.url), files, files.end, flavor)
-    with connect(server.url, purpose="test") as connection:
-        files = log_files(connection)
-    after = gtids_before(parse_url(server.url), files, files.end, flavor)
-    assert before
-    assert str(before) != str(after)
-    if isinstance(before, GtidSet) and isinstance(after, GtidSet):
-        assert after.issuperset(before)
-        assert not before.issuperset(after)
-        assert after == GtidSet.parse(server.gtid_position())
-    else:
-        assert str(after) == server.gtid_position()
-        assert isinstance(after, GtidPosition)
 
 
 def test_a_large_transaction_takes_little_memory(server: MySqlFamilyServer, table: None) -> None:

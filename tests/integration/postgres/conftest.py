@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.model.schema import TableName
 from tidelog.ports import IdleAt, LogEvent, SchemaSeen, WatermarkSeen
 from tidelog.sources.postgres.connect import lsn_value
 from tidelog.sources.postgres.log_reader import PostgresLogReader
@@ -113,6 +114,10 @@ class Capture:
 
     def start(self, resume: Resume | None = None) -> Resume:
         return self.reader.start(resume)
+
+    def publish(self) -> list[TableName]:
+        """Publish tables that match by now, as capture does at each look; the new ones."""
+        return self.reader._publications.sync(self.reader._connected())
 
     def poll(self, timeout_s: float = 0.2) -> None:
         for event in self.reader.poll(timeout_s):

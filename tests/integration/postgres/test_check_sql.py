@@ -177,7 +177,7 @@ def test_what_check_prints_leads_to_a_capture(shop: Shop, strategy: Any, prepare
         assert time.monotonic() < deadline  # the server reads its settings again
     assert not_sound(preflight.check()) == []
     capture.start()
-    capture.reader.sync_publication()
+    capture.publish()
     shop.work()
     assert not_sound(preflight.check()) == []
     with psycopg.connect(shop.dsn("postgres"), autocommit=True) as sql:

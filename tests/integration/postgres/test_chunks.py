@@ -11,6 +11,7 @@ import pytest
 from tests.integration.postgres.conftest import Capture, Row, rows_of
 
 from tidelog.errors import ChunkError, ChunkVoidError
+from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
 from tidelog.sources.postgres.catalogue import PostgresCatalogue
@@ -332,3 +333,16 @@ def test_catalogue_notices_what_changes_rows_without_events(database: str, sql: 
     assert seen[0] == seen[1]
     assert len(set(seen)) == 6
     catalogue.close()
+
+
+def test_catalogue_takes_patterns_as_all_else_does(database: str, sql: Connection) -> None:
+    """Those that a shell, or SQL's LIKE, would read otherwise; see also the property test."""
+    names = ["a1", "a[1]", "?x", "xx", "a*", "my.s", "a_", "a%"]
+    for name in names:
+        sql.execute(f'CREATE TABLE "{name}" (id int PRIMARY KEY)')
+    catalogue = PostgresCatalogue(database)
+    known = catalogue.tables(["*"])
+    assert known == sorted(TableName("public", name) for name in names)
+    for pattern in [*(f"public.{name}" for name in names), "*.a*", "public.my.s", "public.my.*"]:
+        assert catalogue.tables([pattern]) == [t for t in known if matches([pattern], t)], pattern
+        assert [*catalogue.versions([pattern])] == catalogue.tables([pattern])

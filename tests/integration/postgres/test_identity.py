@@ -15,7 +15,7 @@ from tidelog.model.records import KeyEffect, Kind, LogBatch
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest
 from tidelog.sources.postgres.chunks import PostgresChunkReader
-from tidelog.sources.postgres.identity import identities
+from tidelog.sources.postgres.identity import Trouble, identities
 from tidelog.sources.postgres.preflight import Preflight
 from tidelog.sources.postgres.publication import Publications
 from tidelog.testing.payloads import record_batch
@@ -242,7 +242,7 @@ def test_what_deletes_can_not_tell_is_published_as_inserts_until_mended(
     said = [(message, fix) for message, fix in warnings(dsn) if "inserts" in message]
     assert [message for message, _ in said] == [f"only inserts and truncates are captured: {why}"]
     run(sql, said[0][1])
-    assert capture.reader.sync_publication() == [T]  # what was not published is dumped
+    assert capture.publish() == [T]  # what was not published is dumped
     assert [message for message, _ in warnings(dsn) if "inserts" in message] == []
     capture.rows.clear()
     run(sql, "UPDATE t SET v = 5 WHERE id = 1", "DELETE FROM t WHERE id = 1")
@@ -312,7 +312,7 @@ def test_virtual_columns_under_full_can_not_be_published(
         assert {row.kind for row in capture.rows} == {"I"}
         ((_, fix),) = [w for w in warnings(dsn) if "virtual" in w[0]]
         run(sql, fix)
-        assert capture.reader.sync_publication() == [T]
+        assert capture.publish() == [T]
         capture.rows.clear()
         run(sql, "DELETE FROM t")
         assert {row.kind for row in capture.catch_up(sql)} == {"D"}
@@ -338,7 +338,7 @@ def test_table_that_comes_to_need_its_generated_columns(postgres18: PostgresServ
             {"id": "1"},
         ]
         run(sql, "ALTER TABLE t REPLICA IDENTITY FULL")
-        assert capture.reader.sync_publication() == [TableName("public", "other"), T]
+        assert capture.publish() == [TableName("public", "other"), T]
         capture.rows.clear()
         run(sql, "UPDATE t SET v = 2", "UPDATE other SET id = 2")
         assert [row.new for row in capture.catch_up(sql)] == [
@@ -385,12 +385,16 @@ def test_unchanged_toast_is_no_null_where_only_the_root_is_full(
 def test_one_query_says_it_of_many_tables(dsn: str, sql: Connection) -> None:
     for number in range(20):
         run(sql, f"CREATE TABLE t{number} (id int{' PRIMARY KEY' if number % 2 else ''})")
-    troubles = Publications("tidelog", ["public.*"]).troubles(sql)
-    assert [str(table) for table in sorted(troubles)] == sorted(
-        f"public.t{number}" for number in range(0, 20, 2)
-    )
-    assert {trouble.why for trouble in troubles.values()} == {"it has no primary key"}
-    for trouble in troubles.values():
+
+    def troubles() -> dict[str, Trouble]:
+        captured = Publications("tidelog", ["public.*"]).captured(sql)
+        assert len(captured) == 20
+        return {str(t.table): t.identity.trouble for t in captured if t.identity.trouble}
+
+    found = troubles()
+    assert sorted(found) == sorted(f"public.t{number}" for number in range(0, 20, 2))
+    assert {trouble.why for trouble in found.values()} == {"it has no primary key"}
+    for trouble in found.values():
         run(sql, *trouble.fix)
-    assert Publications("tidelog", ["public.*"]).troubles(sql) == {}
+    assert troubles() == {}
     assert identities(sql, [0]) == {}

@@ -149,8 +149,8 @@ def test_table_that_gets_a_key_is_published_whole_after_sync(
     capture.start()
     sql.execute("ALTER TABLE t ADD PRIMARY KEY (id)")
     # Updates that were made before are in no log: it is dumped.
-    assert capture.reader.sync_publication() == [TableName("public", "t")]
-    assert capture.reader.sync_publication() == []
+    assert capture.publish() == [TableName("public", "t")]
+    assert capture.publish() == []
     sql.execute("INSERT INTO t VALUES (1)")
     sql.execute("UPDATE t SET id = 2")
     assert [row.kind for row in capture.catch_up(sql)] == ["I", "U"]
@@ -283,11 +283,11 @@ def test_new_table_is_published_by_sync(capture: Capture, sql: Connection) -> No
     sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
     sql.execute("CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY)")
     sql.execute("CREATE TABLE child () INHERITS (t)")
-    assert [str(table) for table in capture.reader.sync_publication()] == [
+    assert [str(table) for table in capture.publish()] == [
         "public.child",
         "public.t",
     ]
-    assert capture.reader.sync_publication() == []
+    assert capture.publish() == []
     sql.execute("INSERT INTO t VALUES (1)")
     sql.execute("INSERT INTO child VALUES (2)")
     assert [(row.table, row.new) for row in capture.catch_up(sql)] == [

@@ -237,8 +237,8 @@ def test_what_start_mends_is_news_to_the_next_look(
     sql.execute("UPDATE a SET v = 1")
     assert capture.start(begin) == begin
     assert held(sql, "own") == {"a"}
-    assert capture.reader.sync_publication() == [A]
-    assert capture.reader.sync_publication() == []
+    assert capture.publish() == [A]
+    assert capture.publish() == []
 
 
 def test_all_tables_of_a_database_are_told_of_what_breaks(sql: Connection, database: str) -> None:

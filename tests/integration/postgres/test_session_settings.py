@@ -77,7 +77,7 @@ def test_a_hasty_role_captures_at_its_leisure(server: PostgresServer) -> None:
         while time.monotonic() - begun < 1:  # longer than any of them
             capture.poll(0.1)
         assert len(capture.catch_up(sql)) == 200_000
-        capture.reader.sync_publication()
+        capture.publish()
         capture.reader.close()
     server.drop_database("leisure")
 

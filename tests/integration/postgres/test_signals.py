@@ -54,7 +54,7 @@ def test_inserted_rows_are_signals_in_their_place(
     catalogue = PostgresCatalogue(database, own_tables=["public.debezium_signal"])
     assert [str(table) for table in catalogue.tables(["public.*"])] == ["public.t"]
     catalogue.close()
-    assert capture.reader.sync_publication() == []
+    assert capture.publish() == []
 
 
 def test_signal_left_while_nothing_read_is_seen_once_at_start(

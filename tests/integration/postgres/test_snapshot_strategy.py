@@ -122,7 +122,7 @@ def test_nothing_but_the_slot_is_ever_made(source: Source) -> None:
         chunk = source.read()
         source.chunks.write_watermark("high")
         source.chunks.boundaries(ChunkRequest(T, limit_rows=3), 2)
-        source.log.reader.sync_publication()
+        source.log.publish()
         assert chunk.emit_at is not None
         source.log.until(source.reached(chunk.emit_at))
     assert objects() == before
@@ -133,7 +133,7 @@ def test_nothing_but_the_slot_is_ever_made(source: Source) -> None:
 
 def test_tables_that_are_not_published_are_refused_with_sql(source: Source) -> None:
     source.sql.execute("CREATE TABLE late (id int PRIMARY KEY)")
-    assert source.log.reader.sync_publication() == []  # while it runs, it is just not captured
+    assert source.log.publish() == []  # while it runs, it is just not captured
     fresh = Capture(source.dsn, options={"strategy": "snapshot"}, tables=["public.*"])
     fresh.reader._slot = "fresh"
     with pytest.raises(PreflightError) as refused:

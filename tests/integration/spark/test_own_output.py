@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sqlite3
 import sys
 import threading
@@ -13,14 +14,17 @@ from typing import Any
 
 import pytest
 
-from tidelog.config import load_config
+from tidelog.adapters import FORMATTERS, OUTPUT_KINDS
+from tidelog.config import load_config, parse_config
 from tidelog.errors import ConfigError, OutputRefusedError
 from tidelog.outputs.dead_letters import JsonDeadLetters
 from tidelog.outputs.executing import Delivery
+from tidelog.outputs.formatters import formatter
 from tidelog.outputs.python import PythonOutput
 from tidelog.outputs.ranges import batch_of
 from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP
 from tidelog.pipeline.transforms import Step, apply
+from tidelog.runtime.outputs import make_output
 from tidelog.runtime.piping import pipeline
 from tidelog.state.sqlite import SqliteState
 from tidelog.testing.build_log import BuiltLog
@@ -161,3 +165,41 @@ def test_a_poison_record_stops_or_goes_to_the_dead_letters(
         "version": 1,
         "reason": "it is poison",
     }
+
+
+def test_a_kind_and_a_format_of_another_distribution_write(
+    spark: Any, built: BuiltLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of examples/extension; tests/unit/test_extensions.py finds them by entry points."""
+    example = ROOT / "examples" / "extension"
+    monkeypatch.syspath_prepend(str(example))
+    archive = shutil.make_archive(str(tmp_path / "extension"), "zip", example, "tidelog_extension")
+    spark.sparkContext.addPyFile(archive)
+    from tidelog_extension import LINES, Keys, LinesSection
+
+    table = built.table("public.t", {"id": "int64", "v": "text"})
+    built.insert(table, "1", "one")
+    built.insert(table, "2", "two")
+    built.delete(table, "2")
+    built.flush()
+    config = parse_config(
+        f"source: {{kind: postgres, url: 'postgresql://u@h/d'}}\nlog: {{path: {built.path}}}\n",
+        "tidelog.yaml",
+        tmp_path,
+        {},
+    )
+    monkeypatch.setattr(OUTPUT_KINDS, "_built_in", {"lines": "tidelog_extension:LINES"})
+    monkeypatch.setattr(FORMATTERS, "_built_in", {"keys": "tidelog_extension:Keys"})
+    steps: Any = [{"rename": {"v": "title"}}]
+    section = LinesSection(kind="lines", path=str(tmp_path / "lines"), steps=steps)
+    assert LINES.section is type(section)
+    output = make_output(config, section, spark)
+    output.prepare(built.log.generation)
+    output.write(batch_of(built.log, built.log.head_offset, built.log.latest_offset()))
+    output.close()
+    (file,) = (tmp_path / "lines").iterdir()
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {(row["id"], row["_tidelog_op"]) for row in rows} == {(1, "u"), (2, "d")}
+    assert next(row["title"] for row in rows if row["id"] == 1) == "one"
+    made = formatter("keys", topic="t-{name}")
+    assert isinstance(made, Keys)

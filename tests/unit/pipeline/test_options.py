@@ -2,6 +2,7 @@ import pytest
 
 from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import SegmentRef
+from tidelog.model.schema import TableName
 from tidelog.pipeline.options import PlannedRefs, SourceOptions
 
 
@@ -9,7 +10,7 @@ def test_the_shape_follows_the_table() -> None:
     assert SourceOptions.parse({"path": "x"}).shape == "envelope"
     typed = SourceOptions.parse({"path": "x", "table": "public.orders"})
     assert typed.shape == "typed"
-    assert typed.tables == ("public.orders",)
+    assert typed.tables == (TableName("public", "orders"),)
 
 
 def test_names_of_options_ignore_case_and_sizes_have_units() -> None:

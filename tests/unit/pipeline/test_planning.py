@@ -6,10 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.eventlog.reader import SegmentRef
-from tidelog.model.schema import TableName
 from tidelog.pipeline.planning import (
     admit,
-    matches,
     runs,
     schema_at,
     schema_now,
@@ -101,13 +99,6 @@ def test_runs_are_balanced() -> None:
     refs = [SegmentRef(i, i + 1, f"{i}", 1, "n", "log", 0, 100) for i in range(40)]
     split = runs(refs, partition_bytes=1, partitions=4)
     assert [len(run) for run in split] == [10, 10, 10, 10]
-
-
-def test_patterns() -> None:
-    table = TableName("public", "orders")
-    assert matches(table, ())
-    assert matches(table, ("public.*",))
-    assert not matches(table, ("app.*", "public.users"))
 
 
 def test_the_schema_at_a_place_is_that_of_the_last_record_before_it(tmp_path: Path) -> None:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import get_args
 
-from tidelog.errors import ConfigError
+from tidelog.adapters import FORMATTERS
 from tidelog.model.formats import EventFormat
-from tidelog.outputs.formatters.avro import Avro, AvroFlat
-from tidelog.outputs.formatters.cloudevents import CloudEvents
-from tidelog.outputs.formatters.debezium import Debezium
-from tidelog.outputs.formatters.flat import Flat
 from tidelog.pipeline.json_values import PLAIN, Handling
-from tidelog.ports import Formatter
+from tidelog.ports import FormatOptions, Formatter
 
 FORMATS = get_args(EventFormat)
 
@@ -26,20 +22,12 @@ def formatter(
     """The format ``name``.
 
     Args:
-        name: one of `FORMATS`.
+        name: one of `FORMATS`, or of a format that another distribution brings.
         topic: of each message; ``{table}`` stands for the destination's name of the table,
             ``{namespace}`` and ``{name}`` for the source's.
         tombstones: after a delete, a message with its key and no value (log compaction).
         handling: of format ``debezium`` alone: how values are written that JSON has no type for.
+
+    Raises ConfigError: there is no such format.
     """
-    if name == "avro":
-        return Avro(topic, tombstones)
-    if name == "avro_flat":
-        return AvroFlat(topic, tombstones)
-    if name == "debezium":
-        return Debezium(topic, tombstones, handling)
-    if name == "flat":
-        return Flat(topic, tombstones)
-    if name == "cloudevents":
-        return CloudEvents(topic)
-    raise ConfigError(f"format {name!r} is not one of {', '.join(FORMATS)}")
+    return FORMATTERS.get(name)(FormatOptions(topic, tombstones, handling))

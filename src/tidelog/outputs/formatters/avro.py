@@ -18,7 +18,7 @@ from tidelog.outputs.formatters.avro_schema import AvroField, fields_of
 from tidelog.outputs.formatters.avro_source import source_schema, write_source
 from tidelog.outputs.formatters.messages import Events, messages, topic_of
 from tidelog.pipeline.json_values import UNAVAILABLE, time_micros
-from tidelog.ports import MessageSchemas, TargetTable
+from tidelog.ports import FormatOptions, MessageSchemas, TargetTable
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,10 @@ class Avro:
 
     topic: str = "{table}"
     tombstones: bool = True
+
+    @classmethod
+    def of(cls, options: FormatOptions) -> Avro:
+        return cls(options.topic, options.tombstones)
 
     def schemas(self, table: TargetTable) -> MessageSchemas:
         fields = fields_of(table, table.columns.names, plain_key=True)
@@ -72,6 +76,10 @@ class AvroFlat:
 
     topic: str = "{table}"
     tombstones: bool = True
+
+    @classmethod
+    def of(cls, options: FormatOptions) -> AvroFlat:
+        return cls(options.topic, options.tombstones)
 
     def schemas(self, table: TargetTable) -> MessageSchemas:
         fields = _flat_fields(table)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.outputs.formatters.messages import HEADERS, Events, messages, topic_of
 from tidelog.pipeline.envelope import joined
-from tidelog.ports import TargetTable
+from tidelog.ports import FormatOptions, TargetTable
 from tidelog.wire.instant_texts import timestamp_texts
 
 _CONTENT_TYPE = ("content-type", "application/cloudevents+json; charset=UTF-8")
@@ -23,6 +23,10 @@ class CloudEvents:
     """
 
     topic: str = "{table}"
+
+    @classmethod
+    def of(cls, options: FormatOptions) -> CloudEvents:
+        return cls(options.topic)
 
     def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
         found = Events(table, events)

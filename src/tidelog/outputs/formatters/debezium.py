@@ -18,7 +18,7 @@ from tidelog.pipeline.connect_schemas import (
 )
 from tidelog.pipeline.envelope import envelope_json, joined
 from tidelog.pipeline.json_values import PLAIN, Handling, json_rows, type_names
-from tidelog.ports import TargetTable
+from tidelog.ports import FormatOptions, TargetTable
 from tidelog.wire.joining import Cells
 
 
@@ -33,6 +33,10 @@ class Debezium:
     topic: str = "{table}"
     tombstones: bool = True
     handling: Handling = PLAIN
+
+    @classmethod
+    def of(cls, options: FormatOptions) -> Debezium:
+        return cls(options.topic, options.tombstones, options.handling or PLAIN)
 
     def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
         found = Events(table, events)

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from tidelog.outputs.formatters.messages import Events, messages, topic_of
 from tidelog.pipeline.envelope import joined, json_rows, milliseconds
-from tidelog.ports import TargetTable
+from tidelog.ports import FormatOptions, TargetTable
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,10 @@ class Flat:
 
     topic: str = "{table}"
     tombstones: bool = False
+
+    @classmethod
+    def of(cls, options: FormatOptions) -> Flat:
+        return cls(options.topic, options.tombstones)
 
     def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
         found = Events(table, events)

@@ -1,13 +1,11 @@
-"""GTIDs of both flavours: sets, and which of them the log's reader has seen where.
+"""MySQL's GTIDs: sets, and which of them the log's reader has seen where.
 
-MySQL manual, "GTID Format and Storage" (tags: from 8.4 on); MariaDB knowledge base, "GTID".
+MySQL manual, "GTID Format and Storage" (tags: from 8.4 on).
 """
 
 from __future__ import annotations
 
-import struct
 import threading
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +14,7 @@ from uuid import UUID
 import numpy as np
 
 from tidelog.model.records import Bools, Int64s
-from tidelog.wire.binlog_items import GtidsSeen, MariaDbSource, MySqlSource
+from tidelog.wire.binlog_items import GtidsSeen, MySqlSource
 
 Source = tuple[UUID, str]  # server uuid, tag
 Interval = tuple[int, int]  # first and last number, both inside
@@ -61,11 +59,6 @@ class GtidSet:
     def __bool__(self) -> bool:
         return bool(self.intervals)
 
-    def contains(self, source: Source, number: int) -> bool:
-        intervals = self.intervals.get(source, ())
-        at = bisect_right(intervals, (number, 1 << 63)) - 1
-        return at >= 0 and number <= intervals[at][1]
-
     def contains_all(self, source: Source, numbers: Int64s) -> Bools:
         """bool[n]: is each number of the source in the set?"""
         intervals = np.array(self.intervals.get(source, ()), dtype=np.int64).reshape(-1, 2)
@@ -87,52 +80,6 @@ class GtidSet:
         for source, intervals in other.intervals.items():
             joined.setdefault(source, []).extend(intervals)
         return GtidSet({source: merged(found) for source, found in joined.items()})
-
-    def encode(self) -> bytes:
-        """As COM_BINLOG_DUMP_GTID takes it. Raises ValueError for tags, whose form differs."""
-        parts = [struct.pack("<Q", len(self.intervals))]
-        for (uuid, tag), intervals in self.intervals.items():
-            if tag:
-                raise ValueError("tagged GTIDs can't be encoded")
-            parts.append(uuid.bytes + struct.pack("<Q", len(intervals)))
-            parts += [struct.pack("<QQ", first, last + 1) for first, last in intervals]
-        return b"".join(parts)
-
-
-@dataclass(frozen=True)
-class GtidPosition:
-    """MariaDB's position: the last GTID of each domain (of one server: the last in the log)."""
-
-    last: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """domain: (server id, sequence number)."""
-
-    @classmethod
-    def parse(cls, text: str) -> GtidPosition:
-        """Of ``0-1-100,1-2-5``; raises ValueError. Of several GTIDs of a domain, the greatest."""
-        found: dict[int, tuple[int, int]] = {}
-        for part in text.replace("\n", "").split(","):
-            if not part.strip():
-                continue
-            domain, server, number = (int(piece) for piece in part.strip().split("-"))
-            if domain not in found or found[domain][1] < number:
-                found[domain] = (server, number)
-        return cls(found)
-
-    def __str__(self) -> str:
-        return ",".join(f"{d}-{server}-{n}" for d, (server, n) in sorted(self.last.items()))
-
-    def __bool__(self) -> bool:
-        return bool(self.last)
-
-    def contains(self, domain: int, number: int) -> bool:
-        return domain in self.last and number <= self.last[domain][1]
-
-    def issuperset(self, other: GtidPosition) -> bool:
-        return all(self.contains(domain, number) for domain, (_, number) in other.last.items())
-
-    def after(self, gtids: Iterable[tuple[int, int, int]]) -> GtidPosition:
-        """The position after further ``(domain, server id, number)``, in log order."""
-        return GtidPosition({**self.last, **{d: (server, n) for d, server, n in gtids}})
 
 
 def merged(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
@@ -257,17 +204,6 @@ def gtid_set(seen: GtidsSeen) -> GtidSet:
             key = (source.uuid, source.tag)
             found[key] = merged([*found.get(key, ()), *pairs])
     return GtidSet(found)
-
-
-def last_gtids(seen: GtidsSeen) -> list[tuple[int, int, int]]:
-    """The GTIDs as ``(domain, server id, number)``, in log order (MariaDB)."""
-    return [
-        (source.domain, source.server_id, int(number))
-        for source, number in zip(
-            (seen.sources[index] for index in seen.source), seen.number, strict=True
-        )
-        if isinstance(source, MariaDbSource)
-    ]
 
 
 def _inside(executed: GtidSet, batch: GtidsSeen) -> Bools:

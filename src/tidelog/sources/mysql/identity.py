@@ -19,14 +19,10 @@ from tidelog.model.records import Resume
 from tidelog.mysql_urls import ServerUrl
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import Connection
-from tidelog.sources.mysql.gtids import GtidPosition, GtidSet, gtid_set, last_gtids
-from tidelog.sources.mysql.log_parts import read_part
 from tidelog.sources.mysql.positions import FILE_START, LogFiles
 from tidelog.sources.mysql.replication import BinlogStream
-from tidelog.wire.binlog import BinlogScanner
 from tidelog.wire.binlog_events import HEADER_BYTES, EventType
-from tidelog.wire.binlog_items import GtidsSeen, GtidStateSeen, TableMapSeen
-from tidelog.wire.binlog_position import pack, text, unpack
+from tidelog.wire.binlog_position import text, unpack
 from tidelog.wire.flavor import Flavor
 
 _ANEW = "begin a new event log and dump the tables again"
@@ -111,38 +107,3 @@ def file_created(url: ServerUrl, files: LogFiles, number: int) -> int:
                     (created,) = struct.unpack_from("<I", header)
                     return int(created)
     raise ConnectionLostError(f"the server did not send the beginning of {files.name(number)}")
-
-
-def gtids_before(
-    url: ServerUrl, files: LogFiles, position: int, flavor: Flavor
-) -> GtidSet | GtidPosition:
-    """The GTIDs of all that was committed before a position between groups: what a failover to
-    another server needs. Reads the position's file up to there.
-    """
-    number, _ = unpack(position)
-    begin = pack(number, FILE_START)
-    scanner: BinlogScanner | None = None
-    known: GtidSet | GtidPosition = GtidSet() if flavor is Flavor.MYSQL else GtidPosition()
-    for stream, part in read_part(url, files, begin, position):
-        if scanner is None:
-            scanner = BinlogScanner(
-                flavor, None, checksum=stream.checksum, file_number=number, offset=FILE_START
-            )
-        for item in scanner.feed(part.data, part.offsets):
-            if isinstance(item, TableMapSeen):
-                scanner.bind(item.table_id, 0)
-            elif isinstance(item, GtidStateSeen):
-                known = _parsed(item.text, flavor)
-            elif isinstance(item, GtidsSeen):
-                known = _with(known, item)
-    return known
-
-
-def _parsed(gtids: str, flavor: Flavor) -> GtidSet | GtidPosition:
-    return GtidSet.parse(gtids) if flavor is Flavor.MYSQL else GtidPosition.parse(gtids)
-
-
-def _with(known: GtidSet | GtidPosition, seen: GtidsSeen) -> GtidSet | GtidPosition:
-    if isinstance(known, GtidSet):
-        return known.union(gtid_set(seen))
-    return known.after(last_gtids(seen))

@@ -251,8 +251,6 @@ class MySqlLogReader:
     def close(self) -> None:
         self._disconnect()
 
-    # ------------------------------------------------------------------ beyond the port
-
     def belongs_to(
         self, generation: str, last: Callable[[], LastTransaction | None] = lambda: None
     ) -> None:

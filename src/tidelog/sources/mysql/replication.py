@@ -1,13 +1,12 @@
 """The replication protocol: a connection on which the server sends its binlog, event by event.
 
-Manual of the protocol: "Replication Protocol" (COM_REGISTER_SLAVE, COM_BINLOG_DUMP and
-COM_BINLOG_DUMP_GTID); MariaDB knowledge base: "Replication protocol". Semi-sync is not claimed. The
-hot loop is `tidelog.sources.mysql.packets.deframe`; PyMySQL connects and authenticates.
+Manual of the protocol: "Replication Protocol" (COM_REGISTER_SLAVE, COM_BINLOG_DUMP); MariaDB
+knowledge base: "Replication protocol". Semi-sync is not claimed. The hot loop is
+`tidelog.sources.mysql.packets.deframe`; PyMySQL connects and authenticates.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 import secrets
@@ -35,7 +34,6 @@ from tidelog.mysql_urls import ServerUrl
 from tidelog.sources.mysql import packets
 from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.failures import BINLOG_FATAL, server_error, translated
-from tidelog.sources.mysql.gtids import GtidSet
 from tidelog.sources.mysql.positions import FILE_START
 from tidelog.sources.mysql.seeking import MAX_OFFSET, Seeking
 from tidelog.wire.flavor import Flavor
@@ -56,9 +54,7 @@ NAP_S = 0.0005
 
 _REGISTER_SLAVE = COMMAND.COM_REGISTER_SLAVE
 _DUMP = COMMAND.COM_BINLOG_DUMP
-_DUMP_GTID = 0x1E  # COM_BINLOG_DUMP_GTID
 _DO_NOT_WAIT = 1  # BINLOG_DUMP_NON_BLOCK
-_THROUGH_GTID = 4  # BINLOG_THROUGH_GTID
 _GTID_CAPABILITY = 4  # MARIA_SLAVE_CAPABILITY_GTID
 _LOST_SERVER = re.compile(r"same server_uuid|same server_id|server_uuid/server_id", re.IGNORECASE)
 _PURGED = re.compile(
@@ -172,26 +168,6 @@ class BinlogStream:
             self._seeking = Seeking(offset)
             offset = FILE_START
         self._send(_DUMP, struct.pack("<IHI", offset, flags, self._server_id) + file.encode())
-
-    def start_behind(self, gtids: str, *, wait: bool = True) -> None:
-        """Stream what is not in a GTID set (MySQL) or behind a GTID position (MariaDB).
-
-        Errors as `start`.
-        """
-        flags = 0 if wait else _DO_NOT_WAIT
-        self._prepare("reading the binlog by GTID")
-        if self._connection.flavor is Flavor.MARIADB:
-            with translated(self._doing):
-                self._connection.rows("SET @slave_connect_state = %s", (gtids,))
-                self._connection.rows(
-                    "SET @slave_gtid_strict_mode = 0, @slave_gtid_ignore_duplicates = 0"
-                )
-            self._send(_DUMP, struct.pack("<IHI", 4, flags, self._server_id))
-            return
-        encoded = GtidSet.parse(gtids).encode()
-        header = struct.pack("<HII", flags | _THROUGH_GTID, self._server_id, 0)
-        place = struct.pack("<QI", 4, len(encoded))
-        self._send(_DUMP_GTID, header + place + encoded)
 
     def receive(self, timeout_s: float) -> Received | None:
         """What has arrived, waiting at most ``timeout_s`` for the first; None if nothing did. It
@@ -421,10 +397,3 @@ class BinlogStream:
         if re.search(r"GTID_MODE", message):
             return PreflightError(f"{self._doing}: {said}")
         return SourceError(f"{self._doing}: {said} (error {number})")
-
-
-def drop_quietly(stream: BinlogStream | None) -> None:
-    """Close a stream whatever state it is in."""
-    if stream is not None:
-        with contextlib.suppress(Exception):
-            stream.close()

@@ -8,7 +8,7 @@ table map alone gives a schema only with ``binlog_row_metadata=FULL``; see
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tidelog.errors import SourceError, TableRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
@@ -255,11 +255,6 @@ def misfit(schema: TableSchema, seen: TableMapSeen) -> str | None:
         if key and key != schema.key:
             return "another primary key"
     return None
-
-
-def without_key(schema: TableSchema) -> TableSchema:
-    """The same columns without a key, to compare two versions' columns."""
-    return replace(schema, key=(), schema_id=0)
 
 
 def _nullable(seen: TableMapSeen, i: int) -> bool:

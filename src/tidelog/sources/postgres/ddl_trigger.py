@@ -122,14 +122,6 @@ def install_sql(publications: Publications) -> str:
     )
 
 
-def remove_sql(publications: Publications) -> str:
-    """What takes it away."""
-    name, function = _names(publications)
-    return (
-        f"DROP EVENT TRIGGER IF EXISTS {quote_ident(name)}; DROP FUNCTION IF EXISTS {function}();"
-    )
-
-
 def findings(connection: Connection, publications: Publications) -> Iterator[Finding]:
     """Is the trigger there, and as this release wants it?"""
     name, _ = _names(publications)

@@ -207,8 +207,6 @@ class PostgresLogReader:
     def close(self) -> None:
         self._disconnect()
 
-    # ------------------------------------------------------------------ beyond the port
-
     def belongs_to(
         self, generation: str, last: Callable[[], LastTransaction | None] = lambda: None
     ) -> None:
@@ -241,13 +239,6 @@ class PostgresLogReader:
                 stream.close()
             return SourceId("postgres", found.system, found.database, found.timeline)
         return self._source
-
-    def sync_publication(self) -> list[TableName]:
-        """Publish tables that match the patterns by now; those that are newly published.
-
-        They need a dump: their earlier changes were never in the stream.
-        """
-        return self._publications.sync(self._connected())
 
     def check_publications(
         self, connection: psycopg.Connection[tuple[Any, ...]], reached: int | None = None

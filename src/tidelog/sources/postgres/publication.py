@@ -105,10 +105,6 @@ class Publications:
         """Tables of the catalogue that match now, sorted."""
         return list(self.planner(connection).view.captured)
 
-    def troubles(self, connection: Connection) -> dict[TableName, Trouble]:
-        """Captured tables whose updates and deletes can't be published: why, and what mends it."""
-        return _troubles(self.planner(connection).view)
-
     def planner(self, connection: Connection) -> Planner:
         """What there is, and what must be done. A few queries, however many tables there are."""
         publications = publications_now(connection, self.names)

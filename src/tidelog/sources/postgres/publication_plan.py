@@ -36,11 +36,6 @@ class PublishedTable:
         return quote_ident(self.table.namespace, self.table.name)
 
     @property
-    def identified(self) -> bool:
-        """Can its updates and deletes be published?"""
-        return self.identity.trouble is None
-
-    @property
     def target(self) -> str:
         """In ALTER PUBLICATION. ONLY: without inheritors, which are tables of their own."""
         return self.quoted if self.partitioned else f"ONLY {self.quoted}"

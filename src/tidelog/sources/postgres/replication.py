@@ -100,7 +100,6 @@ class ReplicationStream:
         self._reported = 0
         self._reported_at = 0.0
         self._heard_at = 0.0
-        self._reply_wanted = False
         self._streaming = False
         self._pgconn = connect_replication(dsn, purpose=purpose)
         # Compiles the kernel (or loads it) now: libpq says that no COPY is in progress.
@@ -108,20 +107,9 @@ class ReplicationStream:
         self._drain(0)
 
     @property
-    def compiled(self) -> bool:
-        """Is the compiled loop in use?"""
-        return self._functions is not None
-
-    @property
     def texts(self) -> ServerText | None:
         """What the messages' texts are converted by; None: they are UTF-8."""
         return texts_of(self._pgconn)
-
-    @property
-    def server_clock_us(self) -> int:
-        """The server's clock at the newest message, microseconds since 1970; 0 before any."""
-        sent = int(self._state[libpq.SENT_AT])
-        return sent + EPOCH_2000_S * 1_000_000 if sent else 0
 
     @property
     def acknowledged(self) -> int:

@@ -46,7 +46,7 @@ WITH published AS (
   SELECT coalesce(bool_and(to_jsonb(p) ->> 'pubgencols' = 's'), false) AS generated
   FROM pg_catalog.pg_publication p WHERE p.pubname = ANY (%s)
 )
-SELECT c.oid, c.relkind::text, c.relreplident::text, c.relpersistence::text,
+SELECT c.oid, c.relkind::text, c.relreplident::text,
   (SELECT coalesce(json_agg(json_build_array(a.attnum, a.attname, a.atttypid::int8, a.atttypmod,
      a.attnotnull) ORDER BY a.attnum), '[]')
    FROM pg_catalog.pg_attribute a
@@ -91,7 +91,6 @@ class _Relation:
     oid: int
     kind: str
     identity: str
-    persistence: str
     columns: list[tuple[int, str, int, int, bool]]
     key: list[int]
     key_immediate: bool
@@ -108,7 +107,6 @@ class FoundTable:
 
     schema: TableSchema
     partitioned: bool
-    permanent: bool
     unfit: str | None = None
 
 
@@ -153,7 +151,7 @@ class SchemaFinder:
             wire_format=WIRE_FORMAT,
         )
         unfit = None if schema.key else unfit_key(self._keys, table, names)
-        return FoundTable(schema, relation.kind == "p", relation.persistence == "p", unfit)
+        return FoundTable(schema, relation.kind == "p", unfit)
 
     def of_relation(self, connection: Connection, seen: RelationSeen) -> TableSchema:
         """The schema of a relation message, which may be older than the catalogue's.
@@ -249,12 +247,11 @@ def logical_type(type_oid: int, typmod: int) -> str:
 
 
 def _relation(row: tuple[Any, ...]) -> _Relation:
-    oid, kind, identity, persistence, columns, key, key_immediate, identity_index, generated = row
+    oid, kind, identity, columns, key, key_immediate, identity_index, generated = row
     return _Relation(
         oid=oid,
         kind=kind,
         identity=identity,
-        persistence=persistence,
         columns=[tuple(column) for column in columns],
         key=key or [],
         key_immediate=key_immediate,

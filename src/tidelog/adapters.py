@@ -1,0 +1,48 @@
+"""The registries of adapters. The names of ours stand here, and of each where it is, and nowhere
+else; what other distributions bring is found by entry points (docs/how-to/extend.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidelog.ports import FormatterKind, OutputKind, StateBackend
+from tidelog.registry import Registry
+
+OUTPUT_KINDS: Registry[OutputKind[Any]] = Registry(
+    "tidelog.outputs",
+    "kind of output",
+    {
+        kind: f"tidelog.runtime.outputs:{kind.upper()}"
+        for kind in (
+            *("delta", "files", "http", "iceberg", "kafka", "opensearch", "python", "postgres"),
+            "mysql",
+        )
+    },
+)
+
+FORMATTERS: Registry[FormatterKind] = Registry(
+    "tidelog.formatters",
+    "format",
+    {
+        "debezium": "tidelog.outputs.formatters.debezium:Debezium.of",
+        "flat": "tidelog.outputs.formatters.flat:Flat.of",
+        "cloudevents": "tidelog.outputs.formatters.cloudevents:CloudEvents.of",
+        "avro": "tidelog.outputs.formatters.avro:Avro.of",
+        "avro_flat": "tidelog.outputs.formatters.avro:AvroFlat.of",
+    },
+)
+
+SOURCE_KINDS: Registry[Any] = Registry(  # of tidelog.runtime.sources.SourceKind
+    "tidelog.sources",
+    "kind of source",
+    {
+        "postgres": "tidelog.runtime.sources_postgres:PostgresKind",
+        "mysql": "tidelog.runtime.sources_mysql:MySqlKind",
+        "mariadb": "tidelog.runtime.sources_mysql:MySqlKind",
+    },
+)
+
+STATES: Registry[StateBackend] = Registry(
+    "tidelog.state", "scheme of state.url", {"sqlite": "tidelog.election.sqlite:BACKEND"}
+)

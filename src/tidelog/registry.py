@@ -1,0 +1,86 @@
+"""Adapters by name: Tidelog's own, and those that other distributions bring by entry points.
+
+An adapter of another distribution is used as ours are; docs/how-to/extend.md says what each is.
+Nothing is imported until it is asked for by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property, reduce
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar, cast
+
+from tidelog.errors import ConfigError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """What there is of one sort.
+
+    Args:
+        group: of the entry points.
+        what: a name of this sort, for messages, e.g. ``kind of output``.
+        built_in: by name, ``module:attribute``.
+    """
+
+    def __init__(self, group: str, what: str, built_in: Mapping[str, str]) -> None:
+        self.group = group
+        self.what = what
+        self._built_in = dict(built_in)
+
+    @cached_property
+    def _entries(self) -> Mapping[str, EntryPoint]:
+        found: dict[str, EntryPoint] = {}
+        for entry in entry_points(group=self.group):
+            taken = "Tidelog" if entry.name in self._built_in else ""
+            if entry.name in found:
+                taken = _distribution(found[entry.name])
+            if taken:
+                raise ConfigError(
+                    f"the {self.what} {entry.name!r} is brought by {_distribution(entry)} and by "
+                    f"{taken}: uninstall one of them"
+                )
+            found[entry.name] = entry
+        return found
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all, ours first."""
+        return (*self._built_in, *sorted(self._entries))
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Of those that other distributions bring."""
+        return tuple(sorted(self._entries))
+
+    def get(self, name: str) -> T:
+        """What is called so.
+
+        Raises:
+            ConfigError: there is no such, or the distribution that brings it can't be imported.
+            ModuleNotFoundError: one of ours needs a package that is not installed.
+        """
+        if name in self._built_in:
+            return cast(T, _attribute(self._built_in[name]))
+        entry = self._entries.get(name)
+        if entry is None:
+            raise ConfigError(f"{name!r} is no {self.what}; there are {', '.join(self.names)}")
+        try:
+            return cast(T, entry.load())
+        except Exception as error:
+            raise ConfigError(
+                f"the {self.what} {name!r} of {_distribution(entry)} ({entry.value}) can't be "
+                f"loaded: {type(error).__name__}: {error}"
+            ) from error
+
+
+def _attribute(place: str) -> Any:
+    module, _, names = place.partition(":")
+    return reduce(getattr, names.split("."), import_module(module))
+
+
+def _distribution(entry: EntryPoint) -> str:
+    return "an unknown distribution" if entry.dist is None else entry.dist.name

@@ -1,0 +1,170 @@
+"""What programs may import: it is there, typed, documented, and all that the docs import."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import tidelog
+import tidelog.errors
+import tidelog.pipeline
+
+ROOT = Path(__file__).parent.parent.parent
+PUBLIC = {
+    "tidelog": set(tidelog.__all__),
+    "tidelog.pipeline": set(tidelog.pipeline.__all__),
+    "tidelog.errors": set(vars(tidelog.errors)),
+}
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+@pytest.mark.parametrize("module", [tidelog, tidelog.pipeline])
+def test_names_are_the_same_at_run_time_and_for_type_checkers(module: object) -> None:
+    source = Path(str(getattr(module, "__file__", "")))
+    (typed,) = (node for node in ast.parse(source.read_text()).body if isinstance(node, ast.If))
+    told = {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in typed.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    lazy = {
+        name: (place, name) if isinstance(place, str) else place
+        for name, place in vars(module)["_LAZY"].items()
+    }
+    assert told == lazy
+    assert set(vars(module)["__all__"]) - told.keys() <= {"__version__", "errors"}
+    for name in vars(module)["__all__"]:
+        assert getattr(module, name) is not None
+        assert name in dir(module) or module is tidelog.pipeline
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = module.nonsense  # type: ignore[attr-defined]
+
+
+def test_no_name_is_hidden_by_a_module_of_the_same_name() -> None:
+    """Importing ``tidelog.x`` anywhere makes ``tidelog.x`` that module."""
+    modules = {module.name for module in pkgutil.iter_modules(tidelog.__path__)}
+    assert modules & PUBLIC["tidelog"] == {"errors"}
+
+
+def test_importing_tidelog_loads_next_to_nothing() -> None:
+    code = "import sys, tidelog; print(*sorted(n.split('.')[0] for n in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"pyspark", "pyarrow", "numpy", "psycopg", "pydantic"} & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_import_only_what_is_public(page: Path) -> None:
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tidelog"):
+                names = {alias.name for alias in node.names}
+                assert names <= PUBLIC.get(node.module or "", set()), ast.unparse(node)
+            if isinstance(node, ast.Import):
+                names = {alias.name for alias in node.names if alias.name.startswith("tidelog")}
+                assert names <= PUBLIC.keys(), ast.unparse(node)
+
+
+def test_every_public_name_is_on_its_page() -> None:
+    page = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+    for name in (PUBLIC["tidelog"] | PUBLIC["tidelog.pipeline"]) - {"__version__"}:
+        assert f"`{name}`" in page, name
+
+
+PROJECT = """\
+import threading
+
+import tidelog
+from pyspark.sql import DataFrame, SparkSession
+from tidelog import Capture, Config, Engine, ExecuteSnapshot, Outcome, Rejection, Writer
+from tidelog.errors import ConfigError
+from tidelog.pipeline import as_of
+
+
+def captured(path: str) -> Outcome | None:
+    try:
+        config: Config = tidelog.load_config(path)
+    except ConfigError:
+        raise
+    capture = Capture(config, on_notification=lambda told: print(told.type))
+    capture.run(threading.Event(), print)
+    with Engine([path], pipelines=False) as engine:
+        engine.wait()
+    return capture.send(ExecuteSnapshot(dump_id="d", tables=("public.*",)), timeout_s=1)
+
+
+def then(spark: SparkSession, log: str) -> DataFrame:
+    tidelog.register(spark)
+    return as_of(spark, log, version=5).table("public.t")
+
+
+class Mine(Writer):
+    def open(self, task: tidelog.WriteTask) -> None:
+        reveal_type(task.start)
+
+    def commit(self) -> list[Rejection]:
+        return []
+
+
+reveal_type(tidelog.Capture)
+reveal_type(tidelog.repair)
+reveal_type(as_of)
+tidelog.nonsense
+Capture(5)
+tidelog.load_config(5)
+"""
+FOUND = """\
+29: note: Revealed type is "int"
+35: note: Revealed type is "def (config: tidelog.config.Config | str | pathlib.Path,
+36: note: Revealed type is "def (df: pyspark.sql.dataframe.DataFrame,
+37: note: Revealed type is "def (spark: pyspark.sql.session.SparkSession,
+38: error: Module has no attribute "nonsense"
+39: error: Argument 1 to "Capture" has incompatible type "int"
+40: error: Argument 1 to "load_config" has incompatible type "int"
+"""
+
+
+def installed(directory: Path) -> str:
+    """The Python of an environment that has the wheel, and otherwise what this one has."""
+    wheels = directory / "wheels"
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    venv.create(directory / "env", with_pip=False)
+    (site,) = (directory / "env").glob("lib/python*/site-packages")
+    (wheel,) = wheels.glob("tidelog-*.whl")
+    zipfile.ZipFile(wheel).extractall(site)
+    others = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "others.pth").write_text("\n".join(others))
+    return str(directory / "env" / "bin" / "python")
+
+
+@pytest.mark.slow
+def test_a_project_of_a_user_is_type_checked_against_the_wheel(tmp_path: Path) -> None:
+    python = installed(tmp_path)
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "program.py").write_text(PROJECT)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "mypy", "--strict", "--config-file=", "program.py"),
+            *("--cache-dir", os.devnull, "--python-executable", python),
+        ],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    said = [line.removeprefix("program.py:") for line in done.stdout.splitlines()]
+    assert len(said) == len(FOUND.splitlines()) + 1, done.stdout + done.stderr
+    for line, expected in zip(said, FOUND.splitlines(), strict=False):
+        assert line.startswith(expected), done.stdout

@@ -16,6 +16,7 @@ from tidelog.eventlog.storages import is_url, storage_at
 from tidelog.private_files import seen_by_others, users_of
 from tidelog.runtime.destinations import check_apart
 from tidelog.runtime.log_place import log_place
+from tidelog.runtime.piping import check_spark
 from tidelog.runtime.sources import source_kind
 from tidelog.state.sqlite import database_path
 
@@ -40,6 +41,8 @@ def check(config: Config) -> list[dict[str, Any]]:
     on_store = is_url(config.log.path)
     findings.append(_check_store(config) if on_store else _check_disk(config))
     findings += check_modes(config)
+    if config.outputs:
+        findings += _check_spark(config)
     return [*findings, *check_authorities(config), *_check_places(config)]
 
 
@@ -89,6 +92,15 @@ def check_modes(config: Config) -> Iterator[dict[str, Any]]:
             "message": f"{place} is {'not ' if seen else ''}for its {users} alone",
             "fix": f"chmod {'o-rwx' if 'group' in users else 'go-rwx'} {files}" if seen else "",
         }
+
+
+def _check_spark(config: Config) -> Iterator[dict[str, Any]]:
+    """Can the pipeline run here too? A host that only captures needs no Spark."""
+    try:
+        check_spark(config)
+    except UsageError as error:
+        message = f"on this host only `tidelog capture` can run. {error}"
+        yield {"check": "spark", "level": "warning", "message": message, "fix": ""}
 
 
 def _check_places(config: Config) -> Iterator[dict[str, Any]]:

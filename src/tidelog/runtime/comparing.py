@@ -19,7 +19,7 @@ from tidelog.ports import Catalogue, ChunkRequest, Digest, DigestReader
 from tidelog.runtime.asking import send_command
 from tidelog.runtime.copies import OpenReader, copies, has_copies
 from tidelog.runtime.log_place import log_place
-from tidelog.runtime.piping import session
+from tidelog.runtime.piping import check_spark, session
 from tidelog.runtime.sources import source_kind
 from tidelog.state.sqlite import SqliteState
 
@@ -45,6 +45,7 @@ def verify(config: Config, *, tables: Sequence[str] = (), repair: bool = False) 
     sections = [section for section in config.outputs if has_copies(section)]
     if not sections:
         raise UsageError(NO_COPIES)
+    check_spark(config)
     path = log_place(config)
     if not EventLog.exists(path):
         raise EventLogError(f"{path} holds no event log; `tidelog run` begins one")

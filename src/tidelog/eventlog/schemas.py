@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.errors import EventLogError, SegmentCorruptError
+from tidelog.eventlog.numbered import new_numbers
 from tidelog.eventlog.storage import Storage
 from tidelog.eventlog.storages import storage_at
 from tidelog.model.schema import TableName, TableSchema
@@ -125,10 +126,8 @@ class SchemaStore:
         return next(same, None)
 
     def _load_new(self) -> None:
-        for name in self._storage.names(_FOLDER):
-            match = _FILE.fullmatch(name)
-            if match and int(match[1]) not in self._schemas:
-                self._load(int(match[1]))
+        for number in new_numbers(self._storage, _FOLDER, _FILE, self._schemas):
+            self._load(number)
 
     def _load(self, schema_id: int) -> TableSchema | None:
         name = _name(schema_id)

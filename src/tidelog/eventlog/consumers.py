@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.errors import SegmentCorruptError, UsageError
+from tidelog.eventlog.sealed import sealed, unsealed
 from tidelog.eventlog.storage import Storage
 
 _FOLDER: Final = "consumers"
@@ -65,7 +65,7 @@ class Consumers:
                 output: {"place": each.place, "tables": list(each.tables)}
                 for output, each in destinations.items()
             }
-        self._storage.replace(f"{_FOLDER}/{name}.json", json.dumps(data).encode())
+        self._storage.replace(f"{_FOLDER}/{name}.json", sealed(data))
 
     def forget(self, name: str) -> None:
         """Retention no longer waits for ``name``."""
@@ -78,7 +78,7 @@ class Consumers:
             if not path.endswith(".json"):
                 continue
             try:
-                data = json.loads(self._storage.read(path))
+                data = unsealed(self._storage.read(path))
                 name = path.removeprefix(f"{_FOLDER}/").removesuffix(".json")
                 destinations = {
                     output: Destination(each["place"], tuple(each["tables"]))

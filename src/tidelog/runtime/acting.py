@@ -24,7 +24,7 @@ from tidelog.control.debezium import another_dump_id
 from tidelog.control.mailbox import Mailbox
 from tidelog.control.signals import skipped
 from tidelog.control.table_choice import TableChoice
-from tidelog.errors import Policy, TidelogError, UsageError
+from tidelog.errors import ChunkRefusedError, Policy, TidelogError, UsageError
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Catalogue, StateStore
 
@@ -161,14 +161,26 @@ class Actor:
         shapes: dict[TableName, TableSchema] = {}
         for table in chosen:
             shape = self._catalogue.shape(table)
+            condition = command.where or choice.first(command.conditions, table)
+            wrong = None if condition is None else self._misunderstood(table, condition)
             if shape is None:
                 rejected.append({"table": str(table), "reason": "the table is gone"})
             elif not shape.schema.key:
                 reason = "it has no primary key: add one, or name a unique key of it in source.keys"
                 rejected.append({"table": str(table), "reason": reason})
+            elif wrong is not None:
+                rejected.append({"table": str(table), "reason": wrong})
             else:
                 shapes[table] = shape.schema
         return shapes, rejected
+
+    def _misunderstood(self, table: TableName, condition: str) -> str | None:
+        """Why the server can't understand the condition, if it can't."""
+        try:
+            self._catalogue.check_condition(table, condition)
+        except ChunkRefusedError as error:
+            return str(error).removeprefix(f"{table}: ")
+        return None
 
     def _scope(
         self,

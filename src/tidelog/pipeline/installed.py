@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tidelog.errors import MissingExtraError, UsageError
+from tidelog.errors import MissingExtraError, MissingProgramError
 
 JAVA_MIN = 17
 _INSTALL_JAVA = (
@@ -35,36 +35,38 @@ def check_pyspark(extra: str = "spark") -> None:
 
 
 def check_spark_runs(extra: str = "spark") -> None:
-    """Raises UsageError unless a session can be started here, or one is running."""
+    """Raises MissingExtraError or MissingProgramError unless a session can be started here, or one
+    is running.
+    """
     check_pyspark(extra)
     if not _is_running() and not os.environ.get("SPARK_REMOTE"):
         check_java()
 
 
 def check_java() -> None:
-    """Raises UsageError unless the Java that Spark would take is there and new enough.
+    """Raises MissingProgramError unless the Java that Spark would take is there and new enough.
 
     Spark's `bin/spark-class` takes ``$JAVA_HOME/bin/java``, else ``java`` from the PATH.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
-        raise UsageError(
+        raise MissingProgramError(
             f"Spark needs Java {JAVA_MIN} or later, there is none on the PATH, and JAVA_HOME is "
             f"not set: {_INSTALL_JAVA}"
         )
     version = _version(java)
     if version is None and home:
-        raise UsageError(
+        raise MissingProgramError(
             f"Spark needs Java {JAVA_MIN} or later, and JAVA_HOME={home} holds none that runs: "
             f"unset JAVA_HOME, or set it to one; to install one: {_INSTALL_JAVA}"
         )
     if version is None:
-        raise UsageError(
+        raise MissingProgramError(
             f"Spark needs Java {JAVA_MIN} or later, and {java} does not run: {_INSTALL_JAVA}"
         )
     if version < JAVA_MIN:
-        raise UsageError(
+        raise MissingProgramError(
             f"Spark needs Java {JAVA_MIN} or later, and {java} is Java {version}: "
             f"{_INSTALL_JAVA}, and set JAVA_HOME to it"
         )

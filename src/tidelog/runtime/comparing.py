@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidelog.capture.session import GENERATION_KEY, STATUS_KEY
@@ -15,6 +16,7 @@ from tidelog.errors import EventLogError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
+from tidelog.pipeline.patience import while_busy
 from tidelog.ports import Catalogue, ChunkRequest, Digest, DigestReader
 from tidelog.runtime.asking import send_command
 from tidelog.runtime.copies import OpenReader, copies, has_copies
@@ -149,7 +151,7 @@ class ComparedSource:
         return self._readers[0].why_not(schema, columns)
 
     def boundaries(self, request: ChunkRequest, count: int) -> list[Key]:
-        return self._readers[0].boundaries(request, count)
+        return while_busy(lambda: self._readers[0].boundaries(request, count))
 
     def digests(
         self, schema: TableSchema, columns: Sequence[str], ranges: Sequence[Range]
@@ -158,7 +160,8 @@ class ComparedSource:
             found = []
             for after, upto in ranges[number :: len(self._readers)]:
                 request = ChunkRequest(schema.table, after=after, upto=upto)
-                found.append(self._readers[number].digest(request, schema, columns))
+                digest = partial(self._readers[number].digest, request, schema, columns)
+                found.append(while_busy(digest))
                 time.sleep(self._pause_s)
             return found
 

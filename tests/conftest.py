@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+from tests.left_out import pytest_runtest_makereport, pytest_unconfigure  # noqa: F401
 
 from tidelog.testing import postgres as postgres_servers
 from tidelog.testing.kafka import KafkaServer

@@ -389,7 +389,6 @@ _EXPLANATIONS = {
     "string_too_long": "must have at most {max_length} characters",
 }
 
-
 # Options that hold secrets, or mappings whose values are; whoever writes them into the file itself.
 _SECRET = frozenset(
     (
@@ -413,6 +412,10 @@ def _explain(details: ErrorDetails, marked: MarkedData) -> str:
         explanation = str(context["error"])
     elif details["type"] in _EXPLANATIONS:
         explanation = _EXPLANATIONS[details["type"]].format(**context)
+        if context.get("min_length", 1) > 1 and details["input"]:
+            # To pydantic a secret is short as a list is.
+            unit = "characters" if isinstance(details["input"], str) else "entries"
+            explanation = f"must have at least {context['min_length']} {unit}"
     else:
         explanation = details["msg"]
     given = details["input"]

@@ -18,6 +18,7 @@ from tidelog import runtime
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.errors import MissingExtraError, TidelogError, UsageError
+from tidelog.pipeline.installed import check_spark_runs
 from tidelog.testing.workload import TABLES, Sizes, Workload, create_shop
 
 MARKER = ".tidelog-demo"
@@ -73,6 +74,7 @@ def demo(
     Raises:
         UsageError: the directory holds something else, or an extra is missing.
     """
+    check_spark_runs()
     servers = _servers(source)
     _prepare(directory)
     started = time.monotonic()

@@ -6,7 +6,8 @@
      ├── UsageError            bad configuration, arguments or server set-up        stop, exit 2
      │    ├── ConfigError
      │    ├── PreflightError
-     │    └── MissingExtraError
+     │    ├── MissingExtraError
+     │    └── MissingProgramError
      ├── SourceError           the source database
      │    ├── ConnectionLostError                                                   retry
      │    ├── SourceBusyError  another session holds a lock                         retry
@@ -84,6 +85,10 @@ class MissingExtraError(UsageError):
 
     def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
         return type(self), (self.package, self.extra)
+
+
+class MissingProgramError(UsageError):
+    """A program or library of the system is not installed; the message has the command for it."""
 
 
 class SourceError(TidelogError):

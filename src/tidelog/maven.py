@@ -73,7 +73,13 @@ def fetch(jars: Sequence[Jar], what: str, directory: Path | None = None) -> list
     Raises UsageError that says how to go on without network.
     """
     directory = directory or cache_directory()
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{directory}, where {what} are kept, can't be made ({error.strerror}): set "
+            "TIDELOG_JARS to a directory that can be written"
+        ) from None
     missing = [jar for jar in jars if not _fits(directory / jar.file_name, jar)]
     failures: list[str] = []
     ways: list[tuple[str, Callable[[list[Jar], Path], None]]] = [

@@ -441,6 +441,12 @@ class Catalogue(Protocol):
         """
         ...
 
+    def check_condition(self, table: TableName, condition: str) -> None:
+        """Raises ChunkRefusedError if the server can't understand the dump's condition, e.g. does
+        not know a column of it. Reads no row; nothing is raised where it can't be told.
+        """
+        ...
+
     def stamp(self) -> str | None:
         """A text that stays equal only while nothing changes that `shape` of any table shows, or
         that decides whether it is published. Much cheaper than `versions`; None: not to be had.

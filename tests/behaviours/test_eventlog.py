@@ -663,6 +663,22 @@ def test_what_is_appended_during_a_sweep_is_no_stray(writer, log, place):
 def test_damaged_state_files_are_named(writer, path, file, place):
     fill(writer)
     small(place)
-    (path / file).write_text("{")
-    with pytest.raises(SegmentCorruptError, match=file):
-        payloads(EventLog.open(place))
+    whole = (path / file).read_text()
+    for damaged in (whole[:-9], "", "{", "[]", whole.replace("1", "2", 1), whole.replace("0", "1")):
+        (path / file).write_text(damaged)
+        with pytest.raises(SegmentCorruptError, match=f"{file} is torn or was altered"):
+            payloads(EventLog.open(place))
+    (path / file).write_text(whole)
+    assert payloads(EventLog.open(place))
+
+
+@pytest.mark.parametrize("file", ["log.json", "chain.json"])
+def test_state_files_of_earlier_versions_are_read(writer, path, file, place):
+    """Those had no checksum; and people write them as an error message says."""
+    fill(writer)
+    small(place)
+    before = payloads(EventLog.open(place))
+    document = json.loads((path / file).read_text())
+    assert document.pop("crc32")
+    (path / file).write_text(json.dumps(document, indent=2))
+    assert payloads(EventLog.open(place)) == before

@@ -15,6 +15,7 @@ from tests.unit.eventlog.records import table_schema
 
 from tidelog.errors import EventLogError, SegmentCorruptError
 from tidelog.eventlog.schemas import SchemaStore
+from tidelog.eventlog.storage import LocalStorage
 from tidelog.model.schema import TableName
 
 _numbers = count(1)
@@ -69,6 +70,25 @@ def test_threads_and_handles_never_give_one_number_twice(open_registry):
         thread.join()
     assert {s.schema_id for s in numbered} == set(range(1, 13))
     assert len(set(numbered)) == 12
+
+
+def test_a_listing_that_passes_a_file_by_numbers_no_shape_twice(tmp_path):
+    """A listing takes time: it may hold a file and not the one before, created meanwhile."""
+
+    class Listing(LocalStorage):
+        def names(self, folder=""):
+            if folder != "schemas":
+                return super().names(folder)
+            begun = super().names(folder)
+            for name in ("a", "b"):
+                theirs.register(table_schema(name))
+            return [*begun, *super().names(folder)[len(begun) + 1 :]]
+
+    theirs = SchemaStore(tmp_path)
+    mine = SchemaStore(Listing(tmp_path))
+    numbered = mine.register(table_schema("a"))
+    assert (numbered.schema_id, mine.register(table_schema("b")).schema_id) == (1, 2)
+    assert [len(each) for each in SchemaStore(tmp_path).by_table().values()] == [1, 1]
 
 
 # ---------------------------------------------------------------- the store alone

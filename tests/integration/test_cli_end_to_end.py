@@ -42,7 +42,7 @@ class Cli:
 
     def write(self, name: str, url: str) -> None:
         (self.directory / name).write_text(
-            f"source: {{kind: postgres, url: '{url}', tables: ['app.*', 'we*.*']}}\n"
+            f"source: {{kind: postgres, url: '{url}', tables: ['app.*', 'we*.*', 'nowhere.*']}}\n"
             "log: {path: log}\nstate: {url: 'sqlite:///state.db'}\n"
             "capture: {flush_ms: 10, lease_ms: 1500}\n",
             encoding="utf-8",
@@ -104,6 +104,18 @@ def test_what_a_stranger_does_first(cli: Cli) -> None:
     capture = cli.start("capture", "tidelog.yaml")
     try:
         wait_led(cli)
+        checked = cli("check")
+        assert "source.tables: no table matches 'nowhere.*', others do" in checked
+        assert "'app.*', others" not in checked
+        standby = cli.start("capture", "tidelog.yaml", "--json")
+        try:
+            assert standby.stdout is not None
+            seen = json.loads(standby.stdout.readline())
+        finally:
+            standby.send_signal(signal.SIGINT)
+            standby.communicate(timeout=30)
+        assert (seen["role"], seen["leader"]) == ("standby", cli.status()["leader"])
+        assert seen["leader"].endswith(f":{capture.pid}")
         initial = {t["table"]: t["status"] for t in cli.status()["dumps"][0]["tables"]}
         odd = next(name for name in initial if name.startswith('"we'))
         assert initial == {
@@ -125,8 +137,10 @@ def test_what_a_stranger_does_first(cli: Cli) -> None:
         found = cli.dump("--table", "app.t", "--keys-file", str(keys_file))["tables"][0]
         assert (found["keys_read"], found["keys_absent"]) == (2599, 99)
 
-        wrong = cli.dump("--table", "app.t", "--where", "nocol = 1", code=1)["tables"][0]
-        assert '"nocol" does not exist' in wrong["reason"]
+        for wait in ([], ["--wait"]):
+            wrong = cli("dump", "--table", "app.t", "--where", "nocol = 1", *wait, code=2)
+            assert 'app.t: column "nocol" does not exist (check the dump\'s condition' in wrong
+        assert "dump: tables: a table is named namespace.table" in cli("dump", "-t", "t", code=2)
         wrong = cli.dump("--table", "app.t", "--keys", json.dumps([SECRET]), code=1)["tables"][0]
         assert "does not fit its column's type" in wrong["reason"]
         assert "not text" not in cli("dump", "--table", "app.t", "--keys", r'["\ud800"]', code=2)
@@ -136,7 +150,7 @@ def test_what_a_stranger_does_first(cli: Cli) -> None:
         cli("dump", "--table", "app.t", "--id", "slow")
         cli("pause", "slow")
         capture.send_signal(signal.SIGKILL)
-        capture.communicate()
+        assert "no table matches 'nowhere.*'" in capture.communicate()[1]
         capture = cli.start("capture", "tidelog.yaml")
         cli("set", "delay=0ms", "--timeout", "20")
         assert (

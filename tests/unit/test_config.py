@@ -378,3 +378,22 @@ def test_a_file_of_authorities_is_looked_at(tmp_path: Path) -> None:
     assert [each["check"] for each in found] == ["output o0", "output o1", "output o2"]
     assert "holds no certificate" in found[1]["message"]
     assert "No such file" in found[2]["message"]
+
+
+@pytest.mark.parametrize("given", ["abc", "${TIDELOG_TOKEN}"])
+def test_a_short_token_is_told_so(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDELOG_TOKEN", "abc")
+    file = tmp_path / "tidelog.yaml"
+    file.write_text(
+        "source: {kind: postgres, url: 'postgresql://u@h/d'}\nlog: {path: log}\n"
+        f"control: {{rest: {{token: '{given}'}}}}\n"
+    )
+
+    with pytest.raises(ConfigError, match=r"control\.rest\.token: must have at least 8 characters"):
+        load_config(file)
+
+    file.write_text(file.read_text().replace(given, ""))
+    with pytest.raises(ConfigError, match=r"control\.rest\.token: must not be empty"):
+        load_config(file)

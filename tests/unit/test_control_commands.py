@@ -45,7 +45,10 @@ def test_command_survives_json(command: Command) -> None:
         ({"type": "drop-database"}, "known are execute-snapshot"),
         ({"type": "execute-snapshot"}, "dump_id: Field required"),
         ({"type": "execute-snapshot", "data": {"dump_id": "a b"}}, "dump_id"),
-        ({"type": "execute-snapshot", "data": {"dump_id": "d", "tables": ["orders"]}}, "tables.0"),
+        (
+            {"type": "execute-snapshot", "data": {"dump_id": "d", "tables": ["orders"]}},
+            "execute-snapshot: tables: a table is named namespace.table",
+        ),
         (
             {"type": "execute-snapshot", "data": {"dump_id": "d", "where": "x=1"}},
             "exactly one table",

@@ -32,6 +32,7 @@ from tidelog.errors import (
     ChunkRefusedError,
     ChunkVoidError,
     ConnectionLostError,
+    SourceBusyError,
     SourceError,
 )
 from tidelog.model.records import ChunkMeta
@@ -67,13 +68,13 @@ class BlockingDumps:
         """Until every table of the dump has ended. The log goes on whatever happens."""
         error: SourceError | None = None
         for attempt in range(ATTEMPTS):
-            waiting = self._begin(dump)
-            if not waiting or stop.is_set():
-                return
             try:
+                waiting = self._begin(dump)
+                if not waiting or stop.is_set():
+                    return
                 self._read(dump, waiting, stop)
                 return
-            except (ChunkError, ConnectionLostError) as failure:
+            except (ChunkError, ConnectionLostError, SourceBusyError) as failure:
                 if stop.is_set():  # begun anew after the restart
                     return
                 error = failure

@@ -18,6 +18,9 @@ from tidelog.errors import (
     ChunkDeniedError,
     ChunkError,
     ConnectionLostError,
+    GapError,
+    Policy,
+    SourceChangedError,
     SourceError,
     TableRefusedError,
 )
@@ -61,6 +64,8 @@ class DumpTables:
         """When a table was read to its end, and the newest request for keys by then."""
         self._asked_before: dict[Spot, int] = {}
         """The newest request for keys when a table began: its rows answer it."""
+        self._not_before: dict[Spot, float] = {}
+        """When a table is looked up again, after the catalogue could not be asked."""
 
     def next_of(self, dump: DumpState, readers: int) -> Task | None:
         """The dump's next chunk, of its first tables that have one; as many tables as there are
@@ -75,7 +80,7 @@ class DumpTables:
             if under_way >= readers:
                 return None
             under_way += 1
-            if spot in self._starting:
+            if spot in self._starting or time.monotonic() < self._not_before.get(spot, 0.0):
                 continue
             if spot not in self._started:
                 self._start(dump, progress)
@@ -99,11 +104,20 @@ class DumpTables:
             self._finish(dump)
 
     def prepare(self, dump: DumpState, progress: TableProgress) -> bool:
-        """Look the table up and note that it begins; False if it can't be dumped."""
+        """Look the table up and note that it begins; False if it can't be dumped.
+
+        Raises:
+            SourceError: the catalogue can't be asked now, or the log must not go on.
+        """
         try:
             shape = self._catalogue.shape(TableName.parse(progress.table))
         except TableRefusedError as error:
             self.refuse(dump, progress, error)
+            return False
+        except SourceError as error:
+            if error.policy is Policy.RETRY or isinstance(error, (GapError, SourceChangedError)):
+                raise
+            self.fail(dump, progress, str(error))  # one table's, e.g. a type: others go on
             return False
         if shape is None:
             reason = "the table does not exist (any more)"
@@ -123,8 +137,16 @@ class DumpTables:
         """Append the dump's first record: from its offset on, replay gives the table."""
         spot = (dump.dump_id, progress.table)
         table = TableName.parse(progress.table)
-        if not self.prepare(dump, progress):
+        try:
+            if not self.prepare(dump, progress):
+                return
+        except SourceError as error:
+            if error.policy is not Policy.RETRY:
+                raise
+            self._book.counters.last_error = str(error)
+            self._not_before[spot] = time.monotonic() + RECONNECT_S
             return
+        self._not_before.pop(spot, None)
         if progress.first_offset is not None:  # started before a restart
             self._started.add(spot)
             self._tasks.start(dump, progress, self._book.options.chunk_rows)

@@ -236,6 +236,9 @@ class RefusingCatalogue:
             raise TableRefusedError(table, refusal.reason, refusal.remedy)
         return self._catalogue.shape(table)
 
+    def check_condition(self, table: TableName, condition: str) -> None:
+        self._catalogue.check_condition(table, condition)
+
     def stamp(self) -> str | None:
         return self._catalogue.stamp()
 

@@ -232,7 +232,12 @@ class CaptureSession:
         every = {"status": STATUS_EVERY_S, "look": LOOK_EVERY_S}
         hints_from = 0.0
         while not self._ended.wait(0.1):
-            self._housekeeping.commands()
+            try:
+                self._housekeeping.commands()
+            except GapError:
+                raise
+            except PASSING as error:
+                logger.info("commands wait: %s", error)
             try:
                 self._automatic.act()
             except PASSING as error:

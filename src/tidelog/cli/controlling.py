@@ -16,7 +16,7 @@ def pause(
     """Pause a dump, or all; it stays paused over restarts."""
     from tidelog.control.commands import PauseSnapshot, build
 
-    command = build(PauseSnapshot, {"dump_id": dump})
+    command = build(PauseSnapshot, {"dump_id": dump}, "pause")
     asking.send(asking.load(config), command, timeout, as_json=as_json)
 
 
@@ -26,7 +26,7 @@ def resume(
     """Go on with a paused dump, or all."""
     from tidelog.control.commands import ResumeSnapshot, build
 
-    command = build(ResumeSnapshot, {"dump_id": dump})
+    command = build(ResumeSnapshot, {"dump_id": dump}, "resume")
     asking.send(asking.load(config), command, timeout, as_json=as_json)
 
 
@@ -40,7 +40,7 @@ def cancel(
     """Cancel a dump, all, or some of their tables; what is read already stays."""
     from tidelog.control.commands import StopSnapshot, build
 
-    command = build(StopSnapshot, {"dump_id": dump, "tables": table or []})
+    command = build(StopSnapshot, {"dump_id": dump, "tables": table or []}, "cancel")
     asking.send(asking.load(config), command, timeout, as_json=as_json)
 
 

@@ -84,13 +84,13 @@ def dump(
         data["keys"], data["key_columns"] = parse_keys(keys)
     elif keys_file is not None:
         data["key_set"] = str(keys_file)  # checked with the rest, before the file is read
-    command = build(ExecuteSnapshot, data)
+    command = build(ExecuteSnapshot, data, "dump")
     loaded = asking.load(config)
     if keys_file is not None:
         from tidelog import runtime
 
         data |= runtime.store_key_file(loaded, keys_file, data["tables"])
-        command = build(ExecuteSnapshot, data)
+        command = build(ExecuteSnapshot, data, "dump")
     asking.send(
         loaded, command, timeout, as_json=as_json, name=data["dump_id"], quiet=wait and as_json
     )

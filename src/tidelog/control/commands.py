@@ -23,6 +23,7 @@ from tidelog.control.conditions import checked
 from tidelog.control.table_choice import MAX_PATTERN, MAX_PATTERNS, Matching, is_expression
 from tidelog.errors import UsageError
 from tidelog.model import patterns as table_patterns
+from tidelog.model.printable import printable
 
 Key = tuple[str, ...]
 DumpId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
@@ -122,16 +123,16 @@ class ExecuteSnapshot(Command):
 def _check_patterns(matching: Matching, patterns: tuple[str, ...], field: str) -> None:
     if len(patterns) > MAX_PATTERNS:
         raise ValueError(f"{field}: more than {MAX_PATTERNS} patterns")
-    for place, pattern in enumerate(patterns):
+    for pattern in patterns:
         if matching == "glob":
             try:
                 table_patterns.checked(pattern)
             except ValueError as error:
-                raise ValueError(f"{field}.{place}: {error}, not {pattern!r}") from None
+                raise ValueError(f"{field}: {error}, not '{printable(pattern)}'") from None
         elif not is_expression(pattern):
             raise ValueError(
-                f"{field}.{place}: not a regular expression as RE2 has them (it knows neither "
-                "look-around nor back-references)"
+                f"{field}: '{printable(pattern)}' is not a regular expression as RE2 has them (it "
+                "knows neither look-around nor back-references)"
             )
 
 
@@ -227,14 +228,24 @@ def from_json(document: Any) -> Command:
     return build(command, document.get("data", {}))
 
 
-def build(command: type[Command], data: Any) -> Command:
-    """``command`` with the values of ``data``; raises UsageError like `from_json`."""
+def build(command: type[Command], data: Any, called: str | None = None) -> Command:
+    """``command`` with the values of ``data``; raises UsageError like `from_json`, in which the
+    command is ``called`` as its user knows it.
+    """
     try:
         return command.model_validate(data)
     except ValidationError as error:
         problems = []
         for details in error.errors(include_input=False):
-            name = ".".join(str(part) for part in details["loc"])
+            name = _option(details["loc"])
             text = details["msg"].removeprefix("Value error, ")
             problems.append(f"{name}: {text}" if name else text)
-        raise UsageError(f"{command.type}: {'; '.join(problems)}") from None
+        raise UsageError(f"{called or command.type}: {'; '.join(problems)}") from None
+
+
+def _option(location: tuple[int | str, ...]) -> str:
+    """The option that a problem is in, and which of its entries."""
+    if not location:
+        return ""
+    places = [str(part + 1) for part in location[1:] if isinstance(part, int)]
+    return str(location[0]) + (f", entry {'.'.join(places)}" if places else "")

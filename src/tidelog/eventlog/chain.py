@@ -7,7 +7,6 @@ a file counts only if a successor names it by (name, epoch, nonce). ``chain.json
 
 from __future__ import annotations
 
-import json
 import secrets
 import threading
 import time
@@ -30,6 +29,7 @@ from tidelog.eventlog.layout import (
     is_segment_name,
     segment_name,
 )
+from tidelog.eventlog.sealed import sealed, unsealed
 from tidelog.eventlog.segments import SegmentFile
 from tidelog.eventlog.storage import Storage, Tag
 from tidelog.ports import SourceId
@@ -86,7 +86,7 @@ def create_log(storage: Storage, source: SourceId, start_offset: int) -> LogInfo
                 f"{storage!r} holds segments ({strays[0]} …) but no {LOG_FILE}: it is not an empty "
                 f"place for a new event log. Restore {LOG_FILE}, or use another directory."
             )
-        storage.put_if_absent(LOG_FILE, json.dumps(info).encode())
+        storage.put_if_absent(LOG_FILE, sealed(info))
     return load_log(storage)
 
 
@@ -100,7 +100,7 @@ def load_log(storage: Storage) -> LogInfo:
             "Check the path; capture creates the log when it first leads."
         ) from None
     try:
-        data = json.loads(raw)
+        data = unsealed(raw)
         if data["format"] != FORMAT:
             raise ForeignSegmentError(
                 f"{storage!r} is an event log of format {data['format']}; this Tidelog reads "
@@ -114,23 +114,29 @@ def load_log(storage: Storage) -> LogInfo:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise SegmentCorruptError(
-            f"{storage!r} {LOG_FILE} is damaged. Restore it from a backup."
+            f"{storage!r} {LOG_FILE} is torn or was altered{_why(error)}. Restore it from a backup."
         ) from error
 
 
 def load_state(storage: Storage, info: LogInfo) -> ChainState:
     """What ``chain.json`` says; the state of a new log if there is none."""
     try:
-        data = json.loads(storage.read(CHAIN_FILE))
+        data = unsealed(storage.read(CHAIN_FILE))
         merging = data.pop("merging", None)
         return ChainState(**data, merging=None if merging is None else Merging(**merging))
     except FileNotFoundError:
         return ChainState(info.start_offset, 0)
     except (ValueError, TypeError, AttributeError) as error:
         raise SegmentCorruptError(
-            f"{storage!r} {CHAIN_FILE} is damaged. Restore it from a backup, or write "
+            f"{storage!r} {CHAIN_FILE} is torn or was altered{_why(error)}. Restore it from a "
+            "backup, or write "
             '{"head": <first offset of the oldest segment>, "revision": <any greater number>}.'
         ) from error
+
+
+def _why(error: Exception) -> str:
+    """What gave it away, where that says more than that it can't be parsed."""
+    return f": {error}" if type(error) is ValueError else ""
 
 
 def store_state(storage: Storage, state: ChainState, expected: Tag | None) -> Tag:
@@ -138,7 +144,7 @@ def store_state(storage: Storage, state: ChainState, expected: Tag | None) -> Ta
     data: dict[str, Any] = asdict(state)
     if state.merging is None:
         del data["merging"]
-    tag = storage.replace_if(CHAIN_FILE, json.dumps(data).encode(), expected)
+    tag = storage.replace_if(CHAIN_FILE, sealed(data), expected)
     if tag is None:
         raise StorageError(
             f"{storage!r}: {CHAIN_FILE} was changed by another process. Roll-up and retention go "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from tidelog.errors import SegmentCorruptError, UsageError
+from tidelog.eventlog.sealed import sealed, unsealed
 from tidelog.eventlog.storage import Storage
 
 _FOLDER: Final = "consumers"
@@ -94,7 +94,7 @@ class Consumers:
                 data[member] = {output: each.to_json() for output, each in found.items()}
         if stopped:
             data["stopped"] = {output: asdict(each) for output, each in stopped.items()}
-        self._storage.replace(f"{_FOLDER}/{name}.json", json.dumps(data).encode())
+        self._storage.replace(f"{_FOLDER}/{name}.json", sealed(data))
 
     def forget(self, name: str) -> None:
         """Retention no longer waits for ``name``."""
@@ -107,7 +107,7 @@ class Consumers:
             if not path.endswith(".json"):
                 continue
             try:
-                data = json.loads(self._storage.read(path))
+                data = unsealed(self._storage.read(path))
                 name = path.removeprefix(f"{_FOLDER}/").removesuffix(".json")
                 destinations, former = (
                     {o: Destination.from_json(each) for o, each in data.get(member, {}).items()}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.errors import EventLogError, SegmentCorruptError
+from tidelog.eventlog.numbered import new_numbers
 from tidelog.eventlog.storage import Storage
 from tidelog.eventlog.storages import storage_at
 
@@ -95,16 +96,16 @@ class MessageSchemaStore:
         return found
 
     def _load_new(self) -> None:
-        for name in self._storage.names(_FOLDER):
-            match = _FILE.fullmatch(name)
-            if match and int(match[1]) not in self._known:
-                self._load(int(match[1]))
+        for number in new_numbers(self._storage, _FOLDER, _FILE, self._known):
+            self._load(number)
 
     def _load(self, number: int) -> None:
         name = _name(number)
         try:
             found = json.loads(self._storage.read(name))
             subject, schema_id, text = str(found["subject"]), int(found["id"]), str(found["schema"])
+        except FileNotFoundError:
+            return  # moved away
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SegmentCorruptError(
                 f"{self._storage!r} {name} is damaged. Restore the file from a backup, or move it "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections.abc import Iterable
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.errors import EventLogError, SegmentCorruptError
+from tidelog.eventlog.numbered import new_numbers
+from tidelog.eventlog.sealed import sealed, unsealed
 from tidelog.eventlog.storage import Storage
 from tidelog.eventlog.storages import storage_at
 from tidelog.model.schema import TableName, TableSchema
@@ -53,7 +54,7 @@ class SchemaStore:
                         self._durable.add(known.schema_id)
                     return known
                 numbered = schema.numbered(max(self._schemas, default=0) + 1)
-                data = json.dumps(numbered.to_json(), ensure_ascii=False, indent=1).encode()
+                data = sealed(numbered.to_json(), indent=1)
                 if self._storage.put_if_absent(_name(numbered.schema_id), data):
                     self._schemas[numbered.schema_id] = numbered
                     self._durable.add(numbered.schema_id)
@@ -125,15 +126,13 @@ class SchemaStore:
         return next(same, None)
 
     def _load_new(self) -> None:
-        for name in self._storage.names(_FOLDER):
-            match = _FILE.fullmatch(name)
-            if match and int(match[1]) not in self._schemas:
-                self._load(int(match[1]))
+        for number in new_numbers(self._storage, _FOLDER, _FILE, self._schemas):
+            self._load(number)
 
     def _load(self, schema_id: int) -> TableSchema | None:
         name = _name(schema_id)
         try:
-            schema = TableSchema.from_json(json.loads(self._storage.read(name)))
+            schema = TableSchema.from_json(unsealed(self._storage.read(name)))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidelog import _version
-from tidelog.errors import MissingExtraError, UsageError
+from tidelog.errors import UsageError
+from tidelog.pipeline.installed import check_spark_runs
 from tidelog.pipeline.jars import DELTA_VERSION, SPARK_OF_DELTA, delta_jars, iceberg_jars
 
 if TYPE_CHECKING:
@@ -79,12 +80,12 @@ def spark_session(
         warehouse: Spark's warehouse directory; by default a name under the system's temporary
             directory, so that no ``spark-warehouse`` appears where the command was run.
 
-    Raises UsageError if Delta's jars can't be had, MissingExtraError without pyspark.
+    Raises UsageError if Delta's jars can't be had or there is no Java, MissingExtraError without
+    pyspark.
     """
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as error:  # pragma: no cover - pyspark is there in every test
-        raise MissingExtraError("pyspark", "spark") from error
+    check_spark_runs("iceberg" if iceberg else "spark")
+    from pyspark.sql import SparkSession
+
     from tidelog.pipeline.source import register
 
     running = SparkSession.getActiveSession()

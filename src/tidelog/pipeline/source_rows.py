@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -15,9 +16,10 @@ from tidelog.errors import ChunkError
 from tidelog.eventlog.layout import RECORD_SCHEMA
 from tidelog.model.records import LogBatch, binary_array
 from tidelog.model.schema import TableSchema
+from tidelog.pipeline.patience import while_busy
 from tidelog.pipeline.shapes import row_type
 from tidelog.pipeline.spark_versions import arrow_schema
-from tidelog.ports import ChunkReader, ChunkRequest
+from tidelog.ports import ChunkReader, ChunkRequest, ChunkRows
 from tidelog.wire.decode import decode
 
 if TYPE_CHECKING:
@@ -63,8 +65,7 @@ def read_rows(
             while True:
                 room = SELECT_BYTES if request.keys is None else 0
                 part = replace(request, after=after, limit_rows=SELECT_ROWS, limit_bytes=room)
-                chunk = reader.read(part)
-                reader.release()
+                chunk = while_busy(partial(_released, reader, part))
                 if _shape(chunk.schema) != _shape(schema):
                     raise ChunkError(f"{schema.table} was altered while it was read: verify again")
                 present = chunk.rows.filter(chunk.rows.kind == ord("r"))
@@ -77,6 +78,14 @@ def read_rows(
                 after = chunk.last_key
     finally:
         reader.close()
+
+
+def _released(reader: ChunkReader, request: ChunkRequest) -> ChunkRows:
+    """What the reader reads, without its lock against DDL afterwards; also if it failed."""
+    try:
+        return reader.read(request)
+    finally:
+        reader.release()
 
 
 def _shape(schema: TableSchema) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ from tidelog.control.mailbox import Mailbox
 from tidelog.control.plain_conditions import names
 from tidelog.control.signals import skipped
 from tidelog.control.table_choice import TableChoice, as_given
-from tidelog.errors import Policy, TableRefusedError, TidelogError, UsageError
+from tidelog.errors import ChunkRefusedError, Policy, TableRefusedError, TidelogError, UsageError
 from tidelog.model.printable import printable
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Catalogue, StateStore
@@ -178,15 +178,29 @@ class Actor:
                 shape = self._catalogue.shape(table)
             except TableRefusedError as error:
                 shape, status, reason = None, TableScanStatus.SQL_EXCEPTION, error.reason
+            condition = command.where or choice.first(command.conditions, table)
+            wrong = None
+            if shape is not None and condition is not None and not command.plain:
+                wrong = self._misunderstood(table, condition)
             if shape is None:
                 rejected.append(Rejected(str(table), reason, status.value))
             elif not shape.schema.key:
                 reason = "it has no primary key: add one, or name a unique key of it in source.keys"
                 status = TableScanStatus.NO_PRIMARY_KEY
                 rejected.append(Rejected(str(table), reason, status.value))
+            elif wrong is not None:
+                rejected.append(Rejected(str(table), wrong, TableScanStatus.SQL_EXCEPTION.value))
             else:
                 shapes[table] = shape.schema
         return shapes, rejected
+
+    def _misunderstood(self, table: TableName, condition: str) -> str | None:
+        """Why the server can't understand the condition, if it can't."""
+        try:
+            self._catalogue.check_condition(table, condition)
+        except ChunkRefusedError as error:
+            return str(error).removeprefix(f"{table}: ")
+        return None
 
     def _scope(
         self,

@@ -182,6 +182,9 @@ def log_lines(
     With ``dumps`` also the log's records about dumps: ``op`` is ``dump``, and ``dump`` what the
     record says, e.g. that a table's dump is complete (docs/how-to/wait-for-a-dump.md).
     """
+    from tidelog.pipeline.installed import check_pyspark
+
+    check_pyspark()  # the shapes of what Spark reads are its types; no Java is needed
     from tidelog.pipeline.log_lines import lines
 
     path = log_place(config)

@@ -29,7 +29,7 @@ from tidelog.capture.windows import Windows
 from tidelog.config import Config, load_config
 from tidelog.control.commands import Command
 from tidelog.control.mailbox import Mailbox, Outcome, new_id
-from tidelog.errors import GapError, StorageError
+from tidelog.errors import GapError, StateError, StorageError, TidelogError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.emitted import EmittedTransactions
 from tidelog.eventlog.maintenance import EventLogMaintenance
@@ -40,6 +40,7 @@ from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Resume
 from tidelog.ports import (
     CatalogueChanged,
+    Election,
     LogReader,
     RelationNamed,
     RowsUnlogged,
@@ -53,6 +54,7 @@ from tidelog.runtime.log_place import log_place
 from tidelog.runtime.notifying import OnNotification
 from tidelog.runtime.serving import Serving, open_rest
 from tidelog.runtime.sources import source_kind
+from tidelog.runtime.table_patterns import unmatched
 from tidelog.state.opening import open_election, open_state
 
 logger = logging.getLogger(__name__)
@@ -114,7 +116,7 @@ class Capture:
         )
 
         def on_state(name: str, reason: str) -> None:
-            on_status({"role": name, "reason": reason, "holder": self.holder})
+            on_status({"role": name, "reason": reason, "leader": _leader_of(election)})
 
         def open_session(keeper: LeaseKeeper) -> CaptureSession:
             assert rest is not None
@@ -236,6 +238,7 @@ class Capture:
             channels.close()
             writer.close()
 
+        self._tell_unmatched(catalogue)
         snapshot_reader = parts.open_reader()
         session = CaptureSession(
             engine=engine,
@@ -305,6 +308,17 @@ class Capture:
         self._streaming = True
         return begin
 
+    def _tell_unmatched(self, catalogue: RefusingCatalogue) -> None:
+        """Patterns that name no table: one is misspelled perhaps, or its tables are yet to come."""
+        try:
+            lost = unmatched(self.config.source.tables, catalogue)
+        except TidelogError:
+            return  # what needs the catalogue next will tell
+        for pattern in lost:
+            logger.warning(
+                "source.tables: no table matches %r; one that is created later is captured", pattern
+            )
+
     @property
     def _consented(self) -> bool:
         """May what was missed be dumped again?"""
@@ -328,6 +342,14 @@ class Capture:
                 log.retention.total_seconds(),
                 hard_cap_age_s=None if cap is None else cap.total_seconds(),
             )
+
+
+def _leader_of(election: Election) -> str | None:
+    """Who leads; None if nobody does, or the state store can't say."""
+    try:
+        return election.leader()
+    except StateError:
+        return None
 
 
 def _dump_options(config: Config) -> DumpOptions:

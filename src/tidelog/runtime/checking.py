@@ -10,13 +10,17 @@ from shlex import quote
 from typing import Any
 
 from tidelog.config import Config
-from tidelog.errors import ConfigError, StorageError, UsageError
+from tidelog.errors import ConfigError, StorageError, TidelogError, UsageError
 from tidelog.eventlog.chain import LOG_FILE
 from tidelog.eventlog.storages import is_url, storage_at
+from tidelog.model.patterns import matches
+from tidelog.model.printable import printable
 from tidelog.private_files import seen_by_others, users_of
 from tidelog.runtime.destinations import check_apart
 from tidelog.runtime.log_place import log_place
+from tidelog.runtime.piping import check_spark
 from tidelog.runtime.sources import source_kind
+from tidelog.runtime.table_patterns import unmatched
 from tidelog.state.opening import state_path
 
 LEVELS = {"ok": "ok", "warn": "warning", "fail": "error"}
@@ -39,7 +43,11 @@ def check(config: Config) -> list[dict[str, Any]]:
     ]
     on_store = is_url(config.log.path)
     findings.append(_check_store(config) if on_store else _check_disk(config))
+    if all(finding["level"] != "error" for finding in findings):
+        findings += _check_patterns(config)
     findings += check_modes(config)
+    if config.outputs:
+        findings += _check_spark(config)
     return [*findings, *check_authorities(config), *_check_places(config)]
 
 
@@ -97,6 +105,40 @@ def check_modes(config: Config) -> Iterator[dict[str, Any]]:
             "message": f"{place} is {'not ' if seen else ''}for its {users} alone",
             "fix": f"chmod {'o-rwx' if 'group' in users else 'go-rwx'} {files}" if seen else "",
         }
+
+
+def _check_patterns(config: Config) -> Iterator[dict[str, Any]]:
+    """Does each pattern name a table, in the source and in each output?"""
+    catalogue = source_kind(config).catalogue()
+    try:
+        captured = catalogue.tables(config.source.tables)
+        lost = [("source.tables", p) for p in unmatched(config.source.tables, catalogue)]
+    except TidelogError:
+        return  # told by what looked at the source
+    finally:
+        catalogue.close()
+    if not captured:
+        return  # told already
+    for output in config.outputs:
+        place = f"tables of output {output.name}"
+        lost += [(place, p) for p in output.tables if not any(matches([p], t) for t in captured)]
+    for place, pattern in lost:
+        of = "table" if place == "source.tables" else "captured table"
+        yield {
+            "check": "tables",
+            "level": "warning",
+            "message": f"{place}: no {of} matches '{printable(pattern)}', others do",
+            "fix": "correct it, or leave it if its tables are yet to be created",
+        }
+
+
+def _check_spark(config: Config) -> Iterator[dict[str, Any]]:
+    """Can the pipeline run here too? A host that only captures needs no Spark."""
+    try:
+        check_spark(config)
+    except UsageError as error:
+        message = f"on this host only `tidelog capture` can run. {error}"
+        yield {"check": "spark", "level": "warning", "message": message, "fix": ""}
 
 
 def _check_places(config: Config) -> Iterator[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidelog.capture.session import GENERATION_KEY, STATUS_KEY
@@ -15,11 +16,12 @@ from tidelog.errors import EventLogError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
+from tidelog.pipeline.patience import while_busy
 from tidelog.ports import Catalogue, ChunkRequest, Digest, DigestReader
 from tidelog.runtime.asking import send_command
 from tidelog.runtime.copies import OpenReader, copies, has_copies
 from tidelog.runtime.log_place import log_place
-from tidelog.runtime.piping import session
+from tidelog.runtime.piping import check_spark, session
 from tidelog.runtime.sources import source_kind
 from tidelog.state.opening import open_state, state_exists
 
@@ -45,6 +47,7 @@ def verify(config: Config, *, tables: Sequence[str] = (), repair: bool = False) 
     sections = [section for section in config.outputs if has_copies(section)]
     if not sections:
         raise UsageError(NO_COPIES)
+    check_spark(config)
     path = log_place(config)
     if not EventLog.exists(path):
         raise EventLogError(f"{path} holds no event log; `tidelog run` begins one")
@@ -148,7 +151,7 @@ class ComparedSource:
         return self._readers[0].why_not(schema, columns)
 
     def boundaries(self, request: ChunkRequest, count: int) -> list[Key]:
-        return self._readers[0].boundaries(request, count)
+        return while_busy(lambda: self._readers[0].boundaries(request, count))
 
     def digests(
         self, schema: TableSchema, columns: Sequence[str], ranges: Sequence[Range]
@@ -157,7 +160,8 @@ class ComparedSource:
             found = []
             for after, upto in ranges[number :: len(self._readers)]:
                 request = ChunkRequest(schema.table, after=after, upto=upto)
-                found.append(self._readers[number].digest(request, schema, columns))
+                digest = partial(self._readers[number].digest, request, schema, columns)
+                found.append(while_busy(digest))
                 time.sleep(self._pause_s)
             return found
 

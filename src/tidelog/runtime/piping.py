@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tidelog.config import Config
-from tidelog.errors import EventLogError, MissingExtraError, TidelogError, UsageError
+from tidelog.errors import EventLogError, TidelogError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.runtime.capturing import OnStatus, capture, ignore
 from tidelog.runtime.catching_up import catch_up
@@ -37,8 +37,11 @@ def check_spark(config: Config) -> bool:
     """Is the Spark wanted the one with Iceberg, not with Delta? Raises UsageError if this Spark
     can't write what the outputs say.
     """
+    from tidelog.pipeline.installed import check_spark_runs
+
     kinds = {output.kind for output in config.outputs}
     if "iceberg" not in kinds:
+        check_spark_runs()
         return False
     if "delta" in kinds:
         raise UsageError(
@@ -48,10 +51,9 @@ def check_spark(config: Config) -> bool:
             "capture` once and `tidelog pipeline` with each, the one with iceberg from a virtual "
             "environment with tidelog[iceberg] (docs/outputs/iceberg.md)"
         )
-    try:
-        from tidelog.outputs import iceberg
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("pyspark", "iceberg") from error
+    check_spark_runs("iceberg")
+    from tidelog.outputs import iceberg
+
     iceberg.check_spark()
     return True
 
@@ -69,10 +71,10 @@ def pipeline(
     stop_event: threading.Event,
 ) -> None:
     """Spark alone: bring the event log over to the outputs."""
-    from tidelog.pipeline.run import Progress, run_pipeline
-
     check_spark(config)
     check_apart(config)
+    from tidelog.pipeline.run import Progress, run_pipeline
+
     path = log_place(config)
     while not EventLog.exists(path):
         if once or stop_event.wait(0.5):
@@ -136,7 +138,8 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
     """Capture and pipeline together; ends when either ends, and raises what ended it. Where capture
     is complete (``snapshot: initial_only``), what it captured is delivered first.
     """
-    check_spark(config)
+    if config.outputs:
+        check_spark(config)
     check_apart(config)
     ended = threading.Event()
     complete = threading.Event()

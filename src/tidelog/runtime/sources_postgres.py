@@ -35,7 +35,7 @@ from tidelog.sources.postgres.preflight import Preflight
 from tidelog.sources.postgres.publication import Publications
 from tidelog.sources.postgres.schemas import SchemaFinder
 from tidelog.sources.postgres.slot_owner import SlotOwner
-from tidelog.state.sqlite import SqliteState, database_path
+from tidelog.state.opening import open_state, state_exists
 from tidelog.wire.pgoutput import PgoutputScanner
 from tidelog.wire.tuples import PgoutputKeys
 
@@ -209,9 +209,9 @@ class PostgresKind:
 
     def _claimed(self, generation: str) -> bool:
         """Was the slot made for an event log that holds nothing yet?"""
-        if not database_path(self._state_url).exists():
+        if not state_exists(self._state_url):
             return False
-        state = SqliteState(self._state_url)
+        state = open_state(self._state_url)
         try:
             owner = SlotOwner(self._source.slot, state)
             owner.generation = generation

@@ -29,3 +29,8 @@ class Finding:
     def remedy(self) -> str:
         """What is shown: the fix, and who runs it."""
         return f"-- as {self.role}:\n{self.fix}" if self.role and self.fix else self.fix
+
+
+def matched(tables: int) -> str:
+    """How many tables there are to capture."""
+    return "1 table matches" if tables == 1 else f"{tables:,} tables match"

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tidelog.errors import TidelogError, UsageError
+from tidelog.errors import MissingProgramError, TidelogError, UsageError
 from tidelog.maven import Jar, fetch
 from tidelog.testing.unprivileged import server_cache
 
@@ -82,7 +82,7 @@ class Installation:
     def program(self, *names: str) -> Path:
         """The first of the programs that exists: beside the server, then on the machine.
 
-        Raises UsageError that says what to install.
+        Raises MissingProgramError that says what to install.
         """
         for name in names:
             for directory in (self.base / "bin", self.server.parent):
@@ -92,7 +92,9 @@ class Installation:
             found = shutil.which(name)
             if found is not None:
                 return Path(found)
-        raise UsageError(f"{names[0]} is not on this machine: apt-get install mariadb-client")
+        raise MissingProgramError(
+            f"{names[0]} is not on this machine: apt-get install mariadb-client"
+        )
 
 
 def mysql(version: str, account: pwd.struct_passwd | None) -> Installation:
@@ -129,7 +131,7 @@ def mariadb(version: str, account: pwd.struct_passwd | None) -> Installation:
             )
     jar = _MARIADB_JARS.get(version)
     if jar is None:
-        raise UsageError(
+        raise MissingProgramError(
             f"no MariaDB {version} on this machine: apt-get install mariadb-server, or choose one "
             f"of {sorted(_MARIADB_JARS)}, which can be fetched"
         )
@@ -193,7 +195,14 @@ def _version(server: Path, environment: dict[str, str]) -> str:
     )
     match = re.search(r"Ver (\d+\.\d+\.\d+)", done.stdout)
     if match is None:
-        raise TidelogError(f"{server} does not run here: {done.stderr.strip()[-300:]}")
+        told = done.stderr.strip()[-300:]
+        if "shared libraries" in told:
+            package = "mariadb-server" if server.name == "mariadbd" else "libaio1"
+            raise MissingProgramError(
+                f"{server.name} does not run here ({told.partition(': ')[2]}): "
+                f"apt-get install {package}"
+            )
+        raise TidelogError(f"{server} does not run here: {told}")
     return match.group(1)
 
 
@@ -242,8 +251,8 @@ def _libraries(base: Path, server: Path) -> tuple[Path, ...]:
     own.mkdir(exist_ok=True)
     # Debian 13 renamed the library when time_t grew; its interface for us is the same.
     found = [*Path("/usr/lib").glob("*/libaio.so.1t64"), *Path("/lib").glob("*/libaio.so.1t64")]
-    if not found and not (own / "libaio.so.1").exists():
-        raise UsageError(
+    if not found:
+        raise MissingProgramError(
             f"{server.name} needs libaio, which is not on this machine: "
             "apt-get install libaio1 (from Debian 13 on: libaio1t64)"
         )

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tidelog.errors import TidelogError, UsageError
+from tidelog.errors import MissingProgramError, TidelogError
 from tidelog.testing.embedded import EmbeddedServer
 from tidelog.testing.opensearch_jars import OPENSEARCH_JARS, OPENSEARCH_VERSION
 from tidelog.testing.server_jars import placed
@@ -127,13 +127,15 @@ class OpenSearchServer(EmbeddedServer):
 
 def java_home() -> Path:
     """A Java that OpenSearch runs on: ``$OPENSEARCH_JAVA_HOME``, ``$JAVA_HOME``, what ``java`` is,
-    then those under ``/usr/lib/jvm``. Raises UsageError if there is none.
+    then those under ``/usr/lib/jvm``. Raises MissingProgramError if there is none.
     """
     for home in _java_homes():
         if (home / "bin" / "java").exists() and _java_version(home) >= JAVA_MIN:
             return home
-    raise UsageError(
-        f"OpenSearch needs Java {JAVA_MIN} or later: install it, or set OPENSEARCH_JAVA_HOME"
+    raise MissingProgramError(
+        f"OpenSearch needs Java {JAVA_MIN} or later: apt-get install "
+        f"openjdk-{JAVA_MIN}-jre-headless (Debian 12 has none: take a JDK from elsewhere), or set "
+        "OPENSEARCH_JAVA_HOME"
     )
 
 

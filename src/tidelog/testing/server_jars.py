@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from tidelog.errors import UsageError
+from tidelog.errors import MissingProgramError
 from tidelog.maven import Jar, fetch
 from tidelog.testing.unprivileged import server_cache
 
@@ -29,9 +29,12 @@ def placed(jars: Sequence[Jar], folder: str, title: str, account: pwd.struct_pas
 
 
 def java(title: str) -> str:
-    """``$JAVA_HOME``'s, else the path's. Raises UsageError if there is none."""
+    """``$JAVA_HOME``'s, else the path's. Raises MissingProgramError if there is none."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if found is None:
-        raise UsageError(f"{title} needs Java 17 or later: install it, or set JAVA_HOME")
+        raise MissingProgramError(
+            f"{title} needs Java 17 or later: apt-get install openjdk-17-jre-headless, or set "
+            "JAVA_HOME"
+        )
     return found

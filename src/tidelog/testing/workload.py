@@ -157,7 +157,8 @@ class Workload:
                     orders = {self._order(rng) for _ in range(rng.randint(1, 3))}
                     shop.move_orders_on(sorted(orders))
                 elif choice < 0.80:
-                    shop.sell(rng.randint(1, self._sizes.products // 50) * 50)
+                    every = min(50, self._sizes.products)
+                    shop.sell(rng.randint(1, self._sizes.products // every) * every)
                 elif choice < 0.90:
                     self._change_customer(shop, rng)
                 else:

@@ -10,10 +10,8 @@ import urllib.request
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from tests.behaviours.outputs.destinations import Context, Destination, Row
 
-from tidelog.errors import TidelogError
 from tidelog.outputs.executing import Delivery
 from tidelog.outputs.opensearch import OpenSearchOutput
 from tidelog.outputs.opensearch_client import ClusterOptions
@@ -28,11 +26,8 @@ SETTINGS = {"number_of_shards": 1, "number_of_replicas": 0}
 @functools.cache
 def node() -> OpenSearchServer:
     """One for all tests of the process; it goes when the process does."""
-    try:
-        server = OpenSearchServer()
-        server.start()
-    except TidelogError as error:
-        pytest.skip(f"no OpenSearch here: {error}")
+    server = OpenSearchServer()
+    server.start()
     return server
 
 

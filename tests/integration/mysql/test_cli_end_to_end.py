@@ -141,7 +141,7 @@ def test_what_a_stranger_does_first(
         server.execute("UPDATE t SET v = 'new' WHERE id = 7", database)
         server.execute("DELETE FROM t WHERE id = 8", database)
         server.execute("INSERT INTO t VALUES (9999, 'é😀')", database)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while len(changes := cli.events(t)[ROWS:]) < 3:
             assert time.monotonic() < deadline
             time.sleep(0.2)
@@ -163,11 +163,10 @@ def test_what_a_stranger_does_first(
         assert (found["keys_read"], found["keys_absent"]) == (2999, 2999 - ROWS + 2)
         found = cli.dump("--table", t, "--where", "v = 'new'")["tables"][0]
         assert found["rows_read"] == 1
-        wrong = cli.dump("--table", t, "--where", "nocol = 1", code=1)["tables"][0]
-        assert "nocol" in wrong["reason"]
+        assert "nocol" in cli("dump", "--table", t, "--where", "nocol = 1", code=2)
         smuggled = r"v = '\' AND v = ' OR 1 = 1) -- '"
-        wrong = cli.dump("--table", t, "--where", smuggled, code=1)["tables"][0]
-        assert "not one expression" in wrong["reason"] or "comment" in wrong["reason"]
+        wrong = cli("dump", "--table", t, "--where", smuggled, code=2)
+        assert "not one expression" in wrong or "comment" in wrong
 
         planned = json.loads(cli("plan", "--table", t, "--json"))
         assert abs(planned["total"]["rows"] - ROWS) < ROWS / 2
@@ -176,7 +175,7 @@ def test_what_a_stranger_does_first(
     server.execute("INSERT INTO t VALUES (10000, 'while down')", database)
     before = len(cli.events(t))
     with cli.capture():
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while len(events := cli.events(t)) == before:
             assert time.monotonic() < deadline
             time.sleep(0.2)

@@ -12,10 +12,13 @@ import pytest
 
 from tidelog.errors import ChunkBusyError, SourceBusyError
 from tidelog.model.schema import TableName
+from tidelog.pipeline.patience import while_busy
+from tidelog.pipeline.source_rows import read_rows
 from tidelog.ports import ChunkRequest
 from tidelog.sources.postgres.catalogue import PostgresCatalogue
 from tidelog.sources.postgres.chunks import PostgresChunkReader
 from tidelog.sources.postgres.connect import connect
+from tidelog.sources.postgres.digests import PostgresDigests
 from tidelog.sources.unnumbered import Unnumbered
 from tidelog.testing.postgres import PostgresServer
 
@@ -113,3 +116,56 @@ def test_every_session_gives_way_before_a_deadlock_is_noticed(dsn: str) -> None:
     for settings, expected in (({}, "150ms"), ({"lock_timeout": "20"}, "20ms")):
         with connect(dsn, purpose="test", settings=settings) as connection:
             assert connection.execute("SHOW lock_timeout").fetchone() == (expected,)
+
+
+def test_what_verify_reads_waits_for_ddl_that_takes_long(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its sessions gives way, and reads once the lock is gone."""
+    reader, digests = PostgresChunkReader(dsn, Unnumbered(), strategy="snapshot"), None
+    failed = [threading.Event() for _ in range(3)]
+
+    def noted(which: int, read: Callable[[], object]) -> object:
+        try:
+            return read()
+        except ChunkBusyError:
+            failed[which].set()
+            raise
+
+    rows = PostgresChunkReader.read
+    monkeypatch.setattr(
+        PostgresChunkReader,
+        "read",
+        lambda self, request: noted(2, lambda: rows(self, request)),
+    )
+    request = ChunkRequest(T, limit_rows=10)
+    with psycopg.connect(dsn, autocommit=True) as application:
+        application.execute("INSERT INTO t VALUES (100, 1), (200, 2)")
+        found = PostgresCatalogue(dsn)
+        shape = found.shape(T)
+        found.close()
+        assert shape is not None
+        schema = shape.schema
+        digests = PostgresDigests(dsn)
+        reads: list[Callable[[], object]] = [
+            lambda: while_busy(lambda: noted(0, lambda: digests.boundaries(request, 2))),
+            lambda: while_busy(lambda: noted(1, lambda: digests.digest(request, schema, ["n"]))),
+            lambda: sum(batch.num_rows for batch in read_rows(lambda: reader, schema, [request])),
+        ]
+        results: dict[int, object] = {}
+        threads = [
+            threading.Thread(target=lambda n=n, read=read: results.update({n: read()}))
+            for n, read in enumerate(reads)
+        ]
+        with application.transaction():
+            application.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+            for thread in threads:
+                thread.start()
+            for event in failed:
+                assert event.wait(60)
+        for thread in threads:
+            thread.join(60)
+    digests.close()
+
+    assert (results[0], results[2]) == ([], 2)
+    assert getattr(results[1], "rows") == 2  # noqa: B009

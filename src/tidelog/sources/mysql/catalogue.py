@@ -14,12 +14,15 @@ from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.ports import SourceLoad, TableShape
 from tidelog.sources.mysql.cascades import Cascade, cascades
-from tidelog.sources.mysql.connect import Connection, connect
+from tidelog.sources.mysql.chunk_failures import chunk_errors
+from tidelog.sources.mysql.conditions import checked
+from tidelog.sources.mysql.connect import Connection, connect, quote_name
 from tidelog.sources.mysql.failures import number_of, translated
 from tidelog.sources.mysql.marks import binlog_end
 from tidelog.sources.mysql.positions import log_files
 from tidelog.sources.mysql.schemas import SchemaFinder
 from tidelog.sources.mysql.storage import rows_may_differ, storage_of, versions_of
+from tidelog.sources.refusals import only_refusals
 from tidelog.wire.binlog_position import unpack
 from tidelog.wire.flavor import Flavor
 
@@ -88,6 +91,14 @@ class MySqlCatalogue:
                 estimated_rows=storage.estimated_rows,
                 estimated_bytes=storage.estimated_bytes,
             )
+
+    def check_condition(self, table: TableName, condition: str) -> None:
+        """See `tidelog.ports.Catalogue`."""
+        name = quote_name(table.namespace, table.name)
+        with self._lock, only_refusals(), chunk_errors(str(table)):
+            # Names and types are looked up before LIMIT 0 ends it; no row is read.
+            where = checked(condition)
+            self._connected().rows(f"SELECT 1 FROM {name} WHERE ({where}) LIMIT 0")  # noqa: S608
 
     def stamp(self) -> str | None:
         """None: there is nothing cheaper than `versions`."""

@@ -12,7 +12,7 @@ import pymysql
 from tidelog.errors import SourceError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
-from tidelog.sources.findings import Finding
+from tidelog.sources.findings import Finding, matched
 from tidelog.sources.mysql.cascades import Cascade, cascades
 from tidelog.sources.mysql.connect import quote_name
 from tidelog.sources.mysql.failures import number_of, words
@@ -79,7 +79,7 @@ def _tables(examined: Examined) -> Iterator[Finding]:
         fix = f"correct source.tables, create the tables, or {grants.statement(['SELECT'])}"
         yield Finding("tables", "warn", text, fix)
         return
-    yield Finding("tables", "ok", f"{len(captured)} tables match")
+    yield Finding("tables", "ok", matched(len(captured)))
     finder = SchemaFinder(examined.keys)
     for table in captured:
         yield from _table(examined, table)

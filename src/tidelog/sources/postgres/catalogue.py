@@ -12,11 +12,13 @@ from tidelog.errors import TableRefusedError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.ports import SourceLoad, TableShape
+from tidelog.sources.postgres.chunks import chunk_errors
 from tidelog.sources.postgres.connect import connect, lsn_value, quote_ident, translated
 from tidelog.sources.postgres.members import members_of
 from tidelog.sources.postgres.schemas import SchemaFinder
 from tidelog.sources.postgres.storage import rows_may_differ, storage_of
 from tidelog.sources.postgres.versions import stamp, versions
+from tidelog.sources.refusals import only_refusals
 
 BLOCK_BYTES = 8192
 
@@ -99,6 +101,16 @@ class PostgresCatalogue:
                 if shape is not None:
                     _require_readable(connection, table, shape.schema.relation_id)
                 return shape
+
+    def check_condition(self, table: TableName, condition: str) -> None:
+        """See `tidelog.ports.Catalogue`."""
+        name = quote_ident(table.namespace, table.name)
+        with self._lock, only_refusals(), chunk_errors(str(table)):
+            connection = self._connected()
+            with connection.transaction():
+                connection.execute("SET TRANSACTION READ ONLY")
+                # The newline ends a comment. Planning looks names and types up; no row is read.
+                connection.execute(f"SELECT FROM {name} WHERE ({condition}\n) LIMIT 0".encode())
 
     def stamp(self) -> str | None:
         """See `tidelog.ports.Catalogue`."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.sources.findings import SUPERUSER, Finding
+from tidelog.sources.findings import SUPERUSER, Finding, matched
 from tidelog.sources.postgres.connect import quote_ident
 from tidelog.sources.postgres.findings import Connection, one_row, owner_of
 from tidelog.sources.postgres.publication import Publications, PublishedTable
@@ -45,7 +45,7 @@ class TableChecks:
             text = f"no table matches {', '.join(self._publications.patterns)}"
             yield Finding("tables", "warn", text, "correct source.tables, or create the tables")
             return
-        yield Finding("tables", "ok", f"{len(captured)} tables match")
+        yield Finding("tables", "ok", matched(len(captured)))
         for table in captured:
             yield from self._table(connection, table)
 

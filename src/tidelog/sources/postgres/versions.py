@@ -20,8 +20,8 @@ from tidelog.sources.postgres.storage import FIRST_USER_OID
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-# By its text: there is no cast from xid to a number, and age() moves with every transaction for rows
-# that initdb wrote.
+# By its text: there is no cast from xid to a number, and age() moves with every transaction for
+# rows that initdb wrote.
 _XMIN = "pg_catalog.hashtextextended({alias}.xmin::text, {seed})"
 
 # What `tidelog.sources.postgres.storage`, `publication` and `schemas` read.

@@ -1,0 +1,23 @@
+"""Files that are numbered from 1 up without a gap, created only if absent and never deleted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+
+from tidelog.eventlog.storage import Storage
+
+
+def new_numbers(
+    storage: Storage, folder: str, pattern: re.Pattern[str], known: Container[int]
+) -> list[int]:
+    """Numbers of the folder's files that are not known yet, in order.
+
+    A listing is of no one moment, neither a directory's nor a bucket's: it may hold a file, and not
+    the one before, which was created while it went on. Who took that for all there are would number
+    the same thing twice. So what lies below the last one listed counts as listed; such a file is
+    missing only if somebody took it away.
+    """
+    listed = (pattern.fullmatch(name) for name in storage.names(folder))
+    last = max((int(match[1]) for match in listed if match), default=0)
+    return [number for number in range(1, last + 1) if number not in known]

@@ -1,0 +1,96 @@
+"""Is there what a Spark session needs? Asked before anything else is begun.
+
+pyspark is an extra and Java comes from the system, so a new machine may lack either; Spark itself
+tells of it late, on standard error, and by exceptions that say little.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tidelog.errors import MissingExtraError, MissingProgramError
+
+JAVA_MIN = 17
+_INSTALL_JAVA = (
+    f"`apt-get install openjdk-{JAVA_MIN}-jre-headless` (or your system's package of a later Java)"
+)
+_ANSWER_S = 60.0
+
+
+def check_pyspark(extra: str = "spark") -> None:
+    """Raises MissingExtraError, naming the extra, if pyspark can't be imported."""
+    for package in ("pyspark", "py4j"):
+        try:
+            found = importlib.util.find_spec(package)
+        except (ImportError, ValueError):
+            found = None
+        if found is None:
+            raise MissingExtraError(package, extra)
+
+
+def check_spark_runs(extra: str = "spark") -> None:
+    """Raises MissingExtraError or MissingProgramError unless a session can be started here, or one
+    is running.
+    """
+    check_pyspark(extra)
+    if not _is_running() and not os.environ.get("SPARK_REMOTE"):
+        check_java()
+
+
+def check_java() -> None:
+    """Raises MissingProgramError unless the Java that Spark would take is there and new enough.
+
+    Spark's `bin/spark-class` takes ``$JAVA_HOME/bin/java``, else ``java`` from the PATH.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
+        raise MissingProgramError(
+            f"Spark needs Java {JAVA_MIN} or later, there is none on the PATH, and JAVA_HOME is "
+            f"not set: {_INSTALL_JAVA}"
+        )
+    version = _version(java)
+    if version is None and home:
+        raise MissingProgramError(
+            f"Spark needs Java {JAVA_MIN} or later, and JAVA_HOME={home} holds none that runs: "
+            f"unset JAVA_HOME, or set it to one; to install one: {_INSTALL_JAVA}"
+        )
+    if version is None:
+        raise MissingProgramError(
+            f"Spark needs Java {JAVA_MIN} or later, and {java} does not run: {_INSTALL_JAVA}"
+        )
+    if version < JAVA_MIN:
+        raise MissingProgramError(
+            f"Spark needs Java {JAVA_MIN} or later, and {java} is Java {version}: "
+            f"{_INSTALL_JAVA}, and set JAVA_HOME to it"
+        )
+
+
+def _version(java: str) -> int | None:
+    """Its feature release, e.g. 17, also for ``1.8.0``; None if it does not run."""
+    try:
+        done = subprocess.run(  # noqa: S603
+            [java, "-version"], capture_output=True, text=True, timeout=_ANSWER_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    told = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    return int(told[1]) if told and not done.returncode else None
+
+
+def _is_running() -> bool:
+    """Has this process a session (a notebook's, say)? Whatever started it found its Java."""
+    if "pyspark.sql" not in sys.modules:
+        return False
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    # A session is active for one thread, its context for all.
+    context = getattr(SparkContext, "_active_spark_context", None)
+    return context is not None or SparkSession.getActiveSession() is not None

@@ -1,0 +1,124 @@
+"""A machine without pyspark or Java: one sentence, the command that mends it, exit code 2."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidelog.errors import UsageError
+from tidelog.pipeline.installed import check_java
+
+CONFIG = """\
+source: {kind: postgres, url: "postgresql://u:s3cret@127.0.0.1:1/shop"}
+log: {path: log}
+outputs: [{kind: delta, path: lake}]
+"""
+# Read by the interpreter at its start: the packages named can't be found, as if not installed.
+HIDDEN = """\
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {packages!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+"""
+COMMANDS = [["run"], ["pipeline", "--once"], ["verify"]]
+
+
+def tidelog(tmp_path: Path, *arguments: str, **environment: str) -> tuple[int, str]:
+    """Exit code and standard error of a command, without JAVA_HOME and with nothing on the PATH."""
+    (tmp_path / "tidelog.yaml").write_text(CONFIG)
+    root = str(Path(__file__).parents[2] / "src")
+    paths = [environment.pop("PYTHONPATH", ""), root]
+    known = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tidelog", *arguments],
+        env=known
+        | {"PATH": str(tmp_path / "bin"), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        | environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+def without(tmp_path: Path, *packages: str) -> str:
+    """A PYTHONPATH with which they are not there."""
+    place = tmp_path / "hidden"
+    place.mkdir()
+    (place / "sitecustomize.py").write_text(HIDDEN.format(packages=packages))
+    return str(place)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_without_java(tmp_path: Path, command: list[str]) -> None:
+    code, told = tidelog(tmp_path, command[0], "tidelog.yaml", *command[1:])
+
+    assert (code, told.count("\n")) == (2, 1), told
+    assert "Java 17 or later" in told
+    assert "`apt-get install openjdk-17-jre-headless`" in told
+
+
+@pytest.mark.parametrize("command", ["pipeline", "verify", "log"])
+def test_without_pyspark(tmp_path: Path, command: str) -> None:
+    hidden = without(tmp_path, "pyspark", "py4j")
+
+    code, told = tidelog(tmp_path, command, "tidelog.yaml", PYTHONPATH=hidden)
+
+    assert (code, told.count("\n")) == (2, 1), told
+    assert "pip install 'tidelog[spark]'" in told
+
+
+@pytest.mark.parametrize(
+    ("java", "said"),
+    [
+        ("echo 'openjdk version \"11.0.27\" 2025-04-15' >&2", "is Java 11"),
+        ("echo 'java version \"1.8.0_402\"' >&2", "is Java 8"),
+        ("exit 1", "holds none that runs"),
+    ],
+    ids=["11", "8", "broken"],
+)
+def test_another_java(
+    tmp_path: Path, java: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "jdk" / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\n{java}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+
+    with pytest.raises(UsageError, match=said):
+        check_java()
+
+
+def test_the_demo_says_it_before_it_makes_a_database(tmp_path: Path) -> None:
+    code, told = tidelog(tmp_path, "demo")
+
+    assert (code, told.count("\n")) == (2, 1), told
+    assert "`apt-get install openjdk-17-jre-headless`" in told
+    assert not (tmp_path / "tidelog-demo").exists()
+
+
+def test_a_place_for_jars_that_can_not_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    done = subprocess.run(
+        [sys.executable, "-c", "from tidelog.pipeline.jars import delta_jars; delta_jars()"],
+        env=os.environ | {"TIDELOG_JARS": str(tmp_path / "file" / "jars")},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+    assert "UsageError" in done.stderr.splitlines()[-1]
+    assert "set TIDELOG_JARS to a directory that can be written" in done.stderr.splitlines()[-1]

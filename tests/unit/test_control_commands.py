@@ -47,7 +47,7 @@ def test_command_survives_json(command: Command) -> None:
         ({"type": "execute-snapshot", "data": {"dump_id": "a b"}}, "dump_id"),
         (
             {"type": "execute-snapshot", "data": {"dump_id": "d", "tables": ["orders"]}},
-            "execute-snapshot: tables: a table is named namespace.table",
+            "execute-snapshot: tables: expected namespace.table",
         ),
         (
             {"type": "execute-snapshot", "data": {"dump_id": "d", "where": "x=1"}},

@@ -61,7 +61,9 @@ def test_two_attempts_of_a_task_at_once_do_not_meet(
         found, root = fs.FileSystem.from_uri(uri)
         return Interrupted(found), root
 
-    fake = SimpleNamespace(FileSystem=SimpleNamespace(from_uri=from_uri))
+    fake = SimpleNamespace(
+        FileSystem=SimpleNamespace(from_uri=from_uri), LocalFileSystem=fs.LocalFileSystem
+    )
     monkeypatch.setattr(dead_letters, "fs", fake)
     JsonDeadLetters(str(tmp_path)).put(task, letter)
     assert versions(tmp_path) == [7]

@@ -15,11 +15,11 @@ import time
 import zlib
 
 import numpy as np
+from tests.support.binlog_events import BinlogBytes
 
+from tidelog.codecs.mysql.binlog.scanner import BinlogScanner, TableMapSeen
+from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.model.records import Int64s, LogBatch, UInt8s
-from tidelog.testing.binlog_events import BinlogBytes
-from tidelog.wire.binlog import BinlogScanner, TableMapSeen
-from tidelog.wire.flavor import Flavor
 
 TYPES = bytes([3, 8, 1, 15, 15, 246, 18, 17, 5, 252])
 METAS = struct.pack("<HH", 80, 300) + bytes([12, 2, 6, 3, 8, 2])

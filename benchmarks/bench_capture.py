@@ -27,10 +27,10 @@ from typing import Any
 import psycopg
 
 from benchmarks.table import Row, show
-from tidelog import runtime
+from tidelog import app
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot
-from tidelog.testing.postgres import PostgresServer
+from tidelog.demo.servers.postgres import PostgresServer
 
 TABLE = """
 CREATE TABLE orders (
@@ -227,8 +227,8 @@ def dump(quick: bool) -> list[Row]:
                 if with_dump:
                     began = time.perf_counter()
                     command = ExecuteSnapshot(dump_id="bench", tables=("public.orders",))
-                    runtime.send_command(here.config, command, timeout_s=10)
-                    finished = runtime.dump_wait(here.config, "bench", timeout_s=600)
+                    app.send_command(here.config, command, timeout_s=10)
+                    finished = app.dump_wait(here.config, "bench", timeout_s=600)
                     took = (finished["finished_ms"] - finished["requested_ms"]) / 1000
                     os.kill(process.pid, signal.SIGUSR2)
                 else:

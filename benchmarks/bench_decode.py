@@ -15,12 +15,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
+from tests.support.payloads import insert, record_batch, table_schema, update
 
 from benchmarks.table import Row, show
+from tidelog.codecs.decode import decode
+from tidelog.codecs.fold import fold
 from tidelog.model.records import Kind
-from tidelog.testing.payloads import insert, record_batch, table_schema, update
-from tidelog.wire.decode import decode
-from tidelog.wire.fold import fold
 
 COLUMNS = (
     ("id", "int64"), ("customer_id", "int32"), ("quantity", "int32"), ("price", "decimal(10,2)"),

@@ -28,12 +28,14 @@ from benchmarks.spark_workload import Meter, Reading, report
 from benchmarks.table import Row, show
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
-from tidelog.outputs.delta import DeltaOutput
-from tidelog.pipeline import executor, shapes, spark_session
-from tidelog.pipeline.options import SourceOptions
-from tidelog.pipeline.reading import Reading as ReadPlan
-from tidelog.pipeline.run import run_pipeline
+from tidelog.outputs.lake.delta import DeltaOutput
 from tidelog.ports import OutputBatch, TableRange
+from tidelog.spark import spark_session
+from tidelog.spark.datasource import executor
+from tidelog.spark.datasource.options import SourceOptions
+from tidelog.spark.datasource.read_plan import Reading as ReadPlan
+from tidelog.spark.formats import shapes
+from tidelog.spark.run import run_pipeline
 
 FLOOR = "postgres"
 

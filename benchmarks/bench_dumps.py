@@ -27,8 +27,8 @@ import psycopg
 
 from benchmarks.bench_capture import Bench, bench, result
 from benchmarks.table import Row, show
-from tidelog import runtime
-from tidelog.capture.key_sets import KeySets
+from tidelog import app
+from tidelog.capture.dumps.key_sets import KeySets
 from tidelog.capture.session import STATUS_KEY
 from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions, StopSnapshot
 from tidelog.eventlog.reader import EventLog
@@ -61,27 +61,27 @@ class Dumps:
 
     def options(self, **options: Any) -> None:
         command = SetDumpOptions(**options)
-        outcome = runtime.send_command(self.here.config, command, timeout_s=30)
+        outcome = app.send_command(self.here.config, command, timeout_s=30)
         if outcome["error"] is not None:
             raise RuntimeError(outcome["error"])
 
     def begin(self, **scope: Any) -> str:
         dump_id = uuid.uuid4().hex
         command = ExecuteSnapshot(dump_id=dump_id, tables=(TABLE_NAME,), **scope)
-        outcome = runtime.send_command(self.here.config, command, timeout_s=60)
+        outcome = app.send_command(self.here.config, command, timeout_s=60)
         if outcome["error"] is not None:
             raise RuntimeError(outcome["error"])
         return dump_id
 
     def wait(self, dump_id: str) -> dict[str, Any]:
-        report = runtime.dump_wait(self.here.config, dump_id, timeout_s=1200)
+        report = app.dump_wait(self.here.config, dump_id, timeout_s=1200)
         if report["status"] != "completed":
             raise RuntimeError("the dump did not complete")
         return report
 
     def find(self, dump_id: str) -> dict[str, Any]:
         """Its table, as status shows it; empty before the first status."""
-        dumps = runtime.status(self.here.config).get("dumps", ())
+        dumps = app.status(self.here.config).get("dumps", ())
         found: list[dict[str, Any]] = [d["tables"][0] for d in dumps if d["dump_id"] == dump_id]
         return found[0] if found else {}
 
@@ -180,7 +180,7 @@ def loaded(dumps: Dumps) -> list[Row]:
                     rate = done["rows_read"] / (until_ms - done["started_ms"]) * 1000
                 os.kill(process.pid, signal.SIGUSR2)
                 until = time.time()
-                runtime.send_command(dumps.here.config, StopSnapshot(), timeout_s=30)
+                app.send_command(dumps.here.config, StopSnapshot(), timeout_s=30)
             process.terminate()
             log_p99 = result(process)["latency_ms"]["p99"]
             found[case].append((rate, source_p99_ms(lines, since, until), log_p99))

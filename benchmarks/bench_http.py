@@ -12,16 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+from tests.support.http_receiver import HttpReceiver
 
 from benchmarks.spark_workload import Meter, build_tables, delivered_s, report
 from benchmarks.table import Row, show
-from tidelog.outputs.executing import Delivery
+from tidelog.outputs.base.output import Delivery
 from tidelog.outputs.formatters import formatter
-from tidelog.outputs.http import HttpOutput
-from tidelog.outputs.http_client import Endpoint
-from tidelog.pipeline import spark_session
+from tidelog.outputs.http.client import Endpoint
+from tidelog.outputs.http.output import HttpOutput
+from tidelog.spark import spark_session
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.http_receiver import HttpReceiver
 
 _LANES = 4
 

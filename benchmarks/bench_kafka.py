@@ -15,15 +15,15 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.support.kafka import KafkaServer
 
 from benchmarks.spark_workload import Meter, build_tables, delivered_s, report
 from benchmarks.table import Row, show
-from tidelog.outputs.executing import Delivery
+from tidelog.outputs.base.output import Delivery
 from tidelog.outputs.formatters import formatter
-from tidelog.outputs.kafka import KafkaOutput
-from tidelog.pipeline import spark_session
+from tidelog.outputs.kafka.output import KafkaOutput
+from tidelog.spark import spark_session
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.kafka import KafkaServer
 
 _PARTITIONS = 4
 _JVM = ["-Xmx512m", "-XX:+UseSerialGC"]

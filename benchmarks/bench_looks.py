@@ -20,11 +20,11 @@ from benchmarks.table import Row, show
 from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.refused_tables import RefusedTables
 from tidelog.capture.session import LOOK_SHARE, look_pause
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.ports import Published
-from tidelog.sources.postgres.catalogue import PostgresCatalogue
-from tidelog.sources.postgres.publication import Publications
+from tidelog.sources.postgres.catalogue.publication import Publications
+from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.postgres import PostgresServer
 
 _COLUMNS = (
     "id int PRIMARY KEY, a int, b text, c numeric(10, 2), d timestamptz, e text, f bigint, "

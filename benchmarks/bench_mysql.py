@@ -31,12 +31,12 @@ from benchmarks.mysql_orders import (
     single_row_load,
 )
 from benchmarks.table import Row, show
-from tidelog import runtime
+from tidelog import app
+from tidelog.codecs.decode import decode as decode_records
 from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableSchema
-from tidelog.wire.decode import decode as decode_records
 
 PER_SECOND = 2_000
 DECODE_ROWS = 8_192
@@ -195,13 +195,13 @@ def dump(kind: str, quick: bool) -> list[Row]:
                 single_row_load(here, PER_SECOND, 100_000) as ended,
             ):
                 options = SetDumpOptions(parallelism=2, chunk_rows=10_000)
-                runtime.send_command(here.config, options, timeout_s=30)
+                app.send_command(here.config, options, timeout_s=30)
                 time.sleep(3)
                 os.kill(process.pid, signal.SIGUSR1)
                 if with_dump:
                     command = ExecuteSnapshot(dump_id="bench", tables=(f"{DATABASE}.orders",))
-                    runtime.send_command(here.config, command, timeout_s=30)
-                    finished = runtime.dump_wait(here.config, "bench", timeout_s=600)
+                    app.send_command(here.config, command, timeout_s=30)
+                    finished = app.dump_wait(here.config, "bench", timeout_s=600)
                     took = (finished["finished_ms"] - finished["requested_ms"]) / 1000
                 else:
                     time.sleep(quiet_s)

@@ -17,16 +17,16 @@ from typing import Any
 
 import numpy as np
 import psutil
+from tests.support.build_log import BuiltLog
 
 from benchmarks.spark_workload import COLUMNS, Meter, append, delivered_s, drawn, report
 from benchmarks.table import Row, show
-from tidelog.outputs.executing import Delivery
-from tidelog.outputs.opensearch import OpenSearchOutput
-from tidelog.outputs.opensearch_client import ClusterOptions
-from tidelog.pipeline import spark_session
+from tidelog.demo.servers.opensearch import OpenSearchServer
+from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.opensearch.client import ClusterOptions
+from tidelog.outputs.opensearch.output import OpenSearchOutput
+from tidelog.spark import spark_session
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.build_log import BuiltLog
-from tidelog.testing.opensearch import OpenSearchServer
 
 _JVM = ["-Xms2g", "-Xmx2g", "-XX:+UseSerialGC"]
 _SETTINGS = {"number_of_shards": 1, "number_of_replicas": 0, "refresh_interval": "30s"}

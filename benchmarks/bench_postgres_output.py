@@ -18,16 +18,16 @@ from typing import Any
 
 import numpy as np
 import psycopg
+from tests.support.build_log import BuiltLog
 
 from benchmarks.spark_workload import COLUMNS, Meter, append, delivered_s, drawn, report
 from benchmarks.table import Row, show
+from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.outputs.base.output import Delivery
 from tidelog.outputs.database.output import DatabaseOutput
 from tidelog.outputs.database.postgres import Postgres
-from tidelog.outputs.executing import Delivery
-from tidelog.pipeline import spark_session
+from tidelog.spark import spark_session
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.build_log import BuiltLog
-from tidelog.testing.postgres import PostgresServer
 
 _SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "4GB", "checkpoint_timeout": "30min"}
 

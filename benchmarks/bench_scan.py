@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from tests.support import pgoutput_messages as pg
 
+from tidelog.codecs.postgres.pgoutput import PgoutputScanner
+from tidelog.codecs.postgres.tuples import PgoutputKeys, copy_text_rows
 from tidelog.model.records import LogBatch
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.testing import pgoutput_messages as pg
-from tidelog.wire.pgoutput import PgoutputScanner
-from tidelog.wire.tuples import PgoutputKeys, copy_text_rows
 
 RELATION = 16_400
 COLUMNS = 10

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from tests.support.s3 import S3Server
 
 from tidelog.eventlog import writer as writer_module
 from tidelog.eventlog.maintenance import EventLogMaintenance
@@ -29,7 +30,6 @@ from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SourceId
-from tidelog.testing.s3 import S3Server
 
 
 def insert(rng: np.random.Generator, key: int) -> bytes:

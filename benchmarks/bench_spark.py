@@ -21,9 +21,11 @@ from benchmarks.spark_workload import Meter, build, report
 from benchmarks.table import Row, show
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
-from tidelog.pipeline import executor, shapes, spark_session
-from tidelog.pipeline.options import SourceOptions
-from tidelog.pipeline.reading import Reading
+from tidelog.spark import spark_session
+from tidelog.spark.datasource import executor
+from tidelog.spark.datasource.options import SourceOptions
+from tidelog.spark.datasource.read_plan import Reading
+from tidelog.spark.formats import shapes
 
 
 class Prepared(DataSource):

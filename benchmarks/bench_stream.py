@@ -19,10 +19,10 @@ from typing import Any
 
 import psycopg
 
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.records import LogBatch, Resume
-from tidelog.sources.postgres.log_reader import PostgresLogReader
-from tidelog.sources.unnumbered import Unnumbered
-from tidelog.testing.postgres import PostgresServer
+from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 
 TABLE = """
 CREATE TABLE orders (

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.support.build_log import BuiltLog
 
 from benchmarks.spark_workload import COLUMNS, Meter, Reading, append, drawn, report
 from benchmarks.table import Row, show
-from tidelog.outputs.delta import DeltaOutput
-from tidelog.pipeline import spark_session
-from tidelog.pipeline.run import run_pipeline
-from tidelog.testing.build_log import BuiltLog
+from tidelog.outputs.lake.delta import DeltaOutput
+from tidelog.spark import spark_session
+from tidelog.spark.run import run_pipeline
 
 _PARALLEL = 2  # the output's default
 _BATCHES = 3  # the first is not counted: Spark compiles its code

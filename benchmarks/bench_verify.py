@@ -14,11 +14,11 @@ from pathlib import Path
 import tidelog
 from benchmarks.spark_workload import Meter, report
 from benchmarks.table import Row, show
-from tidelog import runtime
+from tidelog import app
+from tidelog.app.verify import compare
 from tidelog.config import Config, load_config
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.reader import EventLog
-from tidelog.runtime import comparing
-from tidelog.testing.postgres import PostgresServer
 
 SQL = """
 CREATE TABLE orders (
@@ -31,7 +31,7 @@ FROM generate_series(1, {rows}) i;
 """
 
 
-class _ByRows(comparing.ComparedSource):
+class _ByRows(compare.ComparedSource):
     """Never sums up."""
 
     def why_not(self, *_: object) -> str:
@@ -73,13 +73,13 @@ def _run(rows: int, config: Config) -> None:
     try:
         while not (EventLog.exists(str(config.log.path)) and _dumped(config)):
             time.sleep(0.2)
-        runtime.pipeline(config, once=True, stop_event=threading.Event())
+        app.pipeline(config, once=True, stop_event=threading.Event())
         _verified(config)  # Spark has compiled what it will
         sums_s = _verified(config)
         with Meter() as meter:
             sums_s = min(sums_s, _verified(config))
         report("verify by checksums", rows, meter.reading)
-        comparing.ComparedSource = _ByRows  # type: ignore[misc]
+        compare.ComparedSource = _ByRows  # type: ignore[misc]
         with Meter() as meter:
             rows_s = min(_verified(config), _verified(config))
         report("verify by rows, twice", 2 * rows, meter.reading)
@@ -100,14 +100,14 @@ def _run(rows: int, config: Config) -> None:
 
 
 def _dumped(config: Config) -> bool:
-    dumps = runtime.status(config).get("dumps", ())
+    dumps = app.status(config).get("dumps", ())
     return any(dump["status"] == "completed" for dump in dumps)
 
 
 def _verified(config: Config) -> float:
     """Seconds."""
     begun = time.perf_counter()
-    found = runtime.verify(config)
+    found = app.verify(config)
     assert found["equal"], found
     assert found["tables"][0]["unsettled"] == 0
     return time.perf_counter() - begun

@@ -24,15 +24,15 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow.compute as pc
 
-from tidelog import runtime
+from tidelog import app
+from tidelog.app import capture_run
 from tidelog.capture.session import CaptureSession
+from tidelog.codecs.decode import decode
 from tidelog.config import load_config
 from tidelog.eventlog.layout import SegmentMeta
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Kind, LogBatch, Resume
-from tidelog.runtime import capturing
-from tidelog.wire.decode import decode
 
 
 class TimedWriter(EventLogWriter):
@@ -50,7 +50,7 @@ class TimedWriter(EventLogWriter):
         return meta
 
 
-class MeasuredCapture(runtime.Capture):
+class MeasuredCapture(app.Capture):
     """Remembers when it began to connect."""
 
     began = 0.0
@@ -109,7 +109,7 @@ def main() -> None:
     arguments.add_argument("--records", type=int, default=0)
     arguments.add_argument("--clock")
     options = arguments.parse_args()
-    capturing.EventLogWriter = TimedWriter  # type: ignore[attr-defined]
+    capture_run.EventLogWriter = TimedWriter  # type: ignore[attr-defined]
     capture = MeasuredCapture(options.config)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench_capture import Bench, result
-from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
+from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 
 SERVERS: dict[str, type[MySqlFamilyServer]] = {"mysql": MySqlServer, "mariadb": MariaDbServer}
 DATABASE = "bench"

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+from tests.support.build_log import BuiltLog
 
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import TableSchema
-from tidelog.pipeline.run import run_pipeline
-from tidelog.testing.build_log import BuiltLog
+from tidelog.spark.run import run_pipeline
 
 COLUMNS = {
     "id": "int64",

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 from tests.left_out import pytest_runtest_makereport, pytest_unconfigure  # noqa: F401
+from tests.support.kafka import KafkaServer
+from tests.support.s3 import S3Server
 
-from tidelog.testing import postgres as postgres_servers
-from tidelog.testing.kafka import KafkaServer
-from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
-from tidelog.testing.postgres import PostgresServer
-from tidelog.testing.s3 import S3Server
+from tidelog.demo.servers import postgres as postgres_servers
+from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
+from tidelog.demo.servers.postgres import PostgresServer
 
 _database_numbers = itertools.count(1)
 

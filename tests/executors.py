@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 import pyarrow as pa
 
-from tidelog.pipeline.arrow_frames import map_in_arrow
-from tidelog.pipeline.transforms import Step
+from tidelog.spark.arrow_frames import map_in_arrow
+from tidelog.spark.transforms import Step
 
 MASTER = "local-cluster[2,1,1024]"
 CONF = {

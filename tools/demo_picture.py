@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tidelog.terminal import _view
+from tidelog.cli.terminal import _view
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "demo.svg"
 SHOWN = (

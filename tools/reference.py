@@ -16,7 +16,9 @@ from pydantic.fields import FieldInfo
 
 from tidelog import cli
 from tidelog.config import SECTIONS, Config, Rest
-from tidelog.configoutputs import (
+from tidelog.config.source import MySqlSource
+from tidelog.model.units import format_bytes, format_milliseconds
+from tidelog.outputs.registry import (
     OUTPUTS,
     DeadLetter,
     DebeziumModes,
@@ -24,9 +26,7 @@ from tidelog.configoutputs import (
     JoinedDocument,
     Step,
 )
-from tidelog.configsource import MySqlSource
-from tidelog.pipeline import options
-from tidelog.quantities import format_bytes, format_milliseconds
+from tidelog.spark.datasource import options
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 NOTE = "<!-- Written by `make docs` from the code; do not edit. -->\n"

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidelog.pipeline.shapes import spark_type
-from tidelog.wire.binlog_types import binlog_column
-from tidelog.wire.charsets import BINARY_COLLATION
-from tidelog.wire.flavor import Flavor
-from tidelog.wire.values import arrow_type
+from tidelog.codecs.columns.values import arrow_type
+from tidelog.codecs.mysql.charsets import BINARY_COLLATION
+from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.codecs.mysql.types import binlog_column
+from tidelog.spark.formats.shapes import spark_type
 
 PAGES = Path(__file__).parent.parent / "docs" / "sources"
 BEGIN = "<!-- types: written by `make docs` from the code -->\n"

@@ -17,14 +17,14 @@ from typing import Any
 
 from rich.console import Console
 
-from tidelog import runtime
+from tidelog import app
+from tidelog.cli.watch.feed import recorded
+from tidelog.cli.watch.lanes import lanes_of
+from tidelog.cli.watch.view import frame
 from tidelog.config import load_config
 from tidelog.control.commands import ExecuteSnapshot
-from tidelog.testing.postgres import PostgresServer
-from tidelog.testing.workload import Sizes, Workload, create_shop
-from tidelog.watch_view import frame
-from tidelog.watching import recorded
-from tidelog.window_lanes import lanes_of
+from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.demo.workload import Sizes, Workload, create_shop
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "watch.svg"
 WIDTH = 116
@@ -50,16 +50,14 @@ def record(directory: Path) -> Path:
         config = load_config(file)
         workload = Workload(dsn, SIZES, writers=4, per_second=1000)
         stop = threading.Event()
-        capture = threading.Thread(
-            target=lambda: runtime.capture(config, stop_event=stop), daemon=True
-        )
+        capture = threading.Thread(target=lambda: app.capture(config, stop_event=stop), daemon=True)
         workload.start()
         capture.start()
         command = [sys.executable, "-m", "tidelog", "watch", str(file), "--record", str(recording)]
         watching = subprocess.Popen(command, stdout=subprocess.DEVNULL)  # noqa: S603 - our own
         try:
-            runtime.send_command(config, ExecuteSnapshot(dump_id="again"), timeout_s=60)
-            runtime.dump_wait(config, "again", timeout_s=180)
+            app.send_command(config, ExecuteSnapshot(dump_id="again"), timeout_s=60)
+            app.dump_wait(config, "again", timeout_s=180)
         finally:
             watching.terminate()
             watching.wait(20)

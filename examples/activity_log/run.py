@@ -23,7 +23,7 @@ import psycopg
 
 import tidelog
 from tidelog import load_config
-from tidelog.testing.postgres import PostgresServer
+from tidelog.demo.servers.postgres import PostgresServer
 
 HERE = Path(__file__).parent
 TABLES = """

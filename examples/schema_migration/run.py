@@ -26,8 +26,8 @@ import psycopg
 
 import tidelog
 from tidelog import Config, load_config
-from tidelog.testing.mysql import MySqlServer
-from tidelog.testing.postgres import PostgresServer
+from tidelog.demo.servers.mysql import MySqlServer
+from tidelog.demo.servers.postgres import PostgresServer
 
 HERE = Path(__file__).parent
 OLD = """

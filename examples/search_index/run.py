@@ -23,9 +23,9 @@ from typing import Any
 
 import tidelog
 from tidelog import Config, load_config
-from tidelog.testing.mysql import MySqlServer
-from tidelog.testing.opensearch import OpenSearchServer
-from tidelog.testing.postgres import PostgresServer
+from tidelog.demo.servers.mysql import MySqlServer
+from tidelog.demo.servers.opensearch import OpenSearchServer
+from tidelog.demo.servers.postgres import PostgresServer
 
 HERE = Path(__file__).parent
 CATALOGUE = """

@@ -2,6 +2,6 @@
 ``spark.read.format("tidelog")`` works in any session once tidelog is installed.
 """
 
-from tidelog.pipeline.source import TidelogSource as DefaultSource
+from tidelog.spark.datasource.source import TidelogSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -1,6 +1,6 @@
 """Capture a database's row changes, dump its tables without locks, deliver both through Spark.
 
-What programs may use is in `__all__`, in `tidelog.errors` and in `tidelog.pipeline`, and described
+What programs may use is in `__all__`, in `tidelog.errors` and in `tidelog.spark`, and described
 in docs/reference/python.md. All other modules are private: they change without notice. Everything
 is loaded on first use, so that ``import tidelog`` stays quick and needs no Spark.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog import errors as errors
+from tidelog import errors
 from tidelog._version import __version__
 
 __all__ = [
@@ -59,10 +59,17 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from tidelog.app.capture_run import Capture
+    from tidelog.app.client import status
+    from tidelog.app.dumps.finalize import wait_finalized
+    from tidelog.app.dumps.keys import missing_keys
+    from tidelog.app.dumps.repair import repair
+    from tidelog.app.engine import Engine
+    from tidelog.app.pipeline_run import pipeline as run_pipeline
+    from tidelog.app.verify.compare import verify as verify_outputs
     from tidelog.capture.notifications import Notification
     from tidelog.config import Config, load_config
-    from tidelog.configoutputs import ExecutorSection, OutputSection
-    from tidelog.configsource import SourceSection
+    from tidelog.config.source import SourceSection
     from tidelog.control.commands import (
         ExecuteSnapshot,
         LogMessage,
@@ -73,11 +80,8 @@ if TYPE_CHECKING:
     )
     from tidelog.control.mailbox import Outcome
     from tidelog.errors import TidelogError
-    from tidelog.outputs.writer import Writer
-    from tidelog.pipeline.lag import lag_of
-    from tidelog.pipeline.replaying import as_of
-    from tidelog.pipeline.session import spark_session
-    from tidelog.pipeline.source import register
+    from tidelog.outputs.base.writer import Writer
+    from tidelog.outputs.registry import ExecutorSection, OutputSection
     from tidelog.ports import (
         Document,
         Election,
@@ -94,24 +98,20 @@ if TYPE_CHECKING:
         TargetTable,
         WriteTask,
     )
-    from tidelog.runtime.asking import status
-    from tidelog.runtime.capturing import Capture
-    from tidelog.runtime.comparing import verify as verify_outputs
-    from tidelog.runtime.embedding import Engine
-    from tidelog.runtime.finalizing import wait_finalized
-    from tidelog.runtime.key_scope import missing_keys
-    from tidelog.runtime.piping import pipeline as run_pipeline
-    from tidelog.runtime.repairing import repair
+    from tidelog.spark.changes.replaying import as_of
+    from tidelog.spark.datasource.lag import lag_of
+    from tidelog.spark.datasource.source import register
+    from tidelog.spark.session import spark_session
 else:
     # name: module, and the name there; tests/unit/test_public_surface.py keeps it as above
     _LAZY = {
-        "Capture": ("tidelog.runtime.capturing", "Capture"),
+        "Capture": ("tidelog.app.capture_run", "Capture"),
         "Config": ("tidelog.config", "Config"),
         "Document": ("tidelog.ports", "Document"),
         "Election": ("tidelog.ports", "Election"),
-        "Engine": ("tidelog.runtime.embedding", "Engine"),
+        "Engine": ("tidelog.app.engine", "Engine"),
         "ExecuteSnapshot": ("tidelog.control.commands", "ExecuteSnapshot"),
-        "ExecutorSection": ("tidelog.configoutputs", "ExecutorSection"),
+        "ExecutorSection": ("tidelog.outputs.registry", "ExecutorSection"),
         "FormatOptions": ("tidelog.ports", "FormatOptions"),
         "Formatter": ("tidelog.ports", "Formatter"),
         "Lease": ("tidelog.ports", "Lease"),
@@ -122,30 +122,30 @@ else:
         "OutputBatch": ("tidelog.ports", "OutputBatch"),
         "OutputContext": ("tidelog.ports", "OutputContext"),
         "OutputKind": ("tidelog.ports", "OutputKind"),
-        "OutputSection": ("tidelog.configoutputs", "OutputSection"),
+        "OutputSection": ("tidelog.outputs.registry", "OutputSection"),
         "PauseSnapshot": ("tidelog.control.commands", "PauseSnapshot"),
         "Rejection": ("tidelog.ports", "Rejection"),
         "ResumeSnapshot": ("tidelog.control.commands", "ResumeSnapshot"),
         "SetDumpOptions": ("tidelog.control.commands", "SetDumpOptions"),
-        "SourceSection": ("tidelog.configsource", "SourceSection"),
+        "SourceSection": ("tidelog.config.source", "SourceSection"),
         "StateBackend": ("tidelog.ports", "StateBackend"),
         "StateStore": ("tidelog.ports", "StateStore"),
         "StopSnapshot": ("tidelog.control.commands", "StopSnapshot"),
         "TargetTable": ("tidelog.ports", "TargetTable"),
         "TidelogError": ("tidelog.errors", "TidelogError"),
         "WriteTask": ("tidelog.ports", "WriteTask"),
-        "Writer": ("tidelog.outputs.writer", "Writer"),
-        "as_of": ("tidelog.pipeline.replaying", "as_of"),
-        "lag_of": ("tidelog.pipeline.lag", "lag_of"),
+        "Writer": ("tidelog.outputs.base.writer", "Writer"),
+        "as_of": ("tidelog.spark.changes.replaying", "as_of"),
+        "lag_of": ("tidelog.spark.datasource.lag", "lag_of"),
         "load_config": ("tidelog.config", "load_config"),
-        "missing_keys": ("tidelog.runtime.key_scope", "missing_keys"),
-        "register": ("tidelog.pipeline.source", "register"),
-        "repair": ("tidelog.runtime.repairing", "repair"),
-        "run_pipeline": ("tidelog.runtime.piping", "pipeline"),
-        "spark_session": ("tidelog.pipeline.session", "spark_session"),
-        "status": ("tidelog.runtime.asking", "status"),
-        "verify_outputs": ("tidelog.runtime.comparing", "verify"),
-        "wait_finalized": ("tidelog.runtime.finalizing", "wait_finalized"),
+        "missing_keys": ("tidelog.app.dumps.keys", "missing_keys"),
+        "register": ("tidelog.spark.datasource.source", "register"),
+        "repair": ("tidelog.app.dumps.repair", "repair"),
+        "run_pipeline": ("tidelog.app.pipeline_run", "pipeline"),
+        "spark_session": ("tidelog.spark.session", "spark_session"),
+        "status": ("tidelog.app.client", "status"),
+        "verify_outputs": ("tidelog.app.verify.compare", "verify"),
+        "wait_finalized": ("tidelog.app.dumps.finalize", "wait_finalized"),
     }
 
     def __getattr__(name):

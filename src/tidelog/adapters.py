@@ -13,7 +13,7 @@ OUTPUT_KINDS: Registry[OutputKind[Any]] = Registry(
     "tidelog.outputs",
     "kind of output",
     {
-        kind: f"tidelog.runtime.outputs:{kind.upper()}"
+        kind: f"tidelog.app.outputs:{kind.upper()}"
         for kind in (
             *("delta", "files", "http", "iceberg", "kafka", "opensearch", "python", "postgres"),
             "mysql",
@@ -33,16 +33,16 @@ FORMATTERS: Registry[FormatterKind] = Registry(
     },
 )
 
-SOURCE_KINDS: Registry[Any] = Registry(  # of tidelog.runtime.sources.SourceKind
+SOURCE_KINDS: Registry[Any] = Registry(  # of tidelog.app.sources.kinds.SourceKind
     "tidelog.sources",
     "kind of source",
     {
-        "postgres": "tidelog.runtime.sources_postgres:PostgresKind",
-        "mysql": "tidelog.runtime.sources_mysql:MySqlKind",
-        "mariadb": "tidelog.runtime.sources_mysql:MySqlKind",
+        "postgres": "tidelog.app.sources.postgres:PostgresKind",
+        "mysql": "tidelog.app.sources.mysql:MySqlKind",
+        "mariadb": "tidelog.app.sources.mysql:MySqlKind",
     },
 )
 
 STATES: Registry[StateBackend] = Registry(
-    "tidelog.state", "scheme of state.url", {"sqlite": "tidelog.election.sqlite:BACKEND"}
+    "tidelog.state", "scheme of state.url", {"sqlite": "tidelog.state.sqlite_election:BACKEND"}
 )

@@ -790,7 +790,7 @@ class Formatter(Protocol):
     """Turns change events into messages, column-wise. Picklable; runs on executors."""
 
     def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
-        """``events`` (shape `tidelog.pipeline.shapes.events`) as messages, in their order:
+        """``events`` (shape `tidelog.spark.formats.shapes.events`) as messages, in their order:
         ``key`` and ``value`` binary (null: none), ``headers`` map<string, string> (null: none),
         ``topic`` string, ``version`` int64. An event may become several messages, or none.
         """

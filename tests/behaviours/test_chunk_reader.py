@@ -16,6 +16,7 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture, Row, rows_of
 
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import (
     ChunkBusyError,
     ChunkError,
@@ -26,9 +27,8 @@ from tidelog.errors import (
 )
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
-from tidelog.sources.postgres.chunks import PostgresChunkReader
-from tidelog.sources.unnumbered import Unnumbered
-from tidelog.testing.postgres import PostgresServer
+from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 
 pytestmark = pytest.mark.integration
 T = TableName("public", "t")

@@ -11,9 +11,9 @@ import time
 import pytest
 from tests.behaviours.test_state import folder
 
-from tidelog.election import sqlite
-from tidelog.election.sqlite import SqliteElection
 from tidelog.errors import LeaseLostError, Policy
+from tidelog.state import sqlite_election
+from tidelog.state.sqlite_election import SqliteElection
 
 ELECTIONS = {
     "sqlite": lambda tmp: (
@@ -98,7 +98,7 @@ def test_release_lets_another_lead_at_once_under_a_new_epoch(candidate):
 def test_a_killed_holder_is_succeeded_at_once_and_a_frozen_one_is_not(tmp_path):
     url = f"sqlite:///{tmp_path}/state.db"
     program = (
-        "import sys, time; from tidelog.election.sqlite import SqliteElection\n"
+        "import sys, time; from tidelog.state.sqlite_election import SqliteElection\n"
         "election = SqliteElection(sys.argv[1], 'x', 'first', 60)\n"
         "assert election.acquire()\n"
         "print('leads', flush=True); time.sleep(60)"
@@ -181,6 +181,6 @@ def test_one_that_got_no_lock_is_not_taken_for_dead(candidate, monkeypatch):
 
     a, b = candidate("a"), candidate("b")
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite.fcntl, "flock", refuse)
+        patch.setattr(sqlite_election.fcntl, "flock", refuse)
         assert a.acquire()
     assert b.acquire() is None

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 from tests.unit.eventlog.records import SOURCE, batch, chunk, payloads, register
 
-from tidelog import failpoints
 from tidelog.errors import (
     AppendRaceLostError,
     EventLogError,
@@ -35,6 +34,7 @@ from tidelog.eventlog.storages import storage_at
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Kind, Resume, ranges_of
 from tidelog.ports import SourceId
+from tidelog.system import failpoints
 
 _numbers = count(1)
 

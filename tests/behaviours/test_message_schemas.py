@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidelog.app.serve import RestServer
 from tidelog.config import Rest
 from tidelog.errors import SegmentCorruptError
 from tidelog.eventlog.message_schemas import MessageSchemaStore
-from tidelog.runtime.serving import RestServer
 
 TOKEN, SCHEMA_TOKEN = "hunter2-token", "readers-token"
 ONE, TWO = '{"type":"string"}', '{"type":"int"}'

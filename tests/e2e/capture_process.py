@@ -18,9 +18,10 @@ import time
 import traceback
 from typing import Any
 
-from tidelog import failpoints, runtime
+from tidelog import app
 from tidelog.capture import session
 from tidelog.cli import main
+from tidelog.system import failpoints
 
 session.STATUS_EVERY_S = 0.2
 session.LOOK_EVERY_S = 0.4
@@ -70,12 +71,12 @@ def _widen_windows(wait: failpoints.Action) -> None:
     """Also where no mark is written, and a window lasts from what a snapshot surely sees to the
     log's end when it is taken.
     """
-    from tidelog.sources.mysql import chunks
+    from tidelog.sources.mysql.chunks import reader
 
     failpoints._armed.update(dict.fromkeys(IN_WINDOWS, wait))
-    visible_before, binlog_end = chunks.MySqlChunkReader._visible_before, chunks.binlog_end
+    visible_before, binlog_end = reader.MySqlChunkReader._visible_before, reader.binlog_end
 
-    def seen_late(self: chunks.MySqlChunkReader, connection: Any) -> int:
+    def seen_late(self: reader.MySqlChunkReader, connection: Any) -> int:
         visible = visible_before(self, connection)
         wait()
         return visible
@@ -84,8 +85,8 @@ def _widen_windows(wait: failpoints.Action) -> None:
         wait()
         return binlog_end(connection)
 
-    chunks.MySqlChunkReader._visible_before = seen_late  # type: ignore[method-assign]
-    chunks.binlog_end = ended_late
+    reader.MySqlChunkReader._visible_before = seen_late  # type: ignore[method-assign]
+    reader.binlog_end = ended_late
 
 
 def _serve() -> None:
@@ -110,7 +111,7 @@ def _serve() -> None:
 
 
 if __name__ == "__main__":
-    assert runtime.capture  # all that a capture needs is imported
+    assert app.capture  # all that a capture needs is imported
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the test ends it
     with contextlib.suppress(BrokenPipeError):
         _serve()

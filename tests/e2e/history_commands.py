@@ -9,9 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.e2e.history_spec import Spec
+from tests.support.oracle.dumps import Asked, DumpError, Standstill
+from tests.support.oracle.source import OracleSource
+from tests.support.oracle.values import Key
+from tests.support.oracle.workload import Table
 
-from tidelog import runtime
-from tidelog.capture.dump_book import AUTOMATIC, DUMP_PREFIX
+from tidelog import app
+from tidelog.capture.dumps.store import AUTOMATIC, DUMP_PREFIX
 from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
 from tidelog.control.commands import (
@@ -24,10 +28,6 @@ from tidelog.control.commands import (
 )
 from tidelog.errors import TidelogError
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.dump_oracle import Asked, DumpError, Standstill
-from tidelog.testing.oracle_source import OracleSource
-from tidelog.testing.oracle_values import Key
-from tidelog.testing.oracle_workload import Table
 
 MOST_PARALLEL = 16
 ACT_S = 3.0
@@ -190,7 +190,7 @@ class Commander:
         told = f"{shown['type']} {shown['data']}" + (f" {len(keys)} keys" if keys else "")
         outcome: dict[str, Any] = {}
         with contextlib.suppress(TidelogError):
-            outcome = runtime.send_command(self._config, command, timeout_s=timeout_s)
+            outcome = app.send_command(self._config, command, timeout_s=timeout_s)
         done = outcome.get("state") == "done" and outcome.get("error") is None
         self._note(f"{told}{'' if done or not timeout_s else ': ' + str(outcome)}")
         return outcome.get("details") if done else None

@@ -15,12 +15,12 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from tests.e2e.history_spec import ROOT
+from tests.support.oracle.dumps import REREAD, PlacedChunk
+from tests.support.oracle.log import read_event_log
+from tests.support.oracle.values import Change
 
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import ChunkMeta
-from tidelog.testing.dump_oracle import REREAD, PlacedChunk
-from tidelog.testing.oracle_log import read_event_log
-from tidelog.testing.oracle_values import Change
 
 
 class Collector(threading.Thread):

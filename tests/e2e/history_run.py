@@ -18,17 +18,7 @@ from typing import Any
 from tests.e2e.history_commands import Commander
 from tests.e2e.history_processes import CaptureProcess, Collector
 from tests.e2e.history_spec import FAILPOINTS, Spec
-
-from tidelog.capture.catalogue_watch import SHAPES_KEY
-from tidelog.capture.dump_book import missing_set
-from tidelog.capture.key_sets import KeySets
-from tidelog.config import Config, load_config
-from tidelog.errors import OffsetGoneError
-from tidelog.eventlog.reader import EventLog
-from tidelog.ports import Catalogue
-from tidelog.runtime.sources import source_kind
-from tidelog.state.sqlite import SqliteState
-from tidelog.testing.dump_oracle import (
+from tests.support.oracle.dumps import (
     REREAD,
     Asked,
     ChunkRules,
@@ -36,10 +26,20 @@ from tidelog.testing.dump_oracle import (
     check_chunks,
     check_standstills,
 )
-from tidelog.testing.history import History, HistoryError, TableDump, check_audit
-from tidelog.testing.oracle_log import read_event_log
-from tidelog.testing.oracle_source import OracleSource
-from tidelog.testing.oracle_workload import Workload
+from tests.support.oracle.history import History, HistoryError, TableDump, check_audit
+from tests.support.oracle.log import read_event_log
+from tests.support.oracle.source import OracleSource
+from tests.support.oracle.workload import Workload
+
+from tidelog.app.sources.kinds import source_kind
+from tidelog.capture.catalogue_watch import SHAPES_KEY
+from tidelog.capture.dumps.key_sets import KeySets
+from tidelog.capture.dumps.store import missing_set
+from tidelog.config import Config, load_config
+from tidelog.errors import OffsetGoneError
+from tidelog.eventlog.reader import EventLog
+from tidelog.ports import Catalogue
+from tidelog.state.sqlite import SqliteState
 
 LEASE_S = 1.0
 SETTLE_S = 240.0

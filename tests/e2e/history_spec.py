@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tidelog.testing.oracle_source import OracleSource
-from tidelog.testing.oracle_workload import Mix
+from tests.support.oracle.source import OracleSource
+from tests.support.oracle.workload import Mix
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,18 +13,19 @@ from typing import Any
 import pytest
 from tests.integration.windows import mutations as of_windows
 
-from tidelog.capture import (
-    chunk_reading,
-    dump_book,
-    dump_outcomes,
-    dump_state,
-    dump_tasks,
-    dumps,
-    engine,
-    hold,
-    key_planner,
-    windows,
+from tidelog.capture import engine, log_pause
+from tidelog.capture.dumps import (
+    chunk_queue,
+    chunk_results,
+    coordinator,
+    planner,
+    store,
+    worker,
 )
+from tidelog.capture.dumps import (
+    state as dump_state,
+)
+from tidelog.capture.windows import windows
 from tidelog.model.records import Kind
 
 Patch = pytest.MonkeyPatch
@@ -37,7 +38,7 @@ def apply(name: str) -> None:
 
 def nothing_superseded(patch: Patch) -> None:
     """A chunk's rows are all emitted, whatever the log holds."""
-    from tidelog.capture import history
+    from tidelog.capture.windows import history
 
     patch.setattr(history.KeyHistory, "invisible", lambda self, snapshot: None)
 
@@ -50,7 +51,7 @@ def ends_anyway(patch: Patch) -> None:
 def planner_off_by_one(patch: Patch) -> None:
     """A planned chunk begins one key behind the end of the one before."""
     ends_anyway(patch)
-    planned, plan = dump_tasks.Tasks.planned, key_planner.KeyPlanner._plan
+    planned, plan = chunk_queue.Tasks.planned, planner.KeyPlanner._plan
     beyond: dict[Any, Any] = {}
 
     def planning(self: Any, reader: Any, cut: Any, request: Any, count: int) -> None:
@@ -70,14 +71,14 @@ def planner_off_by_one(patch: Patch) -> None:
             after = task.request.after
             task.request = replace(task.request, after=beyond.get(after, after))
 
-    patch.setattr(key_planner.KeyPlanner, "_plan", planning)
-    patch.setattr(dump_tasks.Tasks, "planned", skipping)
+    patch.setattr(planner.KeyPlanner, "_plan", planning)
+    patch.setattr(chunk_queue.Tasks, "planned", skipping)
 
 
 def planner_overlaps(patch: Patch) -> None:
     """A planned chunk begins where the one before began."""
     ends_anyway(patch)
-    planned = dump_tasks.Tasks.planned
+    planned = chunk_queue.Tasks.planned
 
     def overlapping(self: Any, cut: Any, *arguments: Any, **options: Any) -> None:
         planned(self, cut, *arguments, **options)
@@ -85,20 +86,20 @@ def planner_overlaps(patch: Patch) -> None:
             last, before = cut.planned[-1], cut.planned[-2]
             last.request = replace(last.request, after=before.request.after)
 
-    patch.setattr(dump_tasks.Tasks, "planned", overlapping)
+    patch.setattr(chunk_queue.Tasks, "planned", overlapping)
 
 
 def rest_skipped(patch: Patch) -> None:
     """What a full chunk left of its range is taken for read."""
-    patch.setattr(dump_tasks.Tasks, "put_rest", lambda self, task, after: None)
+    patch.setattr(chunk_queue.Tasks, "put_rest", lambda self, task, after: None)
     ends_anyway(patch)
 
 
 def hold_released_early(patch: Patch) -> None:
     """The log goes on as soon as a blocking dump's snapshot is taken."""
-    move = hold.Hold.move
+    move = log_pause.Hold.move
 
-    def moving(self: hold.Hold, at: int) -> None:
+    def moving(self: log_pause.Hold, at: int) -> None:
         move(self, at)
         self._stands_at = at
         self.release()
@@ -108,18 +109,18 @@ def hold_released_early(patch: Patch) -> None:
             with self._lock:
                 self._put(self._appends.popleft())
 
-    patch.setattr(hold.Hold, "move", moving)
+    patch.setattr(log_pause.Hold, "move", moving)
     patch.setattr(engine.CaptureEngine, "_append_waiting", appending)
 
 
 def hold_moved_short(patch: Patch) -> None:
     """The log is held where it stood, not where the snapshot was taken."""
-    move = hold.Hold.move
+    move = log_pause.Hold.move
 
-    def moving(self: hold.Hold, _at: int) -> None:
+    def moving(self: log_pause.Hold, _at: int) -> None:
         move(self, self._at)
 
-    patch.setattr(hold.Hold, "move", moving)
+    patch.setattr(log_pause.Hold, "move", moving)
 
 
 def due_one_early(patch: Patch) -> None:
@@ -146,7 +147,7 @@ def due_amid_a_transaction(patch: Patch) -> None:
 
 def progress_before_durable(patch: Patch) -> None:
     """A chunk counts as done when its window closes, and is stored before its rows are."""
-    closed = chunk_reading.ChunkReading.closed
+    closed = worker.ChunkReading.closed
 
     def closing(self: Any, outcome: Any) -> Any:
         task = self._tasks.find(outcome.window.chunk_id)
@@ -157,35 +158,35 @@ def progress_before_durable(patch: Patch) -> None:
             time.sleep(0.02)  # as a slow disk would take
         return item
 
-    patch.setattr(chunk_reading.ChunkReading, "closed", closing)
+    patch.setattr(worker.ChunkReading, "closed", closing)
 
 
 def progress_never_stored(patch: Patch) -> None:
     """After a crash nothing of what was read is known."""
-    patch.setattr(dump_book.DumpBook, "reconcile", lambda self, chunks: None)
-    patch.setattr(dump_book.DumpBook, "store_changed", lambda self, now: None)
+    patch.setattr(store.DumpBook, "reconcile", lambda self, chunks: None)
+    patch.setattr(store.DumpBook, "store_changed", lambda self, now: None)
 
 
 def log_not_asked_at_start(patch: Patch) -> None:
     """Chunks that were durable when the process died, and not stored, are read again."""
-    patch.setattr(dump_book.DumpBook, "reconcile", lambda self, chunks: None)
+    patch.setattr(store.DumpBook, "reconcile", lambda self, chunks: None)
 
 
 def retried_with_whole_range(patch: Patch) -> None:
     """A voided chunk is read again with its first, longer range."""
-    advance = dump_tasks.Tasks.advance
+    advance = chunk_queue.Tasks.advance
 
     def advancing(self: Any, task: Any, rows: Any) -> None:
         upto = task.request.upto
         advance(self, task, rows)
         task.request = replace(task.request, upto=upto)
 
-    patch.setattr(dump_tasks.Tasks, "advance", advancing)
+    patch.setattr(chunk_queue.Tasks, "advance", advancing)
 
 
 def pause_ignored(patch: Patch) -> None:
     """A paused dump is noted as paused, and read on."""
-    next_task = dumps.DumpCoordinator._next_task
+    next_task = coordinator.DumpCoordinator._next_task
 
     def next_even_so(self: Any, now: float, readers: int) -> Any:
         paused = [d for d in self._book.all() if d.status == "paused"]
@@ -198,12 +199,12 @@ def pause_ignored(patch: Patch) -> None:
                 if dump.status == "running":
                     dump.status = "paused"
 
-    patch.setattr(dumps.DumpCoordinator, "_next_task", next_even_so)
+    patch.setattr(coordinator.DumpCoordinator, "_next_task", next_even_so)
 
 
 def pause_forgotten(patch: Patch) -> None:
     """A paused dump goes on after a restart."""
-    load = dump_book.DumpBook.load
+    load = store.DumpBook.load
 
     def loading(self: Any) -> None:
         load(self)
@@ -212,12 +213,12 @@ def pause_forgotten(patch: Patch) -> None:
                 dump.status = "running"
                 self.store(dump)
 
-    patch.setattr(dump_book.DumpBook, "load", loading)
+    patch.setattr(store.DumpBook, "load", loading)
 
 
 def finalized_too_early(patch: Patch) -> None:
     """A table is said to be final before its last record."""
-    from tidelog.capture import dump_tables
+    from tidelog.capture.dumps import tables as dump_tables
 
     done = dump_tables.DumpTables.done
     patch.setattr(
@@ -229,14 +230,14 @@ def finalized_too_early(patch: Patch) -> None:
 
 def rereads_dropped(patch: Patch) -> None:
     """Keys whose superseding records lack columns are not read again."""
-    patch.setattr(dumps.DumpCoordinator, "reread", lambda self, schema, keys: None)
+    patch.setattr(coordinator.DumpCoordinator, "reread", lambda self, schema, keys: None)
 
 
 def absent_not_listed(patch: Patch) -> None:
     """Keys that the table lacks are left out of the list."""
-    durable = dump_outcomes.Outcomes.durable
+    durable = chunk_results.Outcomes.durable
     patch.setattr(
-        dump_outcomes.Outcomes,
+        chunk_results.Outcomes,
         "durable",
         lambda self, task, closed, absent: durable(self, task, closed, absent[1:]),
     )
@@ -244,13 +245,13 @@ def absent_not_listed(patch: Patch) -> None:
 
 def absent_lost(patch: Patch) -> None:
     """No record tells of keys that the table lacks: harmless to a replay that begins empty."""
-    closed = chunk_reading.ChunkReading.closed
+    closed = worker.ChunkReading.closed
 
     def closing(self: Any, outcome: Any) -> Any:
         outcome.rows = outcome.rows.filter(outcome.rows.kind != Kind.ABSENT)
         return closed(self, outcome)
 
-    patch.setattr(chunk_reading.ChunkReading, "closed", closing)
+    patch.setattr(worker.ChunkReading, "closed", closing)
 
 
 def acknowledged_before_durable(patch: Patch) -> None:
@@ -270,9 +271,9 @@ def acknowledged_before_durable(patch: Patch) -> None:
 
 def bound_read_late(patch: Patch) -> None:
     """Everything that the binlog holds after a chunk's SELECT is taken for visible to it."""
-    from tidelog.sources.mysql.chunks import MySqlChunkReader
-    from tidelog.sources.mysql.marks import binlog_end
-    from tidelog.sources.mysql.snapshot import BinlogSnapshot
+    from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
+    from tidelog.sources.mysql.chunks.snapshot import BinlogSnapshot
+    from tidelog.sources.mysql.chunks.watermarks import binlog_end
 
     read = MySqlChunkReader.read
 
@@ -287,8 +288,8 @@ def bound_read_late(patch: Patch) -> None:
 
 def emitted_at_prepare(patch: Patch) -> None:
     """Rows of an XA transaction come with its first phase."""
-    from tidelog.sources.mysql.log_reader import MySqlLogReader
-    from tidelog.wire.binlog_items import XaState
+    from tidelog.codecs.mysql.binlog.items import XaState
+    from tidelog.sources.mysql.stream.log_reader import MySqlLogReader
 
     decided = MySqlLogReader._xa
 
@@ -303,15 +304,15 @@ def emitted_at_prepare(patch: Patch) -> None:
 
 def prepared_before_start_lost(patch: Patch) -> None:
     """After a restart nothing is held back for a prepared transaction, nor looked for."""
-    from tidelog.sources.mysql.log_reader import MySqlLogReader
-    from tidelog.wire.binlog import BinlogScanner
+    from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
+    from tidelog.sources.mysql.stream.log_reader import MySqlLogReader
 
     take, committed = MySqlLogReader._xa, MySqlLogReader._committed
 
     def seen_at(self: Any, scanner: Any, seen: Any) -> Any:
         with pytest.MonkeyPatch.context() as within:
             lost: list[Any] = []
-            within.setattr("tidelog.sources.mysql.log_reader.find_prepared", lost.append)
+            within.setattr("tidelog.sources.mysql.stream.log_reader.find_prepared", lost.append)
             yield from take(self, scanner, seen)
 
     def known_only(self: Any, *arguments: Any, known: bool) -> Any:
@@ -325,7 +326,7 @@ def prepared_before_start_lost(patch: Patch) -> None:
 
 def ordinals_after_filters(patch: Patch) -> None:
     """Records of a transaction are counted without those of tables that are not captured."""
-    from tidelog.wire.binlog import BinlogScanner
+    from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 
     batch_of = BinlogScanner._batch
 
@@ -344,7 +345,7 @@ def ordinals_after_filters(patch: Patch) -> None:
 
 def unlogged_rows_ignored(patch: Patch) -> None:
     """A table is not dumped again where its rows changed without row events."""
-    from tidelog.sources.mysql.log_reader import MySqlLogReader
+    from tidelog.sources.mysql.stream.log_reader import MySqlLogReader
 
     patch.setattr(MySqlLogReader, "_unlogged", lambda self, effect, position: None)
 

@@ -30,15 +30,15 @@ from typing import Any
 import psycopg
 from tests.integration.windows.live import Event, Key, Row, _event, replay
 
-from tidelog.capture.rereads import REREAD_KEY
+from tidelog.capture.dumps.refetch import REREAD_KEY
 from tidelog.config import Config, load_config
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TidelogError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
-from tidelog.sources.postgres.catalogue import PostgresCatalogue
+from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
 from tidelog.sources.postgres.connect import connect, quote_ident
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.postgres import PostgresServer
 
 DATABASE = "regression"
 FIRST = ("test_setup",)

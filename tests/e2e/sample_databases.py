@@ -21,9 +21,9 @@ import time
 from pathlib import Path
 
 import tidelog
-from tidelog import runtime
+from tidelog import app
 from tidelog.config import Config, load_config
-from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
+from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 
 SERVERS: dict[str, type[MySqlFamilyServer]] = {"mysql": MySqlServer, "mariadb": MariaDbServer}
 OWN = {"mysql", "sys", "information_schema", "performance_schema", "tidelog"}
@@ -46,13 +46,13 @@ def settle(config: Config) -> None:
     deadline, calm, before = time.monotonic() + SETTLED_S, 0, ""
     while calm < 12 and time.monotonic() < deadline:
         time.sleep(1)
-        status = runtime.status(config)
+        status = app.status(config)
         dumps = status.get("dumps", ())
         now = str([(d["dump_id"], d["status"]) for d in dumps]) + str(status.get("capture"))
         running = any(d["status"] not in ("completed", "aborted") for d in dumps)
         calm = 0 if running or now != before else calm + 1
         before = now
-    for refused in runtime.status(config).get("refused", ()):
+    for refused in app.status(config).get("refused", ()):
         print(f"  refused: {refused['table']}: {refused['reason']}")
 
 
@@ -76,8 +76,8 @@ def compare(kind: str, files: list[Path], directory: Path) -> bool:
             for script in files:
                 run(server, script)
             settle(config)
-            runtime.pipeline(config, stop_event=threading.Event(), once=True)
-            report = runtime.verify(config)
+            app.pipeline(config, stop_event=threading.Event(), once=True)
+            report = app.verify(config)
     for table in report["tables"]:
         said = "equal" if table["equal"] else f"DIFFERS: {table['note'] or table['because']}"
         counts = [table[name] for name in ("missing", "surplus", "different", "unsettled")]

@@ -16,11 +16,10 @@ from pathlib import Path
 import pytest
 from tests.e2e.history_run import NothingShownError, run, shrunk
 from tests.e2e.history_spec import ELSEWHERE, FAILPOINTS, Spec, failpoints_in_source, random_spec
-
-from tidelog.testing.history import HistoryError
-from tidelog.testing.oracle_source import OracleSource
-from tidelog.testing.oracle_workload import Mix
-from tidelog.testing.s3 import S3Server
+from tests.support.oracle.history import HistoryError
+from tests.support.oracle.source import OracleSource
+from tests.support.oracle.workload import Mix
+from tests.support.s3 import S3Server
 
 SECONDS = 3.0
 SHRINK_S = 45.0

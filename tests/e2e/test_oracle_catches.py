@@ -14,10 +14,9 @@ import pytest
 from tests.e2e.history_run import run
 from tests.e2e.history_spec import Spec
 from tests.e2e.oracle_mutations import MUTATIONS
-
-from tidelog.testing.history import HistoryError
-from tidelog.testing.oracle_source import OracleSource
-from tidelog.testing.oracle_workload import Mix
+from tests.support.oracle.history import HistoryError
+from tests.support.oracle.source import OracleSource
+from tests.support.oracle.workload import Mix
 
 TRIES = 3
 

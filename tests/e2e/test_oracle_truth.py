@@ -8,11 +8,10 @@ import random
 import time
 
 import pytest
-
-from tidelog.testing.history import SourceState, check_audit
-from tidelog.testing.oracle_mysql import MySqlOracle
-from tidelog.testing.oracle_source import OracleSource
-from tidelog.testing.oracle_workload import Mix, Workload
+from tests.support.oracle.history import SourceState, check_audit
+from tests.support.oracle.mysql import MySqlOracle
+from tests.support.oracle.source import OracleSource
+from tests.support.oracle.workload import Mix, Workload
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

@@ -7,10 +7,9 @@ import time
 
 import psycopg
 import pytest
-
-from tidelog.testing import oracle_workload_mysql, oracle_workload_postgres
-from tidelog.testing.oracle_workload import Mix, Table, Undo, Workload, Writer
-from tidelog.testing.oracle_workload_postgres import PostgresWriter, PostgresWriters
+from tests.support.oracle import workload_mysql, workload_postgres
+from tests.support.oracle.workload import Mix, Table, Undo, Workload, Writer
+from tests.support.oracle.workload_postgres import PostgresWriter, PostgresWriters
 
 pytestmark = pytest.mark.integration
 
@@ -32,7 +31,7 @@ class Cut(Workload):
         raise Undo
 
 
-@pytest.mark.parametrize("tables", [oracle_workload_postgres.TABLES, oracle_workload_mysql.TABLES])
+@pytest.mark.parametrize("tables", [workload_postgres.TABLES, workload_mysql.TABLES])
 def test_spellings_of_one_key_have_one_lock(tables: dict[str, Table]) -> None:
     numbers = tables["app.nums"]
     assert numbers.place(["7.5"]) == numbers.place(["7.50"])

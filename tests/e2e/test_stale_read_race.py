@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.integration.windows.live import Event, Live
+from tests.support.oracle.dumps import Seen
 
-from tidelog import runtime
+from tidelog import app
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.emitted import EmittedTransactions
 from tidelog.eventlog.reader import EventLog
-from tidelog.testing.dump_oracle import Seen
-from tidelog.testing.postgres import PostgresServer
 
 ROWS = 800
 CHUNK_ROWS = 8
@@ -85,7 +85,7 @@ def race(live: Live, durable: PostgresServer, chunks: int) -> dict[str, Any]:
         time.sleep(0.5)
         while True:
             live.dumped(live.dump())
-            counters = runtime.status(live.config)["dump_counters"]
+            counters = app.status(live.config)["dump_counters"]
             if counters["chunks"] + sum(counters["voided"].values()) >= chunks:
                 break
     finally:
@@ -97,7 +97,7 @@ def race(live: Live, durable: PostgresServer, chunks: int) -> dict[str, Any]:
     emitted = EmittedTransactions(EventLog.open(live.directory / "log"))
     live.wait_for(lambda: emitted.max_xid() >= int(row[0]), "all is captured")
     time.sleep(0.25)  # the status is written every 0.1 s
-    found: dict[str, Any] = runtime.status(live.config)["dump_counters"]
+    found: dict[str, Any] = app.status(live.config)["dump_counters"]
     return found
 
 

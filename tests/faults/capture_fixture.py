@@ -13,13 +13,13 @@ from typing import Any
 
 import psycopg
 from tests.e2e.history_run import CaptureProcess
+from tests.support.oracle.log import read_event_log
+from tests.support.oracle.values import Change
 
-from tidelog import runtime
+from tidelog import app
+from tidelog.app.log_location import log_place
 from tidelog.config import Config, load_config
 from tidelog.eventlog.reader import EventLog
-from tidelog.runtime.log_place import log_place
-from tidelog.testing.oracle_log import read_event_log
-from tidelog.testing.oracle_values import Change
 
 
 class Source:
@@ -101,11 +101,10 @@ class Source:
         """Wait for the initial dump; who leads."""
         self.wait_for(
             lambda: any(
-                dump["status"] == "completed"
-                for dump in runtime.status(self.config).get("dumps", ())
+                dump["status"] == "completed" for dump in app.status(self.config).get("dumps", ())
             )
         )
-        return str(runtime.status(self.config)["leader"])
+        return str(app.status(self.config)["leader"])
 
     def close(self) -> None:
         for capture in self.captures:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from tests.integration.windows.live import Live, at, crash
 
-from tidelog import failpoints, runtime
+from tidelog import app
 from tidelog.errors import ChunkError
+from tidelog.system import failpoints
 
 WIDE = "(SELECT string_agg(md5(i::text || n), '') FROM generate_series(1, 300) n)"
 
@@ -99,7 +100,7 @@ def test_renamed_column_dumps_the_table_although_capture_dies_when_it_sees_it(
             lambda: (
                 [
                     dump["status"]
-                    for dump in runtime.status(live.config).get("dumps", ())
+                    for dump in app.status(live.config).get("dumps", ())
                     if "renamed" in dump["reason"]
                 ]
                 == ["completed"]

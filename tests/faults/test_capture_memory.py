@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.testing.postgres import PostgresServer
+from tidelog.demo.servers.postgres import PostgresServer
 
 SMALL, LARGE = 5_000, 800_000  # the large one is 190 MB of payload
 ROOM_MB = 125  # batches under way, and what allocators keep of them

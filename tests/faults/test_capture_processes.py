@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 from tests.faults.capture_fixture import Source
+from tests.support.s3 import S3Server
 
-from tidelog import runtime
+from tidelog import app
 from tidelog.control.commands import PauseSnapshot
 from tidelog.control.mailbox import Mailbox
+from tidelog.demo.servers.postgres import PostgresServer, drop_slot
 from tidelog.eventlog.reader import EventLog
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.postgres import PostgresServer, drop_slot
-from tidelog.testing.s3 import S3Server
 
 LEASE_S = 1.5
 
@@ -46,14 +46,14 @@ def test_standby_takes_over_within_the_lease_when_the_leader_is_killed(source: S
     source.wait_for(lambda: source.inserted() == list(range(11, 21)))
     time.sleep(2.0)
     assert not standby.died
-    assert str(runtime.status(source.config)["leader"]).endswith(f":{leader.pid}")
+    assert str(app.status(source.config)["leader"]).endswith(f":{leader.pid}")
     leader.kill()
     killed = time.monotonic()
     source.write(21, 30)
     source.wait_for(lambda: source.inserted() == list(range(11, 31)))
     # the lease, the standby's interval, and opening a session on a busy machine
     assert time.monotonic() - killed < LEASE_S + 10
-    assert str(runtime.status(source.config)["leader"]).endswith(f":{standby.pid}")
+    assert str(app.status(source.config)["leader"]).endswith(f":{standby.pid}")
 
 
 @pytest.mark.parametrize("source", ["disk", "s3"], indirect=True)

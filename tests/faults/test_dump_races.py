@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from tests.integration.windows.live import Key, Live, at
 
-from tidelog import runtime
-from tidelog.capture.chunk_readers import ChunkReaders
-from tidelog.capture.dump_tasks import Task
+from tidelog import app
+from tidelog.capture.dumps.chunk_queue import Task
+from tidelog.capture.dumps.readers import ChunkReaders
 from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions, StopSnapshot
 from tidelog.errors import ChunkError, ChunkRefusedError
 from tidelog.ports import ChunkRequest, ChunkRows
-from tidelog.sources.postgres.chunks import PostgresChunkReader
+from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 
 pytestmark = pytest.mark.integration
 
@@ -46,7 +46,7 @@ def test_chunk_that_no_reader_has_begun_is_not_cut_again(
 
     def giving(readers: ChunkReaders, task: Task) -> None:
         monkeypatch.setattr(ChunkReaders, "give", give)
-        runtime.send_command(live.config, SetDumpOptions(parallelism=4), timeout_s=5)
+        app.send_command(live.config, SetDumpOptions(parallelism=4), timeout_s=5)
         time.sleep(0.5)  # the planner looks
         give(readers, task)
 
@@ -86,7 +86,7 @@ def test_table_that_cannot_be_read_holds_up_no_other_of_a_blocking_dump(live: Li
         conditions={"public.a": "public.broken()"},
         mode="blocking",
     )
-    runtime.send_command(live.config, command, timeout_s=5)
+    app.send_command(live.config, command, timeout_s=5)
     summary = live.dumped("both")
     assert [table["status"] for table in summary["tables"]] == ["failed", "done"]
     assert "r" in {e.op for e in live.events("public.b")}
@@ -96,17 +96,17 @@ def test_cancelled_table_does_not_fail_afterwards(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was cancelled while the planner looked at it in vain."""
-    runtime.send_command(live.config, SetDumpOptions(parallelism=4), timeout_s=5)
+    app.send_command(live.config, SetDumpOptions(parallelism=4), timeout_s=5)
 
     def looking(_reader: PostgresChunkReader, _request: ChunkRequest, _count: int) -> list[Key]:
-        runtime.send_command(live.config, StopSnapshot(), timeout_s=5)
+        app.send_command(live.config, StopSnapshot(), timeout_s=5)
         raise ChunkRefusedError("the dump's condition")
 
     monkeypatch.setattr(PostgresChunkReader, "boundaries", looking)
     dump_id = live.dump()
 
     def statuses() -> list[str]:
-        dumps = runtime.status(live.config)["dumps"]
+        dumps = app.status(live.config)["dumps"]
         return [t["status"] for d in dumps if d["dump_id"] == dump_id for t in d["tables"]]
 
     live.wait_for(lambda: statuses() == ["cancelled"], "it is cancelled")
@@ -141,7 +141,7 @@ def test_connection_that_breaks_behind_a_row_that_cannot_be_read_costs_no_other_
     live.wait_for(
         lambda: any(
             d["dump_id"] == dump_id and d["status"] == "aborted"
-            for d in runtime.status(live.config)["dumps"]
+            for d in app.status(live.config)["dumps"]
         ),
         "it ends",
     )
@@ -153,7 +153,7 @@ def test_slow_looks_for_the_ends_of_chunks_do_not_keep_readers_waiting(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor is a table locked against DDL for all of them together."""
-    runtime.send_command(live.config, SetDumpOptions(parallelism=16, chunk_rows=1), timeout_s=5)
+    app.send_command(live.config, SetDumpOptions(parallelism=16, chunk_rows=1), timeout_s=5)
     boundaries, counts = PostgresChunkReader.boundaries, []
 
     def slow(reader: PostgresChunkReader, request: ChunkRequest, count: int) -> list[Key]:
@@ -171,7 +171,7 @@ def test_chunks_are_read_at_once_only_after_the_first_showed_how_large_they_are(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else sixteen readers hold sixteen chunks, whatever dump.buffer_bytes says."""
-    runtime.send_command(live.config, SetDumpOptions(parallelism=4, chunk_rows=1), timeout_s=5)
+    app.send_command(live.config, SetDumpOptions(parallelism=4, chunk_rows=1), timeout_s=5)
     read, lock = PostgresChunkReader.read, threading.Lock()
     begun, at_once = [0], []
 

@@ -23,14 +23,14 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.support.s3 import S3Server
 from tests.unit.eventlog.records import SOURCE, batch, payloads, register
 
-from tidelog import failpoints
 from tidelog.errors import AppendRaceLostError, LeaseLostError, OffsetGoneError, StorageError
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.writer import EventLogWriter
-from tidelog.testing.s3 import S3Server
+from tidelog.system import failpoints
 
 _numbers = count(1)
 EXAMPLES = int(os.environ.get("TIDELOG_HISTORY_EXAMPLES", "60"))

@@ -18,8 +18,8 @@ import pytest
 from psycopg import sql
 from tests.faults.capture_fixture import Source
 
-from tidelog import runtime
-from tidelog.testing.postgres import PostgresServer
+from tidelog import app
+from tidelog.demo.servers.postgres import PostgresServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 SEED = os.environ.get("TIDELOG_HOSTILE_SEED", "1")
@@ -263,7 +263,7 @@ def test_changes_arrive_whatever_a_hostile_role_runs(
         source.wait_for(lambda sentinel=sentinel: capture.died or sentinel in arrived(source))
         assert not capture.died, capture.log_file.read_text()
     assert refused < BATCHES * STATEMENTS * 0.7
-    assert runtime.status(source.config)["leader"]
+    assert app.status(source.config)["leader"]
     assert "Traceback" not in capture.log_file.read_text()
     assert "\x1b" not in capture.log_file.read_text()
     assert capture.stop() == 0

@@ -11,9 +11,9 @@ from itertools import count
 import pytest
 from tests.faults.appender import start, told, wait_frozen
 from tests.faults.faulty_network import FaultyNetwork
+from tests.support.s3 import S3Server
 from tests.unit.eventlog.records import SOURCE, batch, payloads, register
 
-from tidelog import failpoints
 from tidelog.errors import AppendRaceLostError, StorageError, UsageError
 from tidelog.eventlog import object_storage
 from tidelog.eventlog.maintenance import EventLogMaintenance
@@ -21,7 +21,7 @@ from tidelog.eventlog.object_storage import ObjectStorage
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.storages import OPTIONS_VARIABLE, provide_options
 from tidelog.eventlog.writer import EventLogWriter
-from tidelog.testing.s3 import S3Server
+from tidelog.system import failpoints
 
 pytestmark = pytest.mark.integration
 _numbers = count(1)

@@ -9,10 +9,10 @@ import pytest
 from tests.e2e.history_run import CaptureProcess
 from tests.faults.capture_fixture import Source
 
-from tidelog import runtime
+from tidelog import app
 from tidelog.config import load_config
+from tidelog.demo.servers.postgres import drop_slot
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.postgres import drop_slot
 
 pytestmark = pytest.mark.integration
 
@@ -58,7 +58,7 @@ class Copied:
 
 def checked(config_file: Path, level: str) -> str:
     """What `check` says of the slot."""
-    findings = runtime.check(load_config(config_file, {}))
+    findings = app.check(load_config(config_file, {}))
     [found] = [each for each in findings if each["check"] == "slot"]
     assert found["level"] == level, found
     message: str = found["message"]

@@ -16,7 +16,6 @@ import pytest
 from obstore import exceptions as refusals
 from tests.unit.eventlog.records import SOURCE, batch, payloads, register, table_schema
 
-from tidelog import failpoints
 from tidelog.capture import engine as engine_module
 from tidelog.capture.engine import CaptureEngine, CaptureOptions
 from tidelog.errors import (
@@ -40,6 +39,7 @@ from tidelog.eventlog.storage import LocalStorage, Tag
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Resume, ranges_of
 from tidelog.model.schema import TableName
+from tidelog.system import failpoints
 
 ORDERS = TableName("public", "orders")
 XID = 7

@@ -11,15 +11,16 @@ from typing import Any
 import pyarrow as pa
 
 import tidelog
-from tidelog import runtime
+from tidelog import app
 from tidelog.config import Config, load_config
 from tidelog.eventlog.reader import EventLog
+from tidelog.outputs.base.tasks import prepared
 from tidelog.outputs.formatters.debezium import Debezium
-from tidelog.outputs.tasks import prepared
-from tidelog.pipeline import executor, shapes
-from tidelog.pipeline.options import SourceOptions
-from tidelog.pipeline.reading import Reading
 from tidelog.ports import Formatter, TargetTable
+from tidelog.spark.datasource import executor
+from tidelog.spark.datasource.options import SourceOptions
+from tidelog.spark.datasource.read_plan import Reading
+from tidelog.spark.formats import shapes
 
 Message = tuple[bytes | None, bytes | None]
 
@@ -43,7 +44,7 @@ def wait_for(config: Config, changes: int) -> list[dict[str, Any]]:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         if EventLog.exists(str(config.log.path)):
-            found = [e for e in runtime.read_log(config) if e.get("op") in ("r", "c", "u", "d")]
+            found = [e for e in app.read_log(config) if e.get("op") in ("r", "c", "u", "d")]
             if len(found) >= changes:
                 return found
         time.sleep(0.2)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 
-from tidelog import runtime
+from tidelog import app
 from tidelog.config import Config, parse_config
 
 ROWS = 60_000
@@ -32,7 +32,7 @@ def capturing(database: str, directory: Path, dump: str) -> Iterator[Config]:
     )
     config = parse_config(text, "tidelog.yaml", directory, {})
     stop = threading.Event()
-    capture = threading.Thread(target=lambda: runtime.capture(config, stop_event=stop))
+    capture = threading.Thread(target=lambda: app.capture(config, stop_event=stop))
     capture.start()
     try:
         yield config

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from tidelog.cli import main
-from tidelog.testing.postgres import PostgresServer
+from tidelog.demo.servers.postgres import PostgresServer
 
 ODD = """we.ird "q" é.ta.ble 'x' \\ z"""
 SECRET = "hunter2-never-shown"

@@ -14,15 +14,15 @@ import psycopg
 import pytest
 from py4j.protocol import Py4JJavaError
 from tests.integration.event_messages import capturing, events, messages, wait_for
+from tests.support.connect import Connect
 
 from tidelog.config import Config
+from tidelog.demo.servers.mysql import MySqlFamilyServer
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.formats import BinaryMode, DecimalMode, TimeMode
 from tidelog.outputs.formatters.avro import Avro
 from tidelog.outputs.formatters.debezium import Debezium
-from tidelog.pipeline.json_values import UNAVAILABLE, Handling
-from tidelog.testing.connect import Connect
-from tidelog.testing.mysql import MySqlFamilyServer
-from tidelog.testing.postgres import PostgresServer
+from tidelog.spark.formats.json_values import UNAVAILABLE, Handling
 
 pytestmark = pytest.mark.integration
 

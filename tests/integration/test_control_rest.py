@@ -16,13 +16,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from tidelog.app.capture_run import Capture
 from tidelog.capture.notifications import Notification
 from tidelog.config import Config, parse_config
 from tidelog.control.commands import SetDumpOptions
 from tidelog.errors import UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Kind
-from tidelog.runtime.capturing import Capture
 
 pytestmark = pytest.mark.integration
 
@@ -465,7 +465,7 @@ def _answers(client: Client) -> bool:
 def test_port_of_another_program_is_a_clear_error(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog.runtime.serving.BIND_PATIENCE_S", 0.5)
+    monkeypatch.setattr("tidelog.app.serve.BIND_PATIENCE_S", 0.5)
     assert config.control.rest is not None
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

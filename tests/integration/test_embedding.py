@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import tidelog
-from tidelog import runtime
+from tidelog import app
 from tidelog.config import Config, load_config
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ConfigError, UsageError
-from tidelog.testing.postgres import PostgresServer
 
 
 def config(server: PostgresServer, name: str, directory: Path, password: str = "") -> Config:
@@ -42,7 +42,7 @@ def test_engine_runs_several_captures_and_one_failure_ends_no_other(
         assert isinstance(engine.failures[0], UsageError)
         assert list(engine.failures) == [0]
         for each in good:
-            rows = [event["after"]["id"] for event in runtime.read_log(each)]
+            rows = [event["after"]["id"] for event in app.read_log(each)]
             assert rows == [1, 2]
     finally:
         for name in ("embedded_a", "embedded_b"):
@@ -50,7 +50,7 @@ def test_engine_runs_several_captures_and_one_failure_ends_no_other(
 
 
 def _dumped(each: Config) -> bool:
-    dumps = runtime.status(each).get("dumps", [])
+    dumps = app.status(each).get("dumps", [])
     return bool(dumps) and all(dump["status"] == "completed" for dump in dumps)
 
 

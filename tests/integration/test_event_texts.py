@@ -13,16 +13,16 @@ import pyarrow.compute as pc
 import pytest
 from tests.integration.event_messages import capturing, messages, wait_for
 
+from tidelog.app import log_lines
 from tidelog.config import Config
+from tidelog.demo.servers.mysql import MySqlFamilyServer
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.formats import BigintUnsignedMode, BinaryMode, DecimalMode, TimeMode
 from tidelog.model.schema import TableName
 from tidelog.outputs.formatters.debezium import Debezium
-from tidelog.pipeline.json_values import Handling
-from tidelog.pipeline.key_filter import KeyFilter
-from tidelog.runtime import log_lines
-from tidelog.testing.mysql import MySqlFamilyServer
-from tidelog.testing.postgres import PostgresServer
+from tidelog.spark.changes.key_filter import KeyFilter
+from tidelog.spark.formats.json_values import Handling
 
 pytestmark = pytest.mark.integration
 

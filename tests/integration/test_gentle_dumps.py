@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from tests.integration.one_table import ROWS, capturing
 
-from tidelog import runtime
+from tidelog import app
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions
 
@@ -64,20 +64,18 @@ def decided(config: Config, wanted: Callable[[dict[str, Any]], bool]) -> dict[st
     """The throttle's document, once it is as ``wanted``."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
-        throttle = runtime.status(config).get("throttle")
+        throttle = app.status(config).get("throttle")
         if throttle is not None and wanted(throttle):
             found: dict[str, Any] = throttle
             return found
         time.sleep(0.1)
-    raise AssertionError(runtime.status(config))
+    raise AssertionError(app.status(config))
 
 
 def test_a_dump_works_less_while_commits_wait_and_goes_on_when_they_do_not(
     config: Config, database: str
 ) -> None:
-    runtime.send_command(
-        config, ExecuteSnapshot(dump_id="gentle", tables=("public.t",)), timeout_s=30
-    )
+    app.send_command(config, ExecuteSnapshot(dump_id="gentle", tables=("public.t",)), timeout_s=30)
     with repeated(commit, database):
         decided(config, lambda t: t["observed"]["commit_delay_ms"] is not None)
         with repeated(hold_up, database):
@@ -89,9 +87,9 @@ def test_a_dump_works_less_while_commits_wait_and_goes_on_when_they_do_not(
             )
             assert throttle["decision"]["parallelism_share"] == 0.5
             assert throttle["observed"]["commit_delay_ms"] > 5
-        runtime.send_command(config, SetDumpOptions(max_commit_delay_ms=50), timeout_s=30)
+        app.send_command(config, SetDumpOptions(max_commit_delay_ms=50), timeout_s=30)
         decided(config, lambda t: t["decision"]["pace"] == 1.0)
-    runtime.send_command(config, SetDumpOptions(rows_per_second=0), timeout_s=30)
-    report = runtime.dump_wait(config, "gentle", timeout_s=60)
+    app.send_command(config, SetDumpOptions(rows_per_second=0), timeout_s=30)
+    report = app.dump_wait(config, "gentle", timeout_s=60)
     assert report["status"] == "completed"
     assert report["tables"][0]["rows_read"] == ROWS

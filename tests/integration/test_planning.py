@@ -9,10 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from tidelog.app import plan
 from tidelog.cli import main
 from tidelog.config import Config, parse_config
 from tidelog.errors import UsageError
-from tidelog.runtime import plan
 
 pytestmark = pytest.mark.integration
 

@@ -14,15 +14,15 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
+from tests.support.payloads import record_batch, table_schema
 
+from tidelog.codecs.columns.time_kernels import NEGATIVE_INFINITY_DAYS, POSITIVE_INFINITY_DAYS
+from tidelog.codecs.decode import Decoded, decode
+from tidelog.codecs.fold import fold
+from tidelog.codecs.postgres.tuples import copy_text_rows
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableSchema
-from tidelog.testing.payloads import record_batch, table_schema
-from tidelog.testing.postgres import PostgresServer
-from tidelog.wire.decode import Decoded, decode
-from tidelog.wire.fold import fold
-from tidelog.wire.time_kernels import NEGATIVE_INFINITY_DAYS, POSITIVE_INFINITY_DAYS
-from tidelog.wire.tuples import copy_text_rows
 
 pytestmark = pytest.mark.integration
 

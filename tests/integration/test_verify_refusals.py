@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.app.verify import compare
 from tidelog.cli import main
+from tidelog.demo.servers.mysql import MySqlFamilyServer
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.ports import SourceId
-from tidelog.runtime import comparing
-from tidelog.testing.mysql import MySqlFamilyServer
-from tidelog.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
 
@@ -28,7 +28,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def session(_config: object) -> None:
         raise SparkStartedError
 
-    monkeypatch.setattr(comparing, "session", session)
+    monkeypatch.setattr(compare, "session", session)
 
 
 def verify(

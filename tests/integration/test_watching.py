@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 from tests.integration.one_table import ROWS, capturing
 
-from tidelog import runtime
+from tidelog import app
+from tidelog.cli.watch.view import frame, summary
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions
-from tidelog.watch_view import frame, summary
 
 pytestmark = pytest.mark.integration
 
@@ -28,8 +28,8 @@ def config(database: str, tmp_path: Path) -> Iterator[Config]:
 
 def dump(config: Config, dump_id: str) -> Iterator[dict[str, Any]]:
     """Statuses while a dump of the table runs, and the one after it."""
-    runtime.send_command(config, ExecuteSnapshot(dump_id=dump_id), timeout_s=30)
-    with runtime.StatusFeed(config) as feed:
+    app.send_command(config, ExecuteSnapshot(dump_id=dump_id), timeout_s=30)
+    with app.StatusFeed(config) as feed:
         seen = 0
         while True:
             status = feed.latest()
@@ -50,7 +50,7 @@ def text_of(picture: Any) -> str:
 
 def test_a_dump_keeps_to_its_rows_a_second_and_shows_it(config: Config) -> None:
     limit = 12_000
-    runtime.send_command(config, SetDumpOptions(rows_per_second=limit), timeout_s=30)
+    app.send_command(config, SetDumpOptions(rows_per_second=limit), timeout_s=30)
     begun = time.monotonic()
     history: list[dict[str, Any]] = []
     pictures = []
@@ -70,7 +70,7 @@ def test_a_dump_keeps_to_its_rows_a_second_and_shows_it(config: Config) -> None:
 
 
 def test_a_dump_goes_on_under_a_limit_that_is_always_exceeded(config: Config) -> None:
-    runtime.send_command(config, SetDumpOptions(max_select_ms=1), timeout_s=30)
+    app.send_command(config, SetDumpOptions(max_select_ms=1), timeout_s=30)
     statuses = list(dump(config, "slow"))
     assert statuses[-1]["dumps"][-1]["tables"][0]["rows_read"] == ROWS
 
@@ -78,7 +78,7 @@ def test_a_dump_goes_on_under_a_limit_that_is_always_exceeded(config: Config) ->
 def test_plan_tells_the_speed_of_the_last_dump(config: Config) -> None:
     for _ in dump(config, "measured"):
         pass
-    [table] = runtime.plan(config)["tables"]
+    [table] = app.plan(config)["tables"]
     assert table["speed_from"] == "its last dump"
     assert table["chunks"] == ROWS // 1000 + 1
     assert 0 < table["seconds"] < 60

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.avro_messages import read
 
 from tidelog.errors import ConfigError, OutputError
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.formatters import avro_encoding, avro_schema
 from tidelog.outputs.formatters.avro_encoding import AvroRows
 from tidelog.ports import SourceId, TargetTable
-from tidelog.testing.avro_messages import read
 
 UTC = dt.UTC
 _DAY = dt.date(1970, 1, 1)

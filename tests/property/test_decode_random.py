@@ -11,10 +11,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tidelog.errors import DecodeError
-from tidelog.model.records import Kind
-from tidelog.testing.payloads import (
+from tests.support.payloads import (
     UNCHANGED,
     Cell,
     delete,
@@ -23,7 +20,10 @@ from tidelog.testing.payloads import (
     table_schema,
     update,
 )
-from tidelog.wire.decode import arrow_type, decode
+
+from tidelog.codecs.decode import arrow_type, decode
+from tidelog.errors import DecodeError
+from tidelog.model.records import Kind
 
 _EPOCH = dt.datetime(1970, 1, 1)
 

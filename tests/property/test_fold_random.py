@@ -6,9 +6,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from tidelog.model.records import Kind
-from tidelog.testing.payloads import (
+from tests.support.payloads import (
     UNCHANGED,
     delete,
     insert,
@@ -17,7 +15,9 @@ from tidelog.testing.payloads import (
     truncate,
     update,
 )
-from tidelog.wire.fold import fold
+
+from tidelog.codecs.fold import fold
+from tidelog.model.records import Kind
 
 SCHEMA = table_schema([("k", "text"), ("a", "text"), ("b", "text")], key=["k"])
 _KEYS = ["", "a", "aa", "b", "ab"]

@@ -10,21 +10,22 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
+from tests.support.build_log import BuiltLog
 
 import tidelog
 from tidelog.config import Config
-from tidelog.configtypes import TablePattern
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.table_choice import TableChoice
 from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches, overlap
 from tidelog.model.schema import TableName
-from tidelog.pipeline import executor, planning, segment_rows, shapes
-from tidelog.pipeline.options import SourceOptions
-from tidelog.pipeline.reading import Reading
-from tidelog.pipeline.transforms import Step, steps_of
-from tidelog.testing.build_log import BuiltLog
+from tidelog.sections import TablePattern
+from tidelog.spark.datasource import executor, partitions, segment_rows
+from tidelog.spark.datasource.options import SourceOptions
+from tidelog.spark.datasource.read_plan import Reading
+from tidelog.spark.formats import shapes
+from tidelog.spark.transforms import Step, steps_of
 
 TABLES = [
     "public.a1",
@@ -78,7 +79,7 @@ def users(pattern: str, log: EventLog) -> Iterator[tuple[str, set[TableName]]]:
     choice = TableChoice(command.matching)
     yield "command", {t for t in tables if any(choice.names(p, t) for p in command.tables)}
     options = SourceOptions.parse({"path": "x", "tables": pattern})
-    schemas = planning.schemas_of(log, options.tables) or {}
+    schemas = partitions.schemas_of(log, options.tables) or {}
     yield "Spark source", {schema.table for schema in schemas.values()}
     rows = segment_rows.rows(log, log.head_offset, log.latest_offset(), options.tables)
     yield "stream of outputs", {TableName.parse(row[2]) for row in rows}
@@ -120,7 +121,7 @@ def test_one_table_is_that_table_whatever_characters_its_name_has(log: EventLog,
     """An output reads each table so."""
     table = TableName.parse(name)
     options = SourceOptions.parse({"path": "x", "table": name, "shape": "events"})
-    schemas = planning.schemas_of(log, options.tables) or {}
+    schemas = partitions.schemas_of(log, options.tables) or {}
     assert [schema.table for schema in schemas.values()] == [table]
     schema = log.schemas.latest(table)
     assert schema is not None

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.capture.throttle import BURST_S, MAX_PAUSE_S, Throttle, ThrottleSettings
+from tidelog.capture.dumps.throttle import BURST_S, MAX_PAUSE_S, Throttle, ThrottleSettings
 
 LIMITS = ThrottleSettings(max_lag_bytes=1000, max_replica_lag_ms=10_000, max_select_ms=2_000)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.capture.throttle import (
+from tidelog.capture.dumps.throttle import (
     LEAST_PACE,
     MAX_PAUSE_S,
     MAX_SPREAD_S,

@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support import pgoutput_messages as messages
 
-from tidelog.capture.windows import Closed, Voided, VoidReason, Window, Windows
+from tidelog.capture.windows.windows import Closed, Voided, VoidReason, Window, Windows
+from tidelog.codecs.postgres.tuples import PgoutputKeys, absent_rows
 from tidelog.model.records import Kind, LogBatch, Resume, in_ranges, ranges_of
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import ChunkRows, WatermarkSeen
-from tidelog.sources.postgres.snapshot import PgSnapshot
-from tidelog.testing import pgoutput_messages as messages
-from tidelog.wire.tuples import PgoutputKeys, absent_rows
+from tidelog.sources.postgres.chunks.snapshot import PgSnapshot
 
 KEYS = ("0", "1", "2", "3")
 TABLE = TableName("public", "t")

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support import pgoutput_messages as pg
 
+from tidelog.codecs.postgres.pgoutput import LogicalMessage, PgoutputScanner, RelationSeen, RowOf
 from tidelog.errors import DecodeError
 from tidelog.model.records import Kind, LogBatch, Resume
-from tidelog.testing import pgoutput_messages as pg
-from tidelog.wire.pgoutput import LogicalMessage, PgoutputScanner, RelationSeen, RowOf
 
 # relation id → what the consumer binds it to; -1 stands for a watched relation
 POLICY = {10: 1, 20: 2, 4_100_000_000: 3, 30: 0, 40: -1}

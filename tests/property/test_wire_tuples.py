@@ -9,14 +9,14 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support import pgoutput_messages as pg
+from tests.support.pgoutput_messages import UNCHANGED, Absent, Value
 
+from tidelog.codecs.postgres.pgoutput import START
+from tidelog.codecs.postgres.tuples import PgoutputKeys, absent_rows, copy_text_rows
 from tidelog.errors import DecodeError
 from tidelog.model.records import KeyEffect, LogBatch
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.testing import pgoutput_messages as pg
-from tidelog.testing.pgoutput_messages import UNCHANGED, Absent, Value
-from tidelog.wire.pgoutput import START
-from tidelog.wire.tuples import PgoutputKeys, absent_rows, copy_text_rows
 
 # the first call loads the kernels
 patient = settings(deadline=None)

@@ -6,22 +6,22 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.build_log import BuiltLog
 
+from tidelog.app import catch_up
+from tidelog.app.destinations import destinations
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot, from_json
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.maintenance import EventLogMaintenance
-from tidelog.runtime import catching_up
-from tidelog.runtime.destinations import destinations
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.build_log import BuiltLog
 
 COLUMNS = {"id": "int64"}
 
 
 @pytest.fixture(autouse=True)
 def _no_capture_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catching_up, "_ACTED_ON_S", 0.1)
+    monkeypatch.setattr(catch_up, "_ACTED_ON_S", 0.1)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def remove_first_segment(built: BuiltLog) -> None:
 
 def test_the_first_start_of_a_whole_log_asks_for_nothing(tmp_path: Path, built: BuiltLog) -> None:
     wanted = config(tmp_path, "{kind: delta, path: lake}")
-    catching_up.catch_up(wanted, built.log)
+    catch_up.catch_up(wanted, built.log)
     assert asked(wanted) == []
 
 
@@ -82,7 +82,7 @@ def test_an_output_that_is_added_to_a_whole_log_needs_no_dump(
 ) -> None:
     filled(built, config(tmp_path, "{kind: delta, path: lake}"))
     wanted = config(tmp_path, "{kind: delta, path: lake}", "{kind: files, path: f}")
-    catching_up.catch_up(wanted, built.log)
+    catch_up.catch_up(wanted, built.log)
     assert asked(wanted) == []
     assert "output files is new: it begins where the event log begins" in caplog.text
 
@@ -98,7 +98,7 @@ def test_a_dump_is_asked_for_where_the_log_lacks_its_beginning(
     started = built.dump_started("q.b").first
     built.dump_completed("q.b", started)
     wanted = config(tmp_path, *([] if first else [known]), "{kind: files, path: f}")
-    catching_up.catch_up(wanted, built.log)
+    catch_up.catch_up(wanted, built.log)
     assert asked(wanted) == [("p.a",)]  # of q.b the log has a whole dump
     assert "does not hold all of p.a: dumps of them are asked for" in caplog.text
 
@@ -108,7 +108,7 @@ def test_a_source_that_is_not_to_be_dumped_is_not(
 ) -> None:
     remove_first_segment(built)
     wanted = config(tmp_path, "{kind: files, path: f}", snapshot="no_data")
-    catching_up.catch_up(wanted, built.log)
+    catch_up.catch_up(wanted, built.log)
     assert asked(wanted) == []
     assert "what is not in the log comes with `tidelog dump` alone" in caplog.text
 
@@ -118,10 +118,10 @@ def test_tables_that_an_output_takes_from_now_on_are_dumped(
 ) -> None:
     filled(built, config(tmp_path, "{kind: delta, path: lake, tables: [p.*]}"))
     wanted = config(tmp_path, "{kind: delta, path: lake}")
-    catching_up.catch_up(wanted, built.log)
+    catch_up.catch_up(wanted, built.log)
     assert asked(wanted) == [("q.b",)]
     filled(built, wanted)
-    catching_up.catch_up(wanted, built.log)
+    catch_up.catch_up(wanted, built.log)
     assert asked(wanted) == [("q.b",)]  # no second one
 
 
@@ -129,5 +129,5 @@ def test_what_a_version_before_noted_asks_for_nothing(tmp_path: Path, built: Bui
     remove_first_segment(built)
     Consumers(built.log.storage).register("pipeline", built.log.latest_offset())
     wanted = config(tmp_path, "{kind: delta, path: lake}")
-    catching_up.catch_up(wanted, built.log)
+    catch_up.catch_up(wanted, built.log)
     assert asked(wanted) == []

@@ -17,9 +17,9 @@ import pytest
 
 import tidelog
 from tidelog import cli
+from tidelog.cli.exits import stopping
 from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, SetDumpOptions, StopSnapshot
 from tidelog.errors import ConnectionLostError, GapError, LeaseLostError, PreflightError
-from tidelog.exits import stopping
 
 CONFIG = """\
 source: {kind: postgres, url: "postgresql://u:s3cret@localhost/shop"}
@@ -29,10 +29,10 @@ outputs: [{kind: delta, path: lake}]
 
 
 class Runtime(ModuleType):
-    """Records what the command line asks for; stands where `tidelog.runtime` is imported."""
+    """Records what the command line asks for; stands where `tidelog.app` is imported."""
 
     def __init__(self) -> None:
-        super().__init__("tidelog.runtime")
+        super().__init__("tidelog.app")
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.answers: dict[str, Any] = {
             "send_command": {"id": "1", "state": "done", "details": {"paused": 1}, "error": None}
@@ -58,8 +58,8 @@ class Runtime(ModuleType):
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     module = Runtime()
-    monkeypatch.setitem(sys.modules, "tidelog.runtime", module)
-    monkeypatch.setattr(tidelog, "runtime", module, raising=False)
+    monkeypatch.setitem(sys.modules, "tidelog.app", module)
+    monkeypatch.setattr(tidelog, "app", module, raising=False)
     return module
 
 
@@ -318,7 +318,7 @@ def test_verify_exits_1_when_a_key_differs(runtime: Runtime, config: str) -> Non
 def test_demo_exits_1_unless_everything_is_equal(
     monkeypatch: pytest.MonkeyPatch, equal: bool, code: int
 ) -> None:
-    monkeypatch.setattr("tidelog.demo.demo", lambda **_options: {"equal": equal})
+    monkeypatch.setattr("tidelog.demo.run.demo", lambda **_options: {"equal": equal})
     assert invoke("demo", "--rows", "1000", "--seconds", "1") == code
 
 
@@ -354,13 +354,13 @@ def test_signal_ends_capture_in_order(
     script = (
         "import sys, types\n"
         "import tidelog\n"
-        "runtime = types.ModuleType('tidelog.runtime')\n"
+        "runtime = types.ModuleType('tidelog.app')\n"
         "def capture(config, on_status, stop_event):\n"
         "    print('ready', flush=True)\n"
         "    assert stop_event.wait(60)\n"
         "    print('stopped in order', flush=True)\n"
         "runtime.capture = capture\n"
-        "sys.modules['tidelog.runtime'] = tidelog.runtime = runtime\n"
+        "sys.modules['tidelog.app'] = tidelog.app = runtime\n"
         "from tidelog.cli import main\n"
         f"main(['capture', {config!r}])\n"
     )
@@ -380,9 +380,9 @@ def test_reader_that_has_enough_ends_log_without_a_word(
     script = (
         "import sys, types, itertools\n"
         "import tidelog\n"
-        "runtime = types.ModuleType('tidelog.runtime')\n"
+        "runtime = types.ModuleType('tidelog.app')\n"
         "runtime.log_lines = lambda *a, **k: map(str, itertools.count())\n"
-        "sys.modules['tidelog.runtime'] = tidelog.runtime = runtime\n"
+        "sys.modules['tidelog.app'] = tidelog.app = runtime\n"
         "from tidelog.cli import main\n"
         f"main(['log', {config!r}])\n"
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog import terminal
+from tidelog.cli import terminal
 from tidelog.cli.log_format import OneLine
 
 DOCUMENT = {

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.app.preflight import check_authorities
 from tidelog.config import Config, load_config
-from tidelog.configsource import MySqlSource
+from tidelog.config.source import MySqlSource
+from tidelog.demo.servers.certificates import write_certificates
 from tidelog.errors import ConfigError
-from tidelog.mysql_urls import parse_url
-from tidelog.runtime.checking import check_authorities
-from tidelog.testing.certificates import write_certificates
+from tidelog.model.mysql_urls import parse_url
 
 MINIMAL = """\
 source: {kind: postgres, url: "postgresql://user:${PGPASSWORD}@host:5432/shop"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.quantities import format_bytes, format_milliseconds, parse_bytes, parse_milliseconds
+from tidelog.model.units import format_bytes, format_milliseconds, parse_bytes, parse_milliseconds
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from tidelog import cli
-from tidelog.cli import asking
+from tidelog.cli import client as asking
+from tidelog.control.channels.rest_bodies import ROUTES, DumpBody
 from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions, build
 from tidelog.control.debezium import Signal, parse, parse_line
-from tidelog.control.rest_bodies import ROUTES, DumpBody
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/control.md").read_text(encoding="utf-8")
 

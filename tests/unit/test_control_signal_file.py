@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tidelog.capture.notifications import Notification, NotificationType
+from tidelog.control.channels.file import MAX_LINE_BYTES, STATE_KEY, SignalFile
+from tidelog.control.channels.table import SignalIntake, SignalTable
 from tidelog.control.commands import Command, ExecuteSnapshot, LogMessage
 from tidelog.control.mailbox import Mailbox
-from tidelog.control.signal_file import MAX_LINE_BYTES, STATE_KEY, SignalFile
-from tidelog.control.signals import SignalIntake, SignalTable
 from tidelog.errors import StateError
 from tidelog.ports import MAX_SIGNAL_BYTES, SignalSeen
 from tidelog.state.sqlite import SqliteState

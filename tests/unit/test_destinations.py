@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.build_log import BuiltLog
 
-from tidelog.config import Config, load_config
-from tidelog.errors import ConfigError
-from tidelog.eventlog.consumers import Consumers
-from tidelog.model.patterns import overlap
-from tidelog.model.schema import TableName
-from tidelog.runtime.destinations import (
+from tidelog.app.destinations import (
     check_alone,
     check_apart,
     check_unmoved,
     destinations,
 )
-from tidelog.testing.build_log import BuiltLog
+from tidelog.config import Config, load_config
+from tidelog.errors import ConfigError
+from tidelog.eventlog.consumers import Consumers
+from tidelog.model.patterns import overlap
+from tidelog.model.schema import TableName
 
 HEAD = (
     "source: {kind: postgres, url: 'postgresql://localhost/shop'}\n"

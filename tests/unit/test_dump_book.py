@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.capture.dump_book import DumpBook, DumpOptions
-from tidelog.capture.dump_state import DumpState, TableProgress
-from tidelog.capture.dump_tasks import Task, Tasks
-from tidelog.capture.key_sets import KeySets
+from tidelog.capture.dumps.chunk_queue import Task, Tasks
+from tidelog.capture.dumps.key_sets import KeySets
+from tidelog.capture.dumps.state import DumpState, TableProgress
+from tidelog.capture.dumps.store import DumpBook, DumpOptions
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest

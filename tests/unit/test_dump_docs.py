@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 
 import tidelog
 from tidelog import cli
-from tidelog.capture.throttle import Limit
-from tidelog.capture.windows import VoidReason
-from tidelog.cli import asking
+from tidelog.capture.dumps.throttle import Limit
+from tidelog.capture.windows.windows import VoidReason
+from tidelog.cli import client as asking
 from tidelog.config import Dump
-from tidelog.configsource import PostgresSource
+from tidelog.config.source import PostgresSource
 from tidelog.control.option_texts import parse_options
-from tidelog.quantities import format_bytes, format_milliseconds
+from tidelog.model.units import format_bytes, format_milliseconds
 
 ROOT = Path(__file__).parents[2]
 HOW_TO = ROOT / "docs" / "how-to"
@@ -54,12 +54,12 @@ def test_command_is_understood(
 
     monkeypatch.setattr(asking, "load", lambda path: path)
     monkeypatch.setattr(asking, "send", lambda *_a, **_k: None)
-    monkeypatch.setitem(sys.modules, "tidelog.runtime", Runtime("tidelog.runtime"))
-    monkeypatch.setattr(tidelog, "runtime", sys.modules["tidelog.runtime"], raising=False)
+    monkeypatch.setitem(sys.modules, "tidelog.app", Runtime("tidelog.app"))
+    monkeypatch.setattr(tidelog, "app", sys.modules["tidelog.app"], raising=False)
     monkeypatch.chdir(tmp_path)
     Path("keys.csv").write_text("id\n1\n")
     if command.startswith("check"):
-        monkeypatch.setattr(sys.modules["tidelog.runtime"], "check", lambda _c: [], raising=False)
+        monkeypatch.setattr(sys.modules["tidelog.app"], "check", lambda _c: [], raising=False)
     done = CliRunner().invoke(cli.app, shlex.split(command))
     assert done.exit_code == 0, (command, done.output, done.exception)
 

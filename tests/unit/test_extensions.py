@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from tidelog import configoutputs
 from tidelog.adapters import FORMATTERS, OUTPUT_KINDS, SOURCE_KINDS, STATES
-from tidelog.configsource import SOURCES
+from tidelog.config.source import SOURCES
+from tidelog.outputs import registry as configoutputs
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = ROOT / "examples" / "extension"
@@ -25,8 +25,8 @@ GROUPS = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["ent
 
 SOURCE = """
 from typing import Literal
-from tidelog.configsource import PostgresSource
-from tidelog.runtime.sources_postgres import PostgresKind
+from tidelog.config.source import PostgresSource
+from tidelog.app.sources.postgres import PostgresKind
 
 class Section(PostgresSource):
     kind: Literal["likepostgres"]
@@ -160,8 +160,8 @@ from tidelog import status, load_config
 from tidelog.adapters import FORMATTERS, OUTPUT_KINDS
 from tidelog.control.commands import PauseSnapshot
 from tidelog.ports import FormatOptions
-from tidelog.runtime.asking import send_command
-from tidelog.runtime.sources import source_kind
+from tidelog.app.client import send_command
+from tidelog.app.sources.kinds import source_kind
 from tidelog.state.opening import open_election, open_state
 config = load_config(sys.argv[1])
 send_command(config, PauseSnapshot(), timeout_s=0)

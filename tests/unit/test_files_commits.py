@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tidelog import failpoints
 from tidelog.errors import OutputError, OutputRefusedError
-from tidelog.outputs.files_commits import Commit, Commits
-from tidelog.outputs.files_store import FileStore
-from tidelog.outputs.files_writer import Attempt, StagedFile
+from tidelog.outputs.files.commits import Commit, Commits
+from tidelog.outputs.files.store import FileStore
+from tidelog.outputs.files.writer import Attempt, StagedFile
+from tidelog.system import failpoints
 
 
 class Crash(BaseException):

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.outputs.files_layout import Layout
-from tidelog.outputs.files_store import FileStore
-from tidelog.outputs.files_writer import Attempt, FileFormat, FilesWriter
+from tidelog.outputs.files.layout import Layout
+from tidelog.outputs.files.store import FileStore
+from tidelog.outputs.files.writer import Attempt, FileFormat, FilesWriter
 from tidelog.ports import SourceId, TargetTable, WriteTask
 
 SCHEMA = TableSchema(TableName("public", "t"), 1, (), (), (), "d", "pgoutput")

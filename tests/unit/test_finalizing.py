@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.build_log import BuiltLog
 
+from tidelog.app.dumps.finalize import wait_finalized
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import Mailbox
 from tidelog.errors import TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.storage import LocalStorage
-from tidelog.runtime.finalizing import wait_finalized
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.build_log import BuiltLog
 
 UNTIL = 100
 
@@ -136,5 +136,5 @@ def test_dump_that_waits_for_a_capture_is_no_unknown_dump(
 
 
 def test_waiting_needs_no_spark() -> None:
-    script = "import sys, tidelog.runtime; sys.exit('pyspark' in sys.modules)"
+    script = "import sys, tidelog.app; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0

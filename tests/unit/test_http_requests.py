@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.outputs.http_requests import Body, Messages, arranged, cut, key_of
+from tidelog.outputs.http.requests import Body, Messages, arranged, cut, key_of
 
 
 def rows(messages: list[tuple[int, int]]) -> pa.RecordBatch:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tidelog.configoutputs import KafkaOutput as Section
 from tidelog.errors import ConfigError, OutputRefusedError
+from tidelog.outputs.registry import KafkaOutput as Section
 
 pytest.importorskip("confluent_kafka")
 
-from tidelog.outputs.kafka_client import common, settings_of, topic_name
-from tidelog.outputs.kafka_tail import Present, identities, ranks_of
+from tidelog.outputs.kafka.client import common, settings_of, topic_name
+from tidelog.outputs.kafka.topic_tail import Present, identities, ranks_of
 
 
 @pytest.mark.parametrize("name", ["acks", "enable.idempotence", "transactional.id"])

@@ -11,8 +11,8 @@ import pytest
 
 TESTS = """
 import pytest
-from tidelog.pipeline.installed import check_java
-from tidelog.testing.opensearch import java_home
+from tidelog.spark.installed import check_java
+from tidelog.demo.servers.opensearch import java_home
 
 @pytest.fixture(scope="module")
 def spark():
@@ -22,7 +22,7 @@ def spark():
 def test_spark(spark, n): ...
 
 def test_in_its_body(monkeypatch):
-    monkeypatch.setattr("tidelog.testing.opensearch._java_homes", lambda: iter(()))
+    monkeypatch.setattr("tidelog.demo.servers.opensearch._java_homes", lambda: iter(()))
     java_home()
 
 def test_passes(): ...

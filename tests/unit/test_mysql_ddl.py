@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.model.schema import TableName
-from tidelog.sources.mysql.ddl import Effect, read
+from tidelog.sources.mysql.stream.ddl import Effect, read
 
 PARTITION = "a partition was truncated, dropped or exchanged"
 VALUES = "a column with values in it was added"

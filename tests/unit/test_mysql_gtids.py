@@ -7,8 +7,8 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from tidelog.sources.mysql.gtids import KEPT_BATCHES, GtidSet, SeenGtids, gtid_set
-from tidelog.wire.binlog_items import GtidsSeen, MySqlSource
+from tidelog.codecs.mysql.binlog.items import GtidsSeen, MySqlSource
+from tidelog.sources.mysql.stream.gtids import KEPT_BATCHES, GtidSet, SeenGtids, gtid_set
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 B = "4f22fa47-71ca-11e1-9e33-c80aa9429562"

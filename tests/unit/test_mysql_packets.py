@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.binlog_events import BinlogBytes
 
-from tidelog.sources.mysql import packets
-from tidelog.sources.mysql.seeking import Seeking
-from tidelog.testing.binlog_events import BinlogBytes
-from tidelog.wire.binlog import BinlogScanner
-from tidelog.wire.binlog_position import pack
-from tidelog.wire.flavor import Flavor
+from tidelog.codecs.mysql.binlog.position import pack
+from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
+from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.sources.mysql.stream import packets
+from tidelog.sources.mysql.stream.seeking import Seeking
 
 
 def framed(events: list[bytes], sequence: int) -> bytes:

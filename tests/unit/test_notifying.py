@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from tidelog.app.notify import HISTORY, Notifier
 from tidelog.capture.notifications import Notification, NotificationType
-from tidelog.runtime.notifying import HISTORY, Notifier
 
 
 def note(number: int = 1, **data: Any) -> Notification:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("opensearchpy")
 
-from tidelog.outputs import opensearch_documents as documents
-from tidelog.outputs.opensearch_bulk import _body, _parts
-from tidelog.outputs.opensearch_indices import index_name
+from tidelog.outputs.opensearch import documents
+from tidelog.outputs.opensearch.bulk import _body, _parts
+from tidelog.outputs.opensearch.indices import index_name
 
 _TEXTS = st.one_of(
     st.none(),

@@ -9,16 +9,16 @@ from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
+from tests.support.build_log import BuiltLog
 
 from tidelog.errors import ConfigError
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.outputs import executing
-from tidelog.outputs.executing import Delivery, ExecutorOutput
-from tidelog.outputs.parts import Part
-from tidelog.pipeline.transforms import Step, target_table
+from tidelog.outputs.base import output as executing
+from tidelog.outputs.base.output import Delivery, ExecutorOutput
+from tidelog.outputs.base.parts import Part
 from tidelog.ports import SourceId, TargetTable
+from tidelog.spark.transforms import Step, target_table
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.build_log import BuiltLog
 
 ORIGIN = SourceId("postgres", "1", "shop")
 COLUMNS = {"id": "int64", "region": "text", "v": "text"}

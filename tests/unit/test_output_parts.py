@@ -9,9 +9,9 @@ import pytest
 
 from tidelog.config import load_config
 from tidelog.errors import ConfigError, OutputRefusedError
-from tidelog.outputs.evolving import change, described
-from tidelog.outputs.parts import shares
-from tidelog.outputs.progress import OutputProgress
+from tidelog.outputs.base.evolving import change, described
+from tidelog.outputs.base.parts import shares
+from tidelog.outputs.base.progress import OutputProgress
 from tidelog.state.sqlite import SqliteState
 
 OLD = pa.schema([("id", pa.int64()), ("n", pa.int32()), ("gone", pa.string())])

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.app.notify import Notifier
+from tidelog.app.preflight import check_modes
+from tidelog.cli.watch.feed import watch
 from tidelog.config import load_config
-from tidelog.control.signals import skipped
-from tidelog.election.sqlite import SqliteElection
+from tidelog.control.channels.table import skipped
 from tidelog.eventlog.storage import LocalStorage
-from tidelog.outputs.dead_letters import JsonDeadLetters
-from tidelog.pipeline.session import scratch_directory
+from tidelog.outputs.base.rejections import JsonDeadLetters
 from tidelog.ports import Rejection, WriteTask
-from tidelog.private_files import seen_by_others
-from tidelog.runtime.checking import check_modes
-from tidelog.runtime.notifying import Notifier
+from tidelog.spark.session import scratch_directory
 from tidelog.state.sqlite import SqliteState
-from tidelog.watching import watch
+from tidelog.state.sqlite_election import SqliteElection
+from tidelog.system.private_files import seen_by_others
 
 
 def modes(place: Path) -> dict[str, int]:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tidelog.capture import rereads
-from tidelog.capture.dump_state import Key
-from tidelog.capture.rereads import PIECE_KEYS, REREAD_KEY, Rereads, Taken
+from tidelog.capture.dumps import refetch
+from tidelog.capture.dumps.refetch import PIECE_KEYS, REREAD_KEY, Rereads, Taken
+from tidelog.capture.dumps.state import Key
+from tidelog.codecs.postgres.tuples import PgoutputKeys
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.state.sqlite import SqliteState
-from tidelog.wire.tuples import PgoutputKeys
 
 KEYS = PgoutputKeys()
 
@@ -157,7 +157,7 @@ def test_tables_take_turns(wanted: Rereads) -> None:
 def test_a_key_put_aside_is_tried_alone_and_later(
     wanted: Rereads, state: CountingState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rereads.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(refetch.time, "monotonic", lambda: 100.0)
     wanted.add(T, encoded(0, 3))
     taken = take(wanted)
     for key in taken.keys[:2]:

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 import tidelog
 from tidelog import cli
-from tidelog.cli import asking
-from tidelog.configsource import SOURCES
+from tidelog.cli import client as asking
+from tidelog.config.source import SOURCES
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"postgres": "postgresql", "mysql": "mysql", "mariadb": "mariadb"}
@@ -110,10 +110,10 @@ def test_command_is_understood(
     Path("columns.json").write_text('{"columns": [{"name": "id", "type": "int"}], "key": ["id"]}')
     monkeypatch.setattr(asking, "load", lambda _path: types.SimpleNamespace(outputs=["one"]))
     monkeypatch.setattr(asking, "send", lambda *_a, **_k: None)
-    runtime = Runtime("tidelog.runtime")
+    runtime = Runtime("tidelog.app")
     monkeypatch.setattr(runtime, "check", lambda _config: [], raising=False)
-    monkeypatch.setitem(sys.modules, "tidelog.runtime", runtime)
-    monkeypatch.setattr(tidelog, "runtime", runtime, raising=False)
+    monkeypatch.setitem(sys.modules, "tidelog.app", runtime)
+    monkeypatch.setattr(tidelog, "app", runtime, raising=False)
     done = CliRunner().invoke(cli.app, shlex.split(command.removesuffix("&").strip()))
     assert done.exit_code == 0, (command, done.output, done.exception)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tidelog.adapters import SOURCE_KINDS
+from tidelog.app.sources import kinds
 from tidelog.config import parse_config
-from tidelog.configsource import SOURCES
+from tidelog.config.source import SOURCES
 from tidelog.errors import MissingExtraError
-from tidelog.runtime import sources
 
 CONFIG = "source: {{kind: {kind}, url: '{kind}://u@127.0.0.1:1/shop'}}\nlog: {{path: ./log}}\n"
 
@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from tidelog.adapters import SOURCE_KINDS
 from tidelog.config import parse_config
-from tidelog.runtime.sources import source_kind
+from tidelog.app.sources.kinds import source_kind
 source_kind(parse_config(sys.argv[1], "tidelog.yaml", Path("."), {}))
 print(*sorted({"psycopg", "pymysql"} & set(sys.modules)))
 """
@@ -43,7 +43,7 @@ def test_only_the_driver_of_the_kind_is_loaded(kind: str, driver: str) -> None:
 
 def test_kind_without_its_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(sys.modules):
-        if name.startswith(("pymysql", "tidelog.sources.mysql", "tidelog.runtime.sources_mysql")):
+        if name.startswith(("pymysql", "tidelog.sources.mysql", "tidelog.app.sources.mysql")):
             monkeypatch.delitem(sys.modules, name)
 
     class Absent:
@@ -54,4 +54,4 @@ def test_kind_without_its_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
     config = parse_config(CONFIG.format(kind="mysql"), "tidelog.yaml", Path(), {})
     with pytest.raises(MissingExtraError, match=r"pip install 'tidelog\[mysql\]'"):
-        sources.source_kind(config)
+        kinds.source_kind(config)

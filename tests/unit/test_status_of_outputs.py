@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.support.build_log import BuiltLog
+
+from tidelog.app.client import status
 from tidelog.capture.session import STATUS_KEY
+from tidelog.cli.terminal import plain_lines
 from tidelog.config import load_config
 from tidelog.eventlog.consumers import Consumers, Stopped
-from tidelog.runtime.asking import status
 from tidelog.state.sqlite import SqliteState
-from tidelog.terminal import plain_lines
-from tidelog.testing.build_log import BuiltLog
 
 
 def test_an_output_that_stopped_is_in_the_status(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from tidelog import terminal, watching
-from tidelog.cli import main
+from tidelog.cli import main, terminal
+from tidelog.cli.watch import feed
+from tidelog.cli.watch.lanes import Lane, bar, lanes_of
+from tidelog.cli.watch.view import frame, summary
 from tidelog.errors import UsageError
-from tidelog.watch_view import frame, summary
-from tidelog.window_lanes import Lane, bar, lanes_of
 
 NOW_MS = 1_700_000_010_000
 T = "public.orders"
@@ -227,14 +227,14 @@ def test_a_run_is_recorded_and_played_again(
             stop.set()
             return None
 
-    watching.watch(ask, stop, record=file, once=False, as_json=False)
+    feed.watch(ask, stop, record=file, once=False, as_json=False)
     assert [json.loads(line)["updated_ms"] for line in file.read_text().splitlines()] == [
         NOW_MS,
         NOW_MS + 1000,
     ]
     capsys.readouterr()
     begun = time.monotonic()
-    watching.replay(file, threading.Event(), speed=10, once=False)
+    feed.replay(file, threading.Event(), speed=10, once=False)
     assert time.monotonic() - begun >= 0.1
     main_exit(["watch", "--replay", str(file), "--once"], 0)
     assert "400,000" in capsys.readouterr().out
@@ -247,7 +247,7 @@ def main_exit(arguments: list[str], code: int) -> None:
 
 
 def test_json_gives_each_document_once(capsys: pytest.CaptureFixture[str]) -> None:
-    watching.watch(status, threading.Event(), record=None, once=True, as_json=True)
+    feed.watch(status, threading.Event(), record=None, once=True, as_json=True)
     assert json.loads(capsys.readouterr().out) == status()
 
 
@@ -261,13 +261,13 @@ def test_a_file_that_is_no_recording_is_refused(
     file = tmp_path / "run.jsonl"
     file.write_bytes(content)
     with pytest.raises(UsageError, match=message):
-        watching.replay(file, threading.Event(), speed=1000, once=True)
+        feed.replay(file, threading.Event(), speed=1000, once=True)
 
 
 def test_a_recording_that_was_cut_off_plays_to_its_last_whole_line(tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
     file.write_text(json.dumps(status()) + '\n{"updated_m')
-    assert len(list(watching.recorded(file))) == 1
+    assert len(list(feed.recorded(file))) == 1
 
 
 def test_a_missing_recording_or_configuration_is_bad_usage(

@@ -13,18 +13,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from tidelog import failpoints
-from tidelog.capture.appender import Appender, WriterThread
-from tidelog.capture.dumps import DumpCoordinator
-from tidelog.capture.hold import Hold
-from tidelog.capture.output_buffer import (
+from tidelog.capture.buffer import (
     ChunkItem,
     ControlItem,
     Item,
     OutputBuffer,
     PositionItem,
 )
-from tidelog.capture.windows import Closed, Voided, Window, Windows
+from tidelog.capture.dumps.coordinator import DumpCoordinator
+from tidelog.capture.log_pause import Hold
+from tidelog.capture.windows.windows import Closed, Voided, Window, Windows
+from tidelog.capture.writer_thread import Appender, WriterThread
 from tidelog.errors import OffsetGoneError
 from tidelog.model.records import LogBatch, Resume, Snapshot, XidRanges, ranges_of
 from tidelog.model.schema import TableName
@@ -41,6 +40,7 @@ from tidelog.ports import (
     TableRefused,
     WatermarkSeen,
 )
+from tidelog.system import failpoints
 
 HELD_TURN_S = 0.02
 DURABLE_WAIT_S = 5.0

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tidelog.capture.automatic_dumps import DUMPED_KEY, JUDGED_KEY, UNLOGGED_KEY, AutomaticDumps
 from tidelog.capture.catalogue_watch import SHAPES_KEY, VERSIONS_KEY, CatalogueWatch
-from tidelog.capture.dump_state import Mode
-from tidelog.capture.dumps import DUMP_PREFIX, REREAD_KEY, DumpCoordinator
+from tidelog.capture.dumps.automatic import DUMPED_KEY, JUDGED_KEY, UNLOGGED_KEY, AutomaticDumps
+from tidelog.capture.dumps.coordinator import DUMP_PREFIX, REREAD_KEY, DumpCoordinator
+from tidelog.capture.dumps.key_sets import PREFIX as KEY_SETS
+from tidelog.capture.dumps.state import Mode
 from tidelog.capture.engine import CaptureEngine
-from tidelog.capture.key_sets import PREFIX as KEY_SETS
 from tidelog.capture.refused_tables import REFUSED_KEY, RefusedTables
 from tidelog.capture.relation_names import RELATIONS_KEY
 from tidelog.errors import GapError, SourceError, TidelogError

@@ -1,6 +1,6 @@
 """The ``tidelog`` command line (docs/reference/cli.md).
 
-Every command reads the configuration, calls one function of `tidelog.runtime` and shows what it
+Every command reads the configuration, calls one function of `tidelog.app` and shows what it
 returns. What is slow to import is imported inside the commands: ``tidelog --help`` is quick.
 """
 
@@ -13,11 +13,11 @@ from typing import Annotated, Any
 
 import typer
 
-from tidelog import terminal
 from tidelog._version import __version__
-from tidelog.cli import controlling, dumping, looking, running
+from tidelog.cli import control, dump, inspect, terminal
+from tidelog.cli import run as running
+from tidelog.cli.exits import exit_code_of
 from tidelog.cli.log_format import OneLine
-from tidelog.exits import exit_code_of
 
 COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     "Run": {
@@ -27,22 +27,22 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
         "pipeline": running.pipeline,
     },
     "Dump": {
-        "dump": dumping.dump,
-        "wait": dumping.wait,
-        "pause": controlling.pause,
-        "resume": controlling.resume,
-        "cancel": controlling.cancel,
-        "set": controlling.set_options,
-        "signal": controlling.send_signal,
+        "dump": dump.dump,
+        "wait": dump.wait,
+        "pause": control.pause,
+        "resume": control.resume,
+        "cancel": control.cancel,
+        "set": control.set_options,
+        "signal": control.send_signal,
     },
     "Look": {
-        "check": looking.check,
-        "plan": looking.plan,
-        "status": looking.status,
-        "watch": looking.watch,
-        "log": looking.log,
-        "verify": looking.verify,
-        "schema": looking.schema,
+        "check": inspect.check,
+        "plan": inspect.plan,
+        "status": inspect.status,
+        "watch": inspect.watch,
+        "log": inspect.log,
+        "verify": inspect.verify,
+        "schema": inspect.schema,
     },
 }
 """By the panel of ``--help``, in its order."""

@@ -22,10 +22,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tidelog import failpoints
 from tidelog.control.commands import Command, from_json
 from tidelog.errors import Policy, StateConflictError, TidelogError, UsageError
 from tidelog.ports import Document, StateStore
+from tidelog.system import failpoints
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tidelog.control.commands import SetDumpOptions, build
 from tidelog.errors import UsageError
-from tidelog.quantities import parse_bytes, parse_milliseconds
+from tidelog.model.units import parse_bytes, parse_milliseconds
 
 # Name as typed → field of `SetDumpOptions`, and how a value with a unit is read.
 _UNITS: dict[str, tuple[str, Callable[[str], int]]] = {

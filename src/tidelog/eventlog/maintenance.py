@@ -23,7 +23,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidelog import failpoints
 from tidelog.errors import EventLogError, StorageError
 from tidelog.eventlog.chain import (
     Chain,
@@ -38,6 +37,7 @@ from tidelog.eventlog.layout import SegmentMeta, first_offset_of, is_segment_nam
 from tidelog.eventlog.segments import SegmentFile, encode, payload_bytes
 from tidelog.eventlog.storage import Guard, Storage
 from tidelog.eventlog.storages import storage_at
+from tidelog.system import failpoints
 
 _LOCK: Final = "maintenance"
 _MERGED_BATCH_BYTES: Final = 4 << 20

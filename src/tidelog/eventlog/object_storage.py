@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import pyarrow as pa
 
-from tidelog import failpoints
 from tidelog.errors import (
     MissingExtraError,
     OutcomeUnknownError,
@@ -27,6 +26,7 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.eventlog.storage import Guard, Tag
+from tidelog.system import failpoints
 
 try:
     import obstore

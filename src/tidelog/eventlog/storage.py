@@ -19,9 +19,9 @@ from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
-from tidelog import failpoints
 from tidelog.errors import EventLogError, StorageError
-from tidelog.private_files import create_directory, create_file
+from tidelog.system import failpoints
+from tidelog.system.private_files import create_directory, create_file
 
 Guard = Callable[[], None]
 _TEMPORARY = ".tmp-"

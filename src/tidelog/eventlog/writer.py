@@ -12,7 +12,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from tidelog import failpoints
 from tidelog.errors import (
     AppendRaceLostError,
     EventLogError,
@@ -29,6 +28,7 @@ from tidelog.eventlog.storage import Guard, Storage, Tag
 from tidelog.eventlog.storages import storage_at
 from tidelog.model.records import ChunkMeta, Kind, LogBatch, Resume
 from tidelog.ports import SchemaRegistry, SourceId
+from tidelog.system import failpoints
 
 _FENCE_ATTEMPTS: Final = 100
 

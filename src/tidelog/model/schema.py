@@ -79,7 +79,7 @@ class TableSchema:
     columns that old images of the log carry, ``identity_kind`` how they were chosen:
     ``d`` default (primary key), ``f`` full, ``i`` a unique index, ``n`` nothing.
     ``schema_id`` is 0 until the schema store has numbered the version (from 1 up).
-    ``wire_format`` says which decoder of `tidelog.wire` reads the payloads, e.g. ``pgoutput``.
+    ``wire_format`` says which decoder of `tidelog.codecs` reads the payloads, e.g. ``pgoutput``.
     """
 
     table: TableName

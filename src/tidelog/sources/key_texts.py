@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.codecs.columns.instant_texts import date_texts, timestamp_texts
 from tidelog.errors import UsageError
-from tidelog.wire.instant_texts import date_texts, timestamp_texts
 
 _TEXT = pa.string()
 

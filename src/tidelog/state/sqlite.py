@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tidelog.errors import ConfigError, StateConflictError, StateError
 from tidelog.ports import Document
-from tidelog.private_files import create_file
+from tidelog.system.private_files import create_file
 
 _URL: Final = "sqlite:///"
 BUSY_TIMEOUT_S: Final = 15.0

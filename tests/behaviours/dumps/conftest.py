@@ -14,7 +14,7 @@ from tests.behaviours.dumps.sources import PostgresSource, Source
 from tests.behaviours.dumps.sources_mysql import MySqlSource
 from tests.behaviours.dumps.ways import ONE, Way
 
-from tidelog.testing.postgres import PostgresServer
+from tidelog.demo.servers.postgres import PostgresServer
 
 _numbers = itertools.count(1)
 

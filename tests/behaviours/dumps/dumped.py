@@ -19,13 +19,14 @@ from tests.behaviours.dumps.ledger import Change
 from tests.behaviours.dumps.sources import Source, series
 from tests.integration.windows.live import PATIENCE_S, Event, Key, Live, Row, _event
 
-from tidelog import failpoints, runtime
+from tidelog import app
 from tidelog.capture import session
 from tidelog.capture.notifications import Notification
 from tidelog.config import parse_config
 from tidelog.control.commands import Command, ExecuteSnapshot
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import ChunkMeta
+from tidelog.system import failpoints
 
 Make = Callable[..., "Dumped"]
 PLAIN = "id int PRIMARY KEY, n bigint NOT NULL"
@@ -137,7 +138,7 @@ control:
 """
         self.config = parse_config(text, "test", self.directory, {})
         self.failure, self._stop, self.seen = None, threading.Event(), {}
-        capture = runtime.Capture(self.config, on_notification=self.notices.append)
+        capture = app.Capture(self.config, on_notification=self.notices.append)
         stop = self._stop
 
         def on_status(status: dict[str, Any]) -> None:
@@ -165,7 +166,7 @@ control:
 
     def send(self, command: Command) -> dict[str, Any]:
         """What came of a command."""
-        outcome = runtime.send_command(self.config, command, timeout_s=PATIENCE_S)
+        outcome = app.send_command(self.config, command, timeout_s=PATIENCE_S)
         assert outcome["error"] is None, outcome
         result: dict[str, Any] = outcome["details"]
         return result

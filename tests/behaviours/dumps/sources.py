@@ -16,8 +16,8 @@ from tests.behaviours.dumps import ledger
 from tests.behaviours.dumps.ledger import Change, Key
 from tests.integration.windows.live import LOCALLY
 
-from tidelog.sources.postgres.publication import Publications
-from tidelog.testing.postgres import PostgresServer, drop_slot
+from tidelog.demo.servers.postgres import PostgresServer, drop_slot
+from tidelog.sources.postgres.catalogue.publication import Publications
 
 N = "ns()"
 """SQL: greater with every call."""

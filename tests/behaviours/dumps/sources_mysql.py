@@ -12,7 +12,7 @@ from tests.behaviours.dumps import ledger
 from tests.behaviours.dumps.ledger import Change
 from tests.behaviours.dumps.sources import SERIES_ROWS
 
-from tidelog.testing.mysql import MySqlFamilyServer, quoted
+from tidelog.demo.servers.mysql import MySqlFamilyServer, quoted
 
 _BINARY = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "bit")
 _NAMESPACES = ("public", "aside", "tidelog")

@@ -16,8 +16,8 @@ from tests.integration.windows.live import Event, Key, Row, at, crash, replay
 from tidelog.control.commands import StopSnapshot
 from tidelog.errors import ChunkError, ConnectionLostError
 from tidelog.ports import BlockingReader
-from tidelog.sources.mysql.blocking import MySqlBlockingReader
-from tidelog.sources.postgres.blocking import PostgresBlockingReader
+from tidelog.sources.mysql.chunks.blocking import MySqlBlockingReader
+from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader
 
 pytestmark = pytest.mark.integration
 

@@ -21,12 +21,13 @@ from tests.behaviours.dumps.ways import Way
 from tests.integration.windows import mutations
 from tests.integration.windows.rules import impatient
 
-from tidelog.capture import dump_book, history
-from tidelog.capture.dump_state import DumpState
-from tidelog.capture.dump_tasks import Tasks
-from tidelog.capture.dumps import DumpCoordinator
-from tidelog.capture.hold import Hold
-from tidelog.capture.throttle import Throttle
+from tidelog.capture.dumps import store
+from tidelog.capture.dumps.chunk_queue import Tasks
+from tidelog.capture.dumps.coordinator import DumpCoordinator
+from tidelog.capture.dumps.state import DumpState
+from tidelog.capture.dumps.throttle import Throttle
+from tidelog.capture.log_pause import Hold
+from tidelog.capture.windows import history
 
 pytestmark = pytest.mark.integration
 
@@ -38,8 +39,8 @@ def nothing_superseded(patch: Patch) -> None:
 
 
 def chunks_of_the_log_ignored(patch: Patch) -> None:
-    patch.setattr(dump_book.DumpBook, "reconcile", lambda self, chunks: None)
-    patch.setattr(dump_book, "STORE_EVERY_S", 1e9)
+    patch.setattr(store.DumpBook, "reconcile", lambda self, chunks: None)
+    patch.setattr(store, "STORE_EVERY_S", 1e9)
 
 
 def condition_forgotten(patch: Patch) -> None:

@@ -15,7 +15,7 @@ from tests.behaviours.dumps.sources import N, series
 from tests.behaviours.dumps.ways import EVERY, STRATEGIES, only, ways
 from tests.integration.windows.live import PATIENCE_S, at
 
-from tidelog import failpoints
+from tidelog.system import failpoints
 
 pytestmark = pytest.mark.integration
 

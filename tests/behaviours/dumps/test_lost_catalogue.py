@@ -10,7 +10,7 @@ from tests.behaviours.dumps.dumped import Make
 from tests.behaviours.dumps.ways import Way, ways
 
 from tidelog.ports import TableShape
-from tidelog.sources.postgres.catalogue import PostgresCatalogue
+from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
 
 
 @ways([Way("table", 1)])

@@ -11,11 +11,11 @@ from tests.behaviours.dumps.sources import N, series
 from tests.behaviours.dumps.ways import READERS, TWO, ways
 from tests.integration.windows.live import PATIENCE_S
 
-from tidelog import runtime
-from tidelog.capture.dump_book import missing_set
-from tidelog.capture.key_sets import KeySets
+from tidelog import app
+from tidelog.app.dumps.keys import store_keys
+from tidelog.capture.dumps.key_sets import KeySets
+from tidelog.capture.dumps.store import missing_set
 from tidelog.control.commands import ExecuteSnapshot, StopSnapshot
-from tidelog.runtime.key_scope import store_keys
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration
@@ -80,7 +80,7 @@ def test_list_that_matches_nothing_is_refused_and_the_next_dump_goes_on(make: Ma
     dumped = three(make)
     dumped.start()
     command = ExecuteSnapshot(dump_id="none", tables=("public.zz.*",), matching="regex")
-    outcome = runtime.send_command(dumped.config, command, timeout_s=PATIENCE_S)
+    outcome = app.send_command(dumped.config, command, timeout_s=PATIENCE_S)
     assert "public.a1" in outcome["error"], "it says what there is"
     dumped.dumped(dumped.dump("public.a1"))
     dumped.check("public.a1")

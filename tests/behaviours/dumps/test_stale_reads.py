@@ -17,9 +17,9 @@ from tests.behaviours.dumps.ways import Way, only, ways
 from tests.integration.windows.live import PATIENCE_S, check_no_time_travel
 from tests.integration.windows.rules import impatient
 
+from tidelog.demo.servers.mysql import MariaDbServer
 from tidelog.model.records import ranges_of
-from tidelog.sources.mysql.snapshot import BinlogSnapshot
-from tidelog.testing.mysql import MariaDbServer
+from tidelog.sources.mysql.chunks.snapshot import BinlogSnapshot
 
 pytestmark = pytest.mark.integration
 GTID = only("mariadb", [Way("gtid", 1, "mariadb")])

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow.parquet as pq
 from tests.behaviours.outputs.destinations import Context, Destination, Row, newest
 
-from tidelog.outputs.executing import Delivery
-from tidelog.outputs.files import FilesOutput
-from tidelog.outputs.files_writer import FileFormat
+from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.files.output import FilesOutput
+from tidelog.outputs.files.writer import FileFormat
 from tidelog.state.sqlite import SqliteState
 
 DELIVERY = Delivery("activity", keyed=False, order="none")

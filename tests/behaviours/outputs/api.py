@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.behaviours.outputs.destinations import Context, Destination, Row, newest
+from tests.support.http_receiver import HttpReceiver
 
-from tidelog.outputs.executing import Delivery
+from tidelog.outputs.base.output import Delivery
 from tidelog.outputs.formatters import formatter
-from tidelog.outputs.http import HttpOutput
-from tidelog.outputs.http_client import Endpoint
-from tidelog.outputs.http_requests import Body
+from tidelog.outputs.http.client import Endpoint
+from tidelog.outputs.http.output import HttpOutput
+from tidelog.outputs.http.requests import Body
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.http_receiver import HttpReceiver
 
 UNTOLD = "__debezium_unavailable_value"
 DELIVERY = Delivery("api", keyed=False, formatter=formatter("flat", tombstones=False))

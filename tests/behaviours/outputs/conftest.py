@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from tests.behaviours.outputs.destinations import Context, Destination, kinds, make
 from tests.integration.spark.conftest import spark  # noqa: F401
-
-from tidelog.testing.build_log import BuiltLog
+from tests.support.build_log import BuiltLog
 
 _ROOT = str(Path(__file__).parents[3])
 if _ROOT not in os.environ.get("PYTHONPATH", "").split(os.pathsep):

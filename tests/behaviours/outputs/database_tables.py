@@ -9,15 +9,15 @@ from typing import Any
 
 from tests.behaviours.outputs.destinations import Context, Destination, Row
 
+from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
+from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.outputs.base.output import Delivery
 from tidelog.outputs.database.dialect import Dialect
 from tidelog.outputs.database.layout import DELETED, VERSION
 from tidelog.outputs.database.mysql import MySql
 from tidelog.outputs.database.output import DatabaseOutput
 from tidelog.outputs.database.postgres import Postgres
-from tidelog.outputs.executing import Delivery
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.mysql import MariaDbServer, MySqlServer
-from tidelog.testing.postgres import PostgresServer
 
 _numbers = itertools.count(1)
 

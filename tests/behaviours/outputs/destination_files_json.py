@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.behaviours.outputs import activity_files
 from tests.behaviours.outputs.destinations import Context, Destination
 
-from tidelog.outputs.files_writer import FileFormat
+from tidelog.outputs.files.writer import FileFormat
 
 
 def destination(context: Context) -> Destination:

@@ -6,9 +6,9 @@ from typing import Any
 
 from tests.behaviours.outputs.destinations import Context, Destination
 from tests.behaviours.outputs.kafka_topics import UNTOLD, kafka_destination
+from tests.support.avro_messages import decoded
 
 from tidelog.eventlog.message_schemas import MessageSchemaStore
-from tidelog.testing.avro_messages import decoded
 
 
 def destination(context: Context) -> Destination:

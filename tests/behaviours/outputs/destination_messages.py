@@ -9,9 +9,9 @@ from typing import Any
 
 from tests.behaviours.outputs.destinations import Context, Destination, Row, newest
 
-from tidelog.outputs.executing import Delivery
+from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.custom.output import PythonOutput
 from tidelog.outputs.formatters import formatter
-from tidelog.outputs.python import PythonOutput
 from tidelog.state.sqlite import SqliteState
 
 WRITER = "tests.behaviours.outputs.kept_rows:Messages"

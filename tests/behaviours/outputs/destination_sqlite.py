@@ -9,8 +9,8 @@ from typing import Any
 
 from tests.behaviours.outputs.destinations import Context, Destination, Row
 
-from tidelog.outputs.executing import Delivery
-from tidelog.outputs.python import PythonOutput
+from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.custom.output import PythonOutput
 from tidelog.state.sqlite import SqliteState
 
 WRITER = "tests.behaviours.outputs.kept_rows:KeptRows"

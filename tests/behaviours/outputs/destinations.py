@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidelog.outputs.ranges import batch_of
+from tests.support.build_log import BuiltLog
+
+from tidelog.outputs.base.ranges import batch_of
 from tidelog.ports import Output
-from tidelog.testing.build_log import BuiltLog
 
 Row = dict[str, Any]
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from tests.behaviours.outputs.destinations import Context, Destination, Row, newest
+from tests.support.kafka import KafkaServer
 
 from tidelog.errors import TidelogError
-from tidelog.outputs.executing import Delivery
+from tidelog.outputs.base.output import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.kafka import KafkaServer
 
 UNTOLD = "__debezium_unavailable_value"
 _numbers = itertools.count(1)
@@ -101,7 +101,7 @@ def _read(
 def kafka_destination(
     context: Context, message_format: str = "flat", decode: Decode | None = None, **options: Any
 ) -> Destination:
-    from tidelog.outputs.kafka import KafkaOutput
+    from tidelog.outputs.kafka.output import KafkaOutput
 
     server = broker()
     prefix = f"t{next(_numbers)}-{context.path.name}"

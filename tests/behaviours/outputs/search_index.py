@@ -12,12 +12,12 @@ from typing import Any
 
 from tests.behaviours.outputs.destinations import Context, Destination, Row
 
-from tidelog.outputs.executing import Delivery
-from tidelog.outputs.opensearch import OpenSearchOutput
-from tidelog.outputs.opensearch_client import ClusterOptions
-from tidelog.outputs.opensearch_indices import index_name
+from tidelog.demo.servers.opensearch import OpenSearchServer
+from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.opensearch.client import ClusterOptions
+from tidelog.outputs.opensearch.indices import index_name
+from tidelog.outputs.opensearch.output import OpenSearchOutput
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.opensearch import OpenSearchServer
 
 _numbers = itertools.count(1)
 SETTINGS = {"number_of_shards": 1, "number_of_replicas": 0}

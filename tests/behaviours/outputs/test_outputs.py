@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from tests.behaviours.outputs.destinations import Destination, write
+from tests.support.build_log import BuiltLog
 
-from tidelog import failpoints
 from tidelog.errors import OutputError
 from tidelog.model.schema import TableName
-from tidelog.outputs.ranges import batch_of
-from tidelog.testing.build_log import BuiltLog
+from tidelog.outputs.base.ranges import batch_of
+from tidelog.system import failpoints
 
 pytestmark = pytest.mark.spark
 

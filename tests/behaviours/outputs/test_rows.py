@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from tests.behaviours.outputs.destinations import Destination, write
+from tests.support.build_log import BuiltLog
+from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.errors import OutputRefusedError
 from tidelog.model.schema import TableSchema
-from tidelog.pipeline.run import DUMP_COMPLETED
-from tidelog.pipeline.transforms import Step
-from tidelog.testing.build_log import BuiltLog
-from tidelog.testing.pgoutput_messages import UNCHANGED
+from tidelog.spark.run import DUMP_COMPLETED
+from tidelog.spark.transforms import Step
 
 pytestmark = pytest.mark.spark
 

@@ -9,17 +9,17 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from tidelog.codecs.fold import fold
 from tidelog.model.schema import TableSchema
-from tidelog.outputs.database import ours
+from tidelog.outputs.base.tasks import prepared
+from tidelog.outputs.database import metadata_tables
 from tidelog.outputs.database.dialect import Dialect, Session
 from tidelog.outputs.database.layout import Layout
 from tidelog.outputs.database.tables import Tables
 from tidelog.outputs.database.writer import TableWriter
-from tidelog.outputs.tasks import prepared
-from tidelog.pipeline import shapes
-from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.ports import Rejection, SourceId, TargetTable, WriteTask
-from tidelog.wire.fold import fold
+from tidelog.spark.formats import shapes
+from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 
 OWN = "own"
 TASK = WriteTask("out", "generation", 0, 1, 0)
@@ -42,11 +42,11 @@ class Copy:
         session = self.dialect.connect("test")
         try:
             tables = Tables(self.dialect, "out", (), self.namespace, self.own, self.soft)
-            ours.create(session, self.dialect, self.own)
+            metadata_tables.create(session, self.dialect, self.own)
             place = tables.place(session, self.table)
             tables.create(session, self.table, place)
             layout = tables.layout(session, self.table, place, self.floor)
-            ours.create_gone(session, self.dialect, layout)
+            metadata_tables.create_gone(session, self.dialect, layout)
             return layout
         finally:
             session.close()
@@ -56,8 +56,8 @@ class Copy:
         layout = self.prepare()
         session = self.dialect.connect("test")
         try:
-            run = ours.run_name(TASK.output, TASK.generation)
-            self.attempt = ours.next_attempt(session, self.dialect, self.own, run)
+            run = metadata_tables.run_name(TASK.output, TASK.generation)
+            self.attempt = metadata_tables.next_attempt(session, self.dialect, self.own, run)
         finally:
             session.close()
         layouts = {str(self.table.source): layout}

@@ -17,14 +17,14 @@ from tests.integration.database.copies import Copy, changes, copy_of, folded, nu
 from tests.integration.mysql import random_values
 from tests.integration.mysql.value_rows import ValueTable, log_batch, records
 from tests.integration.test_types import CASES, PINNED, dumped
+from tests.support.payloads import table_schema
 
+from tidelog.demo.servers.mysql import MySqlFamilyServer, MySqlServer
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.database.mysql import MySql
 from tidelog.outputs.database.postgres import Postgres
-from tidelog.sources.postgres.schemas import SchemaFinder
-from tidelog.testing.mysql import MySqlFamilyServer, MySqlServer
-from tidelog.testing.payloads import table_schema
-from tidelog.testing.postgres import PostgresServer
+from tidelog.sources.postgres.catalogue.schemas import SchemaFinder
 
 pytestmark = pytest.mark.integration
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 from tests.integration.database.copies import Copy, changes, copy_of
+from tests.support.payloads import table_schema
 
 from tidelog.errors import OutputRefusedError
 from tidelog.model.schema import TableSchema
-from tidelog.outputs.database import ours
+from tidelog.outputs.database import metadata_tables
 from tidelog.outputs.database.layout import gone_name
 from tidelog.outputs.database.mysql import MySql
 from tidelog.outputs.database.postgres import Postgres
 from tidelog.outputs.database.writer import TrySupersededError
-from tidelog.testing.payloads import table_schema
 
 pytestmark = pytest.mark.integration
 
@@ -146,14 +146,14 @@ def test_a_try_begins_after_the_transactions_of_those_before(copy: Copy) -> None
     copy.write(changes(copy.table, ("u", 10, row(1, "a"))))
     earlier = copy.dialect.connect("test")
     later = copy.dialect.connect("test")
-    own, run = copy.own, ours.run_name("out", "generation")
+    own, run = copy.own, metadata_tables.run_name("out", "generation")
     try:
         earlier.begin()
-        assert ours.attempt(earlier, copy.dialect, own, run) == copy.attempt
+        assert metadata_tables.attempt(earlier, copy.dialect, own, run) == copy.attempt
         begun = threading.Event()
 
         def begin() -> None:
-            ours.next_attempt(later, copy.dialect, own, run)
+            metadata_tables.next_attempt(later, copy.dialect, own, run)
             begun.set()
 
         thread = threading.Thread(target=begin)
@@ -256,7 +256,7 @@ def test_what_the_log_can_t_bring_again_is_forgotten(copy: Copy) -> None:
     layout = copy.prepare()
     session = copy.dialect.connect("test")
     try:
-        ours.forget(session, copy.dialect, layout, 25)
+        metadata_tables.forget(session, copy.dialect, layout, 25)
     finally:
         session.close()
     gone = copy.dialect.quoted(copy.own, layout.gone)
@@ -327,13 +327,16 @@ def test_a_table_of_another_log_is_refused_until_it_is_empty(copy: Copy) -> None
     session = copy.dialect.connect("test")
     name = f"{copy.namespace}.t"
 
-    def claim(owner: ours.Owner, *, empty: bool) -> int:
-        return ours.claim(session, copy.dialect, copy.own, name, owner, empty=empty)
+    def claim(owner: metadata_tables.Owner, *, empty: bool) -> int:
+        return metadata_tables.claim(session, copy.dialect, copy.own, name, owner, empty=empty)
 
-    mine, other = ours.Owner("out", "public.t", "g1"), ours.Owner("out", "public.t", "g2")
+    mine, other = (
+        metadata_tables.Owner("out", "public.t", "g1"),
+        metadata_tables.Owner("out", "public.t", "g2"),
+    )
     try:
         assert claim(mine, empty=False) == 0
-        ours.raise_floor(session, copy.dialect, copy.prepare(), 50)
+        metadata_tables.raise_floor(session, copy.dialect, copy.prepare(), 50)
         assert claim(mine, empty=False) == 50
         with pytest.raises(OutputRefusedError, match=r"filled by output out from public\.t"):
             claim(other, empty=False)

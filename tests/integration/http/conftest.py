@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.integration.spark.conftest import built, spark  # noqa: F401
+from tests.support.http_receiver import HttpReceiver
 
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.formatters.messages import HEADERS
-from tidelog.outputs.http_client import Endpoint
-from tidelog.outputs.http_requests import Body
-from tidelog.outputs.http_writer import HttpWriter
+from tidelog.outputs.http.client import Endpoint
+from tidelog.outputs.http.requests import Body
+from tidelog.outputs.http.writer import HttpWriter
 from tidelog.ports import Rejection, SourceId, TargetTable, WriteTask
-from tidelog.testing.http_receiver import HttpReceiver
 
 Message = tuple[int | None, int, str]  # key (None: a truncate), version, text
 
@@ -54,7 +54,7 @@ def batch(messages: Sequence[Message]) -> pa.RecordBatch:
 
 @dataclass
 class Task:
-    """One task's life, as `tidelog.outputs.tasks` leads it."""
+    """One task's life, as `tidelog.outputs.base.tasks` leads it."""
 
     api: HttpReceiver
     body: Body = Body(rows=3)  # noqa: RUF009

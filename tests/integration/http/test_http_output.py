@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from tests.behaviours.outputs.api import output, table_rows
 from tests.behaviours.outputs.destinations import Context
+from tests.support.build_log import BuiltLog
+from tests.support.http_receiver import HttpReceiver
 
-from tidelog import failpoints
+from tidelog.app.pipeline_run import pipeline
 from tidelog.config import load_config
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
-from tidelog.outputs.dead_letters import JsonDeadLetters
+from tidelog.outputs.base.ranges import batch_of
+from tidelog.outputs.base.rejections import JsonDeadLetters
 from tidelog.outputs.formatters import formatter
-from tidelog.outputs.http_requests import Body
-from tidelog.outputs.ranges import batch_of
-from tidelog.pipeline.transforms import Step
-from tidelog.runtime.piping import pipeline
-from tidelog.testing.build_log import BuiltLog
-from tidelog.testing.http_receiver import HttpReceiver
+from tidelog.outputs.http.requests import Body
+from tidelog.spark.transforms import Step
+from tidelog.system import failpoints
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from tests.integration.http.conftest import Message, Task
+from tests.support.http_receiver import HttpReceiver
 
 from tidelog.errors import OutputError, OutputRefusedError
-from tidelog.outputs.http_requests import Body
-from tidelog.testing.http_receiver import HttpReceiver
+from tidelog.outputs.http.requests import Body
 
 pytestmark = pytest.mark.integration
 

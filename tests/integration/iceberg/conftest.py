@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from tests.integration.spark.conftest import *  # noqa: F403 - its fixtures
 from tests.integration.spark.conftest import Lake
+from tests.support.build_log import BuiltLog
 
-from tidelog.outputs.iceberg import IcebergOptions, IcebergOutput, catalog_conf
-from tidelog.outputs.ranges import batch_of
-from tidelog.pipeline.jars import SPARK_OF_ICEBERG
-from tidelog.pipeline.spark_versions import SPARK_VERSION
-from tidelog.testing.build_log import BuiltLog
+from tidelog.outputs.base.ranges import batch_of
+from tidelog.outputs.lake.iceberg import IcebergOptions, IcebergOutput, catalog_conf
+from tidelog.spark.jars import SPARK_OF_ICEBERG
+from tidelog.spark.versions import SPARK_VERSION
 
 _ROOT = str(Path(__file__).parents[3])
 if _ROOT not in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # executors import tests

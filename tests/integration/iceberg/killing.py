@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 from tests import executors
 
-from tidelog.outputs.iceberg import IcebergOptions, IcebergOutput
-from tidelog.pipeline import spark_session
-from tidelog.pipeline.arrow_frames import map_in_arrow
-from tidelog.pipeline.run import run_pipeline
+from tidelog.outputs.lake.iceberg import IcebergOptions, IcebergOutput
+from tidelog.spark import spark_session
+from tidelog.spark.arrow_frames import map_in_arrow
+from tidelog.spark.run import run_pipeline
 
 
 class _DieOnce:

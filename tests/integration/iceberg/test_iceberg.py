@@ -23,17 +23,17 @@ from tests.integration.spark.test_delta_layouts import (  # noqa: F401
     run,
     test_soft_deletes_keep_the_last_state_until_the_row_comes_back,
 )
+from tests.support.build_log import BuiltLog
 
-from tidelog import failpoints
+from tidelog.app.pipeline_run import pipeline
+from tidelog.app.verify.copies import copies
 from tidelog.config import load_config
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
-from tidelog.outputs import iceberg_state, iceberg_table
-from tidelog.outputs.ranges import batch_of
-from tidelog.pipeline.transforms import Step
+from tidelog.outputs.base.ranges import batch_of
+from tidelog.outputs.lake import iceberg_state, iceberg_table
 from tidelog.ports import SourceId
-from tidelog.runtime.copies import copies
-from tidelog.runtime.piping import pipeline
-from tidelog.testing.build_log import BuiltLog
+from tidelog.spark.transforms import Step
+from tidelog.system import failpoints
 
 pytestmark = pytest.mark.spark
 

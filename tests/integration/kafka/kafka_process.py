@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 
-from tidelog.outputs.executing import Delivery
+from tidelog.outputs.base.output import Delivery
 from tidelog.outputs.formatters import formatter
-from tidelog.outputs.kafka import KafkaOutput
-from tidelog.pipeline import spark_session
-from tidelog.pipeline.run import run_pipeline
+from tidelog.outputs.kafka.output import KafkaOutput
+from tidelog.spark import spark_session
+from tidelog.spark.run import run_pipeline
 from tidelog.state.sqlite import SqliteState
 
 

@@ -10,15 +10,15 @@ from typing import Any
 import httpx
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
+from tests.support.avro_messages import decoded
+from tests.support.build_log import BuiltLog
+from tests.support.kafka import KafkaServer
 
+from tidelog.app.outputs import make_output
+from tidelog.app.serve import RestServer
 from tidelog.config import Rest, parse_config
-from tidelog.configoutputs import Step
-from tidelog.outputs.ranges import batch_of
-from tidelog.runtime.outputs import make_output
-from tidelog.runtime.serving import RestServer
-from tidelog.testing.avro_messages import decoded
-from tidelog.testing.build_log import BuiltLog
-from tidelog.testing.kafka import KafkaServer
+from tidelog.outputs.base.ranges import batch_of
+from tidelog.outputs.registry import Step
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 

@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 from tests.behaviours.outputs.kafka_topics import Read, check_order, read
+from tests.support.build_log import BuiltLog
+from tests.support.kafka import KafkaServer
 
-from tidelog import failpoints
 from tidelog.errors import OutputError
-from tidelog.outputs.executing import Delivery
+from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.formatters import formatter
-from tidelog.outputs.kafka import KafkaOutput
-from tidelog.outputs.kafka_writer import transactional_id
-from tidelog.outputs.ranges import batch_of
+from tidelog.outputs.kafka.output import KafkaOutput
+from tidelog.outputs.kafka.writer import transactional_id
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.build_log import BuiltLog
-from tidelog.testing.kafka import KafkaServer
+from tidelog.system import failpoints
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tests.behaviours.outputs.kafka_topics import read
 from tests.integration.kafka.test_kafka_crashes import output_of
+from tests.support.build_log import BuiltLog
+from tests.support.kafka import KafkaServer
 
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.ranges import batch_of
-from tidelog.testing.build_log import BuiltLog
-from tidelog.testing.kafka import KafkaServer
+from tidelog.outputs.base.ranges import batch_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 

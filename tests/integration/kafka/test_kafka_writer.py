@@ -18,22 +18,23 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.behaviours.outputs.kafka_topics import read
+from tests.support.build_log import BuiltLog
+from tests.support.kafka import KafkaServer
 
 from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.outputs import executing, kafka_sender
-from tidelog.outputs.dead_letters import JsonDeadLetters
-from tidelog.outputs.executing import Delivery
+from tidelog.outputs.base import output as executing
+from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.base.rejections import JsonDeadLetters
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.formatters.messages import MESSAGES
-from tidelog.outputs.kafka import KafkaOutput
-from tidelog.outputs.kafka_sender import headers_of
-from tidelog.outputs.kafka_tail import Tail, ranks_of
-from tidelog.outputs.kafka_writer import KafkaTopics, KafkaWriter, _too_long
+from tidelog.outputs.kafka import sender
+from tidelog.outputs.kafka.output import KafkaOutput
+from tidelog.outputs.kafka.sender import headers_of
+from tidelog.outputs.kafka.topic_tail import Tail, ranks_of
+from tidelog.outputs.kafka.writer import KafkaTopics, KafkaWriter, _too_long
 from tidelog.ports import SourceId, TargetTable, WriteTask
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.build_log import BuiltLog
-from tidelog.testing.kafka import KafkaServer
 
 pytestmark = pytest.mark.integration
 
@@ -120,7 +121,7 @@ def test_nothing_newer_goes_after_a_message_that_stops_the_pipeline(
             produced.append(value)
             super().produce(topic, value, key, **how)
 
-    monkeypatch.setattr(kafka_sender, "Producer", Recording)
+    monkeypatch.setattr(sender, "Producer", Recording)
     for tried in (again, True):
         with pytest.raises(OutputRefusedError, match=r"version 2 .*MSG_SIZE_TOO_LARGE"):
             bring(kafka.servers, messages(topic, VALUES), keep_rejected=False, again=tried)

@@ -9,7 +9,7 @@ import pymysql
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
 
-from tidelog.testing.mysql import MySqlFamilyServer
+from tidelog.demo.servers.mysql import MySqlFamilyServer
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidelog.codecs.mysql import types
+from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import Column
 from tidelog.ports import IdleAt, LogEvent, RowsUnlogged, SchemaSeen, SignalSeen, WatermarkSeen
-from tidelog.sources.mysql.log_reader import MySqlLogReader
-from tidelog.sources.mysql.positions import log_end
-from tidelog.sources.unnumbered import Unnumbered
-from tidelog.testing.mysql import MySqlFamilyServer
-from tidelog.wire import binlog_types as types
+from tidelog.sources.mysql.stream.log_reader import MySqlLogReader
+from tidelog.sources.mysql.stream.positions import log_end
+from tidelog.sources.null_registry import Unnumbered
 
 _SIGNED = {types.TINY: 1, types.SHORT: 2, types.INT24: 3, types.LONG: 4, types.LONGLONG: 8}
 ABSENT = "(absent)"

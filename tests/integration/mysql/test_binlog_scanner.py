@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tidelog.model.records import LogBatch, Resume
-from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
-from tidelog.wire import binlog_position
-from tidelog.wire import binlog_scan_kernel as kernel
-from tidelog.wire.binlog import (
+from tidelog.codecs.mysql.binlog import position
+from tidelog.codecs.mysql.binlog import scan_kernel as kernel
+from tidelog.codecs.mysql.binlog.scanner import (
     AsOf,
     BinlogScanner,
     GtidsSeen,
@@ -24,7 +22,9 @@ from tidelog.wire.binlog import (
     XaSeen,
     XaState,
 )
-from tidelog.wire.flavor import Flavor
+from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
+from tidelog.model.records import LogBatch, Resume
 
 pytestmark = [pytest.mark.integration]
 
@@ -52,7 +52,7 @@ class Replay:
         self.files = [
             (number, np.frombuffer(path.read_bytes()[4:], dtype=np.uint8))
             for path in binlog_files(server)
-            if (number := binlog_position.file_number(path.name)[1]) >= first
+            if (number := position.file_number(path.name)[1]) >= first
         ]
         self.first = first
         self.resume = resume
@@ -92,8 +92,8 @@ class Replay:
             self.reread(item if one_phase else self.prepared, item)
 
     def reread(self, group: XaSeen, decided: XaSeen) -> None:
-        number, offset = binlog_position.unpack(group.begin)
-        end = binlog_position.unpack(group.end)[1]
+        number, offset = position.unpack(group.begin)
+        end = position.unpack(group.end)[1]
         file = dict(self.files)[number]
         format_end = int.from_bytes(file[9:13].tobytes(), "little")
         data = np.concatenate([file[:format_end], file[offset - 4 : end - 4]])
@@ -240,7 +240,7 @@ def test_replaying_the_log_gives_the_table(server):
     seed = random.randrange(1 << 30)
     print("seed", seed)
     server.execute("FLUSH BINARY LOGS")
-    first = binlog_position.file_number(binlog_files(server)[-1].name)[1]
+    first = position.file_number(binlog_files(server)[-1].name)[1]
     server.execute("DROP TABLE IF EXISTS t, other", "shop")
     server.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(20), b blob)", "shop")
     server.execute("CREATE TABLE other (a int)", "shop")
@@ -259,8 +259,8 @@ def test_replaying_the_log_gives_the_table(server):
     else:
         assert whole.gtids[-1] == server.execute("SELECT @@gtid_binlog_pos")[0][0]
     end = binlog_files(server)[-1]
-    assert whole.scanner.position == binlog_position.pack(
-        binlog_position.file_number(end.name)[1], end.stat().st_size
+    assert whole.scanner.position == position.pack(
+        position.file_number(end.name)[1], end.stat().st_size
     )
     pieces = Replay(server, first).run(step=1)
     assert (pieces.rows, pieces.records) == (whole.rows, whole.records)
@@ -275,7 +275,7 @@ def test_replaying_the_log_gives_the_table(server):
 
 
 def test_statements_in_statement_format_are_told(server):
-    first = binlog_position.file_number(binlog_files(server)[-1].name)[1]
+    first = position.file_number(binlog_files(server)[-1].name)[1]
     create = "CREATE TABLE IF NOT EXISTS t (id int PRIMARY KEY, v varchar(20), b blob)"
     server.execute(create, "shop")
     with server.connect("shop") as connection, connection.cursor() as cursor:

@@ -12,18 +12,18 @@ import pytest
 from tests.e2e.history_run import CaptureProcess
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
+from tests.support.oracle.history import History
+from tests.support.oracle.log import read_event_log
 
-from tidelog import runtime
+from tidelog import app
+from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.config import load_config
+from tidelog.demo.servers.mysql import MySqlFamilyServer, MySqlServer
 from tidelog.eventlog.reader import EventLog
 from tidelog.sources.findings import Finding
-from tidelog.sources.mysql.cascades import all_cascades
+from tidelog.sources.mysql.catalogue.cascades import all_cascades
 from tidelog.sources.mysql.connect import Connection, connect
-from tidelog.sources.mysql.preflight import MySqlPreflight
-from tidelog.testing.history import History
-from tidelog.testing.mysql import MySqlFamilyServer, MySqlServer
-from tidelog.testing.oracle_log import read_event_log
-from tidelog.wire.flavor import Flavor
+from tidelog.sources.mysql.preflight.checks import MySqlPreflight
 
 pytestmark = pytest.mark.integration
 
@@ -295,7 +295,7 @@ class Source:
         """Until no dump is on its way."""
         self.wait_for(
             lambda: (
-                (dumps := runtime.status(self.config).get("dumps"))
+                (dumps := app.status(self.config).get("dumps"))
                 and all(dump["status"] == "completed" for dump in dumps)
             )
         )
@@ -358,11 +358,11 @@ def test_such_keys_are_refused_unless_told_otherwise(source: Source) -> None:
     assert capture.wait(60) == 2
     assert "follows of" in capture.tail
     assert "source.cascades: dump" in capture.tail
-    (finding, *_) = [f for f in runtime.check(source.config) if f["level"] == "error"]
+    (finding, *_) = [f for f in app.check(source.config) if f["level"] == "error"]
     assert finding["check"] == f"table {source.database}.child"
     assert "source.cascades: dump" in finding["fix"]
     source.configure("dump")
-    assert [f for f in runtime.check(source.config) if f["level"] == "error"] == []
+    assert [f for f in app.check(source.config) if f["level"] == "error"] == []
 
 
 def test_a_key_that_is_made_while_capture_runs_is_refused(source: Source) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.errors import ChunkRefusedError
 from tidelog.model.schema import TableName
-from tidelog.sources.mysql.catalogue import MySqlCatalogue
-from tidelog.sources.mysql.planning import MySqlEstimates
-from tidelog.testing.mysql import MySqlFamilyServer
+from tidelog.sources.mysql.catalogue.tables import MySqlCatalogue
+from tidelog.sources.mysql.chunks.estimates import MySqlEstimates
 
 pytestmark = pytest.mark.integration
 

@@ -14,6 +14,8 @@ import pymysql
 import pytest
 from tests.integration.postgres.conftest import Row, rows_of
 
+from tidelog.codecs.mysql.rows.keys import BinlogKeys
+from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.errors import (
     ChunkBusyError,
     ChunkError,
@@ -25,13 +27,11 @@ from tidelog.errors import (
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
-from tidelog.sources.mysql.chunk_rows import cells
-from tidelog.sources.mysql.chunk_sql import ChunkSql, key_index
-from tidelog.sources.mysql.chunks import SQL_MODE, MySqlChunkReader
+from tidelog.sources.mysql.chunks.reader import SQL_MODE, MySqlChunkReader
+from tidelog.sources.mysql.chunks.rows import cells
+from tidelog.sources.mysql.chunks.sql import ChunkSql, key_index
 from tidelog.sources.mysql.connect import connect
-from tidelog.sources.unnumbered import Unnumbered
-from tidelog.testing.mysql import MySqlFamilyServer
-from tidelog.wire.binlog_keys import BinlogKeys
+from tidelog.sources.null_registry import Unnumbered
 
 pytestmark = pytest.mark.integration
 

@@ -12,12 +12,12 @@ import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.postgres.conftest import rows_of
 
+from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.errors import ChunkBusyError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows, WatermarkSeen
-from tidelog.sources.mysql.chunks import MySqlChunkReader
-from tidelog.sources.mysql.gtids import SeenGtids
-from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
+from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
+from tidelog.sources.mysql.stream.gtids import SeenGtids
 
 pytestmark = pytest.mark.integration
 T = TableName("shop", "t")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tidelog.cli import main
-from tidelog.testing.mysql import MySqlFamilyServer
+from tidelog.demo.servers.mysql import MySqlFamilyServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

@@ -9,12 +9,12 @@ import pymysql
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
 
+from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.errors import ChunkDeniedError, SourceError
 from tidelog.ports import MAX_SIGNAL_BYTES
-from tidelog.sources.mysql.chunks import MySqlChunkReader
-from tidelog.sources.mysql.preflight import MySqlPreflight
-from tidelog.sources.unnumbered import Unnumbered
-from tidelog.testing.mysql import MySqlFamilyServer
+from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
+from tidelog.sources.mysql.preflight.checks import MySqlPreflight
+from tidelog.sources.null_registry import Unnumbered
 
 pytestmark = pytest.mark.integration
 Make = Callable[..., LogCapture]

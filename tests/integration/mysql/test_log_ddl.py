@@ -10,17 +10,17 @@ import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
 
+from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.errors import SourceError
 from tidelog.model.schema import TableName
 from tidelog.ports import TableRefused
-from tidelog.sources.mysql import log_reader
+from tidelog.sources.mysql.catalogue.schemas import SchemaFinder
 from tidelog.sources.mysql.connect import connect
-from tidelog.sources.mysql.log_schemas import ColumnFact, fix_version
-from tidelog.sources.mysql.pins import SchemaPins
-from tidelog.sources.mysql.schemas import SchemaFinder
-from tidelog.sources.unnumbered import Unnumbered
+from tidelog.sources.mysql.stream import log_reader
+from tidelog.sources.mysql.stream.log_schemas import ColumnFact, fix_version
+from tidelog.sources.mysql.stream.schema_history import SchemaPins
+from tidelog.sources.null_registry import Unnumbered
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.mysql import MySqlFamilyServer
 
 pytestmark = pytest.mark.integration
 

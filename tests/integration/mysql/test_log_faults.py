@@ -14,6 +14,8 @@ import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
 
+from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.errors import (
     ConfigError,
     ConnectionLostError,
@@ -22,15 +24,13 @@ from tidelog.errors import (
     SourceChangedError,
     SourceError,
 )
+from tidelog.model.mysql_urls import parse_url
 from tidelog.model.records import Resume
-from tidelog.mysql_urls import parse_url
 from tidelog.ports import SourceId
-from tidelog.sources.mysql import stalls
 from tidelog.sources.mysql.connect import connect
-from tidelog.sources.mysql.replication import BinlogStream
+from tidelog.sources.mysql.stream import stalls
+from tidelog.sources.mysql.stream.replication import BinlogStream
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
-from tidelog.wire.flavor import Flavor
 
 pytestmark = pytest.mark.integration
 

@@ -8,9 +8,9 @@ import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
 
-from tidelog.sources.mysql import log_reader
-from tidelog.sources.mysql.marks import write_mark
-from tidelog.testing.mysql import MariaDbServer
+from tidelog.demo.servers.mysql import MariaDbServer
+from tidelog.sources.mysql.chunks.watermarks import write_mark
+from tidelog.sources.mysql.stream import log_reader
 
 pytestmark = pytest.mark.integration
 

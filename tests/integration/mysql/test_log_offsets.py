@@ -9,7 +9,7 @@ import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
 
-from tidelog.sources.mysql import replication, xa
+from tidelog.sources.mysql.stream import replication, xa
 
 pytestmark = pytest.mark.integration
 

@@ -12,10 +12,10 @@ import pymysql
 import pytest
 from tests.integration.mysql.log_capture import LogCapture, Row
 
+from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.errors import ConnectionLostError
-from tidelog.sources.unnumbered import Unnumbered
+from tidelog.sources.null_registry import Unnumbered
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 
 pytestmark = pytest.mark.integration
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
 
+from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.model.records import LogBatch, Resume
-from tidelog.testing.mysql import MySqlFamilyServer
 
 pytestmark = pytest.mark.integration
 

@@ -13,16 +13,16 @@ from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
 from tests.integration.mysql.test_preflight import check, faults
 
+from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.binlog import tables as binlog_tables
+from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
 from tidelog.errors import GapError
 from tidelog.model.schema import TableName
 from tidelog.ports import TableRefused
-from tidelog.sources.mysql import log_reader, pins
 from tidelog.sources.mysql.connect import connect
-from tidelog.sources.mysql.pins import SchemaPins
+from tidelog.sources.mysql.stream import log_reader, schema_history
+from tidelog.sources.mysql.stream.schema_history import SchemaPins
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.mysql import MariaDbServer, MySqlServer
-from tidelog.wire import binlog_tables
-from tidelog.wire import binlog_types as types
 
 pytestmark = pytest.mark.integration
 
@@ -267,7 +267,7 @@ def test_table_made_again_if_missing_is_dumped_after_a_restart(
 def test_dropped_tables_are_forgotten_on_the_safe_side(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pins, "KEPT_DROPPED", 5)
+    monkeypatch.setattr(schema_history, "KEPT_DROPPED", 5)
     state = SqliteState(f"sqlite:///{tmp_path}/state.db")
     noted = SchemaPins(state)
     tables = [TableName("d", f"t{n}") for n in range(20)]

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
 
+from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.errors import SourceError
 from tidelog.ports import TableRefused
-from tidelog.sources.mysql import log_reader
+from tidelog.sources.mysql.stream import log_reader
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 
 pytestmark = pytest.mark.integration
 

@@ -9,8 +9,8 @@ import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
 
-from tidelog.sources.mysql import xa
-from tidelog.testing.mysql import MySqlFamilyServer
+from tidelog.demo.servers.mysql import MySqlFamilyServer
+from tidelog.sources.mysql.stream import xa
 
 pytestmark = pytest.mark.integration
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.sources.findings import Finding
+from tidelog.sources.mysql.catalogue.grants import Grants
 from tidelog.sources.mysql.connect import Connection, connect
-from tidelog.sources.mysql.grants import Grants
-from tidelog.sources.mysql.preflight import Examined, MySqlPreflight
-from tidelog.sources.mysql.preflight_binlog import _retention, _retention_size
-from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
-from tidelog.wire.flavor import Flavor
+from tidelog.sources.mysql.preflight.binlog import _retention, _retention_size
+from tidelog.sources.mysql.preflight.checks import Examined, MySqlPreflight
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
+from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 
 pytestmark = pytest.mark.integration
 

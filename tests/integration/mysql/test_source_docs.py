@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from tools import type_tables
 
-from tidelog import runtime
+from tidelog import app
+from tidelog.app.preflight import check
+from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.config import Config, parse_config
+from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
-from tidelog.runtime.checking import check
+from tidelog.sources.mysql.catalogue.schemas import SchemaFinder
 from tidelog.sources.mysql.connect import connect
-from tidelog.sources.mysql.schemas import SchemaFinder
-from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
-from tidelog.wire.flavor import Flavor
 
 pytestmark = pytest.mark.integration
 
@@ -76,7 +76,7 @@ def capturing(config: Config) -> Iterator[list[BaseException]]:
 
     def capture() -> None:
         try:
-            runtime.capture(config, stop_event=stop)
+            app.capture(config, stop_event=stop)
         except BaseException as failure:  # noqa: BLE001 - asserted by the caller
             failures.append(failure)
 

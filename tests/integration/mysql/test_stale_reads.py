@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from tests.integration.postgres.conftest import rows_of
 
+from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest
-from tidelog.sources.mysql.blocking import MySqlBlockingReader
-from tidelog.sources.mysql.catalogue import MySqlCatalogue
-from tidelog.sources.mysql.chunks import MySqlChunkReader
-from tidelog.sources.unnumbered import Unnumbered
-from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer
+from tidelog.sources.mysql.catalogue.tables import MySqlCatalogue
+from tidelog.sources.mysql.chunks.blocking import MySqlBlockingReader
+from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
+from tidelog.sources.null_registry import Unnumbered
 
 pytestmark = pytest.mark.integration
 

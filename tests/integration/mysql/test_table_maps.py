@@ -13,13 +13,13 @@ from tests.integration.mysql import random_values
 from tests.integration.mysql.test_values import assert_equal_ways
 from tests.integration.mysql.value_rows import ValueTable, log_batch, normal, texts
 
+from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.binlog.items import TableMapSeen
+from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.model.schema import TableName, TableSchema
+from tidelog.sources.mysql.catalogue.schemas import SchemaFinder, misfit
 from tidelog.sources.mysql.connect import Connection, connect
-from tidelog.sources.mysql.schemas import SchemaFinder, misfit
-from tidelog.testing.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
-from tidelog.wire import binlog_types as types
-from tidelog.wire.binlog_items import TableMapSeen
-from tidelog.wire.flavor import Flavor
 
 pytestmark = pytest.mark.integration
 

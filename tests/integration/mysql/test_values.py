@@ -12,11 +12,11 @@ from tests.integration.mysql import random_values
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.value_rows import ValueTable, log_batch, normal, records, texts
 
+from tidelog.codecs.decode import decode
+from tidelog.codecs.mysql.rows.keys import BinlogKeys
+from tidelog.codecs.mysql.types import column_of_map, fits
+from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.model.records import KeyEffect, Kind, LogBatch
-from tidelog.testing.mysql import MySqlFamilyServer
-from tidelog.wire.binlog_keys import BinlogKeys
-from tidelog.wire.binlog_types import column_of_map, fits
-from tidelog.wire.decode import decode
 
 pytestmark = pytest.mark.integration
 

@@ -10,19 +10,19 @@ import numpy as np
 import pyarrow as pa
 import pymysql
 
+from tidelog.codecs.cells import parse
+from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.binlog import position as binlog_position
+from tidelog.codecs.mysql.binlog import scan_kernel
+from tidelog.codecs.mysql.binlog.scanner import BinlogScanner, TableMapSeen
+from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.codecs.mysql.rows.dump_rows import ResultRows
+from tidelog.codecs.mysql.types import WIRE_FORMAT, binlog_column
+from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.eventlog.layout import RECORD_SCHEMA
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.sources.mysql.chunk_sql import selected
-from tidelog.testing.mysql import MySqlFamilyServer
-from tidelog.wire import binlog_position
-from tidelog.wire import binlog_scan_kernel as scan_kernel
-from tidelog.wire import binlog_types as types
-from tidelog.wire.binlog import BinlogScanner, TableMapSeen
-from tidelog.wire.binlog_types import WIRE_FORMAT, binlog_column
-from tidelog.wire.cells import parse
-from tidelog.wire.flavor import Flavor
-from tidelog.wire.mysql_rows import ResultRows
+from tidelog.sources.mysql.chunks.sql import selected
 
 _QUERY = 3
 _COLLATIONS = {

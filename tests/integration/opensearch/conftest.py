@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from tests.behaviours.outputs.destinations import Context
 from tests.integration.spark.conftest import spark  # noqa: F401
-
-from tidelog.testing.build_log import BuiltLog
+from tests.support.build_log import BuiltLog
 
 _numbers = itertools.count(1)
 

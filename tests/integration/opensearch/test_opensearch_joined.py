@@ -17,16 +17,16 @@ from tests.behaviours.outputs.destinations import Context
 from tests.behaviours.outputs.search_index import SETTINGS, ask, found, node
 from tests.integration.opensearch.front import before_the_node
 from tests.integration.opensearch.test_opensearch_output import bring, forget_progress, kept_soon
+from tests.support.build_log import BuiltLog
+from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.executing import Delivery
-from tidelog.outputs.opensearch import Joined
-from tidelog.outputs.opensearch_client import Cluster, ClusterOptions
-from tidelog.outputs.opensearch_indices import Indices
-from tidelog.outputs.opensearch_joined import JOINED_MAPPING, Part
-from tidelog.outputs.opensearch_writer import Index
-from tidelog.testing.build_log import BuiltLog
-from tidelog.testing.pgoutput_messages import UNCHANGED
+from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.opensearch.client import Cluster, ClusterOptions
+from tidelog.outputs.opensearch.indices import Indices
+from tidelog.outputs.opensearch.joined import JOINED_MAPPING, Part
+from tidelog.outputs.opensearch.output import Joined
+from tidelog.outputs.opensearch.writer import Index
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 

@@ -15,16 +15,16 @@ from tests.behaviours.outputs.destinations import Context
 from tests.behaviours.outputs.search_index import SETTINGS, ask, found, node, open_output
 from tests.integration.opensearch.front import before_the_node
 from tests.integration.opensearch.test_opensearch_writer import kept_in, put, up
+from tests.support.build_log import BuiltLog
 
+from tidelog.app.pipeline_run import pipeline
 from tidelog.config import load_config
+from tidelog.demo.servers.certificates import write_certificates
 from tidelog.errors import OutputError, OutputRefusedError
-from tidelog.outputs.executing import Delivery
-from tidelog.outputs.opensearch_client import ClusterOptions
-from tidelog.outputs.ranges import batch_of
-from tidelog.runtime.piping import pipeline
+from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.base.ranges import batch_of
+from tidelog.outputs.opensearch.client import ClusterOptions
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.build_log import BuiltLog
-from tidelog.testing.certificates import write_certificates
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -319,7 +319,7 @@ def test_an_index_moved_behind_its_alias_is_written_to(
 
 
 def test_arrays_and_structs_of_steps_become_json() -> None:
-    from tidelog.outputs.opensearch_documents import json_texts
+    from tidelog.outputs.opensearch.documents import json_texts
 
     kind = pa.list_(pa.struct([("a", pa.int64())]))
     assert json_texts(pa.array([[{"a": 1}], None], kind)).to_pylist() == ['[{"a": 1}]', None]

@@ -10,12 +10,12 @@ import pytest
 from tests.behaviours.outputs.destinations import Context
 from tests.behaviours.outputs.search_index import ask, open_output
 from tests.integration.opensearch.test_opensearch_writer import TABLE, gone, kept, put
+from tests.support.build_log import BuiltLog
 
-from tidelog.outputs.executing import Delivery
-from tidelog.outputs.opensearch_writer import Index
-from tidelog.outputs.progress import OutputProgress
+from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.base.progress import OutputProgress
+from tidelog.outputs.opensearch.writer import Index
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.build_log import BuiltLog
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]  # of the process that has the node
 

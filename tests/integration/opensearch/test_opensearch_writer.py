@@ -15,10 +15,10 @@ from tests.behaviours.outputs.search_index import SETTINGS, ask, found, node
 
 from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.outputs import opensearch_documents as documents
-from tidelog.outputs.opensearch_client import ClusterOptions
-from tidelog.outputs.opensearch_indices import shown
-from tidelog.outputs.opensearch_writer import Index, OpenSearchWriter
+from tidelog.outputs.opensearch import documents
+from tidelog.outputs.opensearch.client import ClusterOptions
+from tidelog.outputs.opensearch.indices import shown
+from tidelog.outputs.opensearch.writer import Index, OpenSearchWriter
 from tidelog.ports import Rejection, SourceId, TargetTable, WriteTask
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]  # of the process that has the node

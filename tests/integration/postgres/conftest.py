@@ -16,9 +16,9 @@ import pytest
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import TableName
 from tidelog.ports import IdleAt, LogEvent, SchemaSeen, WatermarkSeen
+from tidelog.sources.null_registry import Unnumbered
 from tidelog.sources.postgres.connect import lsn_value
-from tidelog.sources.postgres.log_reader import PostgresLogReader
-from tidelog.sources.unnumbered import Unnumbered
+from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 
 PATIENCE_S = 60.0
 """For what must come: however busy the machine is. A wait ends as soon as it has."""

@@ -14,9 +14,9 @@ from typing import Any
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
+from tests.support.standby import PostgresStandby
 
-from tidelog.testing.postgres import PostgresServer
-from tidelog.testing.standby import PostgresStandby
+from tidelog.demo.servers.postgres import PostgresServer
 
 Connection = psycopg.Connection[Any]
 PUBLISH = (

@@ -20,14 +20,14 @@ from tests.integration.postgres.conftest import (
     rows_of,
 )
 
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkError, ChunkRefusedError, ChunkVoidError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest
-from tidelog.sources.postgres.blocking import PostgresBlockingReader, create_slot_command
-from tidelog.sources.postgres.chunks import PostgresChunkReader
+from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader, create_slot_command
+from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.connect import connect_replication
-from tidelog.sources.unnumbered import Unnumbered
-from tidelog.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
 

@@ -15,9 +15,9 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
 
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.sources.findings import SUPERUSER, Finding
-from tidelog.sources.postgres.preflight import Preflight
-from tidelog.testing.postgres import PostgresServer
+from tidelog.sources.postgres.preflight.checks import Preflight
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]

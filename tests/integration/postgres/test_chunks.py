@@ -14,9 +14,9 @@ from tidelog.errors import ChunkError, ChunkVoidError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
-from tidelog.sources.postgres.catalogue import PostgresCatalogue
-from tidelog.sources.postgres.chunks import PostgresChunkReader
-from tidelog.sources.unnumbered import Unnumbered
+from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
+from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]
@@ -120,7 +120,7 @@ def test_composite_key_uses_the_index(
         ("a", None, {"a": "10", "B b": "8"}),
         ("a", None, {"a": "5000", "B b": "1"}),
     ]
-    from tidelog.sources.postgres.chunk_sql import ChunkSql
+    from tidelog.sources.postgres.chunks.sql import ChunkSql
 
     query = ChunkSql(got.schema, got.schema.key, ("pg_catalog",) * 2, False)
     statement = query.range(("10", "3"), None, 10, None)[len("COPY (") : -len(") TO STDOUT")]

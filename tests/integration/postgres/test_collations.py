@@ -12,9 +12,9 @@ import psycopg
 import pytest
 from tests.integration.postgres.test_key_walk import walk, whole
 
-from tidelog.sources.postgres.chunks import PostgresChunkReader
-from tidelog.sources.unnumbered import Unnumbered
-from tidelog.testing.postgres import PostgresServer
+from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 
 pytestmark = pytest.mark.integration
 

@@ -11,13 +11,13 @@ import psycopg
 import pytest
 
 from tidelog.control.plain_conditions import names
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkBusyError, ChunkError, ChunkRefusedError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest
-from tidelog.sources.postgres.blocking import PostgresBlockingReader
-from tidelog.sources.postgres.chunks import PostgresChunkReader
-from tidelog.sources.unnumbered import Unnumbered
-from tidelog.testing.postgres import PostgresServer
+from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader
+from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 
 pytestmark = pytest.mark.integration
 

@@ -12,15 +12,15 @@ import pytest
 from tests.integration.postgres.conftest import Capture, rows_of
 from tests.integration.windows.live import Live, replay
 
+from tidelog.codecs.postgres import server_texts
+from tidelog.codecs.postgres.server_texts import server_text
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import GapError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest
-from tidelog.sources.postgres.chunks import PostgresChunkReader
-from tidelog.sources.postgres.preflight import Preflight
-from tidelog.sources.unnumbered import Unnumbered
-from tidelog.testing.postgres import PostgresServer
-from tidelog.wire import server_texts
-from tidelog.wire.server_texts import server_text
+from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
+from tidelog.sources.postgres.preflight.checks import Preflight
 
 pytestmark = pytest.mark.integration
 

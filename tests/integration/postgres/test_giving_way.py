@@ -10,17 +10,17 @@ from contextlib import suppress
 import psycopg
 import pytest
 
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkBusyError, SourceBusyError
 from tidelog.model.schema import TableName
-from tidelog.pipeline.patience import while_busy
-from tidelog.pipeline.source_rows import read_rows
 from tidelog.ports import ChunkRequest
-from tidelog.sources.postgres.catalogue import PostgresCatalogue
-from tidelog.sources.postgres.chunks import PostgresChunkReader
+from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
+from tidelog.sources.postgres.chunks.digests import PostgresDigests
+from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.connect import connect
-from tidelog.sources.postgres.digests import PostgresDigests
-from tidelog.sources.unnumbered import Unnumbered
-from tidelog.testing.postgres import PostgresServer
+from tidelog.spark.patience import while_busy
+from tidelog.spark.source_rows import read_rows
 
 pytestmark = pytest.mark.integration
 

@@ -9,10 +9,10 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
 
+from tidelog.codecs.postgres.messages import MAX_MESSAGE_BYTES
 from tidelog.model.records import LogBatch
 from tidelog.ports import MAX_SIGNAL_BYTES, SignalSeen
-from tidelog.sources.postgres.messages import MAX_PREFIX_CHARACTERS
-from tidelog.wire.pgoutput_messages import MAX_MESSAGE_BYTES
+from tidelog.sources.postgres.stream.messages import MAX_PREFIX_CHARACTERS
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]

@@ -10,18 +10,18 @@ from typing import Any
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture, rows_of
+from tests.support.payloads import record_batch
 
+from tidelog.codecs.decode import decode
+from tidelog.codecs.postgres.tuples import PgoutputKeys
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.records import KeyEffect, Kind, LogBatch
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest
-from tidelog.sources.postgres.chunks import PostgresChunkReader
-from tidelog.sources.postgres.identity import Trouble, identities
-from tidelog.sources.postgres.preflight import Preflight
-from tidelog.sources.postgres.publication import Publications
-from tidelog.testing.payloads import record_batch
-from tidelog.testing.postgres import PostgresServer
-from tidelog.wire.decode import decode
-from tidelog.wire.tuples import PgoutputKeys
+from tidelog.sources.postgres.catalogue.identity import Trouble, identities
+from tidelog.sources.postgres.catalogue.publication import Publications
+from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
+from tidelog.sources.postgres.preflight.checks import Preflight
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]

@@ -12,9 +12,9 @@ from tests.integration.postgres.conftest import rows_of
 from tidelog.errors import ChunkRefusedError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
-from tidelog.sources.postgres.chunk_sql import ChunkSql, operator_schemas
-from tidelog.sources.postgres.chunks import PostgresChunkReader
-from tidelog.sources.unnumbered import Unnumbered
+from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
+from tidelog.sources.postgres.chunks.sql import ChunkSql, operator_schemas
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]
@@ -270,7 +270,7 @@ def test_ten_thousand_keys_are_looked_up_in_the_index(
     schema = read(chunks, ChunkRequest(T, limit_rows=1)).schema
     query = ChunkSql(schema, key, ("pg_catalog",) * len(key), False)
     wanted = [(str(n),) * len(key) for n in range(3, 40000, 4)]
-    from tidelog.sources.postgres.chunk_rows import _BY_INDEX
+    from tidelog.sources.postgres.chunks.rows import _BY_INDEX
 
     sql.execute(_BY_INDEX.replace(b"LOCAL ", b""))
     for statement in (query.of_keys(wanted, None), query.absent_keys(wanted)):

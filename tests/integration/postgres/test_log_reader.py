@@ -9,9 +9,9 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import UNCHANGED, Capture
 
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.schema import TableName
-from tidelog.sources.postgres.publication import Publications
-from tidelog.testing.postgres import PostgresServer
+from tidelog.sources.postgres.catalogue.publication import Publications
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]

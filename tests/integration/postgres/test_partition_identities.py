@@ -8,9 +8,9 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
 
+from tidelog.codecs.decode import Decoded, decode
 from tidelog.model.records import LogBatch
-from tidelog.pipeline.source_rows import records_of
-from tidelog.wire.decode import Decoded, decode
+from tidelog.spark.source_rows import records_of
 
 pytestmark = pytest.mark.integration
 

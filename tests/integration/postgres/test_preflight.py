@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tidelog.sources.postgres.preflight import Finding, Preflight
-from tidelog.testing.postgres import PostgresServer
+from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.sources.postgres.preflight.checks import Finding, Preflight
 
 pytestmark = pytest.mark.integration
 

@@ -10,11 +10,11 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
 
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import PreflightError
 from tidelog.model.schema import TableName
-from tidelog.sources.postgres.preflight import Finding, Preflight
-from tidelog.sources.postgres.publication import Publications
-from tidelog.testing.postgres import PostgresServer
+from tidelog.sources.postgres.catalogue.publication import Publications
+from tidelog.sources.postgres.preflight.checks import Finding, Preflight
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]

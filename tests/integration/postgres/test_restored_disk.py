@@ -10,11 +10,11 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
 
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import SourceChangedError
 from tidelog.model.records import LogBatch, Resume
 from tidelog.ports import LastTransaction
 from tidelog.sources.postgres.connect import lsn_value
-from tidelog.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
 

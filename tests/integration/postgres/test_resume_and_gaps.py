@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
 
+from tidelog.demo.servers.postgres import PostgresServer, drop_slot
 from tidelog.errors import (
     ConfigError,
     ConnectionLostError,
@@ -20,11 +21,10 @@ from tidelog.errors import (
     SourceError,
 )
 from tidelog.ports import IdleAt
+from tidelog.sources.null_registry import Unnumbered
 from tidelog.sources.postgres.connect import lsn_value
-from tidelog.sources.postgres.log_reader import PostgresLogReader
-from tidelog.sources.postgres.preflight import Preflight
-from tidelog.sources.unnumbered import Unnumbered
-from tidelog.testing.postgres import PostgresServer, drop_slot
+from tidelog.sources.postgres.preflight.checks import Preflight
+from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]

@@ -11,13 +11,13 @@ import psutil
 import psycopg
 import pytest
 
-from tidelog.testing.postgres import PostgresServer
+from tidelog.demo.servers.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
 
 STARTED = """
 import time
-from tidelog.testing.postgres import PostgresServer
+from tidelog.demo.servers.postgres import PostgresServer
 server = PostgresServer()
 server.start()
 print(server.pid, flush=True)

@@ -12,11 +12,11 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import PATIENCE_S, Capture
 
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import SourceError
 from tidelog.outputs.database.postgres_session import PostgresSession
-from tidelog.sources.postgres import open_transactions, slots
 from tidelog.sources.postgres.connect import connect, connect_replication
-from tidelog.testing.postgres import PostgresServer
+from tidelog.sources.postgres.stream import open_transactions, slots
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,7 @@ from tests.integration.postgres.conftest import Capture
 
 from tidelog.errors import PreflightError
 from tidelog.ports import SignalSeen
-from tidelog.sources.postgres.catalogue import PostgresCatalogue
+from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
 
 pytestmark = pytest.mark.integration
 SIGNALS = {"signal_table": "public.debezium_signal"}

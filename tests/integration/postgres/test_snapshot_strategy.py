@@ -11,15 +11,15 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture, rows_of
 
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import PreflightError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
-from tidelog.sources.postgres.chunks import PostgresChunkReader
+from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.postgres.catalogue.publication import Publications
+from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
+from tidelog.sources.postgres.chunks.watermarks import WalLayout
 from tidelog.sources.postgres.connect import lsn_value
-from tidelog.sources.postgres.marks import WalLayout
-from tidelog.sources.postgres.publication import Publications
-from tidelog.sources.unnumbered import Unnumbered
-from tidelog.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]

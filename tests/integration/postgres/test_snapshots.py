@@ -12,14 +12,14 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import PATIENCE_S
 
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkError
 from tidelog.model.records import in_ranges
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest
-from tidelog.sources.postgres.blocking import PostgresBlockingReader
-from tidelog.sources.postgres.chunks import PostgresChunkReader
-from tidelog.sources.unnumbered import Unnumbered
-from tidelog.testing.postgres import PostgresServer
+from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader
+from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 
 pytestmark = pytest.mark.integration
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tidelog import runtime
+from tidelog import app
+from tidelog.app.preflight import check
 from tidelog.config import parse_config
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.reader import EventLog
-from tidelog.runtime.checking import check
-from tidelog.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
 
@@ -56,7 +56,7 @@ def test_page_leads_to_a_capture(version: int, tmp_path: Path) -> None:
         config = parse_config(text, "page", tmp_path, {})
         findings = check(config)
         assert [f for f in findings if f["level"] == "error"] == []
-        runtime.capture(config, stop_event=threading.Event())  # initial_only: ends by itself
+        app.capture(config, stop_event=threading.Event())  # initial_only: ends by itself
         log = EventLog.open(str(config.log.path))
         rows = sum(
             batch.num_rows

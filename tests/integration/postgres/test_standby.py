@@ -13,20 +13,20 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture, Row, rows_of
 from tests.integration.postgres.pair import Pair, pair, servers, writers
+from tests.support.standby import PostgresStandby
 
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkError, ConnectionLostError, GapError, PreflightError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
-from tidelog.sources.postgres import standby
-from tidelog.sources.postgres.blocking import PostgresBlockingReader
-from tidelog.sources.postgres.catalogue import PostgresCatalogue
-from tidelog.sources.postgres.chunks import PostgresChunkReader
-from tidelog.sources.postgres.digests import PostgresDigests
-from tidelog.sources.postgres.preflight import Preflight
-from tidelog.sources.postgres.snapshot import PgSnapshot, StandbySnapshot
-from tidelog.sources.unnumbered import Unnumbered
-from tidelog.testing.postgres import PostgresServer
-from tidelog.testing.standby import PostgresStandby
+from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
+from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader
+from tidelog.sources.postgres.chunks.digests import PostgresDigests
+from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
+from tidelog.sources.postgres.chunks.snapshot import PgSnapshot, StandbySnapshot
+from tidelog.sources.postgres.preflight.checks import Preflight
+from tidelog.sources.postgres.stream import standby
 
 __all__ = ["pair", "servers"]  # fixtures
 

@@ -10,13 +10,13 @@ from typing import Any
 import psycopg
 import pytest
 from tests.integration.postgres.pair import Pair
+from tests.support.standby import PostgresStandby
 
-from tidelog import runtime
+from tidelog import app
+from tidelog.app.preflight import check
 from tidelog.config import parse_config
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.reader import EventLog
-from tidelog.runtime.checking import check
-from tidelog.testing.postgres import PostgresServer
-from tidelog.testing.standby import PostgresStandby
 
 pytestmark = pytest.mark.integration
 
@@ -81,7 +81,7 @@ def dumped(config: Any, pair: Pair) -> None:
 
     def capture() -> None:
         try:
-            runtime.capture(config, stop_event=stop)
+            app.capture(config, stop_event=stop)
         except BaseException as failure:  # noqa: BLE001 - asserted below
             failures.append(failure)
 

@@ -13,14 +13,14 @@ import pytest
 
 from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.refused_tables import RefusedTables
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.schema import TableName
 from tidelog.ports import Published
-from tidelog.sources.postgres.catalogue import PostgresCatalogue
-from tidelog.sources.postgres.publication import Publications
-from tidelog.sources.postgres.snapshot import PgSnapshot
-from tidelog.sources.postgres.storage import rows_may_differ
+from tidelog.sources.postgres.catalogue.publication import Publications
+from tidelog.sources.postgres.catalogue.storage import rows_may_differ
+from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
+from tidelog.sources.postgres.chunks.snapshot import PgSnapshot
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
 T = TableName("public", "t")

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
 
-from tidelog.testing.postgres import PostgresServer
+from tidelog.demo.servers.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
 NAME = "stream_aborts"
@@ -28,7 +28,7 @@ def database18(postgres18: PostgresServer) -> Iterator[str]:
 def test_capture_goes_on_where_the_server_announces_an_abort(
     database18: str, make_capture: Callable[..., Capture]
 ) -> None:
-    """Why the server does is said in tests/unit/wire/test_pgoutput_server.py.
+    """Why the server does is said in tests/unit/codecs/test_pgoutput_server.py.
 
     The reader is stopped meanwhile, so that the transaction is aborted before it is decoded.
     """

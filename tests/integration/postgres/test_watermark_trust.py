@@ -9,13 +9,13 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
 
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkDeniedError, PreflightError
-from tidelog.sources.postgres.chunks import PostgresChunkReader
+from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.postgres.catalogue.publication import Publications
+from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.connect import connect
-from tidelog.sources.postgres.preflight import Preflight
-from tidelog.sources.postgres.publication import Publications
-from tidelog.sources.unnumbered import Unnumbered
-from tidelog.testing.postgres import PostgresServer
+from tidelog.sources.postgres.preflight.checks import Preflight
 
 pytestmark = pytest.mark.integration
 

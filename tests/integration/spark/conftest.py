@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.build_log import BuiltLog
 
-from tidelog.outputs.delta import DeltaOptions, DeltaOutput
-from tidelog.pipeline import spark_session
-from tidelog.pipeline.jars import SPARK_OF_ICEBERG
-from tidelog.pipeline.run import run_pipeline
-from tidelog.pipeline.spark_versions import SPARK_VERSION
-from tidelog.testing.build_log import BuiltLog
+from tidelog.outputs.lake.delta import DeltaOptions, DeltaOutput
+from tidelog.spark import spark_session
+from tidelog.spark.jars import SPARK_OF_ICEBERG
+from tidelog.spark.run import run_pipeline
+from tidelog.spark.versions import SPARK_VERSION
 
 SHARED = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tests.support.build_log import BuiltLog
+
 from tidelog.model.schema import TableSchema
-from tidelog.testing.build_log import BuiltLog
 
 COLUMNS = {"id": "int64", "name": "text", "amount": "decimal(10,2)"}
 

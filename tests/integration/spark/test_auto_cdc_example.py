@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.build_log import BuiltLog
 
-from tidelog.maven import Jar, fetch
-from tidelog.pipeline import register
-from tidelog.testing.build_log import BuiltLog
+from tidelog.spark import register
+from tidelog.system.maven import Jar, fetch
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "auto_cdc"
 # The row-level catalogue of Spark's own tests: no other for Spark 4.2 supports MERGE.

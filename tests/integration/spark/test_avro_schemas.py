@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.pipeline.avro_rows import CELLS, Told, everything, register
+from tests.support.build_log import BuiltLog
+from tests.support.pgoutput_messages import UNCHANGED
+from tests.unit.spark.avro_rows import CELLS, Told, everything, register
 
 from tidelog.outputs.formatters import formatter
 from tidelog.ports import SchemaFormatter
-from tidelog.testing.build_log import BuiltLog
-from tidelog.testing.pgoutput_messages import UNCHANGED
 
 pytestmark = pytest.mark.spark
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from tests.behaviours.outputs.database_tables import dialect, live_rows, server
 from tests.behaviours.outputs.destinations import Destination, write
+from tests.support.build_log import BuiltLog
 
+from tidelog.app.pipeline_run import pipeline
 from tidelog.config import load_config
 from tidelog.errors import OutputRefusedError
+from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.database.output import DatabaseOutput
-from tidelog.outputs.executing import Delivery
-from tidelog.outputs.ranges import batch_of
-from tidelog.runtime.piping import pipeline
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.build_log import BuiltLog
 
 pytestmark = pytest.mark.spark
 

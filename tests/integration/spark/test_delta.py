@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from tests.integration.spark.conftest import Lake
 from tests.integration.spark.orders import orders
+from tests.support.build_log import BuiltLog
+from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.errors import DecodeError, OutputError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.maintenance import EventLogMaintenance
-from tidelog.outputs import lake as lake_module
-from tidelog.outputs.folding import fold_parts
-from tidelog.outputs.ranges import batch_of
-from tidelog.pipeline import shapes
-from tidelog.pipeline.run import Progress, run_pipeline
-from tidelog.pipeline.transforms import Step
-from tidelog.testing.build_log import BuiltLog
-from tidelog.testing.pgoutput_messages import UNCHANGED
+from tidelog.outputs.base.folding import fold_parts
+from tidelog.outputs.base.ranges import batch_of
+from tidelog.outputs.lake import output as lake_module
+from tidelog.spark.formats import shapes
+from tidelog.spark.run import Progress, run_pipeline
+from tidelog.spark.transforms import Step
 
 pytestmark = pytest.mark.spark
 

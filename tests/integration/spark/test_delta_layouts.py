@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from tests.integration.spark.conftest import Lake
 from tests.integration.spark.orders import COLUMNS, orders
+from tests.support.build_log import BuiltLog
+from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
-from tidelog.outputs.delta import DeltaOptions
-from tidelog.outputs.delta_table import DeltaTable
-from tidelog.outputs.ranges import batch_of
-from tidelog.pipeline.transforms import Step
-from tidelog.testing.build_log import BuiltLog
-from tidelog.testing.pgoutput_messages import UNCHANGED
+from tidelog.outputs.base.ranges import batch_of
+from tidelog.outputs.lake.delta import DeltaOptions
+from tidelog.outputs.lake.delta_table import DeltaTable
+from tidelog.spark.transforms import Step
 
 pytestmark = pytest.mark.spark
 

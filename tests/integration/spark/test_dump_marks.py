@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from tests.integration.spark.conftest import Lake
+from tests.support.build_log import BuiltLog
 
-from tidelog.pipeline import register
-from tidelog.pipeline.log_lines import events
 from tidelog.ports import OutputBatch
-from tidelog.testing.build_log import BuiltLog
+from tidelog.spark import register
+from tidelog.spark.changes.log_lines import events
 
 pytestmark = [pytest.mark.spark]
 

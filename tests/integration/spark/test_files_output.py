@@ -16,16 +16,16 @@ from typing import Any
 import pytest
 from tests.behaviours.outputs.activity_files import opened, visible
 from tests.behaviours.outputs.destinations import Context
+from tests.support.build_log import BuiltLog
 
-from tidelog import failpoints
+from tidelog.app.pipeline_run import pipeline
 from tidelog.config import load_config
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.files_layout import DEFAULT
-from tidelog.outputs.files_writer import FileFormat
-from tidelog.outputs.ranges import batch_of
-from tidelog.pipeline.transforms import Step
-from tidelog.runtime.piping import pipeline
-from tidelog.testing.build_log import BuiltLog
+from tidelog.outputs.base.ranges import batch_of
+from tidelog.outputs.files.layout import DEFAULT
+from tidelog.outputs.files.writer import FileFormat
+from tidelog.spark.transforms import Step
+from tidelog.system import failpoints
 
 pytestmark = pytest.mark.spark
 

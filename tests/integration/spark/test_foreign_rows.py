@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import functions as f
 from tests.integration.spark.conftest import Lake
-
-from tidelog.testing.build_log import BuiltLog
+from tests.support.build_log import BuiltLog
 
 pytestmark = pytest.mark.spark
 

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from tests.integration.spark.test_source import stream
-from tests.unit.pipeline.dumped import dump, moments
+from tests.support.build_log import BuiltLog
+from tests.support.pgoutput_messages import UNCHANGED
+from tests.unit.spark.dumped import dump, moments
 
 from tidelog.errors import ConfigError
-from tidelog.pipeline import as_of, replaying
-from tidelog.pipeline.failures import find_error
-from tidelog.testing.build_log import BuiltLog
-from tidelog.testing.pgoutput_messages import UNCHANGED
+from tidelog.spark import as_of
+from tidelog.spark.changes import replaying
+from tidelog.spark.failures import find_error
 
 pytestmark = pytest.mark.spark
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming import StreamingQueryListener
+from tests.support.build_log import BuiltLog
 
-from tidelog.pipeline import lag_of
-from tidelog.pipeline.lag import Lag, lag_at
-from tidelog.testing.build_log import BuiltLog
+from tidelog.spark import lag_of
+from tidelog.spark.datasource.lag import Lag, lag_at
 
 COMMITTED_S = 1_700_000_000
 

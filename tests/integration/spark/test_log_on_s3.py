@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from tests.behaviours.outputs.activity_files import read
 from tests.faults.capture_fixture import Source
+from tests.support.s3 import S3Server
 
+from tidelog.app.pipeline_run import pipeline
+from tidelog.app.preflight import check
 from tidelog.eventlog.storages import OPTIONS_VARIABLE
-from tidelog.pipeline.source import register
-from tidelog.runtime.checking import check
-from tidelog.runtime.piping import pipeline
-from tidelog.testing.s3 import S3Server
+from tidelog.spark.datasource.source import register
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 

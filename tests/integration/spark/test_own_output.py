@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.build_log import BuiltLog
+from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.adapters import FORMATTERS, OUTPUT_KINDS
+from tidelog.app.outputs import make_output
+from tidelog.app.pipeline_run import pipeline
 from tidelog.config import load_config, parse_config
 from tidelog.errors import ConfigError, OutputRefusedError
-from tidelog.outputs.dead_letters import JsonDeadLetters
-from tidelog.outputs.executing import Delivery
+from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.base.ranges import batch_of
+from tidelog.outputs.base.rejections import JsonDeadLetters
+from tidelog.outputs.custom.output import PythonOutput
 from tidelog.outputs.formatters import formatter
-from tidelog.outputs.python import PythonOutput
-from tidelog.outputs.ranges import batch_of
-from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP
-from tidelog.pipeline.transforms import Step, apply
-from tidelog.runtime.outputs import make_output
-from tidelog.runtime.piping import pipeline
+from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP
+from tidelog.spark.transforms import Step, apply
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.build_log import BuiltLog
-from tidelog.testing.pgoutput_messages import UNCHANGED
 
 pytestmark = pytest.mark.spark
 

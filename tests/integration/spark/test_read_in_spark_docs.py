@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.pipeline.dumped import dump
+from tests.support.build_log import BuiltLog
+from tests.unit.spark.dumped import dump
 
-from tidelog.pipeline import register
-from tidelog.pipeline.options import _NAMES
-from tidelog.pipeline.shapes import ENVELOPE, RAW, SEGMENTS, VARIANT
-from tidelog.testing.build_log import BuiltLog
+from tidelog.spark import register
+from tidelog.spark.datasource.options import _NAMES
+from tidelog.spark.formats.shapes import ENVELOPE, RAW, SEGMENTS, VARIANT
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "how-to" / "read-in-spark.md").read_text(encoding="utf-8")

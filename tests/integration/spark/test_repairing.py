@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import tidelog
-from tidelog import runtime
+from tidelog import app
 from tidelog.cli import main
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TidelogError, UsageError
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.postgres import PostgresServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -65,11 +65,11 @@ class Shop:
             time.sleep(0.1)
 
     def _dumped(self) -> bool:
-        dumps = runtime.status(self.config).get("dumps", ())
+        dumps = app.status(self.config).get("dumps", ())
         return any(dump["status"] == "completed" for dump in dumps)
 
     def deliver(self) -> None:
-        runtime.pipeline(self.config, once=True, stop_event=threading.Event())
+        app.pipeline(self.config, once=True, stop_event=threading.Event())
 
     def lake(self) -> Any:
         return self.spark.read.format("delta").load(self.path)
@@ -124,9 +124,9 @@ def test_missing_keys_are_listed_and_not_deleted(
     )
     done = tidelog.repair(keys, shop.config, "public.orders", missing="list", timeout_s=60)
     assert [line for _, line in sorted(done["missing_keys"])] == ["1", "3"]
-    listed = list(runtime.missing_keys(shop.config, done["dump_id"]))
+    listed = list(app.missing_keys(shop.config, done["dump_id"]))
     assert sorted(listed) == sorted(done["missing_keys"])
-    events = list(runtime.read_log(shop.config, table="public.orders"))
+    events = list(app.read_log(shop.config, table="public.orders"))
     assert events[-1]["after"]["line"] == 2  # and no delete of the others
 
     arguments = ["dump", str(shop.file), "-t", "public.orders", "--wait", "--missing", "list"]
@@ -137,7 +137,7 @@ def test_missing_keys_are_listed_and_not_deleted(
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert report["missing_keys"] == [["2024-01-01 01:00:00+00", "7"]]
     with pytest.raises(UsageError, match="there is no dump nope"):
-        list(runtime.missing_keys(shop.config, "nope"))
+        list(app.missing_keys(shop.config, "nope"))
 
 
 def test_what_can_not_be_repaired_is_refused_and_leaves_nothing(shop: Shop) -> None:
@@ -156,10 +156,10 @@ def test_what_can_not_be_repaired_is_refused_and_leaves_nothing(shop: Shop) -> N
 def test_keys_of_a_refused_command_are_let_go(shop: Shop, tmp_path: Path) -> None:
     file = tmp_path / "keys.csv"
     file.write_text("line,at\n1,2024-01-01 01:00:00+00\n")
-    fields = runtime.store_key_file(shop.config, file, ["public.orders"])
+    fields = app.store_key_file(shop.config, file, ["public.orders"])
     assert len(key_sets(shop)) == 1
     command = ExecuteSnapshot(dump_id="refused", **(fields | {"tables": ("public.aside",)}))
-    assert runtime.send_command(shop.config, command, timeout_s=30)["error"] is not None
+    assert app.send_command(shop.config, command, timeout_s=30)["error"] is not None
     assert key_sets(shop) == []
 
 
@@ -174,25 +174,25 @@ def key_sets(shop: Shop) -> list[str]:
 def test_key_file_is_dumped_and_its_keys_are_let_go(shop: Shop, tmp_path: Path) -> None:
     file = tmp_path / "keys.parquet"
     pq.write_table(shop.lake().where("line = 2").toArrow(), file)
-    fields = runtime.store_key_file(shop.config, file, ["public.ord*"])
+    fields = app.store_key_file(shop.config, file, ["public.ord*"])
     assert fields["key_columns"] == ("at", "line")
     command = ExecuteSnapshot(dump_id="from-file", **fields)
-    assert runtime.send_command(shop.config, command, timeout_s=30)["error"] is None
-    done = runtime.dump_wait(shop.config, "from-file", timeout_s=60)
+    assert app.send_command(shop.config, command, timeout_s=30)["error"] is None
+    done = app.dump_wait(shop.config, "from-file", timeout_s=60)
     assert (done["tables"][0]["rows_read"], done["tables"][0]["keys_absent"]) == (1000, 0)
     assert key_sets(shop) == []
 
 
 def test_waiting_ends_when_the_lake_holds_the_dump_and_not_before(shop: Shop) -> None:
     shop.deliver()
-    assert runtime.wait_finalized(shop.config, "from-file", timeout_s=5)["delivered"]
+    assert app.wait_finalized(shop.config, "from-file", timeout_s=5)["delivered"]
     command = ExecuteSnapshot(dump_id="whole", tables=("public.orders", "public.aside"))
-    assert runtime.send_command(shop.config, command, timeout_s=30)["error"] is None
-    assert runtime.dump_wait(shop.config, "whole", timeout_s=60)["status"] == "completed"
+    assert app.send_command(shop.config, command, timeout_s=30)["error"] is None
+    assert app.dump_wait(shop.config, "whole", timeout_s=60)["status"] == "completed"
     with pytest.raises(TidelogError, match=r"within 1 s: the outputs are behind; is the pipeline"):
-        runtime.wait_finalized(shop.config, "whole", timeout_s=1)
+        app.wait_finalized(shop.config, "whole", timeout_s=1)
     shop.deliver()
-    found = runtime.wait_finalized(shop.config, "whole", "delta", timeout_s=5)
+    found = app.wait_finalized(shop.config, "whole", "delta", timeout_s=5)
     tables = {table["table"]: table for table in found["tables"]}
     assert found["delivered"]
     assert found["offset"] >= tables["public.orders"]["finalized_until"]
@@ -200,7 +200,7 @@ def test_waiting_ends_when_the_lake_holds_the_dump_and_not_before(shop: Shop) ->
 
     marks = [
         event
-        for event in runtime.read_log(shop.config, table="public.orders", dumps=True)
+        for event in app.read_log(shop.config, table="public.orders", dumps=True)
         if event["op"] == "dump" and event["dump"]["dump_id"] == "whole"
     ]
     assert [mark["dump"]["type"] for mark in marks] == ["dump-started", "dump-completed"]
@@ -212,7 +212,7 @@ def test_capture_says_how_far_it_is_where_nothing_is_captured(shop: Shop) -> Non
     shop.sql.execute("SELECT pg_logical_emit_message(true, 'of nobody', '')")
     [end] = shop.sql.execute("SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn").fetchone() or ()
     deadline = time.monotonic() + 60
-    while runtime.status(shop.config)["capture"]["covered"] < end:
+    while app.status(shop.config)["capture"]["covered"] < end:
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
@@ -224,18 +224,18 @@ def test_verify_repairs_what_it_finds(shop: Shop) -> None:
     shop.spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     stop = threading.Event()
     running = threading.Thread(
-        target=runtime.pipeline, args=(shop.config,), kwargs={"stop_event": stop}
+        target=app.pipeline, args=(shop.config,), kwargs={"stop_event": stop}
     )
     running.start()  # verify waits for what is on its way
     try:
-        report = runtime.verify(shop.config, repair=True)
+        report = app.verify(shop.config, repair=True)
     finally:
         stop.set()
         running.join(60)
         shop.spark.conf.set("spark.sql.session.timeZone", zone)
     [table] = report["tables"]
     assert (table["missing"], table["surplus"], table["different"]) == (10, 0, 0)
-    done = runtime.dump_wait(shop.config, table["repair"]["dump_id"], timeout_s=60)
+    done = app.dump_wait(shop.config, table["repair"]["dump_id"], timeout_s=60)
     assert (done["tables"][0]["rows_read"], done["tables"][0]["keys_absent"]) == (10, 0)
     shop.deliver()
     assert shop.equal()
@@ -252,11 +252,11 @@ def test_waiting_for_what_is_not_there_is_refused(
     shop: Shop, dump: str, output: str | None, expected: str
 ) -> None:
     with pytest.raises(UsageError, match=expected):
-        runtime.wait_finalized(shop.config, dump, output, timeout_s=5)
+        app.wait_finalized(shop.config, dump, output, timeout_s=5)
 
 
 def test_dump_that_no_output_takes_is_not_waited_for(shop: Shop) -> None:
     command = ExecuteSnapshot(dump_id="aside", tables=("public.aside",))
-    assert runtime.send_command(shop.config, command, timeout_s=30)["error"] is None
+    assert app.send_command(shop.config, command, timeout_s=30)["error"] is None
     with pytest.raises(UsageError, match="no output takes a table of dump aside"):
-        runtime.wait_finalized(shop.config, "aside", timeout_s=30)
+        app.wait_finalized(shop.config, "aside", timeout_s=30)

@@ -13,24 +13,25 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import DoubleType
 from tests.integration.mysql import random_values
 from tests.integration.test_types import CASES
+from tests.support.payloads import table_schema
 
+from tidelog.app.sources.kinds import source_kind
+from tidelog.app.verify.copies import OpenReader
 from tidelog.config import Config
+from tidelog.demo.servers.mysql import MySqlFamilyServer
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.schema import Column, TableName
-from tidelog.pipeline import row_digests, shapes
-from tidelog.pipeline.key_frames import as_text
-from tidelog.pipeline.row_comparison import KINDS, Unequal
-from tidelog.pipeline.row_digests import Key
-from tidelog.pipeline.source_rows import source_frame
 from tidelog.ports import ChunkRequest
-from tidelog.runtime.copies import OpenReader
-from tidelog.runtime.sources import source_kind
-from tidelog.sources.mysql import digests as mysql_digests
+from tidelog.sources.mysql.chunks import digests as mysql_digests
 from tidelog.sources.mysql.connect import connect as mysql_connect
-from tidelog.sources.postgres import digests as postgres_digests
+from tidelog.sources.postgres.chunks import digests as postgres_digests
 from tidelog.sources.postgres.connect import connect as postgres_connect
-from tidelog.testing.mysql import MySqlFamilyServer
-from tidelog.testing.payloads import table_schema
-from tidelog.testing.postgres import PostgresServer
+from tidelog.spark.formats import shapes
+from tidelog.spark.key_frames import as_text
+from tidelog.spark.source_rows import source_frame
+from tidelog.verify import digests
+from tidelog.verify.digests import Key
+from tidelog.verify.rows import KINDS, Unequal
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -40,7 +41,7 @@ ROWS = 60
 @pytest.fixture
 def digesting(spark: Any) -> Any:
     session = spark.newSession()
-    for name, value in row_digests.SESSION_CONF.items():
+    for name, value in digests.SESSION_CONF.items():
         session.conf.set(name, value)
     return session
 
@@ -55,13 +56,13 @@ def test_what_is_no_value_of_the_sources_type_is_different(digesting: Any) -> No
     source = [row.format(1, *["NULL"] * 5), row.format(2, 7, "DATE'2024-01-01'", 0.5, 1, "'a'")]
     given = digesting.sql(" UNION ALL ".join(f"SELECT {each}" for each in source))
     expected = given.toDF(*names).select(*(f.col(c.name).cast(c.dataType) for c in shape.fields))
-    rows = row_digests.digests(expected, schema, names, [])
+    rows = digests.digests(expected, schema, names, [])
 
     def found(*lines: str, keys: list[Key] | None = None) -> tuple[Any, Any]:
         copy = digesting.sql(" UNION ALL ".join(f"SELECT {each}" for each in lines)).toDF(*names)
         unequal = Unequal(expected, copy, list(names), ["c0"], keys)
         counts = unequal.judged(False, dict.fromkeys(KINDS, 9)).counts
-        sums = row_digests.digests(copy, schema, names, [])
+        sums = digests.digests(copy, schema, names, [])
         return sums == rows, {kind: count for kind, count in counts.items() if count}
 
     texts = row.format("'{}'", "{}", "'2024-01-01'", "'0.5'", "'1.00'", "'a'")
@@ -126,7 +127,7 @@ def check(
             for row in rows.orderBy("id")
             .select(
                 *(
-                    row_digests.column_text(f.col(column.name), column.logical).alias(column.name)
+                    digests.column_text(f.col(column.name), column.logical).alias(column.name)
                     for column in columns
                 )
             )
@@ -136,14 +137,14 @@ def check(
             mine, yours = [row[place] for row in ours], [row[place] for row in theirs]
             assert mine == [str(text) for text in yours], column.type_name
         bounds: list[Key] = list(reader.boundaries(ChunkRequest(table, limit_rows=25), 10))
-        assert row_digests.ascending(schema, bounds)
+        assert digests.ascending(schema, bounds)
         edges: Sequence[Key | None] = [None, *bounds, None]
         found = [
             reader.digest(ChunkRequest(table, after=low, upto=high), schema, names)
             for low, high in pairwise(edges)
         ]
         own = {name: name for name in names}
-        assert found == row_digests.digests(rows, schema, own, bounds)
+        assert found == digests.digests(rows, schema, own, bounds)
         assert sum(each.rows for each in found) == ROWS
     finally:
         catalogue.close()

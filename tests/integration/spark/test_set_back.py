@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from tests.integration.spark.conftest import Lake
 from tests.integration.spark.orders import orders
+from tests.support.build_log import BuiltLog
 
 from tidelog.errors import OutputRefusedError
 from tidelog.eventlog.maintenance import EventLogMaintenance
-from tidelog.outputs.ranges import batch_of
-from tidelog.testing.build_log import BuiltLog
+from tidelog.outputs.base.ranges import batch_of
 
 pytestmark = pytest.mark.spark
 

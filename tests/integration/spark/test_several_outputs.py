@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from tests.integration.spark.conftest import Lake
 from tests.integration.spark.orders import orders
+from tests.support.build_log import BuiltLog
 
 from tidelog.errors import OutputError, OutputRefusedError, TidelogError
 from tidelog.eventlog.consumers import Consumers
-from tidelog.outputs.delta import DeltaOutput
-from tidelog.pipeline.run import Progress, run_pipeline
+from tidelog.outputs.lake.delta import DeltaOutput
 from tidelog.ports import OutputBatch
-from tidelog.testing.build_log import BuiltLog
+from tidelog.spark.run import Progress, run_pipeline
 
 pytestmark = pytest.mark.spark
 

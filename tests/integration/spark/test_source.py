@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
+from tests.support.build_log import BuiltLog
+from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.eventlog.maintenance import EventLogMaintenance
-from tidelog.pipeline.failures import find_error
-from tidelog.testing.build_log import BuiltLog
-from tidelog.testing.pgoutput_messages import UNCHANGED
+from tidelog.spark.failures import find_error
 
 pytestmark = pytest.mark.spark
 

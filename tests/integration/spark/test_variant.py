@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from tests.integration.spark.test_source import ORDERS, fill, stream
-
-from tidelog.testing.build_log import BuiltLog
+from tests.support.build_log import BuiltLog
 
 pytestmark = pytest.mark.spark
 

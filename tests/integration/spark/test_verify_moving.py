@@ -18,15 +18,15 @@ import psycopg
 import pytest
 
 import tidelog
-from tidelog import runtime
+from tidelog import app
+from tidelog.app.verify.compare import ComparedSource
 from tidelog.config import Config, load_config
+from tidelog.demo.servers.mysql import MySqlFamilyServer
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
-from tidelog.pipeline import verify
-from tidelog.pipeline.row_digests import Range
-from tidelog.runtime.comparing import ComparedSource
-from tidelog.testing.mysql import MySqlFamilyServer
-from tidelog.testing.postgres import PostgresServer
+from tidelog.verify import compare
+from tidelog.verify.digests import Range
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -104,9 +104,9 @@ class Writers:
 @pytest.fixture(autouse=True)
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several ranges, in more than one go; what never rests is given up soon."""
-    monkeypatch.setattr(verify, "RANGE_ROWS", 500)
-    monkeypatch.setattr(verify, "RANGES_AT_ONCE", 4)
-    monkeypatch.setattr(verify, "ROUNDS", 2)
+    monkeypatch.setattr(compare, "RANGE_ROWS", 500)
+    monkeypatch.setattr(compare, "RANGES_AT_ONCE", 4)
+    monkeypatch.setattr(compare, "ROUNDS", 2)
 
 
 def create(run: Callable[[str], Any], time_type: str, number: str) -> None:
@@ -169,11 +169,11 @@ def test_a_copy_that_is_written_to_just_when_it_is_looked_at(
     statements = itertools.cycle([f"DELETE FROM items WHERE id = {MOVING}", inserted])
     watch = ComparedSource.watch
 
-    def move(source: ComparedSource, copy: verify.Copy) -> None:
+    def move(source: ComparedSource, copy: compare.Copy) -> None:
         connection.execute(next(statements))
         assert source.caught_up(copy)
 
-    def watched(self: ComparedSource, table: TableName, copy: verify.Copy) -> Any:
+    def watched(self: ComparedSource, table: TableName, copy: compare.Copy) -> Any:
         judge = watch(self, table, copy)
 
         def moved(session: Any) -> Any:
@@ -183,7 +183,7 @@ def test_a_copy_that_is_written_to_just_when_it_is_looked_at(
 
         return moved
 
-    def verified(session: Any, copy: verify.Copy, source: ComparedSource) -> verify.TableReport:
+    def verified(session: Any, copy: compare.Copy, source: ComparedSource) -> compare.TableReport:
         def frame(part: Range) -> Any:
             found = copy.frame(part)
             assert found is not None
@@ -193,15 +193,15 @@ def test_a_copy_that_is_written_to_just_when_it_is_looked_at(
 
         return verify_table(session, replace(copy, frame=frame), source)
 
-    verify_table = verify.verify_table
+    verify_table = compare.verify_table
     config = configured(f"{{kind: postgres, url: '{dsn}', slot: moving}}", "public", tmp_path)
     try:
         with connection, running(config):
-            assert runtime.verify(config)["equal"]
-            monkeypatch.setattr(verify, "verify_table", verified)
+            assert app.verify(config)["equal"]
+            monkeypatch.setattr(compare, "verify_table", verified)
             monkeypatch.setattr(ComparedSource, "watch", watched)
             attempt(spark, f"UPDATE delta.`{tmp_path}/lake/public/items` SET n = 0 WHERE id = 7")
-            [report] = runtime.verify(config)["tables"]
+            [report] = app.verify(config)["tables"]
     finally:
         postgres16.drop_database("moving")
     assert counts(report) == (0, 0, 1), report["keys"]
@@ -224,14 +224,14 @@ def configured(source: str, namespace: str, directory: Path) -> Config:
 def check(spark: Any, source: str, namespace: str, directory: Path) -> None:
     config = configured(source, namespace, directory)
     with running(config):
-        [before] = runtime.verify(config)["tables"]
+        [before] = app.verify(config)["tables"]
         assert before["method"] == "checksum", before
         assert counts(before) == (0, 0, 0), before["keys"]
         assert before["ranges"] > 4
         assert before["rows"] >= ROWS - len(QUIET)
         copy = f"delta.`{directory}/lake/{namespace}/items`"
         falsify(spark, copy)
-        [after] = runtime.verify(config)["tables"]
+        [after] = app.verify(config)["tables"]
     assert {int(key) for (key,) in after["keys"]} == set().union(*EXPECTED.values())
     assert counts(after) == tuple(len(keys) for keys in EXPECTED.values())
     assert not after["equal"]
@@ -272,13 +272,13 @@ def running(config: Config) -> Iterator[None]:
     capture.start()
     wait_for(lambda: EventLog.exists(str(config.log.path)))
     pipeline = threading.Thread(
-        target=runtime.pipeline, args=(config,), kwargs={"stop_event": stop}, daemon=True
+        target=app.pipeline, args=(config,), kwargs={"stop_event": stop}, daemon=True
     )
     pipeline.start()
     try:
         wait_for(
             lambda: any(
-                dump["status"] == "completed" for dump in runtime.status(config).get("dumps", ())
+                dump["status"] == "completed" for dump in app.status(config).get("dumps", ())
             )
         )
         yield

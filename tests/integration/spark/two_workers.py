@@ -15,16 +15,16 @@ from typing import Any
 
 import pyarrow as pa
 from tests import executors
+from tests.support.build_log import BuiltLog
 
-from tidelog.outputs.delta import DeltaOptions, DeltaOutput
-from tidelog.outputs.executing import Delivery
-from tidelog.outputs.files import FilesOutput
-from tidelog.outputs.files_writer import FileFormat
-from tidelog.pipeline import spark_session
-from tidelog.pipeline.arrow_frames import map_in_arrow
-from tidelog.pipeline.run import run_pipeline
+from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.files.output import FilesOutput
+from tidelog.outputs.files.writer import FileFormat
+from tidelog.outputs.lake.delta import DeltaOptions, DeltaOutput
+from tidelog.spark import spark_session
+from tidelog.spark.arrow_frames import map_in_arrow
+from tidelog.spark.run import run_pipeline
 from tidelog.state.sqlite import SqliteState
-from tidelog.testing.build_log import BuiltLog
 
 TABLES, SEGMENTS, ROWS = 3, 8, 500
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.integration.windows.live import Live
 
-from tidelog.testing.postgres import PostgresServer
+from tidelog.demo.servers.postgres import PostgresServer
 
 _numbers = itertools.count(1)
 

@@ -1,7 +1,7 @@
 """A whole capture inside the test, a source whose commits can hang, and an oracle over both.
 
 Nothing of Tidelog is replaced but sizes and intervals: tests steer it from the source's side, and
-by acting at its named failpoints (`tidelog.failpoints`).
+by acting at its named failpoints (`tidelog.system.failpoints`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from typing import Any
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import UNCHANGED, tuple_values
+from tests.support.oracle.images import hexadecimal, is_row_image, parse_row_images
+from tests.support.oracle.values import UNCHANGED as ABSENT
 
-from tidelog import failpoints, runtime
+from tidelog import app
 from tidelog.capture import session
 from tidelog.config import parse_config
 from tidelog.control.commands import ExecuteSnapshot
@@ -28,9 +30,8 @@ from tidelog.errors import TidelogError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableSchema
-from tidelog.sources.postgres.publication import Publications
-from tidelog.testing.oracle_images import hexadecimal, is_row_image, parse_row_images
-from tidelog.testing.oracle_values import UNCHANGED as ABSENT
+from tidelog.sources.postgres.catalogue.publication import Publications
+from tidelog.system import failpoints
 
 Key = tuple[str | None, ...]
 Row = dict[str, str | None]
@@ -221,7 +222,7 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
 
         def run() -> None:
             try:
-                runtime.capture(self.config, stop_event=self._stop, on_status=on_status)
+                app.capture(self.config, stop_event=self._stop, on_status=on_status)
             except BaseException as failure:  # noqa: BLE001 - shown by wait_for
                 self.failure = failure
 
@@ -271,7 +272,7 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
             key_columns=columns,
             mode=mode,  # type: ignore[arg-type]
         )
-        outcome = runtime.send_command(self.config, command, timeout_s=PATIENCE_S)
+        outcome = app.send_command(self.config, command, timeout_s=PATIENCE_S)
         assert outcome["error"] is None, outcome
         return dump_id
 
@@ -279,7 +280,7 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
         """Wait until the dump is done; its summary."""
 
         def state() -> dict[str, Any]:
-            dumps = runtime.status(self.config).get("dumps", ())
+            dumps = app.status(self.config).get("dumps", ())
             return next((d for d in dumps if d["dump_id"] == dump_id), {"status": "unknown"})
 
         self.wait_for(lambda: state()["status"] in ("completed", "aborted"), f"{dump_id} ends")
@@ -289,7 +290,7 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
     @property
     def voided(self) -> dict[str, int]:
         time.sleep(0.25)  # the status is written every 0.1 s
-        found: dict[str, int] = runtime.status(self.config)["dump_counters"]["voided"]
+        found: dict[str, int] = app.status(self.config)["dump_counters"]["voided"]
         return found
 
     def wait_for(self, condition: Callable[[], Any], what: str) -> None:

@@ -10,26 +10,19 @@ import numpy as np
 import pytest
 from tests.property.test_windows_model import PaperWindows
 
-from tidelog.capture import (
-    automatic_dumps,
-    catalogue_watch,
-    chunk_reading,
-    dump_tables,
-    engine,
-    history,
-    rereads,
-    session,
-    windows,
-)
+from tidelog.app import capture_run
+from tidelog.capture import catalogue_watch, engine, session
+from tidelog.capture.dumps import automatic, refetch, worker
+from tidelog.capture.dumps import tables as dump_tables
 from tidelog.capture.relation_names import RelationNames
+from tidelog.capture.windows import history, windows
 from tidelog.errors import ChunkError, ConnectionLostError
 from tidelog.eventlog.emitted import EmittedTransactions
 from tidelog.model.records import KeyEffect, Kind
-from tidelog.runtime import capturing
-from tidelog.sources.postgres import publication, storage
-from tidelog.sources.postgres.catalogue import PostgresCatalogue
-from tidelog.sources.postgres.chunks import PostgresChunkReader
-from tidelog.sources.postgres.snapshot import PgSnapshot
+from tidelog.sources.postgres.catalogue import publication, storage
+from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
+from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
+from tidelog.sources.postgres.chunks.snapshot import PgSnapshot
 
 Patch = pytest.MonkeyPatch
 
@@ -39,7 +32,7 @@ Patch = pytest.MonkeyPatch
 
 def published_rule(patch: Patch) -> None:
     """Algorithm 1 as published: only what stands between the marks supersedes."""
-    patch.setattr(capturing, "Windows", PaperWindows)
+    patch.setattr(capture_run, "Windows", PaperWindows)
 
 
 def keys_taken_for_held(patch: Patch) -> None:
@@ -160,7 +153,7 @@ def partial_rows_complete(patch: Patch) -> None:
 
 def rereads_not_stored(patch: Patch) -> None:
     """Keys to read again are known in memory only."""
-    patch.setattr(rereads.Rereads, "_store", lambda self, name, spot, keys: None)
+    patch.setattr(refetch.Rereads, "_store", lambda self, name, spot, keys: None)
 
 
 def moved_keys_ignored(patch: Patch) -> None:
@@ -198,7 +191,7 @@ def storage_ignored(patch: Patch) -> None:
         return None if found is None else dataclasses.replace(found, storage="")
 
     patch.setattr(PostgresCatalogue, "shape", shapeless)
-    patch.setattr(automatic_dumps, "changes_rows", lambda seen: None)
+    patch.setattr(automatic, "changes_rows", lambda seen: None)
 
 
 def absent_rows_stay(patch: Patch) -> None:
@@ -256,4 +249,4 @@ def order_not_checked(patch: Patch) -> None:
 
 def windows_never_time_out(patch: Patch) -> None:
     """A window whose high mark is lost stays open for ever."""
-    patch.setattr(chunk_reading.ChunkReading, "void_overdue", lambda self: None)
+    patch.setattr(worker.ChunkReading, "void_overdue", lambda self: None)

@@ -11,12 +11,12 @@ from tests.integration.windows.rules import Make
 from tests.integration.windows.test_changes_undone import agrees
 
 from tidelog.capture import session
-from tidelog.sources.postgres.ddl_trigger import (
+from tidelog.sources.postgres.catalogue.ddl_trigger import (
     DDL_PREFIX,
     findings,
     install_sql,
 )
-from tidelog.sources.postgres.publication import Publications
+from tidelog.sources.postgres.catalogue.publication import Publications
 
 pytestmark = pytest.mark.integration
 

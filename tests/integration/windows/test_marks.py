@@ -13,8 +13,8 @@ from tests.integration.windows import mutations
 from tests.integration.windows.live import LOCALLY, Live, at
 from tests.integration.windows.rules import Make, rule
 
-from tidelog.capture import chunk_reading
-from tidelog.sources.postgres.chunks import PostgresChunkReader
+from tidelog.capture.dumps import worker
+from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 
 pytestmark = pytest.mark.integration
 
@@ -70,7 +70,7 @@ def test_window_whose_high_mark_is_lost_is_read_again(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the lost mark does no harm when it comes late."""
-    monkeypatch.setattr(chunk_reading, "OVERDUE_S", 0.5)
+    monkeypatch.setattr(worker, "OVERDUE_S", 0.5)
     write, high = PostgresChunkReader.write_watermark, itertools.count()
     lost: list[str] = []
 

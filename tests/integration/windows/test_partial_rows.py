@@ -9,8 +9,8 @@ from tests.integration.windows import mutations
 from tests.integration.windows.live import Live, at, crash
 from tests.integration.windows.rules import Make, rule
 
-from tidelog import runtime
-from tidelog.capture import dump_tasks, rereads
+from tidelog import app
+from tidelog.capture.dumps import chunk_queue, refetch
 
 pytestmark = pytest.mark.integration
 
@@ -101,9 +101,9 @@ def test_keys_of_a_large_transaction_are_read_again_over_a_crash(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In several pieces, some read before the crash and some not."""
-    monkeypatch.setattr(rereads, "PIECE_KEYS", 3)
-    monkeypatch.setattr(rereads, "OPEN_KEYS", 1)
-    monkeypatch.setattr(dump_tasks, "REREAD_KEYS", 3)
+    monkeypatch.setattr(refetch, "PIECE_KEYS", 3)
+    monkeypatch.setattr(refetch, "OPEN_KEYS", 1)
+    monkeypatch.setattr(chunk_queue, "REREAD_KEYS", 3)
     live = ten_big_rows(make())
     with at("chunk.durable_before_progress", crash, hit=2):
         live.sql.execute("UPDATE t SET id = id + 100, n = 2")
@@ -176,7 +176,7 @@ def test_row_that_cannot_be_read_again_fails_the_dump_and_holds_up_no_other(
     live: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A label of an enum is torn out of the catalogue."""
-    monkeypatch.setattr(rereads, "AGAIN_S", 0.2)
+    monkeypatch.setattr(refetch, "AGAIN_S", 0.2)
     enum = "CREATE TYPE mood AS ENUM ('good', 'bad')"
     capture = ten_big_rows(live(), enum, "ALTER TABLE t ADD mood mood")
 
@@ -189,7 +189,7 @@ def test_row_that_cannot_be_read_again_fails_the_dump_and_holds_up_no_other(
         capture.sql.execute("DELETE FROM pg_enum WHERE enumlabel = 'bad'")
 
     def ended() -> dict[str, Any]:
-        found = {d["dump_id"]: d for d in runtime.status(capture.config).get("dumps", ())}
+        found = {d["dump_id"]: d for d in app.status(capture.config).get("dumps", ())}
         return found[dump] if found.get(dump, {}).get("status") == "aborted" else {}
 
     def read_again(key: str) -> list[int]:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tests.integration.windows.live import Live
 
-from tidelog import runtime
+from tidelog import app
 from tidelog.capture import refused_tables
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import PreflightError
-from tidelog.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.integration
 
@@ -58,7 +58,7 @@ def gathered(
 
 
 def refused(live: Live) -> dict[str, dict[str, Any]]:
-    return {entry["table"]: entry for entry in runtime.status(live.config).get("refused", ())}
+    return {entry["table"]: entry for entry in app.status(live.config).get("refused", ())}
 
 
 def goes_on(live: Live) -> None:
@@ -227,7 +227,7 @@ def test_table_of_inserts_only_is_shown_until_it_is_mended(gathered: Make) -> No
     live.start()
 
     def shown() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = runtime.status(live.config).get("inserts_only", [])
+        found: list[dict[str, Any]] = app.status(live.config).get("inserts_only", [])
         return found
 
     live.wait_for(lambda: len(shown()) == 1, "it is told")

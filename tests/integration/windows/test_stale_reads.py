@@ -13,9 +13,9 @@ from tests.integration.windows import mutations
 from tests.integration.windows.live import Live, at, check_no_time_travel
 from tests.integration.windows.rules import Make, rule
 
+from tidelog.app import capture_run
 from tidelog.capture.engine import CaptureOptions
-from tidelog.capture.windows import Windows
-from tidelog.runtime import capturing
+from tidelog.capture.windows.windows import Windows
 
 pytestmark = pytest.mark.integration
 
@@ -69,7 +69,7 @@ def test_transaction_emitted_before_a_restart(make: Make) -> None:
 @rule(mutations.dropped_keys_not_noticed)
 def test_keys_given_up_for_lack_of_room(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A history of one byte holds nothing: every unseen transaction is looked up."""
-    monkeypatch.setattr(capturing, "Windows", _windows(retain_bytes=1))
+    monkeypatch.setattr(capture_run, "Windows", _windows(retain_bytes=1))
     live = ten_rows(make(chunk_rows=2))
     with at("chunk.after_high", lambda: live.hang_emitted("UPDATE t SET n = 2 WHERE id = 9")):
         live.dumped(live.dump())
@@ -82,7 +82,7 @@ def test_keys_given_up_for_lack_of_room(make: Make, monkeypatch: pytest.MonkeyPa
 def test_transactions_given_up_for_lack_of_room(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capturing, "Windows", _windows(journal_entries=1))
+    monkeypatch.setattr(capture_run, "Windows", _windows(journal_entries=1))
     live = ten_rows(make(chunk_rows=2))
     live.dumped(live.dump())  # from now on the journal is complete
     live.hang_emitted("UPDATE t SET n = 2 WHERE id = 9")
@@ -99,7 +99,7 @@ def test_transaction_that_becomes_visible_after_the_read(
 ) -> None:
     """Snapshots taken later see it; the open window's does not, and needs its keys."""
     often = functools.partial(CaptureOptions, journal_prune_entries=-1)
-    monkeypatch.setattr(capturing, "CaptureOptions", often)
+    monkeypatch.setattr(capture_run, "CaptureOptions", often)
     live = ten_rows(make(chunk_rows=5))
 
     def release() -> None:

@@ -8,7 +8,7 @@ from tests.integration.windows.live import Live, at, check_no_time_travel
 from tests.integration.windows.rules import Make, rule
 
 from tidelog.model.records import ranges_of
-from tidelog.sources.postgres.snapshot import PgSnapshot
+from tidelog.sources.postgres.chunks.snapshot import PgSnapshot
 
 pytestmark = pytest.mark.integration
 STRATEGIES = ["table", "message", "snapshot"]

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from tests.unit.eventlog.records import SOURCE, batch, chunk
 
-from tidelog import failpoints
 from tidelog.eventlog.layout import (
     Identity,
     SegmentMeta,
@@ -21,6 +20,7 @@ from tidelog.eventlog.layout import (
 from tidelog.eventlog.segments import SegmentFile, encode, to_record_batches
 from tidelog.eventlog.storage import LocalStorage
 from tidelog.model.records import Kind, Resume
+from tidelog.system import failpoints
 
 KINDS = st.sampled_from([Kind.INSERT, Kind.DELETE, Kind.CONTROL, Kind.DUMP_ROW, Kind.ABSENT])
 

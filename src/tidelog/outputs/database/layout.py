@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tidelog.model.schema import TableName
 
-# Columns that we add to tables. Names that begin so are ours: see `tidelog.pipeline.shapes`.
+# Columns that we add to tables. Names that begin so are ours: see `tidelog.spark.formats.shapes`.
 VERSION, DELETED = "_tidelog_version", "_tidelog_deleted"
 # Of the staging table: 0 a whole row, -1 a delete, n a row of which columns are untold.
 SHAPE = "_tidelog_shape"

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tidelog.outputs.database.dialect import Dialect
 from tidelog.outputs.database.layout import DELETED, SHAPE, VERSION, Layout
-from tidelog.pipeline.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
+from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 
 NEWER = f"(t.{VERSION} IS NULL OR t.{VERSION} < s.{VERSION})"
 WHOLE, DELETE = 0, -1

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from tidelog.codecs import unreal_dates
+from tidelog.codecs.mysql.types import WIRE_FORMAT as BINLOG
 from tidelog.errors import ConfigError
+from tidelog.model.mysql_urls import parse_url
 from tidelog.model.schema import Column, TableSchema
-from tidelog.mysql_urls import parse_url
 from tidelog.outputs.database import merging
 from tidelog.outputs.database.layout import (
     DELETED,
@@ -24,8 +26,6 @@ from tidelog.outputs.database.layout import (
     Layout,
 )
 from tidelog.outputs.database.mysql_session import MySqlSession
-from tidelog.wire import unreal_dates
-from tidelog.wire.binlog_types import WIRE_FORMAT as BINLOG
 
 _TYPES = {
     "bool": "boolean",
@@ -98,7 +98,9 @@ WHERE table_schema = %s AND table_name = %s AND non_unique = 0 ORDER BY index_na
 
 @dataclass(frozen=True)
 class MySql:
-    """`tidelog.outputs.database.dialect.Dialect`; ``url`` as `tidelog.mysql_urls` reads it."""
+    """`tidelog.outputs.database.dialect.Dialect`; ``url`` as `tidelog.model.mysql_urls` reads
+    it.
+    """
 
     url: str = field(repr=False)
     kind = "MySQL"

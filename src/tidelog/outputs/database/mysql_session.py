@@ -13,7 +13,7 @@ import pymysql
 from pymysql.connections import MySQLResult
 
 from tidelog.errors import OutputError, OutputRefusedError, TidelogError
-from tidelog.mysql_urls import ServerUrl, ssl_context, unverified
+from tidelog.model.mysql_urls import ServerUrl, ssl_context, unverified
 from tidelog.outputs.database import texts
 from tidelog.outputs.database.dialect import RowsRefusedError
 from tidelog.outputs.database.layout import SHAPE, VERSION, Layout

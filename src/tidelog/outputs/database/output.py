@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from tidelog.errors import ConfigError, OutputRefusedError
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.outputs.database import ours
+from tidelog.outputs.base.evolving import ColumnChange
+from tidelog.outputs.base.output import Delivery, ExecutorOutput
+from tidelog.outputs.database import metadata_tables
 from tidelog.outputs.database.dialect import Dialect, Session
 from tidelog.outputs.database.layout import DELETED, VERSION, Layout
-from tidelog.outputs.database.ours import Owner
+from tidelog.outputs.database.metadata_tables import Owner
 from tidelog.outputs.database.tables import Tables
 from tidelog.outputs.database.writer import TableWriter
-from tidelog.outputs.evolving import ColumnChange
-from tidelog.outputs.executing import Delivery, ExecutorOutput
 from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class DatabaseOutput(ExecutorOutput):
 
     def check(self, generation: str) -> None:
         try:
-            ours.create(self._connected(), self._dialect, self._own)
+            metadata_tables.create(self._connected(), self._dialect, self._own)
         except BaseException:
             self._disconnect()
             raise
@@ -78,7 +78,9 @@ class DatabaseOutput(ExecutorOutput):
         name = self._dialect.quoted(place.namespace, place.name)
         empty = not session.rows(f"SELECT 1 FROM {name} LIMIT 1")
         owner = Owner(self.name, str(table.source), self.log.generation)
-        floor = ours.claim(session, self._dialect, self._own, str(place), owner, empty=empty)
+        floor = metadata_tables.claim(
+            session, self._dialect, self._own, str(place), owner, empty=empty
+        )
         self._known[table.source] = (table, place)
         self._floors[table.source] = floor
 
@@ -95,7 +97,7 @@ class DatabaseOutput(ExecutorOutput):
         self._next_attempt()
         layout = self._layout(table.source)
         session.begin()
-        ours.raise_floor(session, self._dialect, layout, version)
+        metadata_tables.raise_floor(session, self._dialect, layout, version)
         session.commit()
         self._below[table.source] = version
         floor = max(version, layout.floor)
@@ -146,8 +148,8 @@ class DatabaseOutput(ExecutorOutput):
             session.close()
 
     def _next_attempt(self) -> int:
-        run = ours.run_name(self.name, self.log.generation)
-        return ours.next_attempt(self._connected(), self._dialect, self._own, run)
+        run = metadata_tables.run_name(self.name, self.log.generation)
+        return metadata_tables.next_attempt(self._connected(), self._dialect, self._own, run)
 
     def _layout(self, source: TableName) -> Layout:
         layout = self._layouts.get(source)
@@ -155,9 +157,9 @@ class DatabaseOutput(ExecutorOutput):
         if layout is None or (*layout.types, layout.key) != (*table.columns.names, table.key):
             session = self._connected()
             layout = self._tables.layout(session, table, place, self._floors[source])
-            ours.create_gone(session, self._dialect, layout)
+            metadata_tables.create_gone(session, self._dialect, layout)
             # What the log does not hold any more can't come again.
-            ours.forget(session, self._dialect, layout, self.log.head_offset)
+            metadata_tables.forget(session, self._dialect, layout, self.log.head_offset)
             self._layouts[source] = layout
         return layout
 

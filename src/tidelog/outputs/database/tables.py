@@ -10,8 +10,8 @@ from tidelog.errors import OutputRefusedError
 from tidelog.model.schema import Column, TableName
 from tidelog.outputs.database.dialect import Dialect, Session
 from tidelog.outputs.database.layout import DELETED, VERSION, FoundTable, Layout
-from tidelog.pipeline.transforms import Step, steps_of
 from tidelog.ports import TargetTable
+from tidelog.spark.transforms import Step, steps_of
 
 # Steps that leave the values and the names of columns alone.
 _HARMLESS = ("select", "drop", "filter")

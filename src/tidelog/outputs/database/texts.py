@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.wire.joining import Cells, Piece, join
+from tidelog.codecs.columns.joining import Cells, Piece, join
 
 _SPECIAL = np.zeros(256, np.bool_)
 _SPECIAL[np.frombuffer(b"\\\t\n\r", np.uint8)] = True

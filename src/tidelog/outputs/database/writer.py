@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from tidelog.errors import OutputError
-from tidelog.outputs.database import merging, ours
+from tidelog.outputs.base.writer import Writer
+from tidelog.outputs.database import merging, metadata_tables
 from tidelog.outputs.database.dialect import Dialect, RowsRefusedError, Session
 from tidelog.outputs.database.layout import SHAPE, VERSION, Layout
 from tidelog.outputs.database.merging import Staged
-from tidelog.outputs.writer import Writer
 from tidelog.ports import Rejection, TargetTable, WriteTask
 
 # Long rows are brought over sooner: their text is held as a whole.
@@ -108,9 +108,9 @@ class TableWriter(Writer):
         assert session is not None
         stage = session.stage(layout, list(layout.types))
         session.begin()
-        run = ours.run_name(self._task.output, self._task.generation)
+        run = metadata_tables.run_name(self._task.output, self._task.generation)
         session.alone(f"{run}/{layout.full_name}/{self._task.number}")
-        if ours.attempt(session, self._dialect, self._own, run) != self._attempt:
+        if metadata_tables.attempt(session, self._dialect, self._own, run) != self._attempt:
             raise TrySupersededError(
                 f"output {self._task.output}: a later try of this batch has begun"
             )

@@ -6,8 +6,8 @@ from typing import get_args
 
 from tidelog.adapters import FORMATTERS
 from tidelog.model.formats import EventFormat
-from tidelog.pipeline.json_values import PLAIN, Handling
 from tidelog.ports import FormatOptions, Formatter
+from tidelog.spark.formats.json_values import PLAIN, Handling
 
 FORMATS = get_args(EventFormat)
 

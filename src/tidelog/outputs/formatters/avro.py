@@ -17,8 +17,8 @@ from tidelog.outputs.formatters.avro_encoding import AvroRows
 from tidelog.outputs.formatters.avro_schema import AvroField, fields_of
 from tidelog.outputs.formatters.avro_source import source_schema, write_source
 from tidelog.outputs.formatters.messages import Events, messages, topic_of
-from tidelog.pipeline.json_values import UNAVAILABLE, time_micros
 from tidelog.ports import FormatOptions, MessageSchemas, TargetTable
+from tidelog.spark.formats.json_values import UNAVAILABLE, time_micros
 
 
 @dataclass(frozen=True)

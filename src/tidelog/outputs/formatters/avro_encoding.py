@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidelog.codecs.columns import avro_kernels as kernels
 from tidelog.errors import OutputError
 from tidelog.model.records import Bools
-from tidelog.wire import avro_kernels as kernels
 
 _MAX_BYTES = 2**31 - 1  # of a batch: Arrow's int32 offsets
 _DECIMAL_BYTES = 16

@@ -7,14 +7,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.codecs.columns.joining import Cells
+from tidelog.codecs.source_blocks import source_block
 from tidelog.model.schema import TableName
 from tidelog.outputs.formatters.avro_encoding import AvroRows, number, text
 from tidelog.outputs.formatters.avro_schema import nullable
 from tidelog.outputs.formatters.source_fields import connector_of, source_fields
-from tidelog.pipeline.envelope import snapshots, tidelog_version
 from tidelog.ports import SourceId
-from tidelog.wire.joining import Cells
-from tidelog.wire.source_blocks import source_block
+from tidelog.spark.formats.envelope import snapshots, tidelog_version
 
 _TYPES = {"int32": "int", "int64": "long"}
 

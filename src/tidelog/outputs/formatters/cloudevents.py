@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidelog.codecs.columns.instant_texts import timestamp_texts
 from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.outputs.formatters.messages import HEADERS, Events, messages, topic_of
-from tidelog.pipeline.envelope import joined
 from tidelog.ports import FormatOptions, TargetTable
-from tidelog.wire.instant_texts import timestamp_texts
+from tidelog.spark.formats.envelope import joined
 
 _CONTENT_TYPE = ("content-type", "application/cloudevents+json; charset=UTF-8")
 

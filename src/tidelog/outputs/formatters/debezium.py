@@ -7,19 +7,19 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.codecs.columns.joining import Cells
 from tidelog.outputs.formatters.messages import Events, messages, topic_of
 from tidelog.outputs.formatters.source_fields import connector_of, source_fields
-from tidelog.pipeline.connect_schemas import (
+from tidelog.ports import FormatOptions, TargetTable
+from tidelog.spark.formats.connect_schemas import (
     envelope_schema,
     key_schema,
     opened,
     row_fields,
     source_schema,
 )
-from tidelog.pipeline.envelope import envelope_json, joined
-from tidelog.pipeline.json_values import PLAIN, Handling, json_rows, type_names
-from tidelog.ports import FormatOptions, TargetTable
-from tidelog.wire.joining import Cells
+from tidelog.spark.formats.envelope import envelope_json, joined
+from tidelog.spark.formats.json_values import PLAIN, Handling, json_rows, type_names
 
 
 @dataclass(frozen=True)

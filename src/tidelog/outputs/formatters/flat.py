@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.outputs.formatters.messages import Events, messages, topic_of
-from tidelog.pipeline.envelope import joined, json_rows, milliseconds
 from tidelog.ports import FormatOptions, TargetTable
+from tidelog.spark.formats.envelope import joined, json_rows, milliseconds
 
 
 @dataclass(frozen=True)

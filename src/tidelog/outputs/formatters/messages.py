@@ -9,15 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.model.records import Bools
-from tidelog.pipeline.json_values import PLAIN, Handling, json_rows
-from tidelog.pipeline.shapes import (
+from tidelog.ports import TargetTable
+from tidelog.spark.formats.json_values import PLAIN, Handling, json_rows
+from tidelog.spark.formats.shapes import (
     CHANGE_MISSING,
     CHANGE_OP,
     CHANGE_VERSION,
     EVENT_BEFORE,
     EVENT_SOURCE,
 )
-from tidelog.ports import TargetTable
 
 HEADERS = pa.map_(pa.string(), pa.string())
 MESSAGES = pa.schema(

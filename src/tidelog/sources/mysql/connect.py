@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 
-from tidelog.mysql_urls import ServerUrl, parse_url, ssl_context, unverified
+from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.model.mysql_urls import ServerUrl, parse_url, ssl_context, unverified
 from tidelog.sources.mysql.failures import connection_error, reached
-from tidelog.wire.flavor import Flavor
 
 if TYPE_CHECKING:
     from pymysql.cursors import Cursor

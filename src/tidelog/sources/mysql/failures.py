@@ -23,7 +23,7 @@ from tidelog.errors import (
     SourceError,
     TidelogError,
 )
-from tidelog.mysql_urls import ServerUrl
+from tidelog.model.mysql_urls import ServerUrl
 
 LOCK_WAIT_TIMEOUT = 1205
 DEADLOCK = 1213

@@ -10,20 +10,20 @@ from __future__ import annotations
 import contextlib
 import struct
 
+from tidelog.codecs.mysql.binlog.events import HEADER_BYTES, EventType
+from tidelog.codecs.mysql.binlog.position import text, unpack
+from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import (
     ConnectionLostError,
     GapError,
     SourceChangedError,
 )
+from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Resume
-from tidelog.mysql_urls import ServerUrl
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import Connection
-from tidelog.sources.mysql.positions import FILE_START, LogFiles
-from tidelog.sources.mysql.replication import BinlogStream
-from tidelog.wire.binlog_events import HEADER_BYTES, EventType
-from tidelog.wire.binlog_position import text, unpack
-from tidelog.wire.flavor import Flavor
+from tidelog.sources.mysql.stream.positions import FILE_START, LogFiles
+from tidelog.sources.mysql.stream.replication import BinlogStream
 
 _ANEW = "begin a new event log and dump the tables again"
 

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import pq
 from psycopg.adapt import Dumper, Loader
 
-from tidelog.wire.server_texts import ServerText, server_text
+from tidelog.codecs.postgres.server_texts import ServerText, server_text
 
 _TEXTS = (25, 1043, 1042, 19, 705)  # text, varchar, bpchar, name, unknown
 _JSON = (114, 3802)  # json, jsonb

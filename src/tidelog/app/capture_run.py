@@ -1,0 +1,371 @@
+"""Capture of one source: the adapters put together for one leadership after the other."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from tidelog.app.channels import Channels
+from tidelog.app.dumps.keys import discard_unused
+from tidelog.app.log_location import log_place
+from tidelog.app.notify import OnNotification
+from tidelog.app.serve import Serving, open_rest
+from tidelog.app.sources.kinds import source_kind
+from tidelog.app.table_patterns import unmatched
+from tidelog.capture.catalogue_watch import CatalogueWatch
+from tidelog.capture.dumps.coordinator import DumpCoordinator, DumpOptions
+from tidelog.capture.engine import CaptureEngine, CaptureOptions
+from tidelog.capture.leadership import LeasedState, LeaseKeeper, lead
+from tidelog.capture.refused_tables import RefusedTables, RefusingCatalogue
+from tidelog.capture.session import (
+    GAP_KEY,
+    START_DUMP,
+    STATUS_KEY,
+    AtStart,
+    CaptureSession,
+    Housekeeping,
+)
+from tidelog.capture.windows.windows import Windows
+from tidelog.config import Config, load_config
+from tidelog.control.commands import Command
+from tidelog.control.mailbox import Mailbox, Outcome, new_id
+from tidelog.errors import GapError, StateError, StorageError, TidelogError
+from tidelog.eventlog.consumers import Consumers
+from tidelog.eventlog.emitted import EmittedTransactions
+from tidelog.eventlog.maintenance import EventLogMaintenance
+from tidelog.eventlog.reader import EventLog
+from tidelog.eventlog.schemas import SchemaStore
+from tidelog.eventlog.storages import is_url
+from tidelog.eventlog.writer import EventLogWriter
+from tidelog.model.records import Resume
+from tidelog.ports import (
+    CatalogueChanged,
+    Election,
+    LogReader,
+    RelationNamed,
+    RowsUnlogged,
+    SchemaSeen,
+    StateStore,
+    TableRefused,
+)
+from tidelog.state.opening import open_election, open_state
+
+logger = logging.getLogger(__name__)
+
+LEASE_NAME = "capture"
+STATUS_MARGIN = 1 << 40  # far more than is written between two status documents
+OnStatus = Callable[[dict[str, Any]], None]
+
+
+def ignore(_status: dict[str, Any]) -> None:
+    """Nobody wants to know."""
+
+
+class Capture:
+    """Log capture and dumps of one source, for embedding or for the command line.
+
+    Args:
+        config: of `tidelog.config`, or the path of a ``tidelog.yaml``.
+        on_notification: told what dumps do, on a thread of its own.
+    """
+
+    def __init__(
+        self, config: Config | str | Path, *, on_notification: OnNotification | None = None
+    ) -> None:
+        self.config = config if isinstance(config, Config) else load_config(config)
+        self.holder = f"{socket.gethostname()}:{os.getpid()}"
+        self._start_id = START_DUMP + new_id().lower()
+        self._streaming = False
+        self._gap: GapError | None = None
+        self._callbacks = () if on_notification is None else (on_notification,)
+
+    def send(self, command: Command, *, timeout_s: float = 10.0) -> Outcome | None:
+        """Give a command to whichever capture of this configuration leads; None: it waits still."""
+        state = open_state(self.config.state.url)
+        try:
+            mailbox = Mailbox(state)
+            return mailbox.wait(mailbox.send(command), timeout_s)
+        finally:
+            state.close()
+
+    def run(self, stop: threading.Event, on_status: OnStatus = ignore) -> None:
+        """Lead, or stand by while another process does, until ``stop``.
+
+        Raises:
+            TidelogError: what needs a person; see docs/failure-modes.md.
+        """
+        config = self.config
+        source_kind(config).prepare()
+        state = open_state(config.state.url)
+        lease_s = config.capture.lease_ms / 1000
+        path = log_place(config)
+        tail = EventLog.open(path).tail if EventLog.exists(path) else None
+        election = open_election(
+            config.state.url,
+            LEASE_NAME,
+            self.holder,
+            lease_s,
+            first_epoch=1 if tail is None else tail.epoch + 1,
+        )
+
+        def on_state(name: str, reason: str) -> None:
+            on_status({"role": name, "reason": reason, "leader": _leader_of(election)})
+
+        def open_session(keeper: LeaseKeeper) -> CaptureSession:
+            assert rest is not None
+            return self._open_session(state, keeper, on_status, rest)
+
+        rest: Serving | None = None
+        try:
+            rest = open_rest(config, election.leader)
+            rest.start()
+            while True:
+                try:
+                    lead(election, open_session, stop, renew_every_s=lease_s / 4, on_state=on_state)
+                    return
+                except GapError as error:
+                    # Found while the log was read: the next session begins behind it.
+                    if not (self._consented and self._streaming):
+                        raise
+                    self._gap = error
+        finally:
+            if rest is not None:
+                rest.close()
+            election.close()
+            state.close()
+
+    def _open_session(
+        self, store: StateStore, keeper: LeaseKeeper, on_status: OnStatus, rest: Serving
+    ) -> CaptureSession:
+        config, source = self.config, self.config.source
+        state = LeasedState(store, keeper.check)
+        path = log_place(config)
+        log = EventLog.open(path) if EventLog.exists(path) else None
+        registry = SchemaStore(path)
+        kind = source_kind(config)
+        reader = kind.log_reader(registry, state, None if log is None else log.captured_from)
+        identity = reader.identify()
+        epoch = keeper.lease.epoch
+        writer = EventLogWriter.create(
+            path,
+            identity,
+            epoch,
+            start_offset=_start_offset(state),
+            check_lease=keeper.check,
+            schemas=registry,
+        )
+        log = EventLog.open(path)
+        reader.belongs_to(log.generation, log.last_transaction)
+        # Kept from round to round: it remembers what the segments hold.
+        maintenance = EventLogMaintenance(log.storage, keeper.check)
+        begin = self._begin(state, reader, writer)
+        parts = kind.parts(registry)
+        options = CaptureOptions(
+            flush_bytes=config.capture.flush_bytes,
+            flush_s=config.capture.flush_ms / 1000,
+            buffer_bytes=config.capture.buffer_bytes,
+        )
+        windows = Windows(
+            parts.keys,
+            registry.get,
+            retain_bytes=options.retain_bytes,
+            journal_entries=options.journal_entries,
+        )
+        channels = Channels(config, state, identity, self._callbacks)
+        refused = RefusedTables(state, channels.notify)
+        catalogue = RefusingCatalogue(parts.catalogue, refused)
+        coordinator = DumpCoordinator(
+            open_reader=parts.open_reader,
+            open_blocking=parts.open_blocking,
+            catalogue=catalogue,
+            refused=refused,
+            keys=parts.keys,
+            state=state,
+            options=_dump_options(config),
+            notify=channels.notify,
+        )
+        session: CaptureSession | None = None
+
+        def on_schema(seen: SchemaSeen) -> None:
+            if session is not None:
+                session.on_schema(seen)
+
+        def on_unlogged(seen: RowsUnlogged | RelationNamed | CatalogueChanged) -> None:
+            if session is not None:
+                session.on_unlogged(seen)
+
+        def on_refused(seen: TableRefused) -> None:
+            if session is not None:
+                session.on_refused(seen)
+
+        engine = CaptureEngine(
+            reader=reader,
+            windows=windows,
+            coordinator=coordinator,
+            log=writer,
+            emitted=EmittedTransactions(log),
+            resume=begin,
+            options=options,
+            on_schema=on_schema,
+            on_signal=channels.on_signal,
+            on_unlogged=on_unlogged,
+            on_refused=on_refused,
+        )
+
+        def maintain() -> None:
+            try:
+                self._maintain(maintenance, log)
+            except StorageError as error:
+                if not is_url(path):
+                    raise
+                # Appends are what tells whether the store is away: this round waits.
+                logger.warning("maintenance: %s", error)
+            now_ms = int(time.time() * 1000)
+            channels.mailbox.forget_old_outcomes(now_ms)
+            unfinished = [dump for dump in coordinator.dumps() if not dump.finished]
+            used = {table.key_set for dump in unfinished for table in dump.tables if table.key_set}
+            discard_unused(state, used, now_ms)
+
+        def close() -> None:
+            rest.stand_by()
+            channels.close()
+            writer.close()
+
+        self._tell_unmatched(catalogue)
+        snapshot_reader = parts.open_reader()
+        session = CaptureSession(
+            engine=engine,
+            coordinator=coordinator,
+            reader=reader,
+            catalogue=catalogue,
+            snapshot_reader=snapshot_reader,
+            refused=refused,
+            state=state,
+            housekeeping=Housekeeping(
+                commands=channels.act, maintain=maintain, on_status=on_status
+            ),
+            watch=lambda request_dump: CatalogueWatch(
+                parts.catalogue,
+                state,
+                source.tables,
+                refused=refused,
+                publish=parts.publish,
+                snapshot=snapshot_reader.current_snapshot,
+                request_dump=request_dump,
+                dump_new=source.snapshot != "no_data",
+            ),
+            patterns=source.tables,
+            chunks=((meta.first, chunk) for meta, chunk in log.chunks()),
+            at_start=AtStart(
+                initial=source.snapshot in ("initial", "initial_only", "when_needed"),
+                start_id=self._start_id if source.snapshot == "always" else None,
+                then_end=source.snapshot == "initial_only",
+                mode=source.snapshot_mode,
+            ),
+            epoch=epoch,
+            holder=self.holder,
+            generation=log.generation,
+            close_log=close,
+        )
+        try:
+            channels.open(coordinator, catalogue, session.status, engine.append_control)
+            rest.lead(channels.surface)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def _begin(self, state: StateStore, reader: LogReader, writer: EventLogWriter) -> Resume:
+        """Where the log goes on; behind a gap, if the user has consented to dump again."""
+        self._streaming, gap, self._gap = False, self._gap, None
+        try:
+            if gap is not None:
+                raise gap
+            begin = reader.start(writer.resume)
+        except GapError as error:
+            if not self._consented or writer.resume is None:
+                raise
+            logger.warning("all tables are dumped again, because changes were missed: %s", error)
+            missed = writer.resume
+            state.put(GAP_KEY, writer.next_offset, None)
+            begin = reader.start_over()
+            # What was appended stays appended: the log's end never moves backward.
+            begin = reader.start(replace(begin, position=missed.position, ordinal=missed.ordinal))
+            writer.append_control(
+                {"type": "gap", "from": missed.acknowledge, "to": begin.acknowledge}
+            )
+            writer.append_position(begin)
+        else:
+            if writer.resume is None:
+                writer.append_position(begin)
+        self._streaming = True
+        return begin
+
+    def _tell_unmatched(self, catalogue: RefusingCatalogue) -> None:
+        """Patterns that name no table: one is misspelled perhaps, or its tables are yet to come."""
+        try:
+            lost = unmatched(self.config.source.tables, catalogue)
+        except TidelogError:
+            return  # what needs the catalogue next will tell
+        for pattern in lost:
+            logger.warning(
+                "source.tables: no table matches %r; one that is created later is captured", pattern
+            )
+
+    @property
+    def _consented(self) -> bool:
+        """May what was missed be dumped again?"""
+        return self.config.source.snapshot == "when_needed"
+
+    def _maintain(self, maintenance: EventLogMaintenance, event_log: EventLog) -> None:
+        """Roll up, retain, and put strays aside."""
+        log = self.config.log
+        consumers = Consumers(event_log.storage)
+        if self.config.outputs and not consumers.all():
+            # The pipeline has not run yet: what it will need must wait for it.
+            consumers.register(self.config.pipeline.name, event_log.head_offset)
+        swept = maintenance.quarantine_strays()
+        for name in swept.quarantined:
+            logger.warning("segment %s was not on the log's chain and is in quarantine", name)
+        if log.rollup_bytes:
+            maintenance.rollup(target_bytes=log.rollup_bytes)
+        if log.retention is not None:
+            cap = log.retention_cap
+            maintenance.retain(
+                log.retention.total_seconds(),
+                hard_cap_age_s=None if cap is None else cap.total_seconds(),
+            )
+
+
+def _leader_of(election: Election) -> str | None:
+    """Who leads; None if nobody does, or the state store can't say."""
+    try:
+        return election.leader()
+    except StateError:
+        return None
+
+
+def _dump_options(config: Config) -> DumpOptions:
+    dump = config.dump
+    return DumpOptions(**{f.name: getattr(dump, f.name) for f in fields(DumpOptions)})
+
+
+def _start_offset(state: StateStore) -> int:
+    """Where a new log begins: above every version that one before it may have issued."""
+    status = state.get(STATUS_KEY)
+    if status is None:
+        return 0
+    issued: int = status.value["capture"]["next_offset"]
+    return issued + STATUS_MARGIN if issued else 0
+
+
+def capture(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.Event) -> None:
+    """Capture alone, until ``stop_event``."""
+    Capture(config).run(stop_event, on_status)

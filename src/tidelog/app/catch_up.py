@@ -1,0 +1,100 @@
+"""What an output that is new, or takes more tables than before, lacks of the time before.
+
+It begins where the event log begins. Where that is not the beginning of a table's history, for
+retention removed it, a dump of the table is asked for; as it is for tables that an output takes
+from now on, and that it passed over so far.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from tidelog.app.client import send_command
+from tidelog.app.destinations import destinations
+from tidelog.config import Config
+from tidelog.control.commands import ExecuteSnapshot, build
+from tidelog.control.mailbox import new_id
+from tidelog.eventlog.consumers import Consumers
+from tidelog.eventlog.reader import EventLog
+from tidelog.model.patterns import matches
+from tidelog.model.schema import TableName
+
+logger = logging.getLogger(__name__)
+
+_ACTED_ON_S = 5.0
+
+
+def catch_up(config: Config, log: EventLog) -> None:
+    """Say of each output that is new what it begins with, and ask for the dumps that it needs.
+
+    Before the pipeline notes the outputs: a crash between asks for the dumps again.
+    """
+    name = config.pipeline.name
+    found = next((each for each in Consumers(log.storage).all() if each.name == name), None)
+    head = log.head_offset
+    known = {} if found is None else found.outputs
+    if not known and found is not None and found.offset > head:
+        return  # noted by a version that did not tell outputs apart
+    lacking: dict[TableName, list[str]] = {}
+    removed = head > log.info.start_offset
+    dumped = _dumped_tables(log) if removed else set()
+    for output, its in destinations(config).items():
+        taken = [table for table in log.schemas.tables() if matches(its.tables, table)]
+        if output not in known:
+            if known or removed:
+                logger.warning("output %s is new: it begins where the event log begins", output)
+            taken = [table for table in taken if removed and str(table) not in dumped]
+        else:
+            before = found.destinations.get(output) if found is not None else None
+            taken = [t for t in taken if before is not None and not matches(before.tables, t)]
+        for table in taken:
+            lacking.setdefault(table, []).append(output)
+    if lacking:
+        _ask(config, lacking)
+
+
+def _dumped_tables(log: EventLog) -> set[str]:
+    """Tables of which a whole dump lies between the log's head and its end."""
+    from tidelog.spark.datasource.positions import marks
+
+    head = log.head_offset
+    found = marks(log, head, log.latest_offset())
+    return {m.table for m in found if m.completed and m.whole and m.first_offset >= head}
+
+
+def _ask(config: Config, lacking: dict[TableName, list[str]]) -> None:
+    outputs = ", ".join(sorted({output for each in lacking.values() for output in each}))
+    tables = ", ".join(map(str, sorted(lacking)))
+    if config.source.snapshot == "no_data":
+        logger.warning(
+            "output %s: the event log does not hold all of %s, and source.snapshot is no_data: "
+            "what is not in the log comes with `tidelog dump` alone",
+            outputs,
+            tables,
+        )
+        return
+    error = _send(config, lacking)
+    if error is None:
+        logger.warning(
+            "output %s: the event log does not hold all of %s: dumps of them are asked for. "
+            "Until they are done (tidelog status) the output lacks rows",
+            outputs,
+            tables,
+        )
+    else:
+        logger.error(
+            "output %s: the event log does not hold all of %s, and they can't be dumped: %s",
+            outputs,
+            tables,
+            error,
+        )
+
+
+def _send(config: Config, tables: Collection[TableName]) -> str | None:
+    """The dump's id is in no other command: one that was asked for and done does not count."""
+    dump_id = f"catch-up-{new_id().lower()}"
+    named = tuple(str(table) for table in sorted(tables))
+    command = build(ExecuteSnapshot, {"dump_id": dump_id, "tables": named})
+    error: str | None = send_command(config, command, timeout_s=_ACTED_ON_S)["error"]
+    return error

@@ -1,0 +1,109 @@
+"""What a leading capture hears from outside and tells it: signals, commands, notifications."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tidelog.app.notify import AppendControl, Notifier, OnNotification
+from tidelog.capture.dumps.coordinator import DumpCoordinator
+from tidelog.capture.dumps.store import KEEP_FINISHED
+from tidelog.capture.notifications import Notification
+from tidelog.config import Config
+from tidelog.control.channels.file import SignalFile
+from tidelog.control.channels.table import SignalIntake, SignalTable
+from tidelog.control.handler import Actor
+from tidelog.control.mailbox import Mailbox
+from tidelog.ports import Catalogue, SignalSeen, SourceId, StateStore
+
+if TYPE_CHECKING:
+    from tidelog.control.channels.rest import Surface
+
+
+class Channels:
+    """All channels of one leadership, around one mailbox.
+
+    Args:
+        config: says which there are.
+        state: of the mailbox.
+        source: which log signals stand in.
+        callbacks: told of notifications.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        state: StateStore,
+        source: SourceId,
+        callbacks: Sequence[OnNotification],
+    ) -> None:
+        self._config = config
+        self._state = state
+        self._source = source
+        self.mailbox = Mailbox(state)
+        control = config.control
+        self._append: AppendControl | None = None
+        self._notifier = Notifier(
+            control.notifications,
+            connector=config.source.connector,
+            file=control.notification_file,
+            append_control=self._append_control,
+            callbacks=callbacks,
+        )
+        intake = SignalIntake(self.mailbox, self._notifier.notify)
+        self.on_signal: Callable[[SignalSeen], None] = SignalTable(
+            intake, f"{source.kind}:{source.system}:{source.database}"
+        ).on_signal
+        self._file = (
+            None if control.signal_file is None else SignalFile(control.signal_file, state, intake)
+        )
+        self._actor: Actor | None = None
+
+    def notify(self, notification: Notification) -> None:
+        self._notifier.notify(notification)
+
+    def open(
+        self,
+        coordinator: DumpCoordinator,
+        catalogue: Catalogue,
+        status: Callable[[], dict[str, Any]],
+        append_control: AppendControl,
+    ) -> None:
+        """Begin to hear and to tell."""
+        self._append = append_control
+        self._status = status
+        self._coordinator = coordinator
+        self._actor = Actor(
+            coordinator,
+            catalogue,
+            self._state,
+            self._config.source.tables,
+            database=self._source.database,
+            notify=self._notifier.notify,
+        )
+        self._notifier.start()
+
+    def surface(self) -> Surface:
+        """What the HTTP interface shows, once open."""
+        from tidelog.control.channels.rest import Surface
+
+        return Surface(
+            mailbox=self.mailbox,
+            status=self._status,
+            summary=lambda: self._coordinator.summary(finished=KEEP_FINISHED),
+            notifications=self._notifier.history,
+        )
+
+    def act(self) -> None:
+        """Take signals in, then act on the commands that wait."""
+        if self._file is not None:
+            self._file.poll()
+        if self._actor is not None:
+            self._actor.act(self.mailbox)
+
+    def close(self) -> None:
+        self._notifier.close()
+
+    def _append_control(self, value: dict[str, Any], done: Callable[[int], None]) -> None:
+        if self._append is not None:
+            self._append(value, done)

@@ -1,0 +1,206 @@
+"""What other processes ask of a capture through the state store and the event log."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tidelog.app.capture_run import LEASE_NAME, OnStatus, ignore
+from tidelog.app.dumps.keys import discard_keys
+from tidelog.app.log_location import log_place
+from tidelog.capture.dumps.state import DumpState
+from tidelog.capture.dumps.store import DUMP_PREFIX
+from tidelog.capture.session import STATUS_KEY
+from tidelog.config import Config
+from tidelog.control.commands import Command
+from tidelog.control.mailbox import Mailbox, Outcome
+from tidelog.errors import EventLogError, TidelogError, UsageError
+from tidelog.eventlog.consumers import Consumers
+from tidelog.eventlog.reader import EventLog
+from tidelog.model.schema import TableName
+from tidelog.state.opening import open_election, open_state
+
+
+def send_command(config: Config, command: Command, *, timeout_s: float) -> dict[str, Any]:
+    """Give a command to the leading capture; its outcome, or that it waits."""
+    state = open_state(config.state.url)
+    try:
+        mailbox = Mailbox(state)
+        command_id = mailbox.send(command)
+        outcome = mailbox.wait(command_id, timeout_s)
+        if outcome is not None and outcome.error is not None:
+            discard_keys(state, command)
+        if outcome is None:
+            return {"state": "waiting", **Outcome(command_id, {}).to_json()}
+        return {"state": "done", **outcome.to_json()}
+    finally:
+        state.close()
+
+
+def failed_ranges(config: Config) -> list[dict[str, Any]]:
+    """The key ranges ``(low, high]`` that dumps could not read: key values, so only on demand."""
+    state = open_state(config.state.url)
+    try:
+        found = []
+        for name in state.keys(DUMP_PREFIX):
+            document = state.get(name)
+            if document is None:
+                continue
+            dump = DumpState.from_json(document.value)
+            for progress in dump.tables:
+                found += [
+                    {
+                        "dump_id": dump.dump_id,
+                        "table": progress.table,
+                        "key_columns": progress.key_columns,
+                        "low": failed.low,
+                        "high": failed.high,
+                    }
+                    for failed in progress.failed
+                ]
+        return found
+    finally:
+        state.close()
+
+
+def status(config: Config, *, ranges: bool = False) -> dict[str, Any]:
+    """Position, lag, leader and dumps, as the leader last wrote them; ``ranges``: `failed_ranges`
+    too.
+    """
+    state = open_state(config.state.url)
+    election = open_election(config.state.url, LEASE_NAME, "status", 10)
+    try:
+        document = state.get(STATUS_KEY)
+        found: dict[str, Any] = {"leader": election.leader()}
+        if ranges:
+            found["failed_ranges"] = failed_ranges(config)
+        if document is None:
+            found["capture"] = None
+            return found
+        found.update(document.value)
+        found["age_ms"] = int(time.time() * 1000) - found["updated_ms"]
+        if EventLog.exists(log_place(config)):
+            log = EventLog.open(log_place(config))
+            chain = log.chain()
+            found["log"] = {
+                "head": chain.head,
+                "next": chain.next,
+                "segments": len(chain.segments),
+                "payload_bytes": sum(meta.payload_bytes for meta in chain.segments),
+            }
+            found["outputs"] = _outputs(log)
+        return found
+    finally:
+        election.close()
+        state.close()
+
+
+def _outputs(log: EventLog) -> list[dict[str, Any]]:
+    """How far each output of each pipeline is, and what stopped it if it can't go on."""
+    following = log.latest_offset()
+    found = []
+    for consumer in Consumers(log.storage).all():
+        for output, offset in sorted(consumer.outputs.items()):
+            row: dict[str, Any] = {"pipeline": consumer.name, "output": output, "offset": offset}
+            stopped = consumer.stopped.get(output)
+            row["behind_records"] = max(0, following - offset)
+            row["state"] = "following" if stopped is None else "stopped"
+            if stopped is not None:
+                row |= {"error": stopped.message, "since_ms": stopped.since_ms}
+            found.append(row)
+    return found
+
+
+def dump_wait(
+    config: Config,
+    dump_id: str,
+    *,
+    on_progress: OnStatus = ignore,
+    timeout_s: float | None = None,
+) -> dict[str, Any]:
+    """Wait until the dump has finished; its summary.
+
+    Raises:
+        UsageError: there is no such dump, and no command that asks for it waits.
+        TidelogError: it took longer than ``timeout_s``.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    state = open_state(config.state.url)
+    try:
+        while deadline is None or time.monotonic() < deadline:
+            asked_for = Mailbox(state).asked_for(dump_id)
+            document = state.get(DUMP_PREFIX + dump_id)
+            if document is not None:
+                dump = DumpState.from_json(document.value)
+                on_progress(dump.summary())
+                if dump.finished:
+                    return dump.summary()
+            elif not asked_for:
+                raise UsageError(f"there is no dump {dump_id} (any more)")
+            time.sleep(0.1)
+    finally:
+        state.close()
+    raise TidelogError(f"dump {dump_id} did not finish within {timeout_s} s; it goes on")
+
+
+def _spelled(wanted: str, tables: Sequence[TableName], *, follow: bool) -> str:
+    """The table's name as the event log spells it; one that may still come is left as it is."""
+    for table in tables:
+        if wanted in (str(table), f"{table.namespace}.{table.name}"):
+            return str(table)
+    if follow and "." in wanted:
+        return wanted
+    known = ", ".join(str(table) for table in tables) or "none"
+    raise UsageError(f"the event log holds no table {wanted!r}; it holds {known}")
+
+
+def read_log(
+    config: Config,
+    *,
+    table: str | None = None,
+    start: int | None = None,
+    follow: bool = False,
+    dumps: bool = False,
+) -> Iterator[dict[str, Any]]:
+    """`log_lines`, parsed."""
+    found = log_lines(config, table=table, start=start, follow=follow, dumps=dumps)
+    return map(json.loads, found)
+
+
+def log_lines(
+    config: Config,
+    *,
+    table: str | None = None,
+    start: int | None = None,
+    follow: bool = False,
+    dumps: bool = False,
+) -> Iterator[str]:
+    """Change events in Debezium's envelope as JSON texts, from ``start`` (the head if None).
+
+    With ``dumps`` also the log's records about dumps: ``op`` is ``dump``, and ``dump`` what the
+    record says, e.g. that a table's dump is complete (docs/how-to/wait-for-a-dump.md).
+    """
+    from tidelog.spark.installed import check_pyspark
+
+    check_pyspark()  # the shapes of what Spark reads are its types; no Java is needed
+    from tidelog.spark.changes.log_lines import lines
+
+    path = log_place(config)
+    if not EventLog.exists(path):
+        raise EventLogError(f"{path} holds no event log; `tidelog capture` begins one")
+    log = EventLog.open(path)
+    if table is not None:
+        table = _spelled(table, log.schemas.tables(), follow=follow)
+    offset = log.head_offset if start is None else start
+    if offset < 0:
+        raise UsageError("--from: an offset is not negative")
+    while True:
+        end = log.latest_offset(durable=False)
+        if end > offset:
+            yield from lines(log, path, offset, end, table, dumps=dumps)
+            offset = end
+        if not follow:
+            return
+        time.sleep(0.1)

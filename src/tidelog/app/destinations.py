@@ -1,0 +1,139 @@
+"""Where outputs write, and that no two of them write one table to one place.
+
+What two write is there twice: every record of a file, every message, and of two first MERGEs into
+an empty table every row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+from tidelog.adapters import OUTPUT_KINDS
+from tidelog.config import Config
+from tidelog.errors import ConfigError
+from tidelog.eventlog.consumers import Consumers, Destination
+from tidelog.eventlog.reader import EventLog
+from tidelog.model.patterns import matches, overlap
+from tidelog.model.schema import TableName
+
+_VERSION = "2:"  # of digests: others are not compared with ours
+
+
+def destinations(config: Config) -> dict[str, Destination]:
+    """By output's name."""
+    return {section.name: _destination(section) for section in config.outputs}
+
+
+def check_apart(config: Config, tables: Collection[TableName] = ()) -> None:
+    """Raises ConfigError if two outputs of the configuration write one table to one place;
+    ``tables``: those that are known.
+    """
+    found = destinations(config)
+    kinds = {section.name: section.kind for section in config.outputs}
+    for (one, its), (other, others) in combinations(found.items(), 2):
+        if _meet(its, others, tables):
+            raise ConfigError(
+                f"outputs: {one} and {other} ({kinds[one]}) write to one place, where what both "
+                "write would be twice. Give one of them another place, or tables of its own"
+            )
+
+
+def check_alone(config: Config, log: EventLog) -> None:
+    """Raises ConfigError if another pipeline of the event log writes to one of our places."""
+    own = destinations(config)
+    tables = log.schemas.tables()
+    for consumer in Consumers(log.storage).all():
+        if consumer.name == config.pipeline.name:
+            continue
+        for other, others in consumer.destinations.items():
+            for name, its in own.items():
+                if _meet(its, others, tables):
+                    raise ConfigError(
+                        f"output {name} writes to the place of output {other} of the pipeline "
+                        f"{consumer.name}, where what both write would be twice. Give it another "
+                        "place, or tables of its own. If that pipeline is no more, delete "
+                        f"consumers/{consumer.name}.json in the event log's directory"
+                    )
+
+
+def check_unmoved(config: Config, log: EventLog) -> None:
+    """Raises ConfigError if an output went to another place when it ran last: how far it is, is
+    how far that place is.
+    """
+    name = config.pipeline.name
+    found = next((each for each in Consumers(log.storage).all() if each.name == name), None)
+    known = {} if found is None else {**found.former, **found.destinations}
+    kinds = {section.name: section.kind for section in config.outputs}
+    for output, its in destinations(config).items():
+        before = known.get(output)
+        if before is None or not before.place.startswith(_VERSION) or kinds[output] == "python":
+            continue  # options of your own output may say anything
+        if kinds[output] == "http":  # a query may hold a key, which is another one now and then
+            before = replace(before, hosts=its.hosts)
+        if _one_place(before, its):
+            continue
+        raise ConfigError(
+            f"output {output} went to another place before, and goes on from where that one is: "
+            "the new place would lack what came earlier. Give the output a name that it never "
+            "had: then it begins where the event log begins, and asks for the dumps that it needs. "
+            "If what was at the old place has moved to the new one, delete "
+            f"consumers/{name}.json in the event log's directory: then it goes on as it is"
+        )
+
+
+def _one_place(one: Destination, other: Destination) -> bool:
+    """Of a cluster, one host that both name is enough."""
+    hosts = set(one.hosts) & set(other.hosts) or one.hosts == other.hosts
+    return one.place == other.place and bool(hosts)
+
+
+def _meet(one: Destination, other: Destination, tables: Collection[TableName]) -> bool:
+    """Do both write a table to one place?"""
+    if not _one_place(one, other):
+        return False
+    if one.routes == other.routes and overlap(one.tables, other.tables):
+        return True
+    named = {TableName.parse(each) for each in (*one.tables, *other.tables) if "*" not in each}
+    return any(
+        matches(one.tables, table)
+        and matches(other.tables, table)
+        and _routed(one, table) == _routed(other, table)
+        for table in {*named, *tables}
+    )
+
+
+def _routed(to: Destination, table: TableName) -> str:
+    """As `tidelog.spark.transforms.destination_name`."""
+    for route, tables in to.routes:
+        if matches(tables, table):
+            try:
+                return route.format(namespace=table.namespace, name=table.name)
+            except (KeyError, IndexError, ValueError):
+                return route  # said where the output is made
+    return str(table)
+
+
+def _destination(section: Any) -> Destination:
+    kind = OUTPUT_KINDS.get(section.kind)
+    place, hosts = kind.place(section), kind.hosts(section)
+    routes = tuple(
+        (str(step.route), tuple(step.tables))
+        for step in getattr(section, "steps", ())
+        if step.action == "route"
+    )
+    return Destination(
+        _VERSION + _digest([section.kind, place]),
+        tuple(section.tables),
+        tuple(_digest(host) for host in hosts),
+        routes,
+    )
+
+
+def _digest(place: Any) -> str:
+    """Tells places apart, and nothing of them: it is kept where others may read it."""
+    return hashlib.sha256(json.dumps(place, default=str).encode()).hexdigest()[:32]

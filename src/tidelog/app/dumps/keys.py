@@ -1,0 +1,189 @@
+"""Keys on their way to a dump, and those that it did not find: through the state store, in pieces.
+
+A command that named a million keys would be a document of many megabytes; so keys are stored first,
+under a fresh name, and the command carries the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tidelog.app.sources.kinds import source_kind
+from tidelog.capture.dumps.coordinator import DUMP_PREFIX
+from tidelog.capture.dumps.key_sets import PIECE_KEYS, KeySets
+from tidelog.config import Config
+from tidelog.control.commands import Command, ExecuteSnapshot, Key
+from tidelog.control.key_files import read_key_file
+from tidelog.control.mailbox import id_time_ms, new_id
+from tidelog.errors import UsageError
+from tidelog.model.patterns import matches
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.ports import StateStore
+from tidelog.state.opening import open_state
+
+KEEP_MS = 7 * 86_400_000
+GIVEN = "given-"  # begins the names of key sets that come with a command
+MISSING = "missing-"  # followed by a dump's id: the keys that it did not find
+
+
+@dataclass(frozen=True, slots=True)
+class KeyScope:
+    """The one table that keys are of, and the columns that they may be given in."""
+
+    schema: TableSchema
+
+    @property
+    def table(self) -> TableName:
+        return self.schema.table
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.schema.key
+
+    @property
+    def match_key(self) -> tuple[str, ...]:
+        return self.schema.match_key
+
+    def columns_among(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The key's columns, in its order; raises UsageError if ``names`` lacks one."""
+        for columns in (self.key, self.match_key):
+            if set(columns) <= set(names):
+                return columns
+        absent = ", ".join(name for name in self.key if name not in names)
+        # The names given are not shown: a file without a line of names has keys there.
+        raise UsageError(
+            f"a key of {self.table} is ({', '.join(self.key)}): give these columns by name; there "
+            f"is no {absent}"
+        )
+
+
+def key_scope(config: Config, tables: Sequence[str]) -> KeyScope:
+    """The captured table that ``tables`` names, as the source has it now.
+
+    Raises:
+        UsageError: ``tables`` names none or several, or the table has no key.
+    """
+    catalogue = source_kind(config).catalogue()
+    try:
+        captured = catalogue.tables(config.source.tables)
+        chosen = [table for table in captured if matches(tables, table)]
+        if not chosen:
+            listed = ", ".join(map(str, captured)) or "none"
+            raise UsageError(f"no captured table matches {', '.join(tables)}; captured: {listed}")
+        if len(tables) != 1 or len(chosen) != 1:
+            raise UsageError("keys need exactly one table; more are named or match")
+        shape = catalogue.shape(chosen[0])
+    finally:
+        catalogue.close()
+    if shape is None or not shape.schema.key:
+        raise UsageError(
+            f"{chosen[0]} has no primary key: add one, or name a unique key of it in source.keys"
+        )
+    return KeyScope(shape.schema)
+
+
+def store_keys(config: Config, keys: Iterable[Key], *, distinct: bool = False) -> tuple[str, int]:
+    """Store the distinct ones of ``keys`` under a fresh name; the name, and how many.
+
+    ``keys`` are taken 10,000 at a time. Memory holds these, and each key once to know it again,
+    unless ``distinct`` says that they are. What ``keys`` raises is raised, and then nothing stays
+    stored.
+    """
+    name = GIVEN + new_id().lower()
+    state = open_state(config.state.url)
+    try:
+        sets = KeySets(state)
+        try:
+            if distinct:
+                return name, _put_distinct(sets, name, map(_checked, keys))
+            return name, sets.put(name, map(_checked, keys))
+        except BaseException:
+            sets.delete(name)
+            raise
+    finally:
+        state.close()
+
+
+def _put_distinct(sets: KeySets, name: str, keys: Iterator[Key]) -> int:
+    count = 0
+    while piece := list(islice(keys, PIECE_KEYS)):
+        sets.put_piece(name, count // PIECE_KEYS, piece)
+        count += len(piece)
+    return count
+
+
+def _checked(key: Key) -> Key:
+    for text in key:
+        if "\0" in text or (not text.isascii() and _has_surrogate(text)):
+            raise UsageError("keys must be text without NUL characters")
+    return key
+
+
+def _has_surrogate(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def store_key_file(config: Config, path: Path, tables: Sequence[str]) -> dict[str, Any]:
+    """Store the keys of a file, and say so in the fields of `ExecuteSnapshot`.
+
+    Raises:
+        UsageError: the file or its keys can't be used, or ``tables`` is not one table with a key.
+    """
+    scope = key_scope(config, tables)
+    given = read_key_file(path, source_kind(config).key_texts, scope.columns_among)
+    columns = given.columns or scope.key
+
+    def keys() -> Iterator[Key]:
+        for key in given.keys:
+            if len(key) != len(columns):
+                raise UsageError(
+                    f"keys: a key of {scope.table} is ({', '.join(columns)}), {len(columns)} "
+                    f"columns; one with {len(key)} is given"
+                )
+            yield key
+
+    name, count = store_keys(config, keys())
+    if not count:
+        raise UsageError(f"keys: {path.name} holds no keys")
+    return {"tables": (str(scope.table),), "key_set": name, "key_columns": columns}
+
+
+def discard_unused(state: StateStore, used: Collection[str], now_ms: int) -> None:
+    """Let keys go whose command never came, or came to nothing, over a week ago."""
+    key_sets = KeySets(state)
+    for name in key_sets.names() - set(used):
+        given_ms = id_time_ms(name.removeprefix(GIVEN)) if name.startswith(GIVEN) else now_ms
+        if given_ms < now_ms - KEEP_MS:
+            key_sets.delete(name)
+
+
+def discard_keys(state: StateStore, command: Command) -> None:
+    """The command was refused: the keys that came with it are of no use."""
+    if isinstance(command, ExecuteSnapshot) and (command.key_set or "").startswith(GIVEN):
+        KeySets(state).delete(str(command.key_set))
+
+
+def missing_keys(config: Config, dump_id: str) -> Iterator[tuple[str | None, ...]]:
+    """The keys that a dump with ``missing="list"`` was asked for and did not find in its table.
+
+    Each is a tuple of texts, in the order of the dump's ``key_columns`` (in its status). They are
+    there as the dump goes on, and complete when it has ended; a few thousand are held in memory at
+    a time.
+
+    Raises:
+        UsageError: there is no such dump (any more), or it does not list missing keys.
+    """
+    state = open_state(config.state.url)
+    try:
+        document = state.get(DUMP_PREFIX + dump_id)
+        if document is None:
+            raise UsageError(f"there is no dump {dump_id} (any more)")
+        if not any(table.get("missing") == "list" for table in document.value["tables"]):
+            raise UsageError(f"dump {dump_id} was not asked to list missing keys (--missing list)")
+        yield from KeySets(state).all(MISSING + dump_id)
+    finally:
+        state.close()

@@ -1,0 +1,212 @@
+"""`tidelog plan`: chunks, rows, bytes and time of a dump, before it starts."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidelog.app.sources.kinds import Estimates, source_kind
+from tidelog.capture.dumps.row_widths import RowWidths
+from tidelog.capture.dumps.store import OPTIONS_KEY
+from tidelog.capture.session import STATUS_KEY
+from tidelog.config import Config
+from tidelog.errors import TidelogError, UsageError
+from tidelog.model.patterns import matches
+from tidelog.model.schema import TableName
+from tidelog.ports import ChunkReader, ChunkRequest
+from tidelog.sources.null_registry import Unnumbered
+from tidelog.state.opening import open_state, state_exists
+
+SAMPLE_CHUNKS = 2  # the second tells the speed better: caches and plans are warm
+SAMPLE_ROWS = 20_000
+SAMPLE_TIMEOUT_MS = 10_000
+MEASURED_ROWS = 1_000  # a dump of fewer says little of speed
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one or two chunks showed; rates are None where too little was read."""
+
+    rows: int
+    bytes_per_row: float
+    rows_per_s: float | None
+    exhausted: bool
+
+
+def plan(
+    config: Config,
+    *,
+    tables: Sequence[str] = (),
+    where: str | None = None,
+    parallelism: int | None = None,
+    chunk_rows: int | None = None,
+) -> dict[str, Any]:
+    """What a dump of the tables that match would read. Writes nothing to the source.
+
+    Args:
+        config: of `tidelog.yaml`.
+        tables: patterns; none: all that are captured.
+        where: SQL condition; needs exactly one table.
+        parallelism: readers; None: as set now.
+        chunk_rows: rows of a chunk; None: as set now.
+
+    Returns:
+        ``options``, ``tables`` (estimates of each), ``total``, ``not_dumped`` (with reasons).
+    """
+    gentle = config.dump.model_copy(update={"statement_timeout_ms": SAMPLE_TIMEOUT_MS})
+    config = config.model_copy(update={"dump": gentle})
+    stored, past = _stored(config)
+    options = {
+        name: stored.get(name, getattr(config.dump, name))
+        for name in ("chunk_rows", "parallelism", "delay_ms", "rows_per_second")
+    }
+    asked = {"parallelism": parallelism, "chunk_rows": chunk_rows}
+    options.update({name: value for name, value in asked.items() if value is not None})
+    source = source_kind(config)
+    reader = source.plain_reader(Unnumbered())
+    catalogue = source.catalogue()
+    estimates = source.estimates()
+    try:
+        chosen = _chosen(catalogue.tables(config.source.tables), tables)
+        if where is not None and len(chosen) != 1:
+            raise UsageError("--where needs exactly one --table")
+        planned, refused = [], []
+        for table in chosen:
+            try:
+                last = past.get(str(table)) if parallelism is None and where is None else None
+                room = config.dump.chunk_bytes
+                planned.append(_table(reader, estimates, table, where, options, room, last))
+            except TidelogError as error:
+                refused.append({"table": str(table), "reason": str(error)})
+    finally:
+        reader.close()
+        estimates.close()
+        catalogue.close()
+    return {
+        "options": options,
+        "total": {
+            "tables": len(planned),
+            **{name: sum(t[name] for t in planned) for name in ("rows", "bytes", "chunks")},
+            "seconds": _total_seconds(planned),
+        },
+        "tables": planned,
+        "not_dumped": refused,
+    }
+
+
+def _table(
+    reader: ChunkReader,
+    estimates: Estimates,
+    table: TableName,
+    where: str | None,
+    options: dict[str, int],
+    chunk_bytes: int,
+    last_rows_per_s: float | None,
+) -> dict[str, Any]:
+    sample = _sample(reader, table, where, options["chunk_rows"], chunk_bytes)
+    estimate = estimates.rows(table, where)
+    if estimate is None:
+        raise TidelogError("the table does not exist (any more)")
+    rows, basis = estimate.rows, estimate.basis
+    if sample.exhausted:
+        rows, basis = sample.rows, "counted"
+    else:
+        rows = max(rows, sample.rows)
+    widths = RowWidths()
+    widths.note(table, sample.rows, round(sample.rows * sample.bytes_per_row))
+    chunks = rows // widths.rows(table, options["chunk_rows"], chunk_bytes) + 1
+    rate, rate_from = last_rows_per_s, "its last dump"
+    if rate is None:
+        rate, rate_from = sample.rows_per_s, "a sample"
+        if rate is not None:
+            rate *= min(options["parallelism"], chunks)
+    return {
+        "table": str(table),
+        "rows": rows,
+        "bytes": round(rows * sample.bytes_per_row),
+        "chunks": chunks,
+        "seconds": _seconds(rows, chunks, rate, options),
+        "rows_from": basis,
+        "speed_from": "-" if rate is None else rate_from,
+    }
+
+
+def _sample(
+    reader: ChunkReader, table: TableName, where: str | None, chunk_rows: int, chunk_bytes: int
+) -> Sample:
+    """Read the table's first chunks as a dump does, but for the watermarks."""
+    limit_rows = min(chunk_rows, SAMPLE_ROWS)
+    rows = payload = 0
+    rate = after = None
+    exhausted = False
+    for _ in range(SAMPLE_CHUNKS):
+        request = ChunkRequest(
+            table, after=after, limit_rows=limit_rows, where=where, limit_bytes=chunk_bytes
+        )
+        begun = time.monotonic()
+        try:
+            chunk = reader.read(request)
+            seconds = time.monotonic() - begun
+        finally:
+            reader.release()
+        rows += len(chunk.rows)
+        payload += int(chunk.rows.payload_offsets[-1])
+        if len(chunk.rows) and (rate is None or not chunk.exhausted):
+            rate = len(chunk.rows) / max(seconds, 1e-6)
+        after, exhausted = chunk.last_key, chunk.exhausted
+        if exhausted:
+            break
+    return Sample(rows, payload / rows if rows else 0.0, rate, exhausted)
+
+
+def _seconds(
+    rows: int, chunks: int, rows_per_s: float | None, options: dict[str, int]
+) -> float | None:
+    """At least this long: what the throttle adds is not known before."""
+    if rows and rows_per_s is None:
+        return None
+    reading = rows / rows_per_s if rows_per_s else 0.0
+    limited = rows / options["rows_per_second"] if options["rows_per_second"] else 0.0
+    pauses = (chunks - 1) * options["delay_ms"] / 1000
+    if options["parallelism"] == 1:
+        return round(max(reading + pauses, limited), 3)
+    return round(max(reading, limited, pauses), 3)
+
+
+def _total_seconds(planned: Sequence[dict[str, Any]]) -> float | None:
+    """The tables share the readers: one after the other, or together, takes as long."""
+    each = [table["seconds"] for table in planned]
+    return None if None in each else round(math.fsum(each), 3)
+
+
+def _chosen(captured: Sequence[TableName], patterns: Sequence[str]) -> list[TableName]:
+    for pattern in patterns:
+        if not any(matches([pattern], table) for table in captured):
+            raise UsageError(
+                f"no captured table matches {pattern!r}; captured are "
+                f"{', '.join(str(table) for table in captured) or 'none'}"
+            )
+    return [table for table in captured if not patterns or matches(patterns, table)]
+
+
+def _stored(config: Config) -> tuple[dict[str, int], dict[str, float]]:
+    """Options as set at run time, and rows a second of each table's last whole dump."""
+    if not state_exists(config.state.url):
+        return {}, {}
+    state = open_state(config.state.url)
+    try:
+        options, status = state.get(OPTIONS_KEY), state.get(STATUS_KEY)
+    finally:
+        state.close()
+    rates: dict[str, float] = {}
+    for dump in (status.value if status else {}).get("dumps", ()):
+        for table in dump["tables"]:
+            begun, ended = table.get("started_ms"), table.get("finished_ms")
+            whole = not table.get("where") and not table.get("key_set")
+            read = table.get("rows_read", 0)
+            if whole and begun and ended and ended > begun and read >= MEASURED_ROWS:
+                rates[table["table"]] = read * 1000 / (ended - begun)
+    return dict(options.value) if options else {}, rates

@@ -1,0 +1,167 @@
+"""Is everything set up for capture?"""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from tidelog.app.destinations import check_apart
+from tidelog.app.log_location import log_place
+from tidelog.app.pipeline_run import check_spark
+from tidelog.app.sources.kinds import source_kind
+from tidelog.app.table_patterns import unmatched
+from tidelog.config import Config
+from tidelog.errors import ConfigError, StorageError, TidelogError, UsageError
+from tidelog.eventlog.chain import LOG_FILE
+from tidelog.eventlog.storages import is_url, storage_at
+from tidelog.model.patterns import matches
+from tidelog.model.printable import printable
+from tidelog.state.opening import state_path
+from tidelog.system.private_files import seen_by_others, users_of
+
+LEVELS = {"ok": "ok", "warn": "warning", "fail": "error"}
+LEAST_FREE_BYTES = 1 << 30
+
+
+def check(config: Config) -> list[dict[str, Any]]:
+    """What `tidelog check` found: ``check``, ``level`` (ok, warning, error), ``message``, ``fix``.
+
+    It changes nothing.
+    """
+    findings = [
+        {
+            "check": finding.name,
+            "level": LEVELS[finding.level],
+            "message": finding.message,
+            "fix": finding.remedy,
+        }
+        for finding in source_kind(config).check()
+    ]
+    on_store = is_url(config.log.path)
+    findings.append(_check_store(config) if on_store else _check_disk(config))
+    if all(finding["level"] != "error" for finding in findings):
+        findings += _check_patterns(config)
+    findings += check_modes(config)
+    if config.outputs:
+        findings += _check_spark(config)
+    return [*findings, *check_authorities(config), *_check_places(config)]
+
+
+def _check_store(config: Config) -> dict[str, Any]:
+    """Can the event log's object store be listed and read?"""
+    place = log_place(config)
+    try:
+        storage = storage_at(place)
+        storage.names()
+        there = storage.tag(LOG_FILE) is not None
+    except (StorageError, UsageError) as error:
+        message, _, fix = str(error).partition(". ")
+        return {"check": "log", "level": "error", "message": message, "fix": fix or message}
+    found = "holds the event log" if there else "can be listed; it holds no event log yet"
+    return {"check": "log", "level": "ok", "message": f"{place} {found}", "fix": ""}
+
+
+def _check_disk(config: Config) -> dict[str, Any]:
+    """Room for the event log."""
+    place = Path(config.log.path)
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    enough = free >= LEAST_FREE_BYTES
+    return {
+        "check": "disk",
+        "level": "ok" if enough else "warning",
+        "message": f"{free >> 20:,} MiB are free for the event log at {config.log.path}",
+        "fix": "" if enough else "make room, or set log.retention",
+    }
+
+
+def check_modes(config: Config) -> Iterator[dict[str, Any]]:
+    """Can users of this machine read rows and state that are none of theirs?"""
+    places = {"state": state_path(config.state.url)}
+    if not is_url(config.log.path):
+        places["log"] = Path(config.log.path)
+    if config.control.notification_file is not None:
+        places["notifications"] = Path(config.control.notification_file)
+    for output in config.outputs:
+        letters = getattr(output, "dead_letter", None)
+        if letters is not None and not is_url(letters.path):
+            places[f"dead letters of {output.name}"] = Path(letters.path)
+    for name, place in sorted(places.items()):
+        if place is None:
+            continue
+        try:
+            users, seen = users_of(place), seen_by_others(place)
+        except OSError:
+            continue  # not there yet, or not ours to look at: capture will say so
+        files = f"-R {quote(str(place))}" if place.is_dir() else f"{quote(str(place))}*"
+        yield {
+            "check": f"{name} files",
+            "level": "warning" if seen else "ok",
+            "message": f"{place} is {'not ' if seen else ''}for its {users} alone",
+            "fix": f"chmod {'o-rwx' if 'group' in users else 'go-rwx'} {files}" if seen else "",
+        }
+
+
+def _check_patterns(config: Config) -> Iterator[dict[str, Any]]:
+    """Does each pattern name a table, in the source and in each output?"""
+    catalogue = source_kind(config).catalogue()
+    try:
+        captured = catalogue.tables(config.source.tables)
+        lost = [("source.tables", p) for p in unmatched(config.source.tables, catalogue)]
+    except TidelogError:
+        return  # told by what looked at the source
+    finally:
+        catalogue.close()
+    if not captured:
+        return  # told already
+    for output in config.outputs:
+        place = f"tables of output {output.name}"
+        lost += [(place, p) for p in output.tables if not any(matches([p], t) for t in captured)]
+    for place, pattern in lost:
+        of = "table" if place == "source.tables" else "captured table"
+        yield {
+            "check": "tables",
+            "level": "warning",
+            "message": f"{place}: no {of} matches '{printable(pattern)}', others do",
+            "fix": "correct it, or leave it if its tables are yet to be created",
+        }
+
+
+def _check_spark(config: Config) -> Iterator[dict[str, Any]]:
+    """Can the pipeline run here too? A host that only captures needs no Spark."""
+    try:
+        check_spark(config)
+    except UsageError as error:
+        message = f"on this host only `tidelog capture` can run. {error}"
+        yield {"check": "spark", "level": "warning", "message": message, "fix": ""}
+
+
+def _check_places(config: Config) -> Iterator[dict[str, Any]]:
+    """Do outputs write where another one does?"""
+    try:
+        check_apart(config)
+    except ConfigError as error:
+        message, _, fix = str(error).partition(". ")
+        yield {"check": "outputs", "level": "error", "message": message, "fix": fix}
+
+
+def check_authorities(config: Config) -> Iterator[dict[str, Any]]:
+    """Do the files hold certificates that outputs name? One finding for each."""
+    for output in config.outputs:
+        ca_file = getattr(output, "ca_file", None)
+        if ca_file is None:
+            continue
+        found = {"check": f"output {output.name}", "level": "ok", "fix": ""}
+        try:
+            ssl.create_default_context(cafile=ca_file)
+            found["message"] = f"ca_file {ca_file} holds certificates"
+        except OSError as error:
+            why = "holds no certificate" if isinstance(error, ssl.SSLError) else error.strerror
+            found["level"], found["message"] = "error", f"ca_file {ca_file}: {why}"
+            found["fix"] = "name a file of certificates of authorities, PEM"
+        yield found

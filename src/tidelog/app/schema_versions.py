@@ -1,0 +1,163 @@
+"""Which columns tables had where: what is stored, and what is told by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tidelog.app.capture_run import LEASE_NAME
+from tidelog.app.log_location import log_place
+from tidelog.app.sources.kinds import SchemaNotes, source_kind
+from tidelog.config import Config
+from tidelog.errors import UsageError
+from tidelog.eventlog.reader import EventLog
+from tidelog.eventlog.schemas import SchemaStore
+from tidelog.model.patterns import matches
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.state.opening import open_election, open_state
+
+
+class _Told(BaseModel):
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    name: str = Field(min_length=1)
+    type: str = Field(min_length=1, pattern=r"\S")
+    nullable: bool = True
+    collation: str | int | None = None
+
+
+class _Columns(BaseModel):
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    columns: list[_Told] = Field(min_length=1)
+    key: list[str] = []
+
+
+def schemas(config: Config, *, table: str | None = None) -> dict[str, Any]:
+    """The tables with their stored versions, and from which positions of the source's log on they
+    hold; with ``table``: of one, column by column.
+
+    Raises UsageError if there is no event log, or it does not know the table.
+    """
+    store = _store(config)
+    state = open_state(config.state.url)
+    try:
+        notes = source_kind(config).schema_notes(store, state)
+        names = store.tables()
+        if table is not None:
+            names = [name for name in names if str(name) == table]
+            if not names:
+                raise UsageError(f"the event log holds no version of a table {table!r}")
+        return {"tables": [_described(name, store, notes, whole=bool(table)) for name in names]}
+    finally:
+        state.close()
+
+
+def fix_schema(config: Config, *, table: str, at: str, columns: str) -> dict[str, Any]:
+    """Say which columns a table had from position ``at`` of the source's log on.
+
+    Args:
+        config: of the capture.
+        table: ``namespace.table``.
+        at: the position, as the error names it.
+        columns: JSON or YAML: ``{columns: [{name, type, nullable, collation}], key: [name]}``.
+
+    Raises:
+        UsageError: one of them is wrong, a capture leads, or the source's log needs no such help.
+    """
+    told = _parsed(columns)
+    store = _store(config)
+    try:
+        name = TableName.parse(table)
+    except ValueError as error:
+        raise UsageError(f"--table: {error}") from None
+    if not matches(config.source.tables, name):
+        raise UsageError(f"--table: {table} is none of source.tables; check its spelling")
+    state = open_state(config.state.url)
+    try:
+        notes = source_kind(config).schema_notes(store, state)
+        with _no_capture(config):
+            schema = notes.fix(name, at, [c.model_dump() for c in told.columns], told.key)
+        return {"table": table, "from": at, **_version(schema, notes, whole=True)}
+    finally:
+        state.close()
+
+
+def _described(
+    table: TableName, store: SchemaStore, notes: SchemaNotes, *, whole: bool
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "table": str(table),
+        "versions": [_version(schema, notes, whole=whole) for schema in store.versions(table)],
+    }
+    noted = notes.of(table)
+    if noted:
+        found["noted"] = [
+            {"from": at, "version": "not known" if number is None else number}
+            for at, number in noted
+        ]
+    return found
+
+
+def _version(schema: TableSchema, notes: SchemaNotes, *, whole: bool) -> dict[str, Any]:
+    columns: Any = [notes.describe(column) for column in schema.columns]
+    if not whole:
+        columns = ", ".join(f"{column['name']} {column['type']}" for column in columns)
+    return {"version": schema.schema_id, "key": list(schema.key), "columns": columns}
+
+
+def _store(config: Config) -> SchemaStore:
+    path = log_place(config)
+    if not EventLog.exists(path):
+        raise UsageError(f"{path} holds no event log; `tidelog capture` begins one")
+    return SchemaStore(path)
+
+
+def _parsed(text: str) -> _Columns:
+    try:
+        document = yaml.safe_load(text)  # of which JSON is a part
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" (line {mark.line + 1})" if mark is not None else ""
+        raise UsageError(f"--columns: neither JSON nor YAML{where}") from None
+    if isinstance(document, list):
+        document = {"columns": document}
+    try:
+        return _Columns.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the document"
+        raise UsageError(
+            f"--columns: {where}: {first['msg']}; expected "
+            "{columns: [{name, type, nullable, collation}], key: [name]}"
+        ) from None
+
+
+@contextmanager
+def _no_capture(config: Config) -> Iterator[None]:
+    """Hold the lease, so that no capture leads meanwhile."""
+    path = log_place(config)
+    tail = EventLog.open(path).tail
+    election = open_election(
+        config.state.url,
+        LEASE_NAME,
+        "tidelog schema",
+        config.capture.lease_ms / 1000,
+        first_epoch=1 if tail is None else tail.epoch + 1,
+    )
+    try:
+        lease = election.acquire()
+        if lease is None:
+            raise UsageError(
+                f"a capture leads ({election.leader()}): stop it, and those that stand by, first"
+            )
+        try:
+            yield
+        finally:
+            election.release(lease)
+    finally:
+        election.close()

@@ -1,0 +1,210 @@
+"""Serves the HTTP interface beside a capture, from its start to its end."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from tidelog.app.log_location import log_place
+from tidelog.config import Config, Rest
+from tidelog.errors import MissingExtraError, UsageError
+from tidelog.eventlog.message_schemas import MessageSchemaStore
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from tidelog.control.channels.rest import Surface
+
+logger = logging.getLogger(__name__)
+
+BIND_PATIENCE_S = 10.0
+STOP_S = 5.0
+
+
+class Serving(Protocol):
+    """What a capture tells its HTTP interface."""
+
+    def start(self) -> None: ...
+    def lead(self, surface: Callable[[], Surface]) -> None: ...
+    def stand_by(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def open_rest(config: Config, leader: Callable[[], str | None]) -> Serving:
+    """The HTTP interface that ``control.rest`` asks for, or one that does nothing.
+
+    Raises:
+        MissingExtraError: it is asked for, and starlette or uvicorn is not installed.
+    """
+    rest = config.control.rest
+    return NotServing() if rest is None else RestServer(rest, leader, log_place(config))
+
+
+class NotServing:
+    """No HTTP interface."""
+
+    def start(self) -> None: ...
+    def lead(self, surface: Callable[[], Surface]) -> None: ...
+    def stand_by(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class RestServer:
+    """The HTTP interface of one capture process.
+
+    A process that stands by answers too, with 503 and the leader's name, if the port is free: on
+    one host the leader has it. Who begins to lead must have it.
+
+    Args:
+        rest: address and token.
+        leader: the name of who leads, None if nobody does.
+        log_path: the event log, beside which schemas of messages are kept.
+
+    Raises:
+        MissingExtraError: starlette or uvicorn is not installed.
+    """
+
+    def __init__(self, rest: Rest, leader: Callable[[], str | None], log_path: str) -> None:
+        try:
+            import uvicorn
+
+            from tidelog.control.channels import schema_registry
+            from tidelog.control.channels.rest import Leadership, application
+        except ImportError as error:
+            raise MissingExtraError(error.name or "starlette", "rest") from None
+        self._rest = rest
+        self._surface: Surface | None = None
+
+        def leadership() -> Leadership:
+            surface = self._surface
+            return Leadership(surface, None if surface is not None else leader())
+
+        token, reading = rest.token.get_secret_value(), rest.schema_token
+        tokens = (token,) if reading is None else (token, reading.get_secret_value())
+        schemas = schema_registry.routes(MessageSchemaStore(log_path), tokens)
+        config = uvicorn.Config(
+            application(leadership, token, schemas),
+            access_log=False,
+            log_config=None,
+            log_level="error",
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            timeout_graceful_shutdown=3,
+        )
+        self._server: uvicorn.Server = uvicorn.Server(config)
+        self._socket: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+        self._leader = leader
+        self._succeeds = False  # a capture that led when this one started, and had the port
+        self._later: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    @property
+    def url(self) -> str | None:
+        """Where it listens; None while it does not."""
+        if self._socket is None:
+            return None
+        host, port = self._socket.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def start(self) -> None:
+        """Listen, unless the port is taken: then `lead` tries again.
+
+        Raises:
+            UsageError: the address can't be listened on, whoever leads.
+        """
+        if not self._listen():
+            self._succeeds = self._leader() is not None
+            logger.info("%s is taken, by the capture that leads as it seems", self._address())
+
+    def lead(self, surface: Callable[[], Surface]) -> None:
+        """Answer for the capture of this process, which leads from now on; if the one that led
+        before is frozen and keeps the port, as soon as it lets it go.
+
+        Raises:
+            UsageError: the port is still taken, ten seconds after.
+        """
+        if self._socket is None and self._succeeds:
+            if self._later is None:
+                self._later = threading.Thread(
+                    target=self._listen_later, name="tidelog-rest-port", daemon=True
+                )
+                self._later.start()
+            self._surface = surface()
+            return
+        deadline = time.monotonic() + BIND_PATIENCE_S
+        while self._socket is None and not self._listen():
+            if time.monotonic() > deadline:
+                raise UsageError(
+                    f"control.rest: {self._address()} is taken by another program: choose another "
+                    "port, or end that program"
+                )
+            time.sleep(0.1)
+        self._surface = surface()
+
+    def stand_by(self) -> None:
+        """This process leads no more."""
+        self._surface = None
+
+    def close(self) -> None:
+        """End what is being answered, for three seconds at most, and stop listening."""
+        self._surface = None
+        self._closed.set()
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(STOP_S)
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _listen_later(self) -> None:
+        """Take the port once it is free. Capture does not wait for it."""
+        deadline, warned = time.monotonic() + BIND_PATIENCE_S, False
+        try:
+            while not self._closed.is_set() and not self._listen():
+                self._closed.wait(0.1)
+                if time.monotonic() > deadline and not warned:
+                    warned = True
+                    logger.warning(
+                        "control.rest: %s is taken, by a capture that hangs as it seems: end it",
+                        self._address(),
+                    )
+        except UsageError as error:
+            logger.warning("%s", error)
+
+    def _address(self) -> str:
+        return f"{self._rest.host}:{self._rest.port}"
+
+    def _listen(self) -> bool:
+        """Begin to listen and serve; False if the port is taken."""
+        try:
+            found = socket.getaddrinfo(
+                self._rest.host, self._rest.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            family, kind, protocol, _name, address = found[0]
+            listening = socket.socket(family, kind, protocol)
+            try:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listening.bind(address)
+                listening.listen(128)
+            except OSError:
+                listening.close()
+                raise
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise UsageError(
+                f"control.rest: {self._address()} can't be listened on: {error.strerror}"
+            ) from None
+        self._socket = listening
+        self._thread = threading.Thread(
+            target=self._server.run, args=([listening],), name="tidelog-rest", daemon=True
+        )
+        self._thread.start()
+        return True

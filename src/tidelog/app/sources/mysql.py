@@ -1,0 +1,187 @@
+"""The adapters of MySQL and MariaDB; see `tidelog.app.sources.kinds.SourceKind`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from tidelog.app.sources.kinds import SourceParts
+from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
+from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.codecs.mysql.rows.keys import BinlogKeys
+from tidelog.config import Config
+from tidelog.config.source import MySqlSource
+from tidelog.errors import PreflightError
+from tidelog.model.mysql_urls import parse_url
+from tidelog.model.schema import TableName
+from tidelog.ports import (
+    BlockingReader,
+    ChunkReader,
+    Published,
+    SchemaRegistry,
+    SourceId,
+    StateStore,
+)
+from tidelog.sources.findings import Finding
+from tidelog.sources.mysql.catalogue.cascades import cascades
+from tidelog.sources.mysql.catalogue.tables import MySqlCatalogue
+from tidelog.sources.mysql.chunks.blocking import MySqlBlockingReader
+from tidelog.sources.mysql.chunks.digests import MySqlDigests
+from tidelog.sources.mysql.chunks.estimates import MySqlEstimates
+from tidelog.sources.mysql.chunks.key_texts import key_texts
+from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
+from tidelog.sources.mysql.connect import connect
+from tidelog.sources.mysql.failures import translated
+from tidelog.sources.mysql.preflight.checks import MySqlPreflight
+from tidelog.sources.mysql.stream import packets
+from tidelog.sources.mysql.stream.gtids import SeenGtids
+from tidelog.sources.mysql.stream.log_reader import MySqlLogReader
+from tidelog.sources.mysql.stream.positions import FILE_START
+from tidelog.sources.mysql.stream.replication import ReplicaId
+from tidelog.sources.mysql.stream.schema_notes import MySqlSchemaNotes
+
+
+class MySqlKind:
+    """The databases of one MySQL or MariaDB server, captured from its binlog."""
+
+    def __init__(self, config: Config) -> None:
+        assert isinstance(config.source, MySqlSource)
+        self._source = config.source
+        self._url = config.source.server_url
+        self._name = config.log.path
+        where = parse_url(self._url).where
+        replica = ReplicaId.derived(f"{where} {self._name}", config.source.server_id)
+        self._server_id = replica.server_id
+        self._statement_timeout_ms = config.dump.statement_timeout_ms
+        # The reader of the log tells those of chunks what it has seen.
+        self._seen = SeenGtids()
+
+    def prepare(self) -> None:
+        packets.prepare()
+        BinlogScanner(
+            Flavor(self._source.kind), None, checksum=True, file_number=1, offset=FILE_START
+        )
+
+    def log_reader(
+        self, registry: SchemaRegistry, state: StateStore, expected: SourceId | None
+    ) -> MySqlLogReader:
+        source = self._source
+        return MySqlLogReader(
+            self._url,
+            registry,
+            kind=Flavor(source.kind),
+            server_id=source.server_id,
+            name=self._name,
+            state=state,
+            tables=source.tables,
+            watermark_schema=source.watermark_schema,
+            signal_table=source.signal_table,
+            keys=source.keys,
+            expected=expected,
+            seen=self._seen,
+            watch_cascades=source.cascades != "accept",
+        )
+
+    def parts(self, registry: SchemaRegistry) -> SourceParts:
+        source = self._source
+
+        def open_reader() -> ChunkReader:
+            return MySqlChunkReader(
+                self._url,
+                registry,
+                strategy=source.watermarks,
+                watermark_schema=source.watermark_schema,
+                keys=source.keys,
+                seen=self._seen,
+                statement_timeout_ms=self._statement_timeout_ms,
+            )
+
+        def open_blocking(tables: Sequence[TableName]) -> BlockingReader:
+            return MySqlBlockingReader(
+                self._url,
+                registry,
+                tables=tables,
+                keys=source.keys,
+                statement_timeout_ms=self._statement_timeout_ms,
+            )
+
+        catalogue = self.catalogue()
+
+        def publish() -> Published:
+            """All tables are in the binlog; but what foreign keys do to them is not."""
+            if source.cascades == "refuse":
+                refuse_cascades(self._url, catalogue.tables(source.tables))
+            return Published()
+
+        return SourceParts(
+            catalogue=catalogue,
+            keys=BinlogKeys(),
+            open_reader=open_reader,
+            open_blocking=open_blocking,
+            publish=publish,
+        )
+
+    def catalogue(self) -> MySqlCatalogue:
+        source = self._source
+        return MySqlCatalogue(
+            self._url,
+            own_schemas=[source.watermark_schema],
+            own_tables=[source.signal_table] if source.signal_table else (),
+            keys=source.keys,
+        )
+
+    def plain_reader(self, registry: SchemaRegistry) -> ChunkReader:
+        return MySqlChunkReader(
+            self._url,
+            registry,
+            watermark_schema=self._source.watermark_schema,
+            keys=self._source.keys,
+            statement_timeout_ms=self._statement_timeout_ms,
+        )
+
+    def digests(self) -> MySqlDigests:
+        return MySqlDigests(
+            self._url,
+            watermark_schema=self._source.watermark_schema,
+            keys=self._source.keys,
+            statement_timeout_ms=self._statement_timeout_ms,
+        )
+
+    def estimates(self) -> MySqlEstimates:
+        return MySqlEstimates(self._url, self._source.keys)
+
+    def schema_notes(self, registry: SchemaRegistry, state: StateStore) -> MySqlSchemaNotes:
+        return MySqlSchemaNotes(self._url, registry, state, self._source.keys)
+
+    def check(self) -> list[Finding]:
+        source = self._source
+        return MySqlPreflight(
+            self._url,
+            server_id=self._server_id,
+            kind=Flavor(source.kind),
+            tables=source.tables,
+            watermark_schema=source.watermark_schema,
+            strategy=source.watermarks,
+            signal_table=source.signal_table,
+            keys=source.keys,
+            cascades=source.cascades,
+            snapshot_mode=source.snapshot_mode,
+        ).check()
+
+    @property
+    def key_texts(self) -> Callable[[pa.Array], pa.StringArray]:
+        return key_texts
+
+
+def refuse_cascades(url: str, tables: Sequence[TableName]) -> None:
+    """Raise PreflightError if foreign keys change rows of the tables without a trace in the log."""
+    with connect(url, purpose="cascades") as connection, translated("reading foreign keys"):
+        found = cascades(connection, set(tables))
+    if found:
+        named = ", ".join(f"{f.constraint} of {f.child} ({', '.join(f.rules)})" for f in found)
+        raise PreflightError(
+            f"foreign keys change rows of captured tables, and the binlog holds nothing of it: "
+            f"{named}. Set source.cascades: dump, which dumps these tables again whenever that "
+            "may have happened; or make the keys RESTRICT, or leave the tables out of source.tables"
+        )

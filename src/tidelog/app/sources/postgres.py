@@ -1,0 +1,224 @@
+"""PostgreSQL's adapters; see `tidelog.app.sources.kinds.SourceKind`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tidelog.app.log_location import log_place
+from tidelog.app.sources.kinds import SourceParts
+from tidelog.codecs.postgres.pgoutput import PgoutputScanner
+from tidelog.codecs.postgres.tuples import PgoutputKeys
+from tidelog.config import Config
+from tidelog.config.source import PostgresSource
+from tidelog.errors import TidelogError, UsageError
+from tidelog.eventlog.reader import EventLog
+from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.ports import (
+    BlockingReader,
+    ChunkReader,
+    Published,
+    SchemaRegistry,
+    SourceId,
+    StateStore,
+)
+from tidelog.sources.findings import Finding
+from tidelog.sources.postgres.catalogue.publication import Publications
+from tidelog.sources.postgres.catalogue.schemas import SchemaFinder
+from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
+from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader
+from tidelog.sources.postgres.chunks.digests import PostgresDigests
+from tidelog.sources.postgres.chunks.estimates import PostgresEstimates
+from tidelog.sources.postgres.chunks.key_texts import key_texts
+from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
+from tidelog.sources.postgres.connect import connect, translated
+from tidelog.sources.postgres.preflight.checks import Preflight
+from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
+from tidelog.sources.postgres.stream.slot_owner import SlotOwner
+from tidelog.state.opening import open_state, state_exists
+
+
+class NoSchemaNotes:
+    """See `tidelog.app.sources.kinds.SchemaNotes`: the log tells the columns of what follows."""
+
+    def of(self, table: TableName) -> list[tuple[str, int | None]]:
+        del table
+        return []
+
+    def describe(self, column: Column) -> dict[str, Any]:
+        return {"name": column.name, "type": column.type_name, "nullable": column.nullable}
+
+    def fix(
+        self, table: TableName, at: str, columns: Sequence[Mapping[str, Any]], key: Sequence[str]
+    ) -> TableSchema:
+        raise UsageError(
+            "PostgreSQL's log tells the columns of all rows: there is nothing to say by hand"
+        )
+
+
+class PostgresKind:
+    """A PostgreSQL database, captured from one replication slot."""
+
+    def __init__(self, config: Config) -> None:
+        assert isinstance(config.source, PostgresSource)
+        self._source = config.source
+        self._dsn = config.source.url.reveal()
+        self._statement_timeout_ms = config.dump.statement_timeout_ms
+        self._log_place, self._state_url = log_place(config), config.state.url
+        self._reader: PostgresLogReader | None = None
+        source = config.source
+        # Shared: what the log reader's start publishes, the catalogue's watch must hear of.
+        self._publications = Publications(
+            source.publication_name,
+            source.tables,
+            source.watermark_schema,
+            strategy=source.watermarks,
+            signal_table=source.signal_table,
+            slot=source.slot,
+        )
+
+    def prepare(self) -> None:
+        PgoutputScanner()
+
+    def log_reader(
+        self, registry: SchemaRegistry, state: StateStore, expected: SourceId | None
+    ) -> PostgresLogReader:
+        source = self._source
+        self._reader = PostgresLogReader(
+            self._dsn,
+            registry,
+            slot=source.slot,
+            tables=source.tables,
+            keys=source.keys,
+            expected=expected,
+            state=state,
+            publications=self._publications,
+        )
+        return self._reader
+
+    def parts(self, registry: SchemaRegistry) -> SourceParts:
+        source = self._source
+        publications = self._publications
+
+        def open_reader() -> ChunkReader:
+            return PostgresChunkReader(
+                self._dsn,
+                registry,
+                strategy=source.watermarks,
+                watermark_schema=source.watermark_schema,
+                keys=source.keys,
+                publications=publications.names,
+                statement_timeout_ms=self._statement_timeout_ms,
+            )
+
+        def open_blocking(tables: Sequence[TableName]) -> BlockingReader:
+            return PostgresBlockingReader(
+                self._dsn,
+                registry,
+                tables=tables,
+                keys=source.keys,
+                publications=publications.names,
+                statement_timeout_ms=self._statement_timeout_ms,
+            )
+
+        publications = self._publications
+
+        def publish() -> Published:
+            with connect(self._dsn, purpose="publication") as connection:
+                if self._reader is not None:
+                    with translated("looking at the publications"):
+                        self._reader.check_publications(connection)
+                added = publications.sync(connection)
+                return Published(added, dict(publications.refused), dict(publications.inserts_only))
+
+        return SourceParts(
+            catalogue=self.catalogue(),
+            keys=PgoutputKeys(),
+            open_reader=open_reader,
+            open_blocking=open_blocking,
+            publish=publish,
+        )
+
+    def catalogue(self) -> PostgresCatalogue:
+        source = self._source
+        return PostgresCatalogue(
+            self._dsn,
+            own_schemas=[source.watermark_schema],
+            own_tables=[source.signal_table] if source.signal_table else (),
+            keys=source.keys,
+            publications=self._publications.names,
+            published_by_others=source.watermarks == "snapshot",
+        )
+
+    def plain_reader(self, registry: SchemaRegistry) -> ChunkReader:
+        return PostgresChunkReader(
+            self._dsn,
+            registry,
+            watermark_schema=self._source.watermark_schema,
+            keys=self._source.keys,
+            publications=self._publications.names,
+            statement_timeout_ms=self._statement_timeout_ms,
+        )
+
+    def digests(self) -> PostgresDigests:
+        return PostgresDigests(
+            self._dsn,
+            keys=self._source.keys,
+            publications=self._publications.names,
+            statement_timeout_ms=self._statement_timeout_ms,
+        )
+
+    def estimates(self) -> PostgresEstimates:
+        return PostgresEstimates(
+            self._dsn, SchemaFinder(self._source.keys, self._publications.names)
+        )
+
+    def schema_notes(self, registry: SchemaRegistry, state: StateStore) -> NoSchemaNotes:
+        del registry, state
+        return NoSchemaNotes()
+
+    def check(self) -> list[Finding]:
+        source = self._source
+        return Preflight(
+            self._dsn,
+            slot=source.slot,
+            publication=source.publication_name,
+            tables=source.tables,
+            watermark_schema=source.watermark_schema,
+            strategy=source.watermarks,
+            signal_table=source.signal_table,
+            keys=source.keys,
+            owner=self._slot_owner(),
+        ).check()
+
+    def _slot_owner(self) -> SlotOwner | None:
+        """As far as the event log tells; None if it can't be looked at, which `check` says."""
+        owner = SlotOwner(self._source.slot)
+        try:
+            if not EventLog.exists(self._log_place):
+                return owner
+            log = EventLog.open(self._log_place)
+            held = any(meta.resume is not None for meta in log.chain().segments)
+            if held or self._claimed(log.generation):
+                owner.generation = log.generation
+        except TidelogError:
+            return None
+        return owner
+
+    def _claimed(self, generation: str) -> bool:
+        """Was the slot made for an event log that holds nothing yet?"""
+        if not state_exists(self._state_url):
+            return False
+        state = open_state(self._state_url)
+        try:
+            owner = SlotOwner(self._source.slot, state)
+            owner.generation = generation
+            return owner.claimed
+        finally:
+            state.close()
+
+    @property
+    def key_texts(self) -> Callable[[pa.Array], pa.StringArray]:
+        return key_texts

@@ -1,0 +1,264 @@
+"""Comparing outputs with their source."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tidelog.app.client import send_command
+from tidelog.app.log_location import log_place
+from tidelog.app.pipeline_run import check_spark, session
+from tidelog.app.sources.kinds import source_kind
+from tidelog.app.verify.copies import OpenReader, copies, has_copies
+from tidelog.capture.session import GENERATION_KEY, STATUS_KEY
+from tidelog.config import Config
+from tidelog.control.commands import ExecuteSnapshot
+from tidelog.control.mailbox import new_id
+from tidelog.errors import EventLogError, UsageError
+from tidelog.eventlog.reader import EventLog
+from tidelog.model.patterns import matches
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.ports import Catalogue, ChunkRequest, Digest, DigestReader
+from tidelog.spark.patience import while_busy
+from tidelog.state.opening import open_state, state_exists
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidelog.verify.compare import Copy
+    from tidelog.verify.digests import Key, Range
+
+CATCH_UP_S = 180.0
+IMPATIENT_S = 10.0
+LOOK_EVERY_S = 0.2
+NO_COPIES = (
+    "no output keeps rows that could be compared: verify knows outputs of the kinds delta, "
+    "iceberg, postgres and mysql"
+)
+
+
+def verify(config: Config, *, tables: Sequence[str] = (), repair: bool = False) -> dict[str, Any]:
+    """Compare source and outputs; with ``repair``, dump the keys that differ."""
+    if not config.outputs:
+        raise UsageError("there are no outputs to compare with; add one under 'outputs'")
+    sections = [section for section in config.outputs if has_copies(section)]
+    if not sections:
+        raise UsageError(NO_COPIES)
+    check_spark(config)
+    path = log_place(config)
+    if not EventLog.exists(path):
+        raise EventLogError(f"{path} holds no event log; `tidelog run` begins one")
+    catalogue = source_kind(config).catalogue()
+    reports: list[dict[str, Any]] = []
+    try:
+        chosen = _chosen(catalogue.tables(config.source.tables), tables, sections)
+        source = ComparedSource(config)
+        try:
+            spark = _session(config)
+            for section in sections:
+                kept = copies(config, section, spark, source.log.source)
+                try:
+                    for table in chosen:
+                        if matches(section.tables, table):
+                            reports += _compared(
+                                config, section.name, catalogue, kept, source, spark, table, repair
+                            )
+                finally:
+                    kept.close()
+        finally:
+            source.close()
+    finally:
+        catalogue.close()
+    return {"equal": all(report["equal"] for report in reports), "tables": reports}
+
+
+def _chosen(
+    captured: Sequence[TableName], patterns: Sequence[str], sections: Sequence[Any]
+) -> list[TableName]:
+    for pattern in patterns:
+        found = [table for table in captured if matches([pattern], table)]
+        if not found:
+            raise UsageError(f"no captured table matches {pattern!r}")
+        if not any(matches(section.tables, table) for section in sections for table in found):
+            raise UsageError(f"no output that could be compared holds a table of {pattern!r}")
+    return [table for table in captured if not patterns or matches(patterns, table)]
+
+
+def _session(config: Config) -> SparkSession:
+    from tidelog.spark.datasource.source import register
+    from tidelog.verify.digests import SESSION_CONF
+
+    spark = session(config).newSession()
+    for name, value in SESSION_CONF.items():
+        spark.conf.set(name, value)
+    register(spark)
+    return spark
+
+
+def _compared(
+    config: Config,
+    output: str,
+    catalogue: Catalogue,
+    kept: Any,
+    source: ComparedSource,
+    spark: SparkSession,
+    table: TableName,
+    repair: bool,
+) -> list[dict[str, Any]]:
+    """The report of a table and an output; none for a table without a key."""
+    from tidelog.verify.compare import verify_table
+
+    shape = catalogue.shape(table)
+    if shape is None or not shape.schema.match_key:
+        return []
+    report = verify_table(spark, kept.of(shape.schema), source)
+    found = report.to_json()
+    if report.keys and repair:
+        found["repair"] = _repair(config, shape.schema, report.keys)
+    return [{"output": output, **found}]
+
+
+class ComparedSource:
+    """`tidelog.verify.compare.Source` over a configured source and its event log."""
+
+    def __init__(self, config: Config) -> None:
+        self._path = log_place(config)
+        self.log = EventLog.open(self._path)
+        self.open_reader = OpenReader(config)
+        self._kind = source_kind(config)
+        self._pause_s = config.dump.delay_ms / 1000
+        self._readers: list[DigestReader] = [
+            self._kind.digests() for _ in range(min(2, config.dump.parallelism))
+        ]
+        self._pool = ThreadPoolExecutor(len(self._readers), thread_name_prefix="tidelog-digests")
+        exists = state_exists(config.state.url)
+        self._state = open_state(config.state.url) if exists else None
+        self._patience_s = CATCH_UP_S
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for reader in self._readers:
+            reader.close()
+        if self._state is not None:
+            self._state.close()
+
+    # ------------------------------------------------------------------ port
+
+    def why_not(self, schema: TableSchema, columns: Sequence[str]) -> str | None:
+        return self._readers[0].why_not(schema, columns)
+
+    def boundaries(self, request: ChunkRequest, count: int) -> list[Key]:
+        return while_busy(lambda: self._readers[0].boundaries(request, count))
+
+    def digests(
+        self, schema: TableSchema, columns: Sequence[str], ranges: Sequence[Range]
+    ) -> list[Digest]:
+        def work(number: int) -> list[Digest]:
+            found = []
+            for after, upto in ranges[number :: len(self._readers)]:
+                request = ChunkRequest(schema.table, after=after, upto=upto)
+                digest = partial(self._readers[number].digest, request, schema, columns)
+                found.append(while_busy(digest))
+                time.sleep(self._pause_s)
+            return found
+
+        shares = list(self._pool.map(work, range(len(self._readers))))
+        return [shares[place % len(shares)][place // len(shares)] for place in range(len(ranges))]
+
+    def caught_up(self, copy: Copy) -> bool:
+        """Once it was waited for in vain, it is not waited for as long again."""
+        deadline = time.monotonic() + self._patience_s
+        end = self._covering(self._readers[0].position(), deadline)
+        while end is not None:
+            if not self._records(copy.target.source, copy.committed(), end):
+                return True
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(LOOK_EVERY_S)
+        self._patience_s = IMPATIENT_S
+        return False
+
+    def watch(self, table: TableName, copy: Copy) -> Callable[[SparkSession], DataFrame | bool]:
+        from tidelog.spark.changes.changed_keys import first_unseen, touched_keys
+
+        reader = self._readers[0]
+        snapshot = reader.snapshot()
+        committed = copy.committed()
+
+        def judge(spark: SparkSession) -> DataFrame | bool:
+            end = self._covering(reader.position(), time.monotonic() + self._patience_s)
+            if end is None:
+                return True  # nothing is known of what happened meanwhile
+            start = min(committed, first_unseen(self.log, table, snapshot, end))
+            key = copy.target.schema.match_key
+            return touched_keys(spark, self._path, self.log, table, key, start, end)
+
+        return judge
+
+    # ------------------------------------------------------------------ the log
+
+    def _covering(self, position: int, deadline: float) -> int | None:
+        """Where the event log ends, once it has all that was committed before ``position``."""
+        while True:
+            if self._covered() >= position:
+                return self.log.latest_offset()
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(LOOK_EVERY_S)
+
+    def _covered(self) -> int:
+        """All before this position is in the event log: by its last segment, or by what capture
+        says of itself, which on an idle source is newer by seconds.
+        """
+        tail = self.log.tail
+        covered = 0
+        if tail is not None and tail.resume is not None:
+            covered = max(tail.resume.acknowledge, tail.last_position or 0)
+        if self._state is not None:
+            generation, status = self._state.get(GENERATION_KEY), self._state.get(STATUS_KEY)
+            if generation is not None and generation.value == self.log.generation and status:
+                covered = max(covered, int(status.value.get("capture", {}).get("covered", 0)))
+        return covered
+
+    def _records(self, table: TableName, start: int, end: int) -> bool:
+        """Are there records of the table in ``[start, end)``?"""
+        start = max(start, self.log.head_offset)
+        if start >= end:
+            return False
+        return any(
+            batch.num_rows
+            for ref in self.log.segments(start, end, tables=(str(table),))
+            if ref.rows
+            for batch in self.log.batches(ref, ("offset",), tables=(str(table),))
+        )
+
+
+def _repair(
+    config: Config, schema: TableSchema, keys: Sequence[tuple[str | None, ...]]
+) -> dict[str, Any]:
+    from tidelog.verify.source_keys import spellings
+
+    dump_id = f"repair-{new_id().lower()}"
+    spelled = [spellings(key, schema, schema.match_key) for key in keys]
+    # Of two spellings the source has one, and the dump of the other would delete its copy.
+    sure = [found[0] for found in spelled if len(found) == 1]
+    left_out = len(keys) - len(sure)
+    if not sure:
+        return {"dump_id": None, "state": "none", "error": None, "left_out": left_out}
+    whole = [tuple(part for part in key if part is not None) for key in sure]
+    command = ExecuteSnapshot(
+        dump_id=dump_id,
+        tables=(str(schema.table),),
+        keys=tuple(key for key in whole if len(key) == len(schema.match_key)),
+        key_columns=schema.match_key,
+    )
+    outcome = send_command(config, command, timeout_s=30)
+    return {
+        "dump_id": dump_id,
+        "state": outcome["state"],
+        "error": outcome["error"],
+        "left_out": left_out,
+    }

@@ -1,0 +1,281 @@
+"""Dumps that capture asks for itself, because rows of a table changed without row events.
+
+The log tells of such a change (`RowsUnlogged`, `SchemaSeen`) and so does the catalogue
+(`CatalogueWatch`), in either order. One dump makes it good, if it begins after the change: so
+
+- what the log tells waits a moment until the catalogue's difference, too, can be made good by a
+  dump that begins now, and takes it along;
+- what the catalogue shows waits until the log has come as far, which may tell more exactly;
+- a change that the log tells of after its dump was asked for needs no other, if a snapshot taken
+  before the asking sees it;
+- a schema that the log shows later is held against the one that the table had before the asking.
+
+In doubt a table is dumped twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tidelog.capture.catalogue_watch import CatalogueWatch, changes_rows
+from tidelog.capture.dumps.coordinator import DumpCoordinator
+from tidelog.capture.dumps.state import TableProgress, whole_table
+from tidelog.capture.relation_names import RelationNames
+from tidelog.errors import TableRefusedError
+from tidelog.model.records import Snapshot
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.ports import Catalogue, RelationNamed, RowsUnlogged, SchemaSeen, StateStore
+
+logger = logging.getLogger(__name__)
+
+JUDGED_KEY = "judged-schemas"
+"""The schema of each table that the log showed last, and that was judged."""
+DUMPED_KEY = "dumped-schemas"
+"""The schema that a table had when its dump was asked for, and where the log ended then: what the
+log shows from there on is held against it."""
+UNLOGGED_KEY = "unlogged-rows"
+"""Tables whose rows changed without the log saying how, and why, until their dumps are stored."""
+SETTLE_S = 5.0
+"""So long a dump waits for transactions that only the catalogue's difference has to wait for."""
+LOG_WAIT_S = 0.5
+ABSENT_S = 2.0
+"""So often a table that is to be dumped and does not exist is looked for."""
+TURN_S = 0.02
+
+
+class AutomaticDumps:
+    """Used by the housekeeping's thread, but for `on_schema`, `on_relation` and `on_unlogged`.
+
+    Args:
+        coordinator: carries the dumps out.
+        catalogue, state: ports.
+        watch: made to call what it is given with a table and why.
+        snapshot: takes one of now.
+        reached: all that was committed before this position has come from the log.
+    """
+
+    def __init__(
+        self,
+        *,
+        coordinator: DumpCoordinator,
+        catalogue: Catalogue,
+        state: StateStore,
+        watch: Callable[[Callable[[TableName, str], bool]], CatalogueWatch],
+        snapshot: Callable[[], Snapshot],
+        reached: Callable[[], int],
+    ) -> None:
+        self._coordinator = coordinator
+        self._catalogue = catalogue
+        self._state = state
+        self._snapshot = snapshot
+        self._reached = reached
+        self._schemas_seen: list[tuple[SchemaSeen, int]] = []
+        self._lock = threading.Lock()
+        self._asked: dict[TableName, tuple[str, Snapshot]] = {}
+        self._waits_since: dict[TableName, float] = {}
+        self._log_ends: dict[TableName, int] = {}
+        self._names = RelationNames(state)
+        self._absent_until: dict[str, float] = {}
+        self.watch = watch(self._dump_differing)
+        self.watch.on_relations = self._names.learn
+        self.watch.on_present = self._names.keep
+
+    # ------------------------------------------------------------ told by the engine
+
+    def on_schema(self, seen: SchemaSeen) -> None:
+        """The dump, if one is due, is asked for by `act`."""
+        self._schemas_seen.append((seen, self._reached()))
+
+    def on_unlogged(self, seen: RowsUnlogged) -> None:
+        """Stored before the log goes on, or a crash could leave the change durable and its dump
+        forgotten.
+        """
+        with self._lock:
+            waiting = self._unlogged()
+            reason, xid = waiting.get(str(seen.table), (seen.reason, None))
+            told = [reason, max((x for x in (xid, seen.xid) if x is not None), default=None)]
+            if waiting.get(str(seen.table)) != told:
+                waiting[str(seen.table)] = told
+                self._state.put(UNLOGGED_KEY, waiting, None)
+
+    def on_relation(self, named: RelationNamed) -> None:
+        """A table that was written to under another name is dumped."""
+        for seen in self._names.seen(named):
+            self.on_unlogged(seen)
+        self._names.bears(named)
+
+    # ------------------------------------------------------------ housekeeping
+
+    def act(self) -> None:
+        """Ask for the dumps that are due by what the log told. Raises SourceError: later again."""
+        self._dump_unlogged()
+        waiting: list[tuple[SchemaSeen, int]] = []
+        try:
+            while self._schemas_seen:
+                seen, reached = self._schemas_seen[0]
+                before = any(one.schema.table == seen.schema.table for one, _ in waiting)
+                if before or not self._judge(seen, reached):
+                    waiting.append((seen, reached))
+                self._schemas_seen.pop(0)
+        finally:
+            self._schemas_seen[:0] = waiting
+
+    def _dump_unlogged(self) -> None:
+        """Once what changed the tables can be seen: a transaction is in the log before it is
+        visible, and nothing in the log would supersede what a chunk read too early.
+        """
+        waiting = self._unlogged()
+        if not waiting:
+            return
+        snapshot = self._snapshot() if any(xid is not None for _, xid in waiting.values()) else None
+        for name, (reason, xid) in waiting.items():
+            if xid is not None and (snapshot is None or not _sees(snapshot, xid)):
+                continue
+            table = TableName.parse(name)
+            if self._is_absent(table):
+                if self.watch.is_new(table):
+                    self._forget_unlogged(name, [reason, xid])
+                continue
+            if self._covers(table, xid) or self._dump_if_settled(table, reason):
+                self._forget_unlogged(name, [reason, xid])
+
+    def _is_absent(self, table: TableName) -> bool:
+        """Is there no such table now? One that was renamed may come back: its dump waits, until the
+        catalogue's watch would dump it as a new one.
+        """
+        name, now = str(table), time.monotonic()
+        if now < self._absent_until.get(name, 0.0):
+            return True
+        if self._catalogue.shape(table) is not None:
+            self._absent_until.pop(name, None)
+            return False
+        self._absent_until[name] = now + ABSENT_S
+        return True
+
+    def _forget_unlogged(self, name: str, dumped: list[Any]) -> None:
+        """The dump is asked for; what changed the table since then waits for one more."""
+        with self._lock:
+            waiting = self._unlogged()
+            if waiting[name] == dumped:
+                del waiting[name]
+                self._state.put(UNLOGGED_KEY, waiting, None)
+
+    def _judge(self, seen: SchemaSeen, reached: int) -> bool:
+        """Ask for a dump if the change calls for one; False: not yet.
+
+        It is held against the version judged last, which is stored after the dump was asked for: so
+        neither a crash in between hides the change, nor a chunk that met the version before.
+        ``reached``: a place in the log that it stands behind.
+        """
+        name, schema = str(seen.schema.table), seen.schema
+        previous = seen.previous
+        judged, dumped = self._stored(JUDGED_KEY).get(name), self._stored(DUMPED_KEY).get(name)
+        if judged is not None:
+            previous = TableSchema.from_json(judged)
+        behind = dumped is not None and reached >= dumped[1]
+        if dumped is not None:
+            at_dump = TableSchema.from_json(dumped[0])
+            # Of what stands before, only this is known to be no newer than the dump.
+            if behind or at_dump.fingerprint == schema.fingerprint:
+                previous = at_dump
+        reason = None
+        if previous is None or previous.fingerprint != schema.fingerprint:
+            reason = changes_rows(SchemaSeen(schema, previous))
+        due = reason is not None and bool(schema.key)
+        if due and name in self._unlogged():
+            return False
+        if due and not self._dump_if_settled(schema.table, str(reason)):
+            return False
+        self._put(JUDGED_KEY, name, schema.to_json())
+        if due or behind:
+            self._put(DUMPED_KEY, name, None)
+        return True
+
+    def _dump_differing(self, table: TableName, reason: str) -> bool:
+        """The catalogue's watch asks; False: not yet."""
+        end = self._log_ends.setdefault(table, self._catalogue.position())
+        deadline = time.monotonic() + LOG_WAIT_S
+        while self._reached() < end:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(TURN_S)
+        told = {seen.schema.table for seen, _ in self._schemas_seen}
+        if table in told or str(table) in self._unlogged():
+            return False
+        self._request(table, reason)
+        return True
+
+    # ------------------------------------------------------------ dumps
+
+    def _covers(self, table: TableName, xid: int | None) -> bool:
+        """Does a dump of the table, asked for before, see what transaction ``xid`` did?"""
+        if xid is None or table not in self._asked:
+            return False
+        dump_id, snapshot = self._asked[table]
+        progress = self._progress(dump_id, table)
+        return (
+            progress is not None
+            and progress.status not in ("failed", "cancelled")
+            and whole_table(progress)
+            and _sees(snapshot, xid)
+        )
+
+    def _dump_if_settled(self, table: TableName, reason: str) -> bool:
+        """Ask for a dump that makes good also what the catalogue shows; False: not yet."""
+        try:
+            shape = self._catalogue.shape(table)
+        except TableRefusedError:
+            return False  # `status` tells; all other tables go on
+        settled = shape is None or self.watch.settled(table, shape)
+        now = time.monotonic()
+        if not settled and now - self._waits_since.setdefault(table, now) < SETTLE_S:
+            return False
+        self._waits_since.pop(table, None)
+        self._request(table, reason)
+        if settled and shape is not None:
+            self.watch.dumped(table, shape)
+        return True
+
+    def _request(self, table: TableName, reason: str) -> None:
+        """Queue a dump of the table, unless one waits that has not begun to read it."""
+        snapshot, shape = self._snapshot(), self._catalogue.shape(table)
+        end = self._catalogue.position()
+        dump_id = self._coordinator.request_due(table, reason, int(time.time() * 1000))
+        logger.info("%s is dumped again: %s", table, reason)
+        self._asked[table] = (dump_id, snapshot)
+        self._log_ends.pop(table, None)
+        if shape is not None:
+            if shape.schema.relation_id:
+                self._names.dumped(table, shape.schema.relation_id)
+            self._put(DUMPED_KEY, str(table), [shape.schema.to_json(), end])
+
+    def _progress(self, dump_id: str, table: TableName) -> TableProgress | None:
+        tables = [t for d in self._coordinator.dumps() if d.dump_id == dump_id for t in d.tables]
+        return next((t for t in tables if t.table == str(table)), None)
+
+    # ------------------------------------------------------------ state
+
+    def _unlogged(self) -> dict[str, Any]:
+        return self._stored(UNLOGGED_KEY)
+
+    def _stored(self, key: str) -> dict[str, Any]:
+        stored = self._state.get(key)
+        return {} if stored is None else dict(stored.value)
+
+    def _put(self, key: str, name: str, value: Any) -> None:
+        """Store what is known of a table; None: nothing."""
+        stored = self._stored(key)
+        if stored.get(name) != value:
+            stored[name] = value
+            known = {name: value for name, value in stored.items() if value is not None}
+            self._state.put(key, known, None)
+
+
+def _sees(snapshot: Snapshot, xid: int) -> bool:
+    return bool(snapshot.visible(np.array([xid], dtype=np.int64))[0])

@@ -1,0 +1,260 @@
+"""Blocking dumps: all tables under one snapshot, the log held still exactly where it stands.
+
+The log is held first, because the position of the snapshot is only known once it was taken; then it
+goes on to that position and stands there until the last row is in the event log. So the event log
+shows all that committed before the position, then the rows, then the rest: no window is needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tidelog.capture.buffer import ChunkItem, item_bytes
+from tidelog.capture.dumps.actions import Actions
+from tidelog.capture.dumps.notices import DumpNotices
+from tidelog.capture.dumps.row_widths import RowWidths
+from tidelog.capture.dumps.state import FINISHED, DumpState, TableProgress
+from tidelog.capture.dumps.store import DumpBook
+from tidelog.capture.dumps.tables import DumpTables, completed_record
+from tidelog.capture.log_pause import Hold
+from tidelog.errors import (
+    ChunkError,
+    ChunkLostError,
+    ChunkRefusedError,
+    ChunkVoidError,
+    ConnectionLostError,
+    SourceBusyError,
+    SourceError,
+)
+from tidelog.model.records import ChunkMeta
+from tidelog.model.schema import TableName
+from tidelog.ports import BlockingReader, ChunkRequest, ChunkRows
+from tidelog.system import failpoints
+
+logger = logging.getLogger(__name__)
+
+HOLD_S = 60.0  # for the log to come to a boundary between transactions, or to the snapshot
+SNAPSHOT_S = 60.0
+ATTEMPTS = 3
+TURN_S = 0.05
+
+
+class BlockingDumps:
+    """Runs blocking dumps one after the other on the coordinator's thread."""
+
+    def __init__(
+        self,
+        open_reader: Callable[[Sequence[TableName]], BlockingReader],
+        actions: Actions,
+        book: DumpBook,
+        tables: DumpTables,
+        notices: DumpNotices,
+    ) -> None:
+        self._open_reader = open_reader
+        self._actions = actions
+        self._book = book
+        self._tables = tables
+        self._notices = notices
+
+    def run(self, dump: DumpState, stop: threading.Event) -> None:
+        """Until every table of the dump has ended. The log goes on whatever happens."""
+        error: SourceError | None = None
+        for attempt in range(ATTEMPTS):
+            try:
+                waiting = self._begin(dump)
+                if not waiting or stop.is_set():
+                    return
+                self._read(dump, waiting, stop)
+                return
+            except (ChunkError, ConnectionLostError, SourceBusyError) as failure:
+                if stop.is_set():  # begun anew after the restart
+                    return
+                error = failure
+                with self._actions.lock:
+                    self._book.counters.last_error = str(failure)
+                logger.warning("blocking dump %s: %s", dump.dump_id, failure)
+                if attempt + 1 < ATTEMPTS:
+                    stop.wait(0.5 * 2**attempt)
+        with self._actions.lock:
+            for progress in self._unfinished(dump):
+                self._tables.fail(dump, progress, str(error))
+
+    def _begin(self, dump: DumpState) -> list[TableProgress]:
+        """Its tables that can be dumped, each from the beginning, also those that an earlier
+        attempt has read: there is one snapshot of all.
+        """
+        with self._actions.lock:
+            self._tables.begin(dump)
+            waiting = []
+            for progress in dump.tables:
+                if progress.status == "done":
+                    progress.status, progress.finalized_until = "running", None
+            for progress in self._unfinished(dump):
+                progress.ranges.clear()
+                progress.rows_read = progress.chunks = 0
+                if self._tables.prepare(dump, progress):
+                    progress.status = "running"
+                    waiting.append(progress)
+            self._book.store(dump)
+        self._actions.tell_engine()
+        return waiting
+
+    def _read(self, dump: DumpState, waiting: list[TableProgress], stop: threading.Event) -> None:
+        reader = self._open_reader([TableName.parse(p.table) for p in waiting])
+        hold = self._actions.engine.hold()
+        try:
+            self._stand(hold, stop)
+            failpoints.hit("blocking.held")
+            position = reader.begin(SNAPSHOT_S)
+            hold.move(position)
+            self._stand(hold, stop)
+            for progress in waiting:
+                if stop.is_set() or progress.status in FINISHED:
+                    continue
+                try:
+                    self._read_table(dump, progress, reader, position, stop)
+                except ChunkLostError:
+                    raise  # the snapshot went with the connection
+                except ChunkError as error:
+                    if stop.is_set():
+                        raise
+                    with self._actions.lock:  # the snapshot stands: the others go on
+                        self._tables.fail(dump, progress, str(error))
+        finally:
+            hold.release()
+            reader.close()
+
+    def _read_table(
+        self,
+        dump: DumpState,
+        progress: TableProgress,
+        reader: BlockingReader,
+        position: int,
+        stop: threading.Event,
+    ) -> None:
+        started = {"type": "dump-started", "dump_id": dump.dump_id, "table": progress.table}
+        offset = self._append_control(started, stop)
+        progress.first_offset = offset
+        request = ChunkRequest(
+            TableName.parse(progress.table),
+            where=progress.where,
+            where_names=progress.where_names,
+            key_columns=progress.key_columns,
+        )
+        waits: list[threading.Event] = []
+        widths = RowWidths()
+        while progress.status not in FINISHED and not stop.is_set():
+            options = self._book.options
+            most = widths.rows(request.table, options.chunk_rows, options.chunk_bytes)
+            request = replace(request, limit_rows=most, limit_bytes=options.chunk_bytes)
+            rows = _read(reader, request, stop)
+            widths.note(request.table, len(rows.rows), item_bytes(rows.rows))
+            failpoints.hit("blocking.read")
+            upto = None if rows.exhausted else rows.last_key
+            if len(rows.rows):
+                waits.append(self._append_chunk(dump, progress, request, rows, position))
+            with self._actions.lock:
+                progress.chunks += 1
+                progress.rows_read += len(rows.rows)
+                self._book.counters.chunks += 1
+                self._book.counters.rows += len(rows.rows)
+                self._notices.in_progress(dump, progress)
+            while len(waits) > 2:
+                self._wait(waits.pop(0), stop)
+            if upto is None:
+                break
+            request = replace(request, after=upto)
+        if progress.status in FINISHED or stop.is_set():
+            return
+        offset = self._append_control(completed_record(dump, progress), stop)
+        with self._actions.lock:
+            self._tables.done(dump, progress, offset)
+        self._actions.tell_engine()
+
+    def _append_chunk(
+        self,
+        dump: DumpState,
+        progress: TableProgress,
+        request: ChunkRequest,
+        rows: ChunkRows,
+        position: int,
+    ) -> threading.Event:
+        chunk_id, count = uuid.uuid4().hex, len(rows.rows)
+        meta = ChunkMeta(
+            dump_id=dump.dump_id,
+            table=progress.table,
+            chunk_id=chunk_id,
+            low_key=None if request.after is None else list(request.after),
+            high_key=None if rows.exhausted or rows.last_key is None else list(rows.last_key),
+            low_watermark=str(position),
+            high_watermark=str(position),
+            snapshot=rows.snapshot.to_text(),
+            rows_read=count,
+            rows_superseded=0,
+        )
+        rows.rows.commit_ts = np.full(count, time.time_ns() // 1000, np.int64)
+        durable = threading.Event()
+
+        def done(_offset: int) -> None:
+            durable.set()
+
+        self._actions.engine.append_chunk(ChunkItem(rows.rows, meta, position, done))
+        with self._actions.lock:
+            self._book.note("read", chunk_id, progress.table, rows=count)
+        return durable
+
+    def _append_control(self, record: dict[str, Any], stop: threading.Event) -> int:
+        durable, offsets = threading.Event(), [0]
+
+        def done(offset: int) -> None:
+            offsets[0] = offset
+            durable.set()
+
+        self._actions.engine.append_control(record, done)
+        self._wait(durable, stop)
+        return offsets[0]
+
+    def _stand(self, hold: Hold, stop: threading.Event) -> None:
+        """Wait until the log stands where it should."""
+        deadline = time.monotonic() + HOLD_S
+        while not hold.wait(TURN_S):
+            if stop.is_set():
+                raise ChunkError("capture ends")
+            if time.monotonic() > deadline:
+                raise ChunkError(
+                    f"the log did not come to where the dump begins within {HOLD_S:.0f} s: it is "
+                    "far behind, or a large transaction is under way"
+                )
+
+    def _wait(self, event: threading.Event, stop: threading.Event) -> None:
+        while not event.is_set():
+            self._actions.take(0.0)
+            self._actions.tell_engine()
+            if stop.is_set():
+                raise ChunkError("capture ends")
+            event.wait(TURN_S)
+
+    @staticmethod
+    def _unfinished(dump: DumpState) -> list[TableProgress]:
+        return [progress for progress in dump.tables if progress.status not in FINISHED]
+
+
+def _read(reader: BlockingReader, request: ChunkRequest, stop: threading.Event) -> ChunkRows:
+    """Read a chunk, again under the same snapshot if that may help."""
+    for attempt in range(ATTEMPTS):
+        try:
+            return reader.read(request)
+        except (ChunkLostError, ChunkRefusedError, ChunkVoidError):
+            raise
+        except ChunkError:
+            if attempt + 1 == ATTEMPTS or stop.wait(0.2 * 2**attempt):
+                raise
+    raise AssertionError("unreachable")

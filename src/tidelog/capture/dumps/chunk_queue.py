@@ -1,0 +1,392 @@
+"""How tables are cut into chunks: the next one, the gaps after a restart, what is read again."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from tidelog.capture.dumps.key_sets import PIECE_KEYS
+from tidelog.capture.dumps.refetch import Rereads, Taken
+from tidelog.capture.dumps.state import FINISHED, DumpState, Key, TableProgress
+from tidelog.capture.windows.windows import Window
+from tidelog.model.schema import TableName
+from tidelog.ports import ChunkRequest, ChunkRows
+
+REREAD_KEYS = 5_000  # that one chunk reads again
+RESTS = 1 << 16  # of a range, that there is room for in the order
+
+Spot = tuple[str, str]
+"""A table of a dump: the dump's id, the table's name."""
+
+
+@dataclass(slots=True)
+class Task:
+    """One chunk to read, and read again if it is voided."""
+
+    table: TableName
+    dump: DumpState | None  # None: keys to read again
+    progress: TableProgress | None
+    request: ChunkRequest
+    tries: int = 0
+    not_before: float = 0.0
+    cut: bool = False  # its range is fixed: it was planned, or read once
+    taken: Taken | None = None  # what its keys are of, if they are read again
+    order: float = 0.0  # sorts as the range's keys; of keys: the first one's place in their set
+    span: float = 1.0  # room in the order before the next range …
+    step: float = 0.0  # … and how much of it what is left of the range moves on
+    full_rows: int = 0  # the limit of a chunk that was not halved
+    window: Window | None = None
+    begun: float = 0.0  # when its last read began, on time.monotonic()
+    bytes: int = 0  # of the rows it holds
+    failures: int = 0  # reads that failed, as against windows that were voided
+    losses: int = 0  # connections that broke while it was read
+    state: str = "waiting"  # reading, read, closing
+
+    @property
+    def ended(self) -> bool:
+        """Was its table cancelled, or has it failed?"""
+        return self.progress is not None and self.progress.status in FINISHED
+
+
+@dataclass(slots=True)
+class Cut:
+    """How far a table of a dump is cut into chunks."""
+
+    dump: DumpState
+    progress: TableProgress
+    cursor: Key | None = None  # the next chunk begins behind it
+    number: float = 0.0  # the next chunk's order
+    next_key: int = 0  # of the key set
+    drained: bool = False  # nothing is left to cut
+    planning: bool = False  # the planner looks for the next chunk's end
+    planned: deque[Task] = field(default_factory=deque)
+    plan_failures: int = 0
+    plan_tries: int = 0
+    plan_not_before: float = 0.0
+    plan_looks: int = 1  # chunks' ends that are looked for at once
+    plan_halvings: int = 0  # of the chunk's rows, because looking for its end took too long
+
+    @property
+    def spot(self) -> Spot:
+        return self.dump.dump_id, self.progress.table
+
+
+class Tasks:
+    """Chunks being read and to be read again, and where each table is cut next.
+
+    With one reader a table is cut as it is read: a chunk ends at the last row that its LIMIT let
+    through. With more, the planner walks the key's index ahead of them (`next_plan`, `planned`).
+
+    The coordinator's lock guards it; only ``find`` may be called without.
+    """
+
+    def __init__(self, keys_of: Callable[[str, int, int], tuple[Key, ...]]) -> None:
+        self._keys_of = keys_of
+        self._retry: deque[Task] = deque()
+        self._given: list[Task] = []  # to a reader that has not begun
+        self._inflight: dict[str, Task] = {}
+        self._cuts: dict[Spot, Cut] = {}
+        self.stuck: list[Task] = []
+        """Ranges whose first row can't be read: the planner finds what lies behind it."""
+        self.reread_not_before = 0.0
+
+    # ------------------------------------------------------------ being read
+
+    @property
+    def inflight(self) -> list[Task]:
+        return list(self._inflight.values())
+
+    @property
+    def under_way(self) -> list[Task]:
+        """What is being read, and what is about to be."""
+        return [*self._inflight.values(), *self._given]
+
+    def find(self, chunk_id: str) -> Task | None:
+        return self._inflight.get(chunk_id)
+
+    def give(self, task: Task) -> None:
+        """A reader is about to begin with it: until then it still is one of its table's."""
+        self._given.append(task)
+
+    def taken(self, task: Task) -> None:
+        self._given = [given for given in self._given if given is not task]
+
+    def begin(self, task: Task, window: Window) -> None:
+        task.window, task.state = window, "reading"
+        task.begun, task.bytes = time.monotonic(), 0
+        self._inflight[window.chunk_id] = task
+
+    def end(self, window: Window | None) -> Task | None:
+        """The chunk is not being read any more."""
+        return None if window is None else self._inflight.pop(window.chunk_id, None)
+
+    def again(self, task: Task) -> None:
+        """Read it again, later each time."""
+        task.tries += 1
+        task.not_before = time.monotonic() + min(10.0, 0.05 * 2 ** min(task.tries, 8))
+        task.window, task.state, task.bytes = None, "waiting", 0
+        self._retry.append(task)
+
+    def of_progress(self, progress: TableProgress) -> list[Task]:
+        return [t for t in self._all() if t.progress is progress]
+
+    def any_of(self, table: TableName) -> bool:
+        return any(t.table == table for t in self._all())
+
+    def _all(self) -> list[Task]:
+        planned = [task for cut in self._cuts.values() for task in cut.planned]
+        return [*self._inflight.values(), *self._given, *self._retry, *planned, *self.stuck]
+
+    # ------------------------------------------------------------ what is read next
+
+    def next_retry(self, now: float) -> Task | None:
+        for task in list(self._retry):
+            if task.dump is not None and task.dump.status == "paused":
+                continue
+            if task.not_before <= now:
+                self._retry.remove(task)
+                return task
+        return None
+
+    def next_reread(self, rereads: Rereads, now: float) -> Task | None:
+        """Keys to be read again."""
+        if now < self.reread_not_before:
+            return None
+        taken = rereads.take(REREAD_KEYS, now)
+        if taken is None:
+            return None
+        table = TableName.parse(taken.spot.table)
+        request = ChunkRequest(table, keys=taken.keys, key_columns=taken.spot.columns)
+        return Task(table, None, None, request, taken=taken)
+
+    def next_chunk(self, spot: Spot, limit_rows: int, *, planned: bool) -> Task | None:
+        """The table's next chunk; None if there is none (yet). ``planned``: leave it to the planner
+        where chunks end.
+        """
+        cut = self._cuts[spot]
+        if cut.planned:
+            return cut.planned.popleft()
+        if cut.progress.key_set is not None:
+            return self._next_keys(cut, limit_rows)
+        if cut.drained or cut.planning or planned:
+            return None
+        if any(not task.cut for task in self.of_progress(cut.progress)):
+            return None
+        return self._ranged(cut, limit_rows)
+
+    def _next_keys(self, cut: Cut, limit_rows: int) -> Task | None:
+        progress = cut.progress
+        assert progress.key_set is not None
+        first = cut.next_key
+        for start, end in progress.keys_done:  # what was done before a restart
+            if start <= first < end:
+                first = end
+        ahead = [start for start, _end in progress.keys_done if start > first]
+        count = min(PIECE_KEYS, limit_rows, *(start - first for start in ahead))
+        keys = self._keys_of(progress.key_set, first, count)
+        cut.next_key = first + len(keys)
+        if not keys:
+            cut.drained = True
+            return None
+        table = TableName.parse(progress.table)
+        request = ChunkRequest(table, keys=keys, key_columns=progress.key_columns)
+        return Task(table, cut.dump, progress, request, order=first, cut=True)
+
+    def _ranged(self, cut: Cut, limit_rows: int) -> Task:
+        progress = cut.progress
+        request = ChunkRequest(
+            TableName.parse(progress.table),
+            after=cut.cursor,
+            limit_rows=limit_rows,
+            where=progress.where,
+            where_names=progress.where_names,
+            key_columns=progress.key_columns,
+        )
+        cut.number += 1
+        order = cut.number - 1
+        return Task(request.table, cut.dump, progress, request, order=order, full_rows=limit_rows)
+
+    # ------------------------------------------------------------ the planner
+
+    def next_plan(
+        self, limit_rows: int, ahead: int, now: float
+    ) -> tuple[Cut, ChunkRequest, int] | None:
+        """Where the planner goes on: in the table with fewest chunks planned, from where, and how
+        many chunks' ends it looks for. None if each has at least half of ``ahead`` chunks.
+        """
+        open_cuts = [
+            cut
+            for cut in self._cuts.values()
+            if cut.progress.key_set is None
+            and not (cut.drained or cut.planning)
+            and cut.plan_not_before <= now
+            and cut.dump.status != "paused"
+            and len(cut.planned) <= ahead // 2
+            and not any(not task.cut for task in self.of_progress(cut.progress))
+        ]
+        if not open_cuts:
+            return None
+        cut = min(open_cuts, key=lambda found: len(found.planned))
+        cut.planning = True
+        request = ChunkRequest(
+            TableName.parse(cut.progress.table),
+            after=cut.cursor,
+            limit_rows=max(1, limit_rows >> cut.plan_halvings),
+            where=cut.progress.where,
+            where_names=cut.progress.where_names,
+            key_columns=cut.progress.key_columns,
+        )
+        return cut, request, min(cut.plan_looks, ahead - len(cut.planned))
+
+    def planned(self, cut: Cut, request: ChunkRequest, ends: Sequence[Key], *, last: bool) -> None:
+        """The planner found where chunks end; ``last``: one more has the rest of the table."""
+        cut.planning, cut.plan_failures, cut.plan_tries = False, 0, 0
+        if self._cuts.get(cut.spot) is not cut:
+            return
+        for end in (*ends, None) if last else ends:
+            task = self._ranged(cut, request.limit_rows)
+            task.request, task.cut = replace(task.request, upto=end), True
+            cut.cursor, cut.drained = end, end is None
+            cut.planned.append(task)
+
+    def plan_failed(self, cut: Cut, now: float, *, passing: bool) -> int:
+        """The planner could not look; how often by now, ``passing`` reasons apart. It looks again,
+        later each time.
+        """
+        cut.planning = False
+        cut.plan_tries += 1
+        cut.plan_failures += not passing
+        cut.plan_not_before = now + min(10.0, 0.05 * 2 ** min(cut.plan_tries, 8))
+        return cut.plan_failures
+
+    def plan_none(self, cut: Cut, request: ChunkRequest) -> None:
+        """Where the next chunk ends can't be found: whoever reads it cuts it."""
+        cut.plan_failures, cut.plan_tries = 0, 0
+        if self._cuts.get(cut.spot) is cut:
+            cut.planned.append(self._ranged(cut, request.limit_rows))
+
+    # ------------------------------------------------------------ where tables are cut
+
+    def drained(self, progress: TableProgress) -> bool:
+        """Is nothing of the table waiting, being read, or left to cut?"""
+        cuts = [cut for cut in self._cuts.values() if cut.progress is progress]
+        return not self.of_progress(progress) and all(c.drained and not c.planning for c in cuts)
+
+    def start(self, dump: DumpState, progress: TableProgress, limit_rows: int) -> None:
+        """Begin to cut the table; after a restart: the gaps between completed ranges come first."""
+        cut = Cut(dump, progress)
+        self._cuts[cut.spot] = cut
+        table, low = TableName.parse(progress.table), None
+        known = sorted([*progress.ranges, *progress.failed], key=lambda done: done.order)
+        order = known[0].order - 1 if known else 0.0
+        for done in known:
+            if done.low != low:
+                request = ChunkRequest(
+                    table,
+                    after=low,
+                    upto=done.low,
+                    limit_rows=limit_rows,
+                    where=progress.where,
+                    where_names=progress.where_names,
+                    key_columns=progress.key_columns,
+                )
+                span = (done.order - order) / 2
+                self._retry.append(
+                    Task(
+                        table,
+                        dump,
+                        progress,
+                        request,
+                        cut=True,
+                        order=order + span,
+                        span=span,
+                        full_rows=limit_rows,
+                    )
+                )
+            low, order = done.high, done.last_order
+        if known:
+            last = known[-1]
+            cut.number, cut.cursor = last.last_order + 1, last.high
+            cut.drained = last.high is None
+
+    def advance(self, task: Task, rows: ChunkRows) -> None:
+        """The next chunk starts behind this one's last key."""
+        if task.request.keys is not None:
+            self._leave_keys(task, rows.keys_read)
+            return
+        if task.dump is None or task.ended:
+            return
+        upto = task.request.upto
+        cut_short = not rows.exhausted and rows.last_key != upto
+        if not task.cut:
+            cut = self._cuts[task.dump.dump_id, str(task.table)]
+            cut.drained = rows.exhausted
+            if not rows.exhausted:
+                cut.cursor = rows.last_key
+        elif cut_short:  # rows were inserted since it was planned, or it was halved
+            self.put_rest(task, rows.last_key)
+        task.cut = True
+        if cut_short:
+            task.request = replace(task.request, upto=rows.last_key)
+
+    def _leave_keys(self, task: Task, read: int | None) -> None:
+        """Keys that there was no room for are a chunk of their own."""
+        keys = task.request.keys or ()
+        if read is None or read >= len(keys) or task.ended:
+            return
+        rest = replace(
+            task,
+            request=replace(task.request, keys=keys[read:]),
+            tries=0,
+            failures=0,
+            not_before=0.0,
+            window=None,
+            state="waiting",
+            bytes=0,
+            order=task.order + read,
+        )
+        task.request = replace(task.request, keys=keys[:read])
+        self._retry.append(rest)
+
+    def leave_out(self, task: Task, end: Key | None) -> None:
+        """Go on behind the task's one row, which ends at ``end`` (None: with the task's range)."""
+        assert task.dump is not None
+        self.stuck.remove(task)
+        if end is not None and end != task.request.upto:
+            if task.cut:
+                self.put_rest(task, end)
+            task.request = replace(task.request, upto=end)
+        if not task.cut:
+            cut = self._cuts[task.dump.dump_id, str(task.table)]
+            cut.cursor, cut.drained = end, end is None
+            task.cut = True
+
+    def put_rest(self, task: Task, after: Key | None) -> None:
+        """Read what of the task's range lies behind ``after`` as a chunk of its own."""
+        if task.span < 2 * task.step or not task.step:
+            # No finer than such numbers can tell apart.
+            task.step = max(task.span / RESTS, math.ulp(task.order + task.span))
+        rest = replace(
+            task,
+            tries=0,
+            failures=0,
+            not_before=0.0,
+            window=None,
+            state="waiting",
+            bytes=0,
+            cut=True,
+            request=replace(task.request, after=after, limit_rows=task.full_rows),
+            order=task.order + task.step,
+            span=task.span - task.step,
+        )
+        task.span = task.step
+        self._retry.append(rest)
+
+    def forget(self, dump: DumpState, progress: TableProgress) -> None:
+        """Cut no more of the table, and read none of it again."""
+        self._cuts.pop((dump.dump_id, progress.table), None)
+        self._retry = deque(task for task in self._retry if task.progress is not progress)
+        self.stuck = [task for task in self.stuck if task.progress is not progress]

@@ -1,0 +1,388 @@
+"""Dump coordination: which chunk is read next, what became of it, and progress that survives.
+
+One thread (`DumpCoordinator.run`) decides; as many as are wanted read chunks through the steps of
+Algorithm 1, each over a connection of its own; with more than one, another walks the keys ahead of
+them. Windows close on the engine's thread. Progress is stored after the chunk's segment is durable,
+and at start it is reconciled with the event log's own chunk metadata, so no completed chunk is read
+again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from tidelog.capture.buffer import ChunkItem
+from tidelog.capture.dumps.actions import Actions, Log
+from tidelog.capture.dumps.blocking import BlockingDumps
+from tidelog.capture.dumps.chunk_queue import Task, Tasks
+from tidelog.capture.dumps.chunk_results import Outcomes
+from tidelog.capture.dumps.notices import DumpNotices
+from tidelog.capture.dumps.planner import KeyPlanner
+from tidelog.capture.dumps.readers import ChunkReaders
+from tidelog.capture.dumps.refetch import REREAD_KEY, Rereads
+from tidelog.capture.dumps.state import DumpState, Missing, Mode, Rejected, TableProgress
+from tidelog.capture.dumps.store import DUMP_PREFIX, DumpBook, DumpOptions
+from tidelog.capture.dumps.tables import DumpTables
+from tidelog.capture.dumps.throttle import Throttle
+from tidelog.capture.dumps.worker import ChunkReading
+from tidelog.capture.notifications import Notify
+from tidelog.capture.refused_tables import RefusedTables
+from tidelog.capture.windows.windows import Closed, MovedKeys, Voided
+from tidelog.errors import ChunkError, ConnectionLostError, UsageError
+from tidelog.model.records import ChunkMeta
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.ports import BlockingReader, Catalogue, ChunkReader, KeyExtractor, StateStore
+
+__all__ = ["DUMP_PREFIX", "REREAD_KEY", "DumpCoordinator", "DumpOptions"]
+
+TURN_S = 0.05
+
+
+class DumpCoordinator:
+    """Drives dumps. Public methods may be called from any thread.
+
+    The engine's thread calls ``closed``, ``voided``, ``moved`` and ``reread`` while it holds its
+    own lock: these don't take the coordinator's, under which nothing waits for the engine's.
+
+    Args:
+        open_reader: a reader of chunks; each thread that needs one opens its own.
+        open_blocking: a reader for a blocking dump of these tables.
+        catalogue, keys, state: ports.
+        refused: told of dumps of capture's own that a refused table stands in the way of.
+        options: how chunks are read; what was set at run time comes before.
+        notify: told what dumps do.
+    """
+
+    def __init__(
+        self,
+        *,
+        open_reader: Callable[[], ChunkReader],
+        open_blocking: Callable[[Sequence[TableName]], BlockingReader],
+        catalogue: Catalogue,
+        refused: RefusedTables,
+        keys: KeyExtractor,
+        state: StateStore,
+        options: DumpOptions,
+        notify: Notify,
+    ) -> None:
+        self._control = open_reader()
+        self._actions = Actions()
+        self._lock = self._actions.lock
+        self._rereads = Rereads(keys, state)
+        self._book = DumpBook(state, options)
+        self._tasks = Tasks(self._book.key_sets.slice)
+        self._notices = DumpNotices(notify)
+        self._throttle = Throttle(options.throttle)
+        self._tables = DumpTables(
+            self._control.current_snapshot,
+            catalogue,
+            refused,
+            self._actions,
+            self._book,
+            self._tasks,
+            self._rereads,
+            self._notices,
+        )
+        self._outcomes = Outcomes(
+            catalogue,
+            keys,
+            self._actions,
+            self._book,
+            self._tasks,
+            self._tables,
+            self._rereads,
+            self._notices,
+        )
+        self._reading = ChunkReading(
+            keys,
+            catalogue,
+            self._actions,
+            self._book,
+            self._tasks,
+            self._outcomes,
+            self._throttle,
+        )
+        self._planner = KeyPlanner(
+            open_reader, self._actions, self._book, self._tasks, self._tables, self._outcomes
+        )
+        self._readers = ChunkReaders(open_reader, self._reading.read)
+        self._blocking = BlockingDumps(
+            open_blocking, self._actions, self._book, self._tables, self._notices
+        )
+        self._turn = 0
+        self._rereads_turn = True
+
+    # ------------------------------------------------------------ start, commands
+
+    def recover(self, log: Log, chunks: Iterable[tuple[int, ChunkMeta]]) -> None:
+        """Load what is stored and add the chunks that the event log holds beyond it.
+
+        Args:
+            log: the engine.
+            chunks: (first offset, metadata) of chunk segments on the chain.
+        """
+        with self._lock:
+            self._actions.connect(log)
+            self._book.load()
+            self._throttle.change(self._book.options.throttle)
+            self._rereads.load()
+            self._book.reconcile(chunks)
+
+    def request(
+        self,
+        dump_id: str,
+        tables: list[TableName],
+        *,
+        where: str | None = None,
+        conditions: Mapping[TableName, str] | None = None,
+        named_by: Callable[[str], tuple[str, ...]] | None = None,
+        key_set: str | None = None,
+        key_count: int = 0,
+        key_columns: tuple[str, ...] | None = None,
+        missing: Missing = "delete",
+        mode: Mode = "incremental",
+        reason: str = "requested",
+        rejected: Sequence[Rejected] = (),
+        now_ms: int,
+    ) -> DumpState:
+        """Queue a dump. A dump id that exists already is returned as it is (acted on once).
+
+        Args:
+            dump_id: names it.
+            tables: without patterns; one that can't be dumped does not hold up the rest.
+            where: SQL condition on the rows of each table that ``conditions`` does not name.
+            conditions: SQL conditions by table.
+            named_by: the columns that a condition names, if the source is to hold them to what
+                whoever gave it may use; None: capture's operator gave it.
+            key_set: keys of the one table, stored in `KeySets`.
+            key_count: how many they are.
+            key_columns: what they are of, in that order; None: the table's key.
+            missing: what of keys that the table lacks.
+            mode: incremental or blocking.
+            reason: ``initial``, ``requested`` or why it is due.
+            rejected: what a signal names besides and can't be dumped; it is told with the dump.
+            now_ms: milliseconds since 1970.
+        """
+        if not tables and not rejected:
+            raise UsageError("no captured table matches what is to be dumped; see source.tables")
+        if key_set is not None and len(tables) != 1:
+            raise UsageError("--keys needs exactly one table")
+        conditions = conditions or {}
+        wheres = {table: conditions.get(table, where) for table in dict.fromkeys(tables)}
+        progress = [
+            TableProgress(
+                str(table),
+                where=condition,
+                where_names=named_by(condition) if named_by and condition else None,
+                key_set=key_set,
+                key_count=key_count,
+                key_columns=key_columns,
+                missing=missing,
+            )
+            for table, condition in wheres.items()
+        ]
+        if mode == "blocking" and key_set is not None:
+            raise UsageError("a blocking dump reads whole tables: no keys")
+        with self._lock:
+            dump = self._book.request(
+                dump_id, progress, mode=mode, reason=reason, now_ms=now_ms, rejected=rejected
+            )
+            self._actions.wake()
+            return dump
+
+    def request_due(self, table: TableName, reason: str, now_ms: int) -> str:
+        """Have all of the table dumped because capture needs it, by a dump that waits and has not
+        begun to read it, or by one more; the dump's id.
+        """
+        with self._lock:
+            dump_id = self._book.request_due(str(table), reason, now_ms)
+            self._actions.wake()
+            return dump_id
+
+    def pause(self, dump_id: str | None) -> list[str]:
+        """Issue no more chunks; those being read end. All unfinished dumps if None."""
+        with self._lock:
+            paused = self._book.pause(dump_id)
+            for dump in paused:
+                self._notices.paused(dump)
+            self._actions.wake()
+            return [dump.dump_id for dump in paused]
+
+    def resume(self, dump_id: str | None) -> list[str]:
+        with self._lock:
+            resumed = self._book.resume(dump_id)
+            for dump in resumed:
+                self._notices.resumed(dump)
+            self._actions.wake()
+            return [dump.dump_id for dump in resumed]
+
+    def cancel(self, dump_id: str | None, tables: list[str] | None = None) -> list[str]:
+        """Stop a dump, or only some of its tables; rows already delivered stay valid."""
+        with self._lock:
+            cancelled = self._tables.cancel(dump_id, tables)
+            self._actions.wake()
+            return cancelled
+
+    def set_options(self, **changes: int) -> DumpOptions:
+        """Change how chunks are read; survives a restart."""
+        with self._lock:
+            options = self._book.set_options(**changes)
+            self._throttle.change(options.throttle)
+            self._actions.wake()
+            return options
+
+    def observe(
+        self, lag_bytes: int | None, replica_lag_s: float | None, commits: int | None = None
+    ) -> None:
+        """How hard the source has it, about once a second, for the throttle."""
+        with self._lock:
+            self._throttle.observe(time.monotonic(), lag_bytes, replica_lag_s, commits)
+
+    def dumps(self) -> list[DumpState]:
+        with self._lock:
+            return self._book.all()
+
+    def summary(self, finished: int) -> dict[str, Any]:
+        """What status shows: options, throttle, counters, windows, what happened to chunks, and the
+        unfinished dumps and the last ``finished``.
+        """
+        with self._lock:
+            return {
+                **self._book.summary(finished),
+                "throttle": self._throttle.to_json(),
+                "readers_busy": self._readers.busy,
+                "windows": self._reading.windows(),
+                "events": list(self._book.events),
+            }
+
+    # ------------------------------------------------------------ from the engine's thread
+
+    def closed(self, closed: Closed) -> ChunkItem | None:
+        """A window closed: what to append. Keys to be read again are stored before."""
+        again = self._reading.to_ask_for(closed)
+        if again:
+            self.reread(closed.schema, again)
+        return self._reading.closed(closed)
+
+    def voided(self, voided: Voided) -> None:
+        self._actions.post(lambda: self._outcomes.void(voided))
+
+    def moved(self, moved: MovedKeys) -> None:
+        """Rows moved to keys with columns missing: stored before the records are appended."""
+        self.reread(moved.schema, list(moved.keys))
+
+    def reread(self, schema: TableSchema, keys: list[bytes]) -> None:
+        """Read these match keys by a key chunk, also after a crash."""
+        self._rereads.add(schema, keys)
+        self._actions.wake()
+
+    # ------------------------------------------------------------ the coordinator's thread
+
+    def run(self, stop: threading.Event) -> None:
+        """Read chunks until ``stop``. Raises what is not a chunk's own failure."""
+        self._planner.start()
+        try:
+            wait_s = 0.0
+            while not stop.is_set():
+                self._actions.take(wait_s)
+                self._raise_failures()
+                self._reading.void_overdue()
+                now = time.monotonic()
+                with self._lock:
+                    self._book.store_changed(now)
+                blocking = self._next_blocking()
+                if blocking is not None:
+                    self._blocking.run(blocking, stop)
+                elif self._give_next(now):
+                    wait_s = 0.0
+                    self._actions.tell_engine()
+                    continue
+                self._actions.tell_engine()
+                wait_s = TURN_S
+        finally:
+            self._readers.close()
+            self._planner.close()
+            self._control.close()
+            with self._lock:
+                self._book.store_changed(float("inf"))
+
+    def _give_next(self, now: float) -> bool:
+        """Have the next chunk read if there is one and it may begin."""
+        with self._lock:
+            wanted = self._book.options.parallelism
+            allowed = self._throttle.parallelism(wanted)
+            self._readers.shrink(wanted)
+            if self._readers.busy >= allowed or not self._reading.room(wanted):
+                return False
+            if self._throttle.wait_s(now) > 0:
+                return False
+        if not self._decide():
+            return False
+        with self._lock:
+            task = self._next_task(now, wanted)
+            if task is None:
+                return False
+            self._tasks.give(task)
+            self._throttle.begun(now)
+        self._readers.give(task)
+        return True
+
+    def _decide(self) -> bool:
+        """Know which emitted transactions a snapshot can't see, before any chunk is read."""
+        if self._actions.engine.decided:
+            return True
+        with self._lock:
+            if (
+                not any(d.status in ("queued", "running") for d in self._book.all())
+                and not self._rereads.wanted
+            ):
+                return False
+        try:
+            snapshot = self._control.current_snapshot()
+        except (ChunkError, ConnectionLostError) as error:
+            with self._lock:
+                self._book.counters.last_error = str(error)
+            return False
+        self._actions.engine.resolve_unseen(snapshot)
+        return True
+
+    def _next_task(self, now: float, readers: int) -> Task | None:
+        task = self._tasks.next_retry(now)
+        # Keys to be read again and dumps take turns: there may always be some of either.
+        if task is None and self._rereads_turn:
+            task = self._tasks.next_reread(self._rereads, now)
+        if task is None:
+            task = self._next_of_dumps(readers) or self._tasks.next_reread(self._rereads, now)
+        if task is not None:
+            self._rereads_turn = task.dump is not None
+        return task
+
+    def _next_of_dumps(self, readers: int) -> Task | None:
+        """Of each dump in turn, so that several share the readers."""
+        dumps = [
+            dump
+            for dump in self._book.all()
+            if dump.status in ("queued", "running") and dump.mode == "incremental"
+        ]
+        for place in range(len(dumps)):
+            dump = dumps[(self._turn + place) % len(dumps)]
+            task = self._tables.next_of(dump, readers)
+            if task is not None:
+                self._turn = (self._turn + place + 1) % len(dumps)
+                return task
+        return None
+
+    def _next_blocking(self) -> DumpState | None:
+        with self._lock:
+            for dump in self._book.all():
+                if dump.mode == "blocking" and dump.status in ("queued", "running"):
+                    return dump
+        return None
+
+    def _raise_failures(self) -> None:
+        for failure in (self._readers.failure, self._planner.failure):
+            if failure is not None:
+                raise failure

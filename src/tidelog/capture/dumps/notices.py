@@ -1,0 +1,105 @@
+"""Tells what dumps do, as notifications in Debezium's words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from tidelog.capture.dumps.state import DumpState, Rejected, TableProgress
+from tidelog.capture.notifications import (
+    AGGREGATES,
+    Notification,
+    NotificationType,
+    Notify,
+    TableScanStatus,
+)
+
+PROGRESS_EVERY_S = 1.0
+
+
+class DumpNotices:
+    """Builds notifications and hands them on. The coordinator's lock is held by who calls."""
+
+    def __init__(self, notify: Notify) -> None:
+        self._notify = notify
+        self._told_at: dict[tuple[str, str], float] = {}
+
+    def started(self, dump: DumpState) -> None:
+        self._tell(dump, NotificationType.STARTED, data_collections=_names(dump))
+
+    def in_progress(self, dump: DumpState, progress: TableProgress) -> None:
+        """At most once a second for each table; a chunk may come after the end, or the pause."""
+        if dump.status != "running" or progress.status != "running":
+            return
+        spot, now = (dump.dump_id, progress.table), time.monotonic()
+        if now - self._told_at.get(spot, -PROGRESS_EVERY_S) < PROGRESS_EVERY_S:
+            return
+        self._told_at[spot] = now
+        self._tell(
+            dump,
+            NotificationType.IN_PROGRESS,
+            data_collections=_names(dump),
+            current_collection_in_progress=progress.table,
+            total_rows_scanned=str(progress.rows_read),
+        )
+
+    def scanned(
+        self, dump: DumpState, progress: TableProgress, status: TableScanStatus | None = None
+    ) -> None:
+        """A table's scan ended; None: as its progress says."""
+        if status is None:
+            status = TableScanStatus.SUCCEEDED if progress.rows_read else TableScanStatus.EMPTY
+        self._told_at.pop((dump.dump_id, progress.table), None)
+        self._tell(
+            dump,
+            NotificationType.TABLE_SCAN_COMPLETED,
+            data_collections=_names(dump),
+            scanned_collection=progress.table,
+            total_rows_scanned=str(progress.rows_read),
+            status=str(status),
+        )
+
+    def rejected(self, dump: DumpState, rejected: Rejected) -> None:
+        """A table that can't be scanned: Debezium tells so when its turn comes, and goes on."""
+        self._tell(
+            dump,
+            NotificationType.TABLE_SCAN_COMPLETED,
+            data_collections=_names(dump),
+            scanned_collection=rejected.table,
+            total_rows_scanned="0",
+            status=rejected.status,
+        )
+
+    def stopped(self, dump: DumpState, tables: Sequence[str]) -> None:
+        """These tables were taken out of the dump, which goes on."""
+        for table in tables:
+            self._told_at.pop((dump.dump_id, table), None)
+        self._tell(dump, NotificationType.ABORTED, data_collections=",".join(tables))
+
+    def paused(self, dump: DumpState) -> None:
+        self._tell(dump, NotificationType.PAUSED, data_collections=_names(dump))
+
+    def resumed(self, dump: DumpState) -> None:
+        self._tell(dump, NotificationType.RESUMED, data_collections=_names(dump))
+
+    def finished(self, dump: DumpState, *, stopped: bool = False) -> None:
+        """As Debezium's: ABORTED is what was ``stopped``, and a blocking dump that failed. Who
+        waits for COMPLETED must not wait for ever because a table could not be read.
+        """
+        for table in dump.tables:
+            self._told_at.pop((dump.dump_id, table.table), None)
+        ended = {table.status for table in dump.tables}
+        aborted = {"cancelled", "failed"} if dump.mode == "blocking" else {"cancelled"}
+        kind = NotificationType.COMPLETED
+        if stopped or ("done" not in ended and ended & aborted):
+            kind = NotificationType.ABORTED
+        self._tell(dump, kind, data_collections=_names(dump))
+
+    def _tell(self, dump: DumpState, kind: NotificationType, **data: str) -> None:
+        aggregate = AGGREGATES["initial" if dump.reason == "initial" else dump.mode]
+        now_ms = int(time.time() * 1000)
+        self._notify(Notification(dump.dump_id, aggregate, kind, now_ms, data))
+
+
+def _names(dump: DumpState) -> str:
+    return ",".join([*(t.table for t in dump.tables), *(t.table for t in dump.rejected)])

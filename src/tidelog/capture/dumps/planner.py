@@ -1,0 +1,137 @@
+"""Walks tables' keys ahead of the readers, so that chunks are read in parallel at exact sizes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from tidelog.capture.dumps.actions import Actions
+from tidelog.capture.dumps.chunk_queue import Cut, Task, Tasks
+from tidelog.capture.dumps.chunk_results import Outcomes
+from tidelog.capture.dumps.store import DumpBook
+from tidelog.capture.dumps.tables import DumpTables
+from tidelog.errors import (
+    ChunkBusyError,
+    ChunkError,
+    ChunkLostError,
+    ChunkRefusedError,
+    ChunkTooSlowError,
+    ChunkVoidError,
+    ConnectionLostError,
+)
+from tidelog.ports import ChunkReader, ChunkRequest
+
+TURN_S = 0.2
+MAX_FAILURES = 3
+"""Of one look; then a reader cuts the chunk, which also finds what can't be read in it."""
+PASSING = (ChunkBusyError, ChunkLostError, ConnectionLostError)
+"""A lock will be let go, the reader connects anew."""
+LOOK_S = 0.5  # at most, about, for ends that are looked for at once: readers wait for them
+AHEAD = 4  # chunks planned for each reader
+
+
+class KeyPlanner:
+    """One thread with a reader of its own. With one reader of chunks it has nothing to do, but
+    that it also finds what lies behind a row that can't be read (`look_behind`).
+    """
+
+    def __init__(
+        self,
+        open_reader: Callable[[], ChunkReader],
+        actions: Actions,
+        book: DumpBook,
+        tasks: Tasks,
+        tables: DumpTables,
+        outcomes: Outcomes,
+    ) -> None:
+        self._open_reader = open_reader
+        self._actions = actions
+        self._book = book
+        self._tasks = tasks
+        self._tables = tables
+        self._outcomes = outcomes
+        self._thread: threading.Thread | None = None
+        self._reader: ChunkReader | None = None
+        self._closing = threading.Event()
+        self.failure: BaseException | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="tidelog-planner", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End what is being looked for, and disconnect."""
+        self._closing.set()
+        self._actions.planning.set()
+        if self._reader is not None:
+            self._reader.close()
+        if self._thread is not None:
+            self._thread.join(10)
+
+    def _run(self) -> None:
+        reader = self._reader = self._open_reader()
+        try:
+            while not self._closing.is_set():
+                if not self._turn(reader):
+                    self._actions.planning.wait(TURN_S)
+                    self._actions.planning.clear()
+        except BaseException as failure:  # noqa: BLE001 - raised by the coordinator
+            self.failure = failure
+        finally:
+            reader.close()
+
+    def _turn(self, reader: ChunkReader) -> bool:
+        """Look for one key; False if none is wanted."""
+        with self._actions.lock:
+            stuck, options, plan = self._tasks.stuck[:1], self._book.options, None
+            if not stuck and options.parallelism > 1:
+                ahead, now = AHEAD * options.parallelism, time.monotonic()
+                plan = self._tasks.next_plan(options.chunk_rows, ahead, now)
+        if stuck:
+            self._look_behind(reader, stuck[0])
+        elif plan is not None:
+            self._plan(reader, *plan)
+        else:
+            return False
+        self._actions.wake()
+        return True
+
+    def _plan(self, reader: ChunkReader, cut: Cut, request: ChunkRequest, count: int) -> None:
+        begun = time.monotonic()
+        try:
+            ends = reader.boundaries(request, count)
+        except (ChunkError, ConnectionLostError) as error:
+            with self._actions.lock:
+                self._book.counters.last_error = str(error)
+                passing = isinstance(error, PASSING)
+                failures = self._tasks.plan_failed(cut, time.monotonic(), passing=passing)
+                cut.plan_looks = 1
+                if isinstance(error, ChunkTooSlowError):
+                    cut.plan_halvings += 1
+                if isinstance(error, (ChunkRefusedError, ChunkVoidError)):
+                    self._tables.fail(cut.dump, cut.progress, str(error))
+                elif failures >= MAX_FAILURES:
+                    self._tasks.plan_none(cut, request)
+            return
+        each_s = max(1e-6, time.monotonic() - begun) / count
+        with self._actions.lock:
+            cut.plan_looks = max(1, min(4 * count, int(LOOK_S / each_s)))
+            self._tasks.planned(cut, request, ends, last=len(ends) < count)
+
+    def _look_behind(self, reader: ChunkReader, task: Task) -> None:
+        """Find the key of the row that can't be read, from the index alone: the dump's condition
+        may be what fails.
+        """
+        try:
+            ends = reader.boundaries(replace(task.request, limit_rows=1, where=None), 1)
+        except PASSING:
+            time.sleep(TURN_S)  # and look again
+            return
+        except ChunkError as error:
+            with self._actions.lock:
+                self._book.counters.last_error = str(error)
+            ends = []
+        with self._actions.lock:
+            self._outcomes.give_up(task, ends[0] if ends else None)

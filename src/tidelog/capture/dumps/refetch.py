@@ -1,0 +1,294 @@
+"""Which keys are to be read again; stored, so that they are read after a crash as well.
+
+They lie in the state store in pieces, each a document of its own: asking for keys costs what these
+cost, however many wait, and only those that are being read are in memory. Pieces hold key values
+and are never shown.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from tidelog.capture.dumps.state import Key
+from tidelog.model.schema import TableSchema
+from tidelog.ports import KeyExtractor, StateStore
+
+REREAD_KEY = "dump-reread"
+REREAD = "reread"  # what chunks of keys that are read again name as their dump
+AGAIN_S = 10.0
+"""After so long one of the keys that could not be read is tried again."""
+PIECE_KEYS = 5_000
+OPEN_KEYS = 500
+"""A piece that is smaller takes further keys: it is stored anew with each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reread:
+    """A table whose keys, of these columns, are to be read again."""
+
+    table: str
+    columns: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Piece:
+    """Keys that are stored together.
+
+    Attributes:
+        name: of their document, which may still hold keys that were read by now.
+        count: of keys that wait.
+        oldest, newest: numbers of the first and the last request for them.
+        keys: those that wait; None while they are only stored.
+        reading: those that are being read.
+    """
+
+    name: str
+    count: int
+    oldest: int
+    newest: int
+    keys: dict[Key, None] | None = None
+    reading: set[Key] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Keys to read now, and the pieces that they are of; each key is in one of them or more."""
+
+    spot: Reread
+    pieces: tuple[Piece, ...]
+    keys: tuple[Key, ...]
+
+
+class Rereads:
+    """The keys to be read again. Those of a table are read in the order they were asked for in; one
+    that was asked for again since may be read twice.
+
+    A key that can't be read stays, put aside, so that it holds up no other.
+
+    Thread-safe by a lock of its own, under which no other is taken: the engine's thread adds keys
+    without waiting for the coordinator.
+    """
+
+    def __init__(self, keys: KeyExtractor, state: StateStore) -> None:
+        self._keys = keys
+        self._state = state
+        self._lock = threading.Lock()
+        self._pieces: dict[Reread, dict[str, Piece]] = {}
+        self._open: dict[Reread, Piece] = {}  # those that take further keys
+        # Each in a piece of its own; the one tried longest ago comes first.
+        self._aside: dict[Reread, dict[Key, Piece]] = {}
+        self._again_at: dict[Reread, float] = {}
+        self._number = 0  # of the newest request
+        self._next_piece = 0
+
+    def load(self) -> None:
+        with self._lock:
+            for name in self._state.keys(f"{REREAD_KEY}/"):
+                stored = self._state.get(name)
+                if stored is not None:
+                    value = stored.value
+                    spot = Reread(value["table"], tuple(value["columns"]))
+                    piece = Piece(name, len(value["keys"]), 0, 0)
+                    self._pieces.setdefault(spot, {})[name] = piece
+                    self._next_piece = int(name.rpartition("/")[2]) + 1
+            self._load_former()
+
+    def _load_former(self) -> None:
+        """Keys that a version before pieces left, all in one document."""
+        stored = self._state.get(REREAD_KEY)
+        if stored is None:
+            return
+        for entry in stored.value:
+            spot = Reread(entry["table"], tuple(entry["columns"]))
+            keys = [tuple(key) for key in entry["keys"]]
+            for at in range(0, len(keys), PIECE_KEYS):
+                piece = self._new()
+                self._put(spot, piece, dict.fromkeys(keys[at : at + PIECE_KEYS]))
+                piece.keys = None
+                self._pieces.setdefault(spot, {})[piece.name] = piece
+        self._state.delete(REREAD_KEY)
+
+    def add(self, schema: TableSchema, keys: Iterable[bytes]) -> None:
+        """Ask for these match keys; stored when this returns."""
+        spot = Reread(str(schema.table), schema.match_key)
+        texts = dict.fromkeys(self._keys.texts(encoded, schema) for encoded in keys)
+        with self._lock:
+            self._number += 1
+            aside, piece = self._aside.get(spot, {}), self._open.get(spot)
+            known = {} if piece is None or piece.keys is None else piece.keys
+            for key in aside.keys() & texts.keys():
+                aside[key].newest = self._number
+            fresh = [key for key in texts if key not in known and key not in aside]
+            if piece is not None and len(known) + len(fresh) <= OPEN_KEYS:
+                piece.newest = self._number
+                if fresh:
+                    self._put(spot, piece, dict.fromkeys([*known, *fresh]))
+                return
+            self._close(spot)
+            for at in range(0, len(fresh), PIECE_KEYS):
+                self._close(spot)
+                some = dict.fromkeys(fresh[at : at + PIECE_KEYS])
+                piece = self._open[spot] = self._new()
+                self._put(spot, piece, some)
+                self._pieces.setdefault(spot, {})[piece.name] = piece
+                if piece.count >= OPEN_KEYS:
+                    self._close(spot)
+
+    def take(self, limit: int, now: float) -> Taken | None:
+        """Up to ``limit`` keys to read next, which are not being read; of each table in turn. One
+        that was put aside comes alone. Each ends by `done` or `put_aside`.
+        """
+        with self._lock:
+            for spot in dict.fromkeys((*self._pieces, *self._aside)):
+                aside = self._aside.get(spot)
+                if aside and now >= self._again_at[spot]:
+                    key, piece = next(iter(aside.items()))
+                    self._again_at[spot] = now + AGAIN_S
+                    return Taken(spot, (piece,), (key,))
+                taken = self._take(spot, limit)
+                if taken is not None:
+                    self._pieces[spot] = self._pieces.pop(spot)
+                    return taken
+            return None
+
+    def _take(self, spot: Reread, limit: int) -> Taken | None:
+        keys: dict[Key, None] = {}
+        pieces: list[Piece] = []
+        for piece in self._pieces.get(spot, {}).values():
+            if len(piece.reading) == piece.count:
+                continue
+            if piece.keys is None:
+                piece.keys = self._load(piece.name)
+            free = [key for key in piece.keys if key not in piece.reading][:limit]
+            if keys and len(keys) + len(free) > limit:
+                break
+            if self._open.get(spot) is piece:
+                del self._open[spot]
+            pieces.append(piece)
+            piece.reading.update(free)
+            keys.update(dict.fromkeys(free))
+        return Taken(spot, tuple(pieces), tuple(keys)) if keys else None
+
+    def _load(self, name: str) -> dict[Key, None]:
+        stored = self._state.get(name)
+        return {} if stored is None else dict.fromkeys(map(tuple, stored.value["keys"]))
+
+    @property
+    def number(self) -> int:
+        """Of the newest request."""
+        with self._lock:
+            return self._number
+
+    @property
+    def wanted(self) -> bool:
+        """Does a key wait?"""
+        with self._lock:
+            return bool(self._pieces or self._aside)
+
+    def any_of(self, table: str, upto: int | None = None) -> bool:
+        """Is a request of the table, of those up to the number ``upto``, not answered yet? Those
+        that can't be are `unread`.
+        """
+        with self._lock:
+            return any(
+                upto is None or piece.oldest <= upto
+                for spot, pieces in self._pieces.items()
+                if spot.table == table
+                for piece in pieces.values()
+            )
+
+    def unread(self, table: str, since: int) -> int:
+        """How many keys of the table that were asked for after the request ``since`` can't be
+        read.
+        """
+        with self._lock:
+            return sum(piece.newest > since for _, _, piece in self._aside_of(table))
+
+    def put_aside(self, taken: Taken) -> None:
+        """The one key of ``taken`` could not be read: the others come first."""
+        with self._lock:
+            spot, [key] = taken.spot, taken.keys
+            aside = self._aside.setdefault(spot, {})
+            alone = aside.pop(key, None)
+            for piece in taken.pieces:
+                if piece is alone:
+                    continue
+                if alone is None:
+                    alone = self._new()
+                    self._put(spot, alone, {key: None})
+                    alone.oldest, alone.newest = piece.oldest, piece.newest
+                alone.newest = max(alone.newest, piece.newest)
+                self._remove(spot, piece, taken.keys)
+            if alone is not None:
+                aside[key] = alone
+            self._again_at[spot] = time.monotonic() + AGAIN_S
+
+    def done(self, taken: Taken, unread: Collection[Key] = ()) -> None:
+        """The keys were read since they were asked for, but for ``unread``, which wait on."""
+        with self._lock:
+            spot, read = taken.spot, [key for key in taken.keys if key not in unread]
+            aside = self._aside.get(spot, {})
+            if any(aside.get(key) in taken.pieces for key in read):
+                # What was in the way may be gone for the others, too.
+                pieces = self._pieces.setdefault(spot, {})
+                pieces |= {piece.name: piece for piece in aside.values()}
+                del self._aside[spot]
+            for piece in taken.pieces:
+                piece.reading.difference_update(taken.keys)
+                self._remove(spot, piece, read)
+
+    def dumped(self, table: str, since: int) -> None:
+        """All rows of the table were read after the request ``since``: of the keys that can't be
+        read, those asked for by then are not missing any more.
+        """
+        with self._lock:
+            for spot, key, piece in list(self._aside_of(table)):
+                if piece.newest <= since:
+                    self._state.delete(piece.name)
+                    del self._aside[spot][key]
+                    if not self._aside[spot]:
+                        del self._aside[spot]
+
+    # ------------------------------------------------------------ pieces; the lock is held
+
+    def _new(self) -> Piece:
+        self._next_piece += 1
+        return Piece(f"{REREAD_KEY}/{self._next_piece - 1:012d}", 0, self._number, self._number)
+
+    def _put(self, spot: Reread, piece: Piece, keys: dict[Key, None]) -> None:
+        self._store(piece.name, spot, keys)
+        piece.keys, piece.count = keys, len(keys)
+
+    def _store(self, name: str, spot: Reread, keys: Iterable[Key]) -> None:
+        value = {"table": spot.table, "columns": spot.columns, "keys": [list(key) for key in keys]}
+        self._state.put(name, value, None)
+
+    def _close(self, spot: Reread) -> None:
+        """The piece takes no further keys, and is not needed in memory."""
+        piece = self._open.pop(spot, None)
+        if piece is not None:
+            piece.keys = None
+
+    def _remove(self, spot: Reread, piece: Piece, keys: Iterable[Key]) -> None:
+        """Let these keys go. Their document stays as it is until it is of no use: what was read is
+        read again after a crash, and does no harm.
+        """
+        assert piece.keys is not None
+        for key in keys:
+            piece.keys.pop(key, None)
+            piece.reading.discard(key)
+        piece.count = len(piece.keys)
+        if not piece.keys:
+            self._state.delete(piece.name)
+            pieces = self._pieces.get(spot, {})
+            pieces.pop(piece.name, None)
+            if not pieces:
+                self._pieces.pop(spot, None)
+
+    def _aside_of(self, table: str) -> Iterator[tuple[Reread, Key, Piece]]:
+        for spot, aside in self._aside.items():
+            if spot.table == table:
+                yield from ((spot, key, piece) for key, piece in aside.items())

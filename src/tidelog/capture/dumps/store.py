@@ -1,0 +1,305 @@
+"""The dumps that are known, and how chunks are read: loaded, changed, summed up and stored."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from tidelog.capture.dumps.key_sets import KeySets
+from tidelog.capture.dumps.refetch import REREAD
+from tidelog.capture.dumps.state import (
+    FINISHED,
+    DumpState,
+    DumpStatus,
+    Key,
+    Mode,
+    Rejected,
+    TableProgress,
+    whole_table,
+)
+from tidelog.capture.dumps.throttle import ThrottleSettings
+from tidelog.errors import UsageError
+from tidelog.model.records import ChunkMeta
+from tidelog.ports import StateStore
+
+DUMP_PREFIX = "dump/"
+AUTOMATIC = "auto-"
+"""How ids of dumps begin that capture asks for itself, because rows changed without row events."""
+OPTIONS_KEY = "dump-options"
+KEEP_FINISHED = 500  # dumps; one whose id is asked for again is not repeated while it is kept
+
+
+STORE_EVERY_S = 0.2
+EVENTS_KEPT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class DumpOptions:
+    """How chunks are read; may change while a dump runs. 0 turns a limit off.
+
+    Attributes:
+        chunk_rows: rows of a chunk.
+        chunk_bytes: of the rows of a chunk, unless it is one row.
+        delay_ms: pause between two chunks.
+        parallelism: chunks that are read at once, each over a connection of its own.
+        rows_per_second: over all dumps.
+        max_lag_bytes, max_replica_lag_ms, max_select_ms, max_commit_delay_ms: beyond these the
+            throttle slows down.
+        buffer_bytes: rows read but not durable yet; no chunk is begun beyond it.
+    """
+
+    chunk_rows: int = 10_000
+    chunk_bytes: int = 32 << 20
+    delay_ms: int = 0
+    parallelism: int = 1
+    rows_per_second: int = 0
+    max_lag_bytes: int = 256 << 20
+    max_replica_lag_ms: int = 10_000
+    max_select_ms: int = 2_000
+    max_commit_delay_ms: int = 0
+    buffer_bytes: int = 256 << 20
+
+    @property
+    def throttle(self) -> ThrottleSettings:
+        return ThrottleSettings(
+            delay_ms=self.delay_ms,
+            rows_per_second=self.rows_per_second,
+            max_lag_bytes=self.max_lag_bytes,
+            max_replica_lag_ms=self.max_replica_lag_ms,
+            max_select_ms=self.max_select_ms,
+            max_commit_delay_ms=self.max_commit_delay_ms,
+        )
+
+
+@dataclass(slots=True)
+class Counters:
+    """What was done since start, for status and the demo."""
+
+    chunks: int = 0
+    rows: int = 0
+    superseded: int = 0
+    failed: int = 0
+    voided: dict[str, int] = field(default_factory=dict)
+    last_error: str = ""
+
+
+class DumpBook:
+    """All dumps, as stored. The coordinator's lock guards it."""
+
+    def __init__(self, state: StateStore, options: DumpOptions) -> None:
+        self._state = state
+        self._defaults = options
+        self._dumps: dict[str, DumpState] = {}
+        self._changed: set[str] = set()
+        self._stored_at = 0.0
+        self.key_sets = KeySets(state)
+        self.options = options
+        self.counters = Counters()
+        self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
+
+    def load(self) -> None:
+        stored = self._state.get(OPTIONS_KEY)
+        if stored is not None:
+            self.options = replace(self._defaults, **stored.value)
+        for key in self._state.keys(DUMP_PREFIX):
+            document = self._state.get(key)
+            if document is not None:
+                dump = DumpState.from_json(document.value)
+                self._dumps[dump.dump_id] = dump
+
+    def reconcile(self, chunks: Iterable[tuple[int, ChunkMeta]]) -> None:
+        """Add the chunks that the event log holds beyond what was stored."""
+        changed: dict[str, DumpState] = {}
+        for offset, meta in chunks:
+            found = None if meta.dump_id == REREAD else self._dumps.get(meta.dump_id)
+            if found is None or found.finished or found.mode == "blocking":
+                continue
+            for progress in found.tables:
+                first = progress.first_offset
+                if first is None or offset < first:  # of an earlier dump of this name
+                    continue
+                if progress.table == meta.table and _add(progress, meta):
+                    progress.chunks += 1
+                    progress.rows_read += meta.rows_read
+                    progress.rows_superseded += meta.rows_superseded
+                    changed[found.dump_id] = found
+        for dump in changed.values():
+            self.store(dump)
+
+    def request(
+        self,
+        dump_id: str,
+        tables: list[TableProgress],
+        *,
+        mode: Mode,
+        reason: str,
+        now_ms: int,
+        rejected: Sequence[Rejected] = (),
+    ) -> DumpState:
+        """Queue a dump, or return the one of that id."""
+        if dump_id in self._dumps:
+            return self._dumps[dump_id]
+        number = 1 + max((d.number for d in self._dumps.values()), default=0)
+        dump = DumpState(
+            dump_id=dump_id,
+            number=number,
+            tables=tables,
+            mode=mode,
+            reason=reason,
+            requested_ms=now_ms,
+            rejected=list(rejected),
+        )
+        self._dumps[dump_id] = dump
+        self.store(dump)
+        return dump
+
+    def lean_on(self, table: str, reason: str) -> str | None:
+        """The dump that waits, has not begun to read the table, and will read all of it; noted as
+        due for ``reason``. None: there is none.
+        """
+        for dump in self.all():
+            if dump.finished or not all(whole_table(t) for t in dump.tables):
+                continue
+            for progress in dump.tables:
+                if (progress.table, progress.status) == (table, "pending"):
+                    progress.due = progress.due or reason
+                    self.store(dump)
+                    return dump.dump_id
+        return None
+
+    def request_due(self, table: str, reason: str, now_ms: int) -> str:
+        """Lean on a dump that waits, or queue one of capture's own; its id."""
+        found = self.lean_on(table, reason)
+        if found is not None:
+            return found
+        dump_id = f"{AUTOMATIC}{uuid.uuid4().hex[:12]}"
+        tables = [TableProgress(table)]
+        self.request(dump_id, tables, mode="incremental", reason=reason, now_ms=now_ms)
+        return dump_id
+
+    def all(self) -> list[DumpState]:
+        """In the order they were requested in."""
+        return sorted(self._dumps.values(), key=lambda dump: dump.number)
+
+    def selected(self, dump_id: str | None, statuses: set[str]) -> list[DumpState]:
+        """The dump of that id, or all if None, that are in one of ``statuses``."""
+        if dump_id is not None and dump_id not in self._dumps:
+            raise UsageError(f"there is no dump {dump_id!r}; `tidelog status` lists them")
+        return [
+            d
+            for d in self.all()
+            if d.status in statuses and (dump_id is None or d.dump_id == dump_id)
+        ]
+
+    def pause(self, dump_id: str | None) -> list[DumpState]:
+        selected = self.selected(dump_id, {"queued", "running"})
+        if dump_id is not None and any(dump.mode == "blocking" for dump in selected):
+            raise UsageError(
+                f"dump {dump_id!r} is blocking: the log waits for it, so it can't be paused; "
+                "cancel it instead"
+            )
+        return self._change([d for d in selected if d.mode != "blocking"], "paused")
+
+    def resume(self, dump_id: str | None) -> list[DumpState]:
+        paused = self.selected(dump_id, {"paused"})
+        for dump in paused:
+            begun = any(t.started_ms is not None or t.status != "pending" for t in dump.tables)
+            self._change([dump], "running" if begun else "queued")
+        return paused
+
+    def set_options(self, **changes: int) -> DumpOptions:
+        self.options = replace(self.options, **changes)
+        stored = self._state.get(OPTIONS_KEY)
+        value = {**(stored.value if stored else {}), **changes}
+        self._state.put(OPTIONS_KEY, value, None)
+        return self.options
+
+    def finish_if_done(self, dump: DumpState) -> bool:
+        """Finish the dump if all its tables are, and let the oldest finished ones go."""
+        finishes = not dump.finished and all(t.status in FINISHED for t in dump.tables)
+        if finishes:
+            done = any(t.status == "done" for t in dump.tables)
+            dump.status = "completed" if done else "aborted"
+            dump.finished_ms = int(time.time() * 1000)
+            self.store(dump)  # before its keys go: without them it could not be gone on with
+            unfinished = [d for d in self._dumps.values() if not d.finished]
+            used = {table.key_set for other in unfinished for table in other.tables}
+            for table in dump.tables:
+                # May be many, and are of no use any more.
+                if table.key_set is not None and table.key_set not in used:
+                    self.key_sets.delete(table.key_set)
+            finished = [d for d in self.all() if d.finished and d.reason != "initial"]
+            for old in finished[:-KEEP_FINISHED]:
+                del self._dumps[old.dump_id]
+                self._state.delete(DUMP_PREFIX + old.dump_id)
+                self.key_sets.delete(missing_set(old.dump_id))
+        return finishes
+
+    def summary(self, finished: int) -> dict[str, Any]:
+        """What status shows: options, counters, unfinished dumps and the last ``finished``.
+
+        Apart from these, so that they push no other out of sight: the last ``finished`` automatic
+        ones, of each table the newest.
+        """
+        dumps = self.all()
+        done = [dump for dump in dumps if dump.finished]
+        automatic = {d.tables[0].table: d for d in done if d.dump_id.startswith(AUTOMATIC)}
+        newest = sorted(automatic.values(), key=lambda dump: dump.number)
+        others = [dump for dump in done if not dump.dump_id.startswith(AUTOMATIC)]
+        recent = {dump.dump_id for dump in [*newest[-finished:], *others[-finished:]]}
+        return {
+            "dump_options": asdict(self.options),
+            "dump_counters": asdict(self.counters),
+            "dumps": [
+                dump.summary() for dump in dumps if not dump.finished or dump.dump_id in recent
+            ],
+        }
+
+    def store(self, dump: DumpState) -> None:
+        """Durable when this returns."""
+        self._changed.discard(dump.dump_id)
+        self._state.put(DUMP_PREFIX + dump.dump_id, dump.to_json(), None)
+
+    def store_soon(self, dump: DumpState) -> None:
+        """For progress that the event log also shows: a crash before it is stored loses nothing."""
+        self._changed.add(dump.dump_id)
+
+    def store_changed(self, now: float) -> None:
+        if self._changed and now - self._stored_at >= STORE_EVERY_S:
+            self._stored_at = now
+            for dump_id in self._changed & self._dumps.keys():
+                self.store(self._dumps[dump_id])
+
+    def note(self, event: str, chunk_id: str, table: str, **numbers: int) -> None:
+        """Remember what became of a chunk, for those who watch."""
+        at_ms = int(time.time() * 1000)
+        self.events.append(
+            {"at_ms": at_ms, "chunk": chunk_id[:8], "table": table, "event": event, **numbers}
+        )
+
+    def _change(self, dumps: list[DumpState], to: DumpStatus) -> list[DumpState]:
+        for dump in dumps:
+            dump.status = to
+            self.store(dump)
+        return dumps
+
+
+def missing_set(dump_id: str) -> str:
+    """The key set that lists the keys which the dump's table lacked."""
+    return f"missing-{dump_id}"
+
+
+def _add(progress: TableProgress, meta: ChunkMeta) -> bool:
+    if progress.key_set is None:
+        return progress.add_range(_tuple(meta.low_key), _tuple(meta.high_key), meta.order)
+    if progress.missing == "list":  # whether they were listed is not known
+        return False
+    return progress.add_keys(int(meta.order), meta.keys_requested)
+
+
+def _tuple(key: list[str | None] | None) -> Key | None:
+    return None if key is None else tuple(key)

@@ -1,0 +1,265 @@
+"""One chunk's way: its marks and its SELECT in a reader's thread, its end on the engine's."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tidelog.capture.buffer import ChunkItem, item_bytes
+from tidelog.capture.dumps.actions import Actions
+from tidelog.capture.dumps.chunk_queue import Task, Tasks
+from tidelog.capture.dumps.chunk_results import Outcomes
+from tidelog.capture.dumps.refetch import REREAD
+from tidelog.capture.dumps.row_widths import RowWidths
+from tidelog.capture.dumps.state import Key
+from tidelog.capture.dumps.store import DumpBook
+from tidelog.capture.dumps.throttle import Throttle
+from tidelog.capture.windows.windows import Closed, Voided, VoidReason, Window
+from tidelog.errors import ChunkError, ConnectionLostError, SourceError
+from tidelog.model.records import ChunkMeta, Kind
+from tidelog.ports import Catalogue, ChunkReader, ChunkRows, KeyExtractor
+from tidelog.system import failpoints
+
+OVERDUE_S = 10.0
+"""After this long a window that is still open is looked at: has the log passed its mark?"""
+
+
+FIRST_READ_S = 2.0
+"""The first chunk is read alone for no longer than this."""
+
+
+class ChunkReading:
+    """Reads chunks and hands over what their windows let through."""
+
+    def __init__(
+        self,
+        keys: KeyExtractor,
+        catalogue: Catalogue,
+        actions: Actions,
+        book: DumpBook,
+        tasks: Tasks,
+        outcomes: Outcomes,
+        throttle: Throttle,
+    ) -> None:
+        self._keys = keys
+        self._catalogue = catalogue
+        self._actions = actions
+        self._lock = actions.lock
+        self._book = book
+        self._tasks = tasks
+        self._outcomes = outcomes
+        self._throttle = throttle
+        self._widths = RowWidths()
+        self._chunk_bytes: float | None = None  # smoothed, of the chunks read lately
+        self._overdue: dict[str, tuple[float, int]] = {}
+
+    def room(self, readers: int) -> bool:
+        """May another chunk be begun: is there a window, and memory, for it?"""
+        inflight = self._tasks.under_way
+        if self._chunk_bytes is None:  # the first one tells what to reckon with, unless it hangs
+            now = time.monotonic()
+            return all(task.begun and now - task.begun > FIRST_READ_S for task in inflight)
+        if len(inflight) >= (2 if readers == 1 else 2 * readers + 2):
+            return False
+        each = self._chunk_bytes
+        held = sum(task.bytes or each for task in inflight)
+        return not inflight or held + each <= self._book.options.buffer_bytes
+
+    def windows(self) -> list[dict[str, Any]]:
+        """The chunks under way, for status."""
+        now = time.monotonic()
+        return [
+            {
+                "chunk": "" if task.window is None else task.window.chunk_id[:8],
+                "table": str(task.table),
+                "state": task.state,
+                "bytes": task.bytes,
+                "age_ms": int((now - task.begun) * 1000),
+            }
+            for task in self._tasks.inflight
+        ]
+
+    # ------------------------------------------------------------ a reader's thread
+
+    def read(self, reader: ChunkReader, task: Task) -> None:
+        """Steps 1 to 6 of Algorithm 1 for one chunk; the window closes on the engine's thread."""
+        chunk_id = uuid.uuid4().hex
+        window = Window(
+            chunk_id=chunk_id,
+            table=task.table,
+            low_mark=f"{chunk_id}:low",
+            high_mark=f"{chunk_id}:high",
+        )
+        with self._lock:
+            self._tasks.taken(task)
+            if task.ended:
+                self._throttle.read(time.monotonic(), 0, 0.0)
+                self._outcomes.drop(task)
+                return
+            self._tasks.begin(task, window)
+            self._book.note("begun", chunk_id, str(task.table))
+            most, room = task.request.limit_rows, self._book.options.chunk_bytes
+            request = replace(
+                task.request,
+                limit_rows=self._widths.rows(task.table, most, room),
+                limit_bytes=room,
+                spread_s=self._throttle.spread_s(),
+            )
+        engine = self._actions.engine
+        begun, seconds, rows = 0.0, 0.0, None
+        try:
+            engine.register(window)
+            marked_s = _timed(lambda: reader.write_watermark(window.low_mark))
+            failpoints.hit("chunk.after_low")
+            try:
+                begun = time.monotonic()
+                rows = reader.read(request)
+                seconds = time.monotonic() - begun
+                failpoints.hit("chunk.after_read")
+                with self._lock:
+                    self._have_read(task, window, rows)
+                engine.deliver(window, rows)
+                high_s = _timed(lambda: reader.write_watermark(window.high_mark))
+                if rows.emit_at is None:  # else none was written
+                    with self._lock:
+                        self._throttle.wrote(begun, marked_s)
+                        self._throttle.wrote(time.monotonic(), high_s)
+                failpoints.hit("chunk.after_high")
+            finally:
+                reader.release()
+        except (ChunkError, ConnectionLostError) as error:
+            engine.discard(window)
+            if begun and rows is None:  # one that runs into its time limit counts too
+                seconds = time.monotonic() - begun
+            with self._lock:
+                if self._is_open(window, task):
+                    self._outcomes.failed(task, error)
+        finally:
+            with self._lock:
+                count, rested_s = (0, 0.0) if rows is None else (len(rows.rows), rows.rested_s)
+                self._throttle.read(time.monotonic(), count, seconds, rested_s)
+            self._actions.wake()
+
+    def _have_read(self, task: Task, window: Window, rows: ChunkRows) -> None:
+        self._tasks.advance(task, rows)
+        task.bytes = item_bytes(rows.rows)
+        task.state = "read"
+        self._widths.note(task.table, len(rows.rows), task.bytes)
+        before = self._chunk_bytes
+        self._chunk_bytes = task.bytes if before is None else before + 0.2 * (task.bytes - before)
+        self._book.note("read", window.chunk_id, str(task.table), rows=len(rows.rows))
+
+    # ------------------------------------------------------------ the engine's thread
+
+    def to_ask_for(self, closed: Closed) -> list[bytes]:
+        """The keys to be read again that are not stored yet: those of a chunk of such keys are,
+        until they have been read.
+        """
+        task = self._tasks.find(closed.window.chunk_id)
+        if task is None or task.dump is not None or not closed.reread:
+            return closed.reread
+        if closed.schema.match_key != task.request.key_columns:
+            return closed.reread
+        own = set(task.request.keys or ())
+        return [key for key in closed.reread if self._keys.texts(key, closed.schema) not in own]
+
+    def closed(self, closed: Closed) -> ChunkItem | None:
+        """What to append. Takes no lock but the actions' inbox."""
+        task = self._tasks.find(closed.window.chunk_id)
+        if task is None:
+            return None
+        if task.ended:
+            self._actions.post(lambda: self._outcomes.drop(task))
+            return None
+        task.state = "closing"  # what follows is the writer's, however slow its disk
+        is_absent = closed.rows.kind == Kind.ABSENT
+        absent: list[Key] = []
+        if is_absent.any():
+            absent = self._absent_keys(closed)
+            if task.progress is not None and task.progress.missing == "list":
+                closed.rows = closed.rows.filter(~is_absent)
+
+        def done(_offset: int) -> None:
+            self._actions.post(lambda: self._outcomes.durable(task, closed, absent))
+
+        if not len(closed.rows):
+            done(-1)
+            return None
+        closed.rows.commit_ts = np.full(len(closed.rows), time.time_ns() // 1000, np.int64)
+        return ChunkItem(closed.rows, _meta(task, closed), closed.high_position, done)
+
+    def _absent_keys(self, closed: Closed) -> list[Key]:
+        at = np.flatnonzero(closed.rows.kind == Kind.ABSENT).astype(np.int32)
+        entries = self._keys.keys(closed.rows, at, closed.schema)
+        return [self._keys.texts(entries.key(i), closed.schema) for i in range(len(entries))]
+
+    # ------------------------------------------------------------ the coordinator's thread
+
+    def void_overdue(self) -> None:
+        """Void windows whose mark the log has passed without showing it. A log that has not come so
+        far, because it is far behind, is waited for.
+        """
+        now = time.monotonic()
+        with self._lock:
+            late = {
+                task.window.chunk_id: task
+                for task in self._tasks.inflight
+                if task.state == "read" and task.window and now - task.begun > OVERDUE_S
+            }
+            self._overdue = {k: v for k, v in self._overdue.items() if k in late}
+        for chunk_id, task in late.items():
+            if chunk_id not in self._overdue:
+                try:
+                    self._overdue[chunk_id] = (now, self._catalogue.position())
+                except SourceError:
+                    continue
+            since, position = self._overdue[chunk_id]
+            if now - since < OVERDUE_S:
+                continue
+            if self._actions.engine.reached < position:
+                continue
+            window = task.window
+            if window is None or window.chunk_id != chunk_id:
+                continue
+            self._actions.engine.discard(window)
+            with self._lock:
+                if self._is_open(window, task):
+                    self._outcomes.void(Voided(window, VoidReason.DISCARDED))
+
+    def _is_open(self, window: Window, task: Task) -> bool:
+        """Is the task's end still to come, now that the engine has discarded the window? Else it
+        was voided, and is read again, or it closed before.
+        """
+        return self._tasks.find(window.chunk_id) is task and task.state != "closing"
+
+
+def _timed(work: Callable[[], None]) -> float:
+    begun = time.monotonic()
+    work()
+    return time.monotonic() - begun
+
+
+def _meta(task: Task, closed: Closed) -> ChunkMeta:
+    return ChunkMeta(
+        dump_id=task.dump.dump_id if task.dump else REREAD,
+        table=str(closed.window.table),
+        chunk_id=closed.window.chunk_id,
+        low_key=_list(task.request.after),
+        high_key=_list(task.request.upto),
+        low_watermark=f"{closed.low_position}",
+        high_watermark=f"{closed.high_position}",
+        snapshot=closed.snapshot.to_text(),
+        rows_read=closed.rows_read,
+        rows_superseded=closed.rows_superseded,
+        keys_requested=len(task.request.keys or ()),
+        order=task.order,
+    )
+
+
+def _list(key: Key | None) -> list[str | None] | None:
+    return None if key is None else list(key)

@@ -1,0 +1,392 @@
+"""The windows between watermarks: which rows of a chunk may follow which records of the log.
+
+Pure: log records, watermark sightings and chunk reads come in as arguments, what to append goes out
+in order. Algorithm 1 of the DBLog paper is the reference (docs/PAPER_MAP.md maps its steps); the
+rule that differs (docs/explanation/watermarks.md): a record supersedes a chunk row if its
+transaction is *not visible in the snapshot* the chunk was read under, wherever it stands before the
+emission point.
+
+A window goes through these states; anything else voids it (fail closed)::
+
+    (state, input)            → state      effect
+    REGISTERED, low seen      → OPEN
+    OPEN, rows delivered      → READ       (also REGISTERED: the low mark is still on its way here)
+    READ, high seen           → CLOSED     rows appended, less those superseded
+    any, high before low/rows → VOID
+    any, high seen            → VOID       if the schema changed, or visibility can't be decided
+
+A strategy that writes no marks gives rows with a position instead (`ChunkRows.emit_at`), before
+which everything was committed that the chunk could see. Then READ → CLOSED happens at the first
+boundary between transactions at which the log has come that far (`due`, `close_due`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.capture.windows.history import COMPLETING, Journal, KeyHistory, Touched
+from tidelog.model.records import KeyEffect, Kind, LogBatch, Snapshot
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.ports import ChunkRows, KeyExtractor, WatermarkSeen
+
+FOUND_BYTES = 64 << 20
+"""Of keys read back from the event log for one chunk; with more of them it waits until the
+transactions that touched them can be seen.
+"""
+
+
+class VoidReason(Enum):
+    """Why a chunk may not be used and is read again."""
+
+    ORDER = "watermarks out of order"
+    SCHEMA = "the table's schema changed inside the window"
+    KEYS_NOT_HELD = "an unseen transaction touched the table and its keys are not held"
+    UNDECIDED = "transactions emitted before the start are not known yet"
+    DISCARDED = "discarded"
+
+
+@dataclass(slots=True)
+class Window:
+    """One chunk's window on the log."""
+
+    chunk_id: str
+    table: TableName
+    low_mark: str
+    high_mark: str
+    low_position: int | None = None
+    rows: ChunkRows | None = None
+    registered_at: int = 0
+    """The position the log had come to when the window was registered."""
+    schema_seen: int | None = None
+    """The last version of the table that the log showed since the low mark, or since the window was
+    registered where no mark is written.
+    """
+    schema_shown: int | None = None
+    seeds: int = 0
+    """Of the journal, when the window was registered: it holds what this window can't see."""
+    floor: Snapshot | None = None
+    """A snapshot taken before the window was registered: its own will see at least as much."""
+
+
+@dataclass(slots=True)
+class Closed:
+    """A window that closed: ``rows`` are to be appended here, before any later record.
+
+    ``reread``: encoded keys whose superseding records lack columns, so that a key chunk must
+    complete them.
+    """
+
+    window: Window
+    rows: LogBatch
+    snapshot: Snapshot
+    schema: TableSchema
+    rows_read: int
+    rows_superseded: int
+    low_position: int
+    high_position: int
+    reread: list[bytes] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Voided:
+    """A window that may not be used; ``unseen_xids``: ask the event log for the keys of these."""
+
+    window: Window
+    reason: VoidReason
+    unseen_xids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class MovedKeys:
+    """Match keys that rows moved to by records that lack columns: a key chunk completes them."""
+
+    schema: TableSchema
+    keys: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundKeys:
+    """What transactions did that were read back: the keys touched, and who truncated."""
+
+    touched: Touched | None
+    truncates: list[int]
+
+
+class Windows:
+    """All open windows on one log, and the memory of the log that they need.
+
+    Not thread-safe: the engine calls it under its lock. The log never waits for a window.
+    """
+
+    def __init__(
+        self,
+        keys: KeyExtractor,
+        schema_of: Callable[[int], TableSchema],
+        *,
+        retain_bytes: int = 64 << 20,
+        journal_entries: int = 1_000_000,
+    ) -> None:
+        self._keys = keys
+        self._schema_of = schema_of
+        self._retain_bytes = retain_bytes
+        self.journal = Journal(journal_entries)
+        self._histories: dict[TableName, KeyHistory] = {}
+        self._by_low: dict[str, Window] = {}
+        self._by_high: dict[str, Window] = {}
+        self._by_position: list[Window] = []
+        self._latest: Snapshot | None = None
+        self._last_position = 0
+        self.sequence = 0
+
+    # ------------------------------------------------------------ dumps
+
+    @property
+    def open_count(self) -> int:
+        return len(self._by_high)
+
+    @property
+    def retained_bytes(self) -> int:
+        return sum(history.bytes for history in self._histories.values())
+
+    def retain(self, table: TableName) -> None:
+        """Hold the keys of the table's records from now on; before its first low watermark."""
+        if table not in self._histories:
+            self._histories[table] = KeyHistory(self.sequence + 1)
+
+    def forget(self, table: TableName) -> None:
+        """The table's dump is over."""
+        self._histories.pop(table, None)
+
+    def register(self, window: Window) -> None:
+        """Announce a window. Must precede the writing of its low watermark."""
+        self.retain(window.table)
+        window.floor = self._latest
+        window.seeds = self.journal.seeds if self.journal.complete else -1
+        window.registered_at = self._last_position
+        self._by_low[window.low_mark] = window
+        self._by_high[window.high_mark] = window
+
+    def deliver(self, window: Window, rows: ChunkRows) -> None:
+        """The rows of the window's SELECT. Must precede the writing of its high watermark."""
+        window.rows = rows
+        self._latest = rows.snapshot
+        if rows.emit_at is not None and window.high_mark in self._by_high:
+            self._by_low.pop(window.low_mark, None)
+            window.low_position = window.registered_at
+            window.schema_seen = window.schema_shown
+            self._by_position.append(window)
+
+    def discard(self, window: Window) -> None:
+        self._by_low.pop(window.low_mark, None)
+        self._by_high.pop(window.high_mark, None)
+        self._by_position = [w for w in self._by_position if w is not window]
+
+    def keys_of(self, batches: Iterable[LogBatch]) -> FoundKeys | None:
+        """The keys of records read back from the event log; None if they are more than there is
+        room for. Needs no lock.
+        """
+        truncates: list[int] = []
+        parts: list[Touched] = []
+        size = 0
+        for batch in batches:
+            for schema_id in np.unique(batch.schema_id):
+                records = np.flatnonzero(batch.schema_id == schema_id).astype(np.int32)
+                truncated = records[batch.kind[records] == Kind.TRUNCATE]
+                truncates.extend(int(xid) for xid in batch.xid[truncated])
+                entries = self._keys.keys(batch, records, self._schema_of(int(schema_id)))
+                parts.append(
+                    Touched(
+                        entries.keys(),
+                        entries.effect,
+                        batch.xid[entries.record],
+                        np.full(len(entries), -1, np.int64),
+                    )
+                )
+                size += parts[-1].bytes
+            if size > FOUND_BYTES:
+                return None
+        merged = None
+        if parts:
+            merged = Touched(
+                pa.concat_arrays([part.key for part in parts]),
+                np.concatenate([part.effect for part in parts]),
+                np.concatenate([part.xid for part in parts]),
+                np.concatenate([part.sequence for part in parts]),
+            )
+        return FoundKeys(merged, truncates)
+
+    def seed_keys(self, table: TableName, xids: set[int], found: FoundKeys) -> None:
+        """Hold the keys of ``xids``: what `keys_of` has found in their records."""
+        history = self._histories.get(table)
+        if history is not None:
+            history.seed(found.touched, found.truncates, xids)
+
+    def forget_visible(self, snapshot: Snapshot) -> None:
+        """``snapshot`` was just taken: transactions that it, and every open window's, can see can
+        supersede nothing any more. A window not read yet counts with its floor.
+        """
+        snapshots = [snapshot]
+        for window in self._by_high.values():
+            held = window.rows.snapshot if window.rows is not None else window.floor
+            if held is None:
+                return
+            snapshots.append(held)
+        self.journal.forget_visible(snapshots)
+        for history in self._histories.values():
+            history.forget_visible(snapshots)
+
+    # ------------------------------------------------------------ the log
+
+    def due(self, batch: LogBatch, also_at: int | None = None) -> int | None:
+        """Where ``batch`` must be cut: the index of its first record that begins a transaction by
+        which a window without marks is due, or that is not before position ``also_at``.
+        """
+        points = [
+            w.rows.emit_at for w in self._by_position if w.rows and w.rows.emit_at is not None
+        ]
+        if also_at is not None:
+            points.append(also_at)
+        if not points or not len(batch):
+            return None
+        at = int(np.searchsorted(batch.position, min(points)))
+        before = self._last_position if at == 0 else int(batch.position[at - 1])
+        while at < len(batch) and batch.position[at] == before:  # in the midst of a transaction
+            at += 1
+        return at if at < len(batch) else None
+
+    def close_due(self, position: int) -> list[Closed | Voided]:
+        """Close the windows without marks that are due; ``position``: all before it has come, and
+        no transaction is half-way through.
+        """
+        due = [
+            window
+            for window in self._by_position
+            if window.rows and window.rows.emit_at is not None and window.rows.emit_at <= position
+        ]
+        outcomes: list[Closed | Voided] = []
+        for window in due:
+            assert window.rows is not None
+            assert window.rows.emit_at is not None
+            assert window.low_position is not None
+            self.discard(window)
+            outcomes.append(
+                self._close(window, window.rows, window.low_position, window.rows.emit_at)
+            )
+        return outcomes
+
+    def on_batch(self, batch: LogBatch) -> list[MovedKeys]:
+        """Note records that are about to be appended. With no dump under way no key is decoded."""
+        self.sequence += 1
+        if len(batch):
+            self._last_position = int(batch.position[-1])
+        self.journal.add(batch, self.sequence)
+        if self._histories:
+            for schema_id in np.unique(batch.schema_id):
+                if not schema_id:  # a logical message
+                    continue
+                schema = self._schema_of(int(schema_id))
+                history = self._histories.get(schema.table)
+                if history is None:
+                    continue
+                records = np.flatnonzero(batch.schema_id == schema_id).astype(np.int32)
+                for xid in batch.xid[records[batch.kind[records] == Kind.TRUNCATE]]:
+                    history.add_truncate(int(xid))
+                if schema.match_key:
+                    entries = self._keys.keys(batch, records, schema)
+                    history.add(entries, batch.xid[entries.record], self.sequence)
+            while self.retained_bytes > self._retain_bytes:
+                max(self._histories.values(), key=lambda history: history.bytes).drop_oldest()
+        return self._moved(batch)
+
+    def _moved(self, batch: LogBatch) -> list[MovedKeys]:
+        records = self._keys.moved(batch)
+        moved: list[MovedKeys] = []
+        for schema_id in np.unique(batch.schema_id[records]):
+            schema = self._schema_of(int(schema_id))
+            if schema.wire_format == "pgoutput" and schema.identity_kind == "f":
+                continue  # the old row has what the new one lacks
+            mine = records[batch.schema_id[records] == schema_id]
+            entries = self._keys.keys(batch, mine, schema)
+            lacking = np.flatnonzero(entries.effect == KeyEffect.MOVED_PARTIAL)
+            if len(lacking):
+                keys = entries.keys().take(pa.array(lacking)).unique()
+                moved.append(MovedKeys(schema, tuple(keys.to_pylist())))
+        return moved
+
+    def on_schema(self, schema: TableSchema) -> None:
+        """The log continues with this version: a chunk read under another one will be void."""
+        for window in self._by_high.values():
+            if window.table != schema.table:
+                continue
+            window.schema_shown = schema.schema_id
+            if window.low_position is not None:
+                window.schema_seen = schema.schema_id
+
+    def on_watermark(self, seen: WatermarkSeen) -> Closed | Voided | None:
+        """A mark stands here in the log; None for a low mark, or one that is not ours any more."""
+        low = self._by_low.pop(seen.mark, None)
+        if low is not None:
+            low.low_position = seen.position
+            return None
+        window = self._by_high.pop(seen.mark, None)
+        if window is None:
+            return None
+        if window.low_position is None or window.rows is None:
+            self._by_low.pop(window.low_mark, None)
+            return Voided(window, VoidReason.ORDER)
+        return self._close(window, window.rows, window.low_position, seen.position)
+
+    def _close(
+        self, window: Window, chunk: ChunkRows, low_position: int, high_position: int
+    ) -> Closed | Voided:
+        history = self._histories.get(window.table)
+        if history is None:
+            return Voided(window, VoidReason.DISCARDED)
+        if window.schema_seen not in (None, chunk.schema.schema_id):
+            return Voided(window, VoidReason.SCHEMA)
+        if not self.journal.complete or self.journal.seeds != window.seeds:
+            return Voided(window, VoidReason.UNDECIDED)
+        snapshot = chunk.snapshot
+        unseen = self.journal.invisible(
+            snapshot,
+            lambda schema_id: bool(schema_id) and self._schema_of(schema_id).table == window.table,
+            before=history.since,
+        )
+        not_held = history.not_held(unseen)
+        if not_held:
+            return Voided(window, VoidReason.KEYS_NOT_HELD, frozenset(not_held))
+
+        rows = chunk.rows
+        reread: list[bytes] = []
+        read = len(rows)
+        if history.truncated_unseen(snapshot):
+            rows = rows.filter(np.zeros(read, np.bool_))
+        touched = history.invisible(snapshot)
+        if touched is not None and len(rows):
+            everything = np.arange(len(rows), dtype=np.int32)
+            keys = self._keys.keys(rows, everything, chunk.schema).keys()
+            superseded = pc.is_in(keys, value_set=touched.key)
+            completing = touched.key.filter(pa.array(np.isin(touched.effect, COMPLETING)))
+            lacking = pc.and_not(superseded, pc.is_in(keys, value_set=completing))
+            reread = [key.as_py() for key in keys.filter(lacking)]
+            if superseded.true_count:
+                keep = ~superseded.to_numpy(zero_copy_only=False)
+                rows = rows.filter(keep)
+        self.forget_visible(snapshot)
+        return Closed(
+            window=window,
+            rows=rows,
+            snapshot=snapshot,
+            schema=chunk.schema,
+            rows_read=read,
+            rows_superseded=read - len(rows),
+            low_position=low_position,
+            high_position=high_position,
+            reread=reread,
+        )

@@ -1,0 +1,136 @@
+"""The writer thread: drains the output buffer, in order, into the event log."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from tidelog.capture.buffer import (
+    ChunkItem,
+    ControlItem,
+    OutputBuffer,
+    PositionItem,
+    item_bytes,
+)
+from tidelog.model.records import ChunkMeta, LogBatch, Resume
+
+
+class Appended(Protocol):
+    """What the event log says of a segment it has made durable."""
+
+    @property
+    def first(self) -> int: ...
+    @property
+    def next(self) -> int: ...
+
+
+class Appender(Protocol):
+    """The event log's writer. Every call returns after the segment is durable, or raises
+    AppendRaceLostError, LeaseLostError or StorageError with nothing half-visible.
+    """
+
+    @property
+    def next_offset(self) -> int: ...
+    def append_log(self, batches: Sequence[LogBatch], resume: Resume) -> Appended: ...
+    def append_chunk(self, rows: LogBatch, chunk: ChunkMeta, position: int) -> Appended: ...
+    def append_control(self, message: dict[str, Any]) -> Appended: ...
+    def append_position(self, resume: Resume) -> Appended: ...
+
+
+class WriterThread(threading.Thread):
+    """Flushes when ``flush_bytes`` are waiting or the oldest record is ``flush_s`` old.
+
+    ``durable`` is the resume of what is in the event log; only that may be acknowledged. A failure
+    reaches the reader through the buffer.
+    """
+
+    def __init__(
+        self, buffer: OutputBuffer, log: Appender, resume: Resume, flush_bytes: int, flush_s: float
+    ) -> None:
+        super().__init__(name="tidelog-writer", daemon=True)
+        self._buffer = buffer
+        self._log = log
+        self._flush_bytes = flush_bytes
+        self._flush_s = flush_s
+        self._stopping = threading.Event()
+        self.durable = resume
+        self.records = 0
+        self.segments = 0
+        self.next_offset = log.next_offset
+        self.last_commit_ts = 0
+
+    def stop(self) -> None:
+        """Write what is in the buffer, then end."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        try:
+            self._drain()
+        except BaseException as failure:  # noqa: BLE001 - handed to the reader, which decides
+            self._buffer.fail(failure)
+
+    def _drain(self) -> None:
+        pending: list[LogBatch] = []
+        pending_bytes = 0
+        oldest = 0.0
+        while True:
+            wait = 0.1
+            if pending:
+                wait = max(0.0, oldest + self._flush_s - time.monotonic())
+            if self._stopping.is_set():
+                wait = 0.0
+            taken = self._buffer.take(wait)
+            if taken is not None:
+                item, put_at = taken
+                if isinstance(item, LogBatch):
+                    if not pending:
+                        oldest = put_at
+                    pending.append(item)
+                    pending_bytes += item_bytes(item)
+                    if pending_bytes < self._flush_bytes and (
+                        time.monotonic() < oldest + self._flush_s or len(self._buffer)
+                    ):
+                        continue
+                    self._flush(pending, pending_bytes)
+                    pending, pending_bytes = [], 0
+                    continue
+                if pending:
+                    self._flush(pending, pending_bytes)
+                    pending, pending_bytes = [], 0
+                self._append(item)
+            else:
+                if pending:
+                    self._flush(pending, pending_bytes)
+                    pending, pending_bytes = [], 0
+                elif self._stopping.is_set() and not len(self._buffer):
+                    return
+
+    def _flush(self, batches: list[LogBatch], size: int) -> None:
+        appended = self._log.append_log(batches, batches[-1].resume)
+        self._written(appended, batches[-1].resume)
+        self.records += sum(len(batch) for batch in batches)
+        self.last_commit_ts = int(batches[-1].commit_ts[-1])
+        self._buffer.wrote(size)
+
+    def _append(self, item: ChunkItem | ControlItem | PositionItem) -> None:
+        size = item_bytes(item)
+        if isinstance(item, PositionItem):
+            self._written(self._log.append_position(item.resume), item.resume)
+        elif isinstance(item, ChunkItem):
+            appended = self._log.append_chunk(item.rows, item.meta, item.position)
+            self._written(appended, None)
+            self.records += len(item.rows)
+            item.done(appended.first)
+        else:
+            appended = self._log.append_control(item.value)
+            self._written(appended, None)
+            item.done(appended.first)
+        self._buffer.wrote(size)
+
+    def _written(self, appended: Appended, resume: Resume | None) -> None:
+        self.segments += 1
+        self.next_offset = appended.next
+        if resume is not None:
+            self.durable = resume

@@ -1,0 +1,50 @@
+"""Reading the configuration, and giving a command to the capture that leads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidelog.cli import terminal
+from tidelog.errors import TidelogError, UsageError
+
+if TYPE_CHECKING:
+    from tidelog.config import Config
+    from tidelog.control.commands import Command
+
+
+def load(path: Path) -> Config:
+    """The configuration; what is wrong with it is raised as ConfigError."""
+    from tidelog.config import load_config
+
+    return load_config(path)
+
+
+def send(
+    config: Config,
+    command: Command,
+    timeout_s: float,
+    *,
+    as_json: bool,
+    name: str | None = None,
+    quiet: bool = False,
+) -> None:
+    """Give a command to capture and show what became of it."""
+    from tidelog import app
+
+    result = app.send_command(config, command, timeout_s=timeout_s)
+    if result["error"] is not None:
+        raise (UsageError if result.get("usage") else TidelogError)(result["error"])
+    if quiet:
+        return
+    if as_json:
+        terminal.emit({"dump": name, **result} if name else result)
+    elif result["state"] == "waiting":
+        terminal.say(
+            f"{name or command.type}: waiting. No capture has acted on it within {timeout_s:g} s; "
+            "the next one that leads will."
+        )
+    else:
+        terminal.show(
+            {"dump": name, **result["details"]} if name else result["details"], as_json=False
+        )

@@ -1,0 +1,134 @@
+"""Asking for dumps, and waiting for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidelog.cli import client as asking
+from tidelog.cli import terminal
+from tidelog.cli.arguments import ConfigFile, Json, Tables, Wait, exit_unless
+from tidelog.errors import UsageError
+
+
+def dump(
+    config: ConfigFile,
+    table: Tables = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help="Only rows that meet it; needs one --table.")
+    ] = None,
+    condition: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TABLE=SQL", help="Only rows of this table that meet it; may be repeated."
+        ),
+    ] = None,
+    keys: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help='Only these keys: [1, 2], [["a", 1]] or [{"id": 1}].'),
+    ] = None,
+    keys_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Keys in a .csv, .parquet, .jsonl or .json file; columns by name.",
+        ),
+    ] = None,
+    missing: Annotated[
+        str,
+        typer.Option(metavar="delete|list", help="What becomes of given keys the table lacks."),
+    ] = "delete",
+    mode: Annotated[
+        str,
+        typer.Option(
+            metavar="MODE",
+            help="incremental: chunks beside the log; blocking: one snapshot while the log waits.",
+        ),
+    ] = "incremental",
+    dump_id: Annotated[
+        str | None,
+        typer.Option("--id", metavar="ID", help="Names the dump; the same id again does nothing."),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when the dump is complete.")] = False,
+    delivered: Annotated[
+        bool, typer.Option("--delivered", help="With --wait: when the outputs hold it as well.")
+    ] = False,
+    timeout: Wait = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Dump all captured tables, some, or some of a table's rows, while the log goes on."""
+    from tidelog.control.commands import ExecuteSnapshot, build
+    from tidelog.control.key_files import parse_keys
+    from tidelog.control.mailbox import new_id
+    from tidelog.control.option_texts import parse_conditions
+
+    if keys is not None and keys_file is not None:
+        raise UsageError("give --keys or --keys-file, not both")
+    if missing != "delete" and keys is None and keys_file is None:
+        raise UsageError("--missing is about given keys: give --keys or --keys-file")
+    if delivered and not wait:
+        raise UsageError("--delivered goes with --wait; later, use `tidelog wait`")
+    data: dict[str, Any] = {
+        "dump_id": dump_id or new_id().lower(),
+        "tables": table or [],
+        "where": where,
+        "conditions": parse_conditions(condition or []),
+        "mode": mode,
+        "missing": missing,
+    }
+    if keys is not None:
+        data["keys"], data["key_columns"] = parse_keys(keys)
+    elif keys_file is not None:
+        data["key_set"] = str(keys_file)  # checked with the rest, before the file is read
+    command = build(ExecuteSnapshot, data, "dump")
+    loaded = asking.load(config)
+    if keys_file is not None:
+        from tidelog import app
+
+        data |= app.store_key_file(loaded, keys_file, data["tables"])
+        command = build(ExecuteSnapshot, data, "dump")
+    asking.send(
+        loaded, command, timeout, as_json=as_json, name=data["dump_id"], quiet=wait and as_json
+    )
+    if wait:
+        from tidelog import app
+
+        with terminal.Progress("dump", as_json=as_json) as progress:
+            report = app.dump_wait(loaded, data["dump_id"], on_progress=progress.update)
+            if delivered:
+                finalized = app.wait_finalized(loaded, data["dump_id"], on_progress=progress.update)
+                report["delivered"] = finalized["delivered"]
+        if missing == "list":
+            report["missing_keys"] = list(app.missing_keys(loaded, data["dump_id"]))
+        terminal.show_with_keys(report, as_json=as_json)
+        whole = all(table["status"] == "done" for table in report.get("tables", ()))
+        done = report["status"] == "completed" and whole
+        exit_unless(done and report.get("delivered", True))
+
+
+def wait(
+    config: ConfigFile,
+    dump: Annotated[str, typer.Argument(metavar="DUMP", help="The dump's id.")],
+    output: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only this output; or a consumer of the event log."),
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="How long to wait; default: for ever.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Wait until the outputs hold a dump's tables completely. Exits 1 if one of them failed."""
+    loaded = asking.load(config)
+    from tidelog import app
+
+    with terminal.Progress("wait", as_json=as_json, quiet=as_json) as progress:
+        report = app.wait_finalized(
+            loaded, dump, output, timeout_s=timeout, on_progress=progress.update
+        )
+    terminal.show(report, as_json=as_json)
+    exit_unless(report["delivered"])

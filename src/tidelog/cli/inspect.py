@@ -1,0 +1,199 @@
+"""Looking at the source, at capture, at dumps and at what was delivered."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidelog.cli import client as asking
+from tidelog.cli import terminal
+from tidelog.cli.arguments import ConfigFile, Json, Tables, exit_unless
+from tidelog.cli.exits import stopping
+from tidelog.errors import UsageError
+
+
+def check(config: ConfigFile, as_json: Json = False) -> None:
+    """Check that the source is ready for capture; each failure comes with the SQL that mends it.
+
+    Exits 2 if capture could not start.
+    """
+    loaded = asking.load(config)
+    from tidelog import app
+
+    findings = app.check(loaded)
+    terminal.show_findings(findings, as_json=as_json)
+    if terminal.any_error(findings):
+        raise typer.Exit(UsageError.exit_code)
+
+
+def plan(
+    config: ConfigFile,
+    table: Tables = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help="Only rows that meet it; needs one --table.")
+    ] = None,
+    parallelism: Annotated[
+        int | None, typer.Option(min=1, max=64, metavar="N", help="Readers; default: as set now.")
+    ] = None,
+    chunk_rows: Annotated[
+        int | None,
+        typer.Option(min=1, max=1_000_000, metavar="N", help="Rows of a chunk; default: as set."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Estimate the chunks, rows, bytes and time of a dump before it starts.
+
+    Reads statistics and a few rows; writes nothing.
+    """
+    loaded = asking.load(config)
+    from tidelog import app
+
+    report = app.plan(
+        loaded, tables=table or [], where=where, parallelism=parallelism, chunk_rows=chunk_rows
+    )
+    terminal.show(report, as_json=as_json)
+
+
+def status(
+    config: ConfigFile,
+    ranges: Annotated[
+        bool,
+        typer.Option("--ranges", help="Also the key ranges that could not be read: key values."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show position, lag, leader, and dumps with their progress."""
+    loaded = asking.load(config)
+    from tidelog import app
+
+    terminal.show(app.status(loaded, ranges=ranges), as_json=as_json)
+
+
+def schema(
+    config: ConfigFile,
+    table: Annotated[
+        str | None,
+        typer.Option("--table", "-t", metavar="TABLE", help="namespace.table: column by column."),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at", metavar="POSITION", help="Where the error says that columns are not known."
+        ),
+    ] = None,
+    columns: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            allow_dash=True,
+            help="The columns that the table had there, as JSON or YAML; -: stdin.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the tables' versions and where they hold; say which columns a table had.
+
+    The latter (MySQL, MariaDB) is needed where capture ends because it can't know them; see
+    docs/how-to/schema-unknown.md.
+    """
+    if (at is None) != (columns is None) or (at is not None and table is None):
+        raise UsageError("--at and --columns go together, and need --table")
+    loaded = asking.load(config)
+    from tidelog import app
+
+    if at is None or columns is None or table is None:
+        terminal.show(app.schemas(loaded, table=table), as_json=as_json)
+        return
+    told = sys.stdin.read() if str(columns) == "-" else columns.read_text(encoding="utf-8")
+    terminal.show(app.fix_schema(loaded, table=table, at=at, columns=told), as_json=as_json)
+
+
+def watch(
+    config: Annotated[
+        Path | None,
+        typer.Argument(metavar="[CONFIG]", help="The configuration file; not with --replay."),
+    ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Append each status to FILE, a JSON line each."),
+    ] = None,
+    replay: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Play a recorded run; needs no server.")
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Show one picture (of a recording: the last) and end.")
+    ] = False,
+    speed: Annotated[
+        float, typer.Option(min=0.01, metavar="X", help="How many times as fast to replay.")
+    ] = 1.0,
+    as_json: Json = False,
+) -> None:
+    """Show the log in motion: open windows, chunks, superseded rows, throttle and lag."""
+    from tidelog.cli.watch import feed as watching
+
+    if (config is None) == (replay is None):
+        raise UsageError("give a configuration, or --replay FILE")
+    with stopping() as stop:
+        if replay is not None:
+            if record is not None or as_json:
+                raise UsageError(
+                    "--replay plays a recording; --record and --json do not go with it"
+                )
+            watching.replay(replay, stop, speed=speed, once=once)
+            return
+        assert config is not None
+        loaded = asking.load(config)
+        from tidelog import app
+
+        with app.StatusFeed(loaded) as feed:
+            watching.watch(feed.latest, stop, record=record, once=once, as_json=as_json)
+
+
+def log(
+    config: ConfigFile,
+    table: Annotated[
+        str | None, typer.Option("--table", "-t", metavar="TABLE", help="Only this table's events.")
+    ] = None,
+    start: Annotated[
+        int | None, typer.Option("--from", metavar="OFFSET", help="First offset; default: oldest.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new events.")] = False,
+    dumps: Annotated[
+        bool, typer.Option("--dumps", help="Also where dumps of tables began and were complete.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", hidden=True)] = False,
+) -> None:
+    """Write change events as JSON lines, in Debezium's envelope."""
+    loaded = asking.load(config)
+    from tidelog import app
+
+    try:
+        lines = app.log_lines(loaded, table=table, start=start, follow=follow, dumps=dumps)
+        for line in lines:
+            terminal.say(line)
+    except BrokenPipeError:
+        # Whoever reads has enough (`| head`). Python must not fail again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def verify(
+    config: ConfigFile,
+    table: Tables = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Dump the keys that differ, and only those.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare source and outputs, and list the keys that differ. Exits 1 if any does."""
+    loaded = asking.load(config)
+    from tidelog import app
+
+    report = app.verify(loaded, tables=table or [], repair=repair)
+    terminal.show(report, as_json=as_json)
+    exit_unless(report["equal"])

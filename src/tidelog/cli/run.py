@@ -1,0 +1,93 @@
+"""What runs until it is interrupted: the demo, capture, the pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidelog.cli import client as asking
+from tidelog.cli import terminal
+from tidelog.cli.arguments import ConfigFile, Json, exit_unless
+from tidelog.cli.exits import stopping
+from tidelog.errors import UsageError
+
+
+def demo(
+    source: Annotated[
+        str,
+        typer.Option("--source", metavar="KIND", help="The database: postgres, mysql or mariadb."),
+    ] = "postgres",
+    directory: Annotated[
+        Path,
+        typer.Option(
+            "--dir", metavar="DIR", help="Where it works; emptied first if it is a demo's."
+        ),
+    ] = Path("tidelog-demo"),
+    rows: Annotated[
+        int, typer.Option(min=1000, metavar="N", help="Rows in the shop at the start.")
+    ] = 300_000,
+    seconds: Annotated[
+        int, typer.Option(min=1, metavar="N", help="How many seconds the workload writes.")
+    ] = 45,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the directory afterwards.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run everything embedded: a database, a workload, capture, a dump, Spark, Delta; then verify.
+
+    Exits 0 only if every table equals its Delta copy.
+    """
+    from tidelog.demo.run import SOURCES
+    from tidelog.demo.run import demo as run_demo
+
+    known = [kind for kind in SOURCES if kind == source]
+    if not known:
+        raise UsageError(f"--source is one of {', '.join(SOURCES)}, not {source!r}")
+    with stopping() as stop, terminal.Progress("demo", as_json=as_json) as progress:
+        report = run_demo(
+            source=known[0],
+            directory=directory,
+            rows=rows,
+            seconds=seconds,
+            keep=keep,
+            on_status=progress.update,
+            stop_event=stop,
+        )
+    terminal.show(report, as_json=as_json)
+    exit_unless(report["equal"])
+
+
+def run(config: ConfigFile, as_json: Json = False) -> None:
+    """Run capture and pipeline together on this host, until interrupted."""
+    loaded = asking.load(config)
+    from tidelog import app
+
+    with stopping() as stop, terminal.Progress("run", as_json=as_json) as progress:
+        app.run(loaded, on_status=progress.update, stop_event=stop)
+
+
+def capture(config: ConfigFile, as_json: Json = False) -> None:
+    """Read the source's log into the event log; stand by while another capture leads."""
+    loaded = asking.load(config)
+    from tidelog import app
+
+    with stopping() as stop, terminal.Progress("capture", as_json=as_json) as progress:
+        app.capture(loaded, on_status=progress.update, stop_event=stop)
+
+
+def pipeline(
+    config: ConfigFile,
+    once: Annotated[
+        bool, typer.Option("--once", help="Deliver what the event log holds now, then end.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Deliver the event log to the outputs with Spark."""
+    loaded = asking.load(config)
+    if not loaded.outputs:
+        raise UsageError(f"{config}: there are no outputs; add one under 'outputs'")
+    from tidelog import app
+
+    with stopping() as stop, terminal.Progress("pipeline", as_json=as_json) as progress:
+        app.pipeline(loaded, once=once, on_progress=progress.update, stop_event=stop)

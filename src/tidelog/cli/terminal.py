@@ -1,0 +1,302 @@
+"""What people and programs see of a command: tables and live views, plain lines, or JSON.
+
+A terminal gets colour and a view that is redrawn; anything else gets one line at a time; ``--json``
+gets one JSON document a line. Documents are plain dicts shown by their shape, so that a new field
+needs no change here.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from tidelog.model.printable import printable
+from tidelog.model.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.table import Table
+
+PLAIN_INTERVAL_S = 10.0
+MOMENTS = frozenset({"events", "windows"})
+STATUS_FIELDS = frozenset({"capture", "dumps", "dump_options"})
+_SIGNS = {"ok": ("32", "✓"), "warning": ("33", "!"), "error": ("31", "✗")}
+
+# ---------------------------------------------------------------- lines
+
+
+def to_json(value: Any) -> str:
+    """One line; what JSON has no form for becomes text."""
+    return json.dumps(value, ensure_ascii=False, default=_json_default)
+
+
+def _json_default(value: Any) -> Any:
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, (datetime, date)):
+        return value.isoformat()
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    return str(value)
+
+
+def emit(document: Any) -> None:
+    """Write a JSON document as a line of stdout, at once."""
+    say(to_json(document))
+
+
+def say(text: str) -> None:
+    """Write a line to stdout, at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def complain(text: str) -> None:
+    """Write an error to stderr."""
+    label = "\033[1;31merror:\033[0m" if sys.stderr.isatty() else "error:"
+    sys.stderr.write(f"{label} {printable(text, lines=True)}\n")
+
+
+# ---------------------------------------------------------------- results
+
+
+def show(document: Mapping[str, Any], *, as_json: bool) -> None:
+    """A command's result."""
+    if as_json:
+        emit(document)
+    elif sys.stdout.isatty():
+        _console().print(_picture(document))
+    else:
+        for line in plain_lines(document):
+            say(line)
+
+
+def show_with_keys(report: Mapping[str, Any], *, as_json: bool) -> None:
+    """A dump's result; the keys that it did not find as a JSON list a line."""
+    keys = report.get("missing_keys", ())
+    if as_json:
+        emit(report)
+        return
+    show({name: v for name, v in report.items() if name != "missing_keys"}, as_json=False)
+    for key in keys:
+        say(f"missing: {to_json(key)}")
+
+
+def show_findings(findings: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Findings of ``check``: ``check``, ``level`` (ok, warning, error), ``message``, ``fix``."""
+    if as_json:
+        emit({"ok": not any_error(findings), "findings": list(findings)})
+        return
+    for finding in findings:
+        colour, sign = _SIGNS[finding["level"]]
+        if sys.stdout.isatty():
+            sign = f"\033[{colour}m{sign}\033[0m"
+        say(f"{sign} {printable(finding['check'])}: {printable(finding['message'])}")
+        if finding["level"] != "ok":  # what is not needed is in the JSON alone
+            for line in (finding.get("fix") or "").split("\n"):
+                if line:
+                    say(f"      {printable(line)}")
+
+
+def any_error(findings: Sequence[Mapping[str, Any]]) -> bool:
+    """Is there one that keeps capture from starting?"""
+    return any(finding["level"] == "error" for finding in findings)
+
+
+def plain_lines(document: Mapping[str, Any]) -> Iterator[str]:
+    """``name: value`` a line; the elements of a list of dicts one a line."""
+    for name, value in _without_moments(document):
+        if _is_table(value):
+            yield from _row_lines(name, value)
+        else:
+            yield f"{name}: {_text(name, value)}"
+
+
+def _row_lines(name: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for row in rows:
+        yield f"{name}: {plain_line(row)}"
+        for inner, value in _flat(row):
+            if _is_table(value):
+                yield from _row_lines(f"{name}.{inner}", value)
+
+
+def plain_line(document: Mapping[str, Any]) -> str:
+    """All scalars of ``document`` on one line, for progress where there is no terminal."""
+    return " ".join(
+        f"{name}={_text(name, value)}" for name, value in _flat(document) if not _is_table(value)
+    )
+
+
+# ---------------------------------------------------------------- progress
+
+
+class Progress:
+    """Shows what `update` is given: redrawn on a terminal, else a line now and then, or JSON.
+
+    A context manager; thread-safe as far as one caller at a time goes. Once ``quiet`` it shows
+    nothing.
+    """
+
+    def __init__(self, title: str, *, as_json: bool, quiet: bool = False) -> None:
+        self._title = title
+        self._as_json = as_json
+        self._quiet = quiet
+        self._live: Live | None = None
+        self._last_line_at = float("-inf")
+        self._pending: Mapping[str, Any] | None = None
+
+    def __enter__(self) -> Progress:
+        if not self._quiet and not self._as_json and sys.stdout.isatty():
+            from rich.live import Live
+
+            self._live = Live(console=_console(), refresh_per_second=4, transient=False)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+        elif self._pending is not None and kind is None:
+            self._line(self._pending)
+
+    def update(self, document: Mapping[str, Any]) -> None:
+        """Show ``document`` in place of what was given before."""
+        if self._quiet:
+            return
+        if self._live is not None:
+            self._live.update(_picture(document, self._title))
+            return
+        now = time.monotonic()
+        self._pending = document
+        if self._as_json or now - self._last_line_at >= PLAIN_INTERVAL_S:
+            self._last_line_at = now
+            self._line(document)
+
+    def _line(self, document: Mapping[str, Any]) -> None:
+        self._pending = None
+        if self._as_json:
+            emit(document)
+        else:
+            say(f"{self._title}: {plain_line(document)}")
+
+
+# ---------------------------------------------------------------- shapes
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and any(isinstance(item, Mapping) for item in value)
+
+
+def _flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested names joined by dots; lists of dicts last."""
+    tables = []
+    for name, value in document.items():
+        full = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{full}.")
+        elif _is_table(value):
+            tables.append((full, value))
+        else:
+            yield full, value
+    yield from tables
+
+
+def _text(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and name.endswith("bytes"):
+        return format_bytes(value)
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return printable(", ".join(str(item) for item in value)) or "-"
+    return printable(str(value))
+
+
+def _rich_text(name: str, value: Any) -> str:
+    from rich.markup import escape
+
+    counted = isinstance(value, int) and not isinstance(value, bool)
+    if counted and any(word in name for word in ("rows", "records", "events", "superseded")):
+        return f"{value:,}"
+    return escape(_text(name, value))
+
+
+def _without_moments(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """As `_flat`, without what `tidelog watch` shows: hundreds of events say nothing as lines."""
+    for name, value in _flat(document):
+        if name.rpartition(".")[2] not in MOMENTS:
+            yield name, value
+
+
+def _picture(document: Mapping[str, Any], title: str = "") -> Group:
+    """Capture's status, alone or beside the pipeline's, has a view of its own; the rest follows."""
+    from rich.console import Group
+
+    status = document if document.keys() >= STATUS_FIELDS else document.get("capture")
+    if not isinstance(status, Mapping) or not status.keys() >= STATUS_FIELDS:
+        return _view(document, title)
+    from tidelog.cli.watch.view import SHOWN, summary
+
+    hidden = SHOWN if status is document else {"capture"}
+    rest = {name: value for name, value in document.items() if name not in hidden}
+    return Group(summary(status, _console().width), *([_view(rest)] if rest else []))
+
+
+def _view(document: Mapping[str, Any], title: str = "") -> Group:
+    """Scalars as names and values, then each list of dicts as a table."""
+    from rich.console import Group
+    from rich.table import Table
+
+    facts = Table(box=None, show_header=False, title=title or None, title_justify="left")
+    facts.add_column(style="dim")
+    facts.add_column()
+    tables: list[Table] = []
+    for name, value in _without_moments(document):
+        if _is_table(value):
+            tables.extend(_tables(name, value))
+        else:
+            facts.add_row(name.replace("_", " "), _rich_text(name, value))
+    return Group(facts, *tables)
+
+
+def _tables(title: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
+    """A table of the rows' scalars, then those of the lists that the rows hold."""
+    from rich import box
+    from rich.table import Table
+
+    flat = [dict(_flat(row)) for row in rows]
+    scalars = [{name: v for name, v in row.items() if not _is_table(v)} for row in flat]
+    columns = list(dict.fromkeys(name for row in scalars for name in row))
+    table = Table(box=box.SIMPLE_HEAD, title=title.replace("_", " "), title_justify="left")
+    for name in columns:
+        number = all(isinstance(row.get(name), (int, float)) for row in scalars)
+        table.add_column(name.replace("_", " "), justify="right" if number else "left")
+    for row in scalars:
+        table.add_row(*(_rich_text(name, row.get(name)) for name in columns))
+    yield table
+    for row, own in zip(flat, scalars, strict=True):
+        for name, value in row.items():
+            if _is_table(value):
+                yield from _tables(f"{next(iter(own.values()), '')} {name}", value)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False)

@@ -1,0 +1,1 @@
+"""Cells of a column and Arrow arrays, either way."""

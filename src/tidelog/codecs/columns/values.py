@@ -1,0 +1,223 @@
+"""A column's cells (the source's text output under pinned session settings) → an Arrow array.
+
+docs/reference/types.md is the user's view of this module.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidelog.codecs.columns import number_kernels, text_kernels, time_kernels
+from tidelog.codecs.columns.time_kernels import UNREAL_IS_WRONG
+from tidelog.model.records import Int32s, UInt8s
+
+_ARROW_TYPES: dict[str, pa.DataType] = {
+    "bool": pa.bool_(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", tz="UTC"),
+    "binary": pa.binary(),
+    "text": pa.string(),
+    "bytes": pa.binary(),
+}
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_MAX_BYTES = 2**31 - 1  # of a column with int32 offsets
+
+
+class CellError(Exception):
+    """The cell of ``row`` is not of the column's type. Turned into a DecodeError by the caller,
+    which knows names and versions; it holds no value on purpose.
+    """
+
+    def __init__(self, row: int) -> None:
+        super().__init__(row)
+        self.row = row
+
+
+class ColumnTooLargeError(Exception):
+    """The column's texts are more than int32 offsets can hold: decode fewer records at once."""
+
+
+def decimal_parameters(logical: str) -> tuple[int, int] | None:
+    """(precision, scale) of ``decimal(p,s)``; None for any other logical type."""
+    match = _DECIMAL.fullmatch(logical)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def arrow_type(logical: str) -> pa.DataType:
+    """The Arrow type of a logical type; an unknown one is delivered as text."""
+    parameters = decimal_parameters(logical)
+    if parameters is not None:
+        return pa.decimal128(*parameters)
+    return _ARROW_TYPES.get(logical, pa.string())
+
+
+def column(
+    data: UInt8s,
+    start: Int32s,
+    length: Int32s,
+    logical: str,
+    target: str | None = None,
+    *,
+    unreal_dates: int = UNREAL_IS_WRONG,
+) -> pa.Array:
+    """Convert the cells at ``data[start[i] : start[i] + length[i]]``; ``length[i]`` < 0 is null.
+
+    Args:
+        data: uint8[...], the payload buffer.
+        start: int32[n].
+        length: int32[n].
+        logical: the type that the texts were written as.
+        target: the type to give, ``logical`` if None. The texts are parsed as ``target``, which is
+            what ALTER TYPE in the source does, but for the two cases below.
+        unreal_dates: what becomes of dates that no calendar has (``0000-00-00``), as
+            `tidelog.codecs.columns.time_kernels` counts.
+
+    Raises:
+        CellError: a text is not of the type, or does not fit.
+    """
+    target = target or logical
+    if logical != target:
+        if logical == "float32" and target == "float64":
+            # The database widens the float32 value, not its shortest text.
+            return _floats(data, start, length, pa.float32()).cast(pa.float64())
+        if logical == "bool":
+            return _booleans(data, start, length, pa.bool_()).cast(arrow_type(target))
+    parameters = decimal_parameters(target)
+    if parameters is not None:
+        rounding = logical != target
+        return _decimals(data, start, length, pa.decimal128(*parameters), rounding)
+    if target == "date":
+        return _dates(data, start, length, arrow_type(target), unreal_dates)
+    if target in ("timestamp", "timestamptz"):
+        return _timestamps(data, start, length, arrow_type(target), unreal_dates)
+    convert = _CONVERSIONS.get(target, _texts)
+    return convert(data, start, length, arrow_type(target))
+
+
+def validity(length: Int32s) -> pa.Buffer | None:
+    """Arrow's validity bitmap, None if no length is negative."""
+    valid = length >= 0
+    if valid.all():
+        return None
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _checked(bad_row: int) -> None:
+    if bad_row >= 0:
+        raise CellError(int(bad_row))
+
+
+def _fixed(kind: pa.DataType, length: Int32s, values: npt.NDArray[np.generic]) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(length), [validity(length), pa.py_buffer(values)])
+
+
+def _booleans(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
+    out = np.empty(len(start), dtype=np.uint8)
+    _checked(number_kernels.booleans(data, start, length, out))
+    return _fixed(kind, length, np.packbits(out, bitorder="little"))
+
+
+def _integers(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
+    out = np.empty(len(start), dtype=kind.to_pandas_dtype())
+    limits = np.iinfo(out.dtype)
+    _checked(
+        number_kernels.integers(
+            data, start, length, np.int64(limits.min), np.int64(limits.max), out
+        )
+    )
+    return _fixed(kind, length, out)
+
+
+def _floats(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
+    single = kind == pa.float32()
+    out = np.empty(len(start), dtype=np.float64)
+    slow = np.empty(len(start), dtype=np.bool_)
+    _checked(number_kernels.floats(data, start, length, single, out, slow))
+    values = out.astype(np.float32) if single else out
+    rows = np.flatnonzero(slow)
+    if len(rows):
+        texts = _texts(data, start[rows], length[rows], pa.string())
+        parsed = texts.cast(kind).to_numpy()  # the kernel has checked the grammar
+        too_large = np.isinf(parsed)
+        if too_large.any():
+            raise CellError(int(rows[np.argmax(too_large)]))
+        values[rows] = parsed
+    return _fixed(kind, length, values)
+
+
+def _decimals(
+    data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType, rounding: bool
+) -> pa.Array:
+    out = np.empty((len(start), 2), dtype=np.uint64)
+    null = np.empty(len(start), dtype=np.bool_)
+    _checked(
+        number_kernels.decimals(
+            data, start, length, kind.precision, kind.scale, rounding, out, null
+        )
+    )
+    return pa.Array.from_buffers(kind, len(start), [_valid(null), pa.py_buffer(out)])
+
+
+def _dates(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType, unreal: int) -> pa.Array:
+    out = np.empty(len(start), dtype=np.int32)
+    null = np.empty(len(start), dtype=np.bool_)
+    _checked(time_kernels.dates(data, start, length, unreal, out, null))
+    return pa.Array.from_buffers(kind, len(start), [_valid(null), pa.py_buffer(out)])
+
+
+def _timestamps(
+    data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType, unreal: int
+) -> pa.Array:
+    out = np.empty(len(start), dtype=np.int64)
+    null = np.empty(len(start), dtype=np.bool_)
+    _checked(time_kernels.timestamps(data, start, length, unreal, out, null))
+    return pa.Array.from_buffers(kind, len(start), [_valid(null), pa.py_buffer(out)])
+
+
+def _valid(null: npt.NDArray[np.bool_]) -> pa.Buffer | None:
+    return pa.py_buffer(np.packbits(~null, bitorder="little")) if null.any() else None
+
+
+def _texts(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
+    offsets = np.empty(len(start) + 1, dtype=np.int32)
+    total = text_kernels.text_offsets(length, offsets)
+    if total > _MAX_BYTES:
+        raise ColumnTooLargeError
+    out = np.empty(total, dtype=np.uint8)
+    text_kernels.gather(data, start, length, offsets, out)
+    buffers = [validity(length), pa.py_buffer(offsets), pa.py_buffer(out)]
+    return pa.Array.from_buffers(kind, len(start), buffers)
+
+
+def _binaries(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
+    offsets = np.empty(len(start) + 1, dtype=np.int32)
+    _checked(text_kernels.hex_offsets(data, start, length, offsets))
+    out = np.empty(int(offsets[-1]), dtype=np.uint8)
+    _checked(text_kernels.hex_bytes(data, start, length, offsets, out))
+    buffers = [validity(length), pa.py_buffer(offsets), pa.py_buffer(out)]
+    return pa.Array.from_buffers(kind, len(start), buffers)
+
+
+_Conversion = Callable[[UInt8s, Int32s, Int32s, pa.DataType], pa.Array]
+_CONVERSIONS: dict[str, _Conversion] = {
+    "bool": _booleans,
+    "int16": _integers,
+    "int32": _integers,
+    "int64": _integers,
+    "float32": _floats,
+    "float64": _floats,
+    "binary": _binaries,
+    "text": _texts,
+    "bytes": _texts,
+}

@@ -1,0 +1,165 @@
+"""The newest state of every key in a batch of records: what a MERGE needs of it.
+
+Fewer rows are decoded than came in, and the order inside the batch is settled here, exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.codecs import fold_kernels
+from tidelog.codecs.cells import MISSING, Image, parse
+from tidelog.codecs.projection import Projection, project
+from tidelog.errors import DecodeError
+from tidelog.model.records import Bools, Int32s, Kind, UInt8s
+from tidelog.model.schema import TableSchema
+
+_NEGATIVE_ZERO = b"-0"
+
+
+@dataclass(slots=True)
+class KeyedChanges:
+    """One row per match key that the batch touches after its last truncate, by ascending version
+    (a key change: the old key's delete, then the new key's upsert, at one version).
+
+    Attributes:
+        op: string[n], ``u`` (insert or update: the key has this state) or ``d`` (the key is gone).
+        version: int64[n].
+        rows: the target's columns; of a delete only the key's are set.
+        missing: list<int16>[n], indices of the target's columns that no record of the batch tells
+            (unchanged TOAST); null for a complete row. Such a row may only update these other
+            columns of a row that is there, never be inserted.
+        truncated_at: version of the batch's last truncate, which everything before it fell to; None
+            if there is none.
+    """
+
+    op: pa.Array
+    version: pa.Array
+    rows: pa.RecordBatch
+    missing: pa.Array
+    truncated_at: int | None
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    def to_batch(self, prefix: str = "_") -> pa.RecordBatch:
+        """Flat: ``_op, _version``, the target's columns, ``_missing``. ``prefix`` must keep these
+        three apart from the table's own columns.
+        """
+        names = [f"{prefix}op", f"{prefix}version", *self.rows.schema.names, f"{prefix}missing"]
+        if len(set(names)) < len(names):
+            raise DecodeError(f"a column of the table begins with {prefix!r}: use another prefix")
+        columns = [self.op, self.version, *self.rows.columns, self.missing]
+        return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def fold(
+    records: pa.RecordBatch, schema: TableSchema, target: TableSchema | None = None
+) -> KeyedChanges:
+    """Fold row changes that are all of ``schema`` to the newest state per match key.
+
+    Args:
+        records: a batch in the event log's record layout, in log order.
+        schema: the version the records were written under; its `match_key` is compared by the bytes
+            of the key's texts.
+        target: a version to give the rows in, as in `tidelog.codecs.decode.decode`.
+
+    Raises:
+        DecodeError: as `decode`; or the table has no key, or a record lacks it.
+    """
+    if not schema.match_key:
+        raise DecodeError(f"{schema.table}: rows can't be folded by key: the table has none")
+    projection = project(schema, target, extra=schema.match_key)
+    key = [schema.column_index(name) for name in schema.match_key]
+    cells = parse(records, schema, projection.wanted, old=True, old_columns=key)
+    n = len(cells.kind)
+    truncates = np.flatnonzero(cells.kind == Kind.TRUNCATE)
+    first = int(truncates[-1]) + 1 if len(truncates) else 0
+    key_rows = _key_rows(projection)
+    old = cells.old or _no_image(len(projection.wanted), n)
+    for row in _float_rows(projection):
+        for image in (old, cells.new):
+            _without_sign_of_zero(cells.data, image.start[row], image.length[row])
+    # Entries: at most an old and a new key per record.
+    record = np.empty(2 * n, dtype=np.int32)
+    is_old = np.empty(2 * n, dtype=np.bool_)
+    base = np.empty(2 * n, dtype=np.int32)
+    newest = np.empty(2 * n, dtype=np.bool_)
+    entries, bad = fold_kernels.link_entries(
+        cells.data, cells.kind, first, key_rows, old.present, old.start, old.length,
+        cells.new.start, cells.new.length, record, is_old, base, newest,
+    )  # fmt: skip
+    if bad >= 0:
+        raise DecodeError(
+            f"{schema.table}: version {cells.version[bad]}: the record lacks a value of the key "
+            f"({', '.join(schema.match_key)}); is the replica identity still that key?"
+        )
+    chosen = np.flatnonzero(newest[:entries]).astype(np.int32)
+    start = np.empty((len(projection.wanted), len(chosen)), dtype=np.int32)
+    length = np.empty_like(start)
+    any_missing = fold_kernels.collect(
+        chosen, record, is_old, base, key_rows, old.start, old.length,
+        cells.new.start, cells.new.length, start, length,
+    )  # fmt: skip
+    version = cells.version[record[chosen]]
+    arrays = projection.arrays(cells.data, start, length, version)
+    return KeyedChanges(
+        op=_ops(is_old[chosen]),
+        version=pa.array(version),
+        rows=pa.RecordBatch.from_arrays(arrays, schema=pa.schema(projection.fields)),
+        missing=_missing(projection, length, any_missing),
+        truncated_at=int(cells.version[truncates[-1]]) if len(truncates) else None,
+    )
+
+
+def _key_rows(projection: Projection) -> Int32s:
+    numbers = [projection.schema.column_index(name) for name in projection.schema.match_key]
+    return np.array([projection.wanted.index(number) for number in numbers], dtype=np.int32)
+
+
+def _float_rows(projection: Projection) -> list[int]:
+    """Matrix rows of floating-point columns of the match key."""
+    schema = projection.schema
+    numbers = [schema.column_index(name) for name in schema.match_key]
+    floats = [n for n in numbers if schema.columns[n].logical.startswith("float")]
+    return [projection.wanted.index(number) for number in floats]
+
+
+def _without_sign_of_zero(data: UInt8s, start: Int32s, length: Int32s) -> None:
+    """``-0`` is the key ``0``: databases say that they are equal."""
+    chosen = np.flatnonzero(length == len(_NEGATIVE_ZERO))
+    for at, byte in enumerate(_NEGATIVE_ZERO):
+        chosen = chosen[data[start[chosen] + at] == byte]
+    start[chosen] += 1
+    length[chosen] -= 1
+
+
+def _no_image(columns: int, rows: int) -> Image:
+    empty = np.empty((columns, 0), dtype=np.int32)
+    return Image(empty, empty, np.zeros(rows, dtype=np.bool_))
+
+
+def _ops(deleted: Bools) -> pa.Array:
+    bounds = np.arange(len(deleted) + 1, dtype=np.int32)
+    texts = np.where(deleted, np.uint8(ord("d")), np.uint8(ord("u")))
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(texts)]
+    return pa.Array.from_buffers(pa.string(), len(deleted), buffers)
+
+
+def _missing(projection: Projection, length: Int32s, any_missing: bool) -> pa.Array:
+    rows = length.shape[1]
+    kind = pa.list_(pa.int16())
+    if not any_missing:
+        return pa.nulls(rows, kind)
+    absent = np.zeros((rows, len(projection.outputs)), dtype=np.bool_)
+    for number, output in enumerate(projection.outputs):
+        if output.row >= 0:
+            absent[:, number] = length[output.row] == MISSING
+    counts = absent.sum(axis=1)
+    bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    indices = pa.array(np.nonzero(absent)[1].astype(np.int16))
+    present = pa.py_buffer(np.packbits(counts > 0, bitorder="little"))
+    return pa.Array.from_buffers(kind, rows, [present, pa.py_buffer(bounds)], children=[indices])

@@ -1,0 +1,1 @@
+"""The binlog of MySQL and MariaDB, its rows and their texts."""

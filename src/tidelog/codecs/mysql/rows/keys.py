@@ -1,0 +1,166 @@
+"""Keys of binlog records, of log rows and dump rows alike."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.codecs.columns import text_kernels
+from tidelog.codecs.encoded_keys import EncodedKeys
+from tidelog.codecs.images import Image
+from tidelog.codecs.mysql.rows import bytes_keys
+from tidelog.codecs.mysql.rows import key_kernel as kernel
+from tidelog.codecs.mysql.rows.cell_kernel import may_lack
+from tidelog.codecs.mysql.rows.cells import RowError, Rows, read_rows
+from tidelog.codecs.mysql.texts.texts import TooMuchTextError, float_texts
+from tidelog.codecs.postgres.pgoutput import readonly
+from tidelog.errors import DecodeError
+from tidelog.model.records import Bools, Int32s, KeyEntries, Kind, LogBatch, UInt8s
+from tidelog.model.schema import TableSchema
+
+_ROW_KINDS = np.zeros(256, dtype=np.bool_)
+_ROW_KINDS[[Kind.INSERT, Kind.UPDATE, Kind.DELETE, Kind.DUMP_ROW, Kind.ABSENT]] = True
+_MAX_BYTES = int(np.iinfo(np.int32).max)
+
+
+def _is_bytes(schema: TableSchema, name: str) -> bool:
+    return schema.columns[schema.column_index(name)].logical == bytes_keys.LOGICAL
+
+
+class BinlogKeys(EncodedKeys):
+    """The `tidelog.ports.KeyExtractor` of binlog payloads. Thread-safe, holds no state.
+
+    Key texts are the canonical ones (`tidelog.codecs.mysql.texts.texts`), so that a row has one key
+    wherever it comes from.
+    """
+
+    def keys(self, batch: LogBatch, records: Int32s, schema: TableSchema) -> KeyEntries:
+        """Match keys of the records at indices ``records``, all of ``schema``.
+
+        An update that changes its key gives two entries, a truncate none. An insert that lacks
+        columns counts as a move: nothing else tells them. So does an update by a part of a document
+        whose old one is not in the record: the document changed, and nothing else tells it.
+
+        Raises:
+            DecodeError: a payload is not what ``schema`` says, or lacks key columns.
+        """
+        indices = readonly(records, np.int32)
+        if len(indices) and (indices.min() < 0 or indices.max() >= len(batch)):
+            raise DecodeError(f"{schema.table}: record indices lie outside the batch")
+        indices = indices[_ROW_KINDS[batch.kind[indices]]]
+        offsets = readonly(batch.payload_offsets, np.int32)
+        wanted = [schema.column_index(name) for name in schema.match_key]
+        kind = np.ascontiguousarray(batch.kind[indices], dtype=np.uint8)
+        try:
+            rows = read_rows(
+                readonly(batch.payload, np.uint8),
+                offsets[indices], offsets[indices + 1], kind, schema, wanted, old=True,
+            )  # fmt: skip
+        except RowError as error:
+            raise self._error(batch, schema, int(indices[error.row]), error.reason) from None
+        except TooMuchTextError:
+            raise DecodeError(
+                f"{schema.table}: the batch is malformed or too large for its keys"
+            ) from None
+        old = rows.old or _no_image(len(wanted), len(indices))
+        self._normalise_floats(rows, old, schema)
+        return self._entries(batch, indices, schema, kind, rows, old)
+
+    def texts(self, key: bytes, schema: TableSchema) -> tuple[str | None, ...]:
+        """As `EncodedKeys.texts`; of bytes as `tidelog.codecs.mysql.rows.bytes_keys` has them."""
+        return tuple(
+            bytes_keys.text_of(text.encode("utf-8", "surrogateescape"))
+            if text is not None and _is_bytes(schema, name)
+            else text
+            for name, text in zip(schema.match_key, self._texts(key), strict=True)
+        )
+
+    def moved(self, batch: LogBatch) -> Int32s:
+        """Records of ``batch`` whose new state may lack columns that no record before tells:
+        inserts that lack some, and updates whose before image does (it may be that the key stayed).
+        """
+        out = np.empty(len(batch), dtype=np.bool_)
+        may_lack(
+            readonly(batch.payload, np.uint8),
+            readonly(batch.payload_offsets, np.int32),
+            readonly(batch.kind, np.uint8),
+            out,
+        )
+        return np.flatnonzero(out).astype(np.int32)
+
+    def _entries(
+        self,
+        batch: LogBatch,
+        indices: Int32s,
+        schema: TableSchema,
+        kind: UInt8s,
+        rows: Rows,
+        old: Image,
+    ) -> KeyEntries:
+        count, slots = len(indices), len(schema.match_key)
+        sizes = np.maximum(rows.new.length, 0).sum(dtype=np.int64)
+        sizes += np.maximum(old.length, 0).sum(dtype=np.int64)
+        capacity = int(sizes) + 8 * slots * count
+        if capacity > _MAX_BYTES:
+            raise DecodeError(f"{schema.table}: the batch is too large for its keys")
+        record = np.empty(2 * count, dtype=np.int32)
+        hashes = np.empty(2 * count, dtype=np.uint64)
+        effect = np.empty(2 * count, dtype=np.uint8)
+        bounds = np.empty(2 * count + 1, dtype=np.int32)
+        data = np.empty(capacity, dtype=np.uint8)
+        entries = kernel.encode_keys(
+            rows.data, kind, indices, rows.lacks,
+            old.start, old.length, old.present, rows.new.start, rows.new.length, rows.new.present,
+            record, hashes, effect, bounds, data,
+        )  # fmt: skip
+        if entries < 0:
+            raise self._error(
+                batch, schema, int(indices[-1 - entries]),
+                "the row does not carry its key: binlog_row_image leaves it out",
+            )  # fmt: skip
+        return KeyEntries(
+            record=record[:entries].copy(),
+            hash=hashes[:entries].copy(),
+            effect=effect[:entries].copy(),
+            offsets=bounds[: entries + 1].copy(),
+            data=data[: bounds[entries]].copy(),
+        )
+
+    def _normalise_floats(self, rows: Rows, old: Image, schema: TableSchema) -> None:
+        """Give floating-point keys of dump rows the texts that log rows have."""
+        for slot, name in enumerate(schema.match_key):
+            if not schema.columns[schema.column_index(name)].logical.startswith("float"):
+                continue
+            for image in (rows.new, old):
+                chosen = ~rows.binary & (image.length[slot] >= 0)
+                if chosen.any():
+                    rows.data = _with_float_texts(
+                        rows.data, image.start[slot], image.length[slot], chosen
+                    )
+
+    def _error(self, batch: LogBatch, schema: TableSchema, record: int, reason: str) -> DecodeError:
+        return DecodeError(
+            f"binlog: a row of {schema.table} (schema {schema.schema_id}): {reason} "
+            f"(position {int(batch.position[record])}, record {int(batch.ordinal[record])})"
+        )
+
+
+def _with_float_texts(data: UInt8s, start: Int32s, length: Int32s, chosen: Bools) -> UInt8s:
+    rows = np.flatnonzero(chosen)
+    bounds = np.empty(len(rows) + 1, dtype=np.int32)
+    cells = np.empty(text_kernels.text_offsets(length[rows], bounds), dtype=np.uint8)
+    text_kernels.gather(data, start[rows], length[rows], bounds, cells)
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(cells)]
+    numbers = pa.Array.from_buffers(pa.string(), len(rows), buffers).cast(pa.float64())
+    _, offsets, texts = float_texts(numbers).buffers()
+    ends = np.frombuffer(offsets, dtype=np.int32)[: len(rows) + 1]
+    start[rows] = ends[:-1] + np.int32(len(data))
+    length[rows] = np.diff(ends)
+    return np.concatenate([data, np.frombuffer(texts, dtype=np.uint8)[: int(ends[-1])]])
+
+
+def _no_image(rows: int, n: int) -> Image:
+    shape = (rows, n)
+    return Image(
+        np.zeros(shape, np.int32), np.full(shape, -1, np.int32), np.zeros(n, dtype=np.bool_)
+    )

@@ -1,0 +1,321 @@
+"""Gives binary cells of the binlog the texts that a SELECT shows, column by column.
+
+The texts are appended to a copy of the payloads, into which the cells then point: texts in UTF-8
+and bytes stay where they are, labels of ENUM are written once. What these texts are is the contract
+between the log, dump rows and `tidelog.codecs.columns.values` (docs/reference/types.md).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.codecs.images import MISSING, Image
+from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
+from tidelog.codecs.mysql.rows.cell_kernel import PARTIAL_JSON
+from tidelog.codecs.mysql.texts import charset_texts, json_kernel, json_texts, multibyte_texts
+from tidelog.codecs.mysql.texts import text_kernels as kernels
+from tidelog.codecs.mysql.texts.network_texts import inet4_text, inet6_text, uuid_text
+from tidelog.codecs.mysql.texts.old_temporals import old_text
+from tidelog.model.records import Bools, Int32s, UInt8s
+from tidelog.model.schema import Column
+
+_INTEGER_SIZES = {
+    types.TINY: 1,
+    types.SHORT: 2,
+    types.INT24: 3,
+    types.LONG: 4,
+    types.LONGLONG: 8,
+}
+_INTEGER_TEXT = 20  # bytes of the longest
+_MAX_BYTES = int(np.iinfo(np.int32).max)
+_ZLIB = 8  # the only way MariaDB compresses columns
+
+
+class BadCellError(Exception):
+    """The cell of ``row`` is not of the column's type; it holds no value on purpose."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(row)
+        self.row = row
+
+
+class TooMuchTextError(Exception):
+    """The texts are more than int32 offsets can hold: decode fewer records at once."""
+
+
+class Texts:
+    """The buffer of one batch's cells.
+
+    Args:
+        raw: uint8[...], the payloads.
+        columns: what the matrices' rows are.
+        cells: about how many binary cells a column has.
+    """
+
+    def __init__(self, raw: UInt8s, columns: Sequence[Column], cells: int) -> None:
+        self._columns = columns
+        room = sum(_width(column) for column in columns) * cells
+        self._data: UInt8s = np.empty(len(raw) + room, dtype=np.uint8)
+        self._data[: len(raw)] = raw
+        self._used = len(raw)
+        self._labels: dict[int, tuple[Int32s, Int32s]] = {}
+
+    def buffer(self) -> UInt8s:
+        """What the cells point into."""
+        data = self._data[: self._used]
+        data.flags.writeable = False
+        return data
+
+    def convert(self, number: int, start: Int32s, length: Int32s, binary: Bools) -> None:
+        """Make the binary cells of column ``number`` texts, in place.
+
+        Args:
+            number: the column's.
+            start: int32[n], into the buffer.
+            length: int32[n].
+            binary: bool[n], is the cell a log row's?
+
+        Raises:
+            BadCellError: a cell is not of the column's type.
+            TooMuchTextError: the texts do not fit one batch.
+        """
+        column = self._columns[number]
+        code, meta = column.type_id, types.metadata(column)
+        data, to = self._room(_width(column) * len(start))
+        if digits := types.old_digits(column):
+            self._each(lambda cell: old_text(code, digits, cell), start, length, binary)
+        elif code in _INTEGER_SIZES:
+            self._fill(
+                kernels.integers(
+                    data, start, length, binary, _INTEGER_SIZES[code],
+                    types.is_unsigned(column), to,
+                )
+            )  # fmt: skip
+        elif code == types.NEWDECIMAL:
+            self._fill(kernels.decimals(data, start, length, binary, meta >> 8, meta & 0xFF, to))
+        elif code == types.DATETIME2:
+            self._fill(kernels.datetimes(data, start, length, binary, meta, to))
+        elif code == types.TIMESTAMP2:
+            self._fill(kernels.timestamps(data, start, length, binary, meta, True, to))
+        elif code == types.TIME2:
+            self._fill(kernels.times(data, start, length, binary, meta, to))
+        elif code in (types.DATE, types.NEWDATE):
+            self._fill(kernels.dates(data, start, length, binary, to))
+        elif code == types.YEAR:
+            self._fill(kernels.years(data, start, length, binary, to))
+        elif code == types.TIMESTAMP:
+            self._fill(kernels.timestamps(data, start, length, binary, 0, False, to))
+        elif code == types.DATETIME:
+            self._fill(kernels.old_datetimes(data, start, length, binary, to))
+        elif code == types.TIME:
+            self._fill(kernels.old_times(data, start, length, binary, to))
+        elif code == types.BIT:
+            truth = column.logical == "bool"
+            self._fill(kernels.bits(data, start, length, binary, truth, to))
+        elif code in (types.FLOAT, types.DOUBLE):
+            self._floats(start, length, binary, 4 if code == types.FLOAT else 8)
+        elif code == types.ENUM:
+            labels = self._label_places(number)
+            _checked(kernels.members(data, start, length, binary, *labels))
+        elif code == types.SET:
+            self._sets(types.labels(column), start, length, binary)
+        elif code == types.JSON:
+            self._json(start, length, binary)
+        elif code == types.GEOMETRY:
+            kernels.without_srid(start, length, binary)
+        elif code in (types.BLOB_COMPRESSED, types.VARCHAR_COMPRESSED):
+            self._each(_uncompressed, start, length, binary)
+            self._characters(column, start, length, binary)
+        elif code == types.STRING and column.type_name in _NETWORK:
+            self._each(_NETWORK[column.type_name], start, length, binary)
+        elif code == types.STRING and types.collation(column) == BINARY_COLLATION:
+            width = types.string_bytes(meta)
+            self._fill(kernels.padded(data, start, length, binary, width, to))
+        elif code != types.VECTOR:
+            self._characters(column, start, length, binary)
+
+    def apply_partial(self, new: Image, old: Image, number: int) -> Bools:
+        """Make the cells of column ``number`` that hold changes to a document the changed one, as
+        text; missing where the record has no before image of it. bool[n]: which are texts now.
+        """
+        start, length = new.start[number], new.length[number]
+        done = np.zeros(len(start), dtype=np.bool_)
+        for row in np.flatnonzero(length == PARTIAL_JSON):
+            at = int(start[row])
+            before = int(old.length[number, row])
+            if before < 0:
+                start[row], length[row] = 0, MISSING
+                continue
+            size = int.from_bytes(self._data[at - 4 : at].tobytes(), "little")
+            changes = self._data[at : at + size].tobytes()
+            begin = int(old.start[number, row])
+            document = self._data[begin : begin + before].tobytes()
+            try:
+                text = json_texts.changed(document, changes)
+            except json_texts.MalformedJsonError:
+                raise BadCellError(int(row)) from None
+            start[row], length[row] = self._append(text), len(text)
+            done[row] = True
+        return done
+
+    def _room(self, size: int) -> tuple[UInt8s, int]:
+        """(the buffer with room for ``size`` bytes more, where they begin)."""
+        needed = self._used + size
+        if needed > _MAX_BYTES:
+            raise TooMuchTextError
+        if needed > len(self._data):
+            grown = np.empty(max(needed, len(self._data) * 3 // 2), dtype=np.uint8)
+            grown[: self._used] = self._data[: self._used]
+            self._data = grown
+        return self._data, self._used
+
+    def _fill(self, to: int) -> None:
+        self._used = _checked(to)
+
+    def _append(self, text: bytes) -> int:
+        data, to = self._room(len(text))
+        data[to : to + len(text)] = np.frombuffer(text, dtype=np.uint8)
+        self._used += len(text)
+        return to
+
+    def _label_places(self, number: int) -> tuple[Int32s, Int32s]:
+        """Where an ENUM's labels are in the buffer, by number; 0 is the empty text."""
+        if number not in self._labels:
+            texts = [b"", *(label.encode() for label in types.labels(self._columns[number]))]
+            places = [self._append(text) for text in texts]
+            sizes = [len(text) for text in texts]
+            self._labels[number] = np.array(places, np.int32), np.array(sizes, np.int32)
+        return self._labels[number]
+
+    def _sets(self, labels: Sequence[str], start: Int32s, length: Int32s, binary: Bools) -> None:
+        values = np.empty(len(start), dtype=np.uint64)
+        _checked(kernels.numbers(self._data, start, length, binary, values))
+        rows = np.flatnonzero(binary & (length >= 0))
+        distinct, which = np.unique(values[rows], return_inverse=True)
+        places = np.empty(len(distinct), dtype=np.int32)
+        sizes = np.empty(len(distinct), dtype=np.int32)
+        for index, value in enumerate(distinct.tolist()):
+            if value >> len(labels):
+                raise BadCellError(int(rows[np.argmax(which == index)]))
+            text = ",".join(label for k, label in enumerate(labels) if value >> k & 1).encode()
+            places[index], sizes[index] = self._append(text), len(text)
+        start[rows], length[rows] = places[which], sizes[which]
+
+    def _floats(self, start: Int32s, length: Int32s, binary: Bools, size: int) -> None:
+        patterns = np.empty(len(start), dtype=np.uint64)
+        _checked(kernels.floats(self._data, start, length, binary, size, patterns))
+        rows = np.flatnonzero(binary & (length >= 0))
+        if size == 4:
+            values = patterns[rows].astype(np.uint32).view(np.float32).astype(np.float64)
+        else:
+            values = patterns[rows].view(np.float64)
+        texts = float_texts(pa.array(values))
+        _, offsets, data = texts.buffers()
+        bounds = np.frombuffer(offsets, dtype=np.int32)[: len(texts) + 1]
+        if len(texts):
+            base = self._append(data.to_pybytes()[: int(bounds[-1])])
+            start[rows] = bounds[:-1] + np.int32(base)
+            length[rows] = np.diff(bounds)
+
+    def _json(self, start: Int32s, length: Int32s, binary: Bools) -> None:
+        sizes = np.where(binary & (length > 0), length, 0)
+        data, to = self._room(int(json_kernel.TEXT_FACTOR * sizes.sum(dtype=np.int64))
+                              + json_kernel.TEXT_EXTRA * len(start))  # fmt: skip
+        slow = np.zeros(len(start), dtype=np.bool_)
+        self._fill(json_kernel.documents(data, start, length, binary, slow, to))
+        if slow.any():
+            self._each(json_texts.text, start, length, slow)
+
+    def _characters(self, column: Column, start: Int32s, length: Int32s, binary: Bools) -> None:
+        charset = charset_of(types.collation(column))
+        if charset is None:
+            raise BadCellError(int(np.argmax(binary)))
+        if charset in charset_texts.UTF8:
+            return
+        if charset_texts.is_single_byte(charset):
+            sizes = np.where(binary & (length > 0), length, 0)
+            data, to = self._room(3 * int(sizes.sum(dtype=np.int64)))
+            codes = charset_texts.table(charset)
+            self._fill(charset_texts.by_table(data, start, length, binary, *codes, to))
+            return
+        chosen = binary & (length > 0)
+        if charset_texts.keeps_ascii(charset):
+            chosen = np.empty(len(start), dtype=np.bool_)
+            charset_texts.not_ascii(self._data, start, length, binary, chosen)
+        self._each(
+            lambda text: multibyte_texts.decode(charset, text).encode(), start, length, chosen
+        )
+
+    def _each(
+        self, convert: Callable[[bytes], bytes], start: Int32s, length: Int32s, chosen: Bools
+    ) -> None:
+        """Convert cell by cell what no kernel does."""
+        for row in np.flatnonzero(chosen & (length >= 0)):
+            begin = int(start[row])
+            cell = self._data[begin : begin + int(length[row])].tobytes()
+            try:
+                text = convert(cell)
+            except (LookupError, ValueError, zlib.error):
+                raise BadCellError(int(row)) from None
+            start[row], length[row] = self._append(text), len(text)
+
+
+def float_texts(values: pa.Array) -> pa.Array:
+    """float64[n] → string[n], the canonical texts of floating-point numbers."""
+    return values.cast(pa.string())
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        raise BadCellError(-1 - int(result))
+    return int(result)
+
+
+def _width(column: Column) -> int:
+    """The most bytes of a text of the column that a kernel writes, 0 for the other columns."""
+    code, meta = column.type_id, types.metadata(column)
+    if code in _INTEGER_SIZES or code == types.BIT:
+        return _INTEGER_TEXT
+    if code == types.NEWDECIMAL:
+        return (meta >> 8) + 3 + 9
+    if code in (types.DATE, types.NEWDATE, types.YEAR):
+        return 10
+    if code in (types.TIMESTAMP, types.TIMESTAMP2, types.DATETIME, types.DATETIME2):
+        return 26
+    if code in (types.TIME, types.TIME2):
+        return 17
+    if code == types.STRING and types.collation(column) == BINARY_COLLATION:
+        return types.string_bytes(meta)
+    return 0
+
+
+def _uncompressed(cell: bytes) -> bytes:
+    """A value of a COMPRESSED column of MariaDB: a byte that says how, then the value as it is
+    (0), or its size, big-endian, and what zlib made of it, bare or wrapped (``sql/field_comp.cc``).
+    """
+    if not cell:
+        return b""
+    how = cell[0]
+    if how == 0:
+        return cell[1:]
+    size_bytes = how & 7
+    if how >> 4 != _ZLIB or len(cell) <= size_bytes:
+        raise ValueError
+    size = int.from_bytes(cell[1 : 1 + size_bytes], "big")
+    window = -15 if how & 8 else 15
+    text = zlib.decompressobj(window).decompress(cell[1 + size_bytes :], size + 1)
+    if len(text) != size:
+        raise ValueError
+    return text
+
+
+_NETWORK: dict[str, Callable[[bytes], bytes]] = {
+    "uuid": uuid_text,
+    "inet4": inet4_text,
+    "inet6": inet6_text,
+}

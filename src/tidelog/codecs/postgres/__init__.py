@@ -1,0 +1,1 @@
+"""pgoutput and PostgreSQL's texts."""

@@ -1,0 +1,238 @@
+"""Keys of pgoutput rows, and rows read by SELECT put into pgoutput's own format.
+
+A dump row is stored as the Insert that the log would hold for it, an absent key as a Delete: one
+decoder serves both ways. The values are texts under the pinned session settings on both.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+
+from tidelog.codecs import key_kernel
+from tidelog.codecs.encoded_keys import EncodedKeys
+from tidelog.codecs.postgres import copy_kernel
+from tidelog.codecs.postgres.pgoutput import START, readonly
+from tidelog.errors import ChunkError, DecodeError
+from tidelog.model.records import Int32s, KeyEntries, Kind, LogBatch, UInt8s
+from tidelog.model.schema import TableSchema
+
+_FAULTS = {
+    key_kernel.MALFORMED: "is malformed",
+    key_kernel.COLUMN_COUNT: "has another number of columns than its schema",
+    key_kernel.KEY_NOT_SENT: "does not carry its key: the replica identity lacks it",
+}
+_NEWLINE = ord("\n")
+_MAX_PAYLOAD_BYTES = int(np.iinfo(np.int32).max)
+
+
+class PgoutputKeys(EncodedKeys):
+    """The `tidelog.ports.KeyExtractor` of pgoutput payloads. Thread-safe, holds no state."""
+
+    def keys(self, batch: LogBatch, records: Int32s, schema: TableSchema) -> KeyEntries:
+        """Match keys of the records at indices ``records``, all of ``schema``.
+
+        An update that changes its key gives two entries, a truncate none. A key column that the new
+        tuple leaves out (unchanged TOAST) takes its value from the old key.
+
+        Raises:
+            DecodeError: a payload does not parse, or lacks key columns.
+        """
+        payload_offsets = readonly(batch.payload_offsets, np.int32)
+        indices = readonly(records, np.int32)
+        count = len(indices)
+        if count and (indices.min() < 0 or indices.max() >= len(batch)):
+            raise DecodeError(f"{schema.table}: record indices lie outside the batch")
+        sizes = np.diff(payload_offsets)[indices]
+        slots = len(schema.match_key)
+        capacity = 2 * int(sizes.sum(dtype=np.int64)) + 8 * slots * count
+        if capacity > _MAX_PAYLOAD_BYTES or (count and sizes.min() < 0):
+            raise DecodeError(f"{schema.table}: the batch is malformed or too large for its keys")
+        key_slot = np.full(len(schema.columns), -1, dtype=np.int32)
+        full = schema.identity_kind == "f"
+        in_identity = np.full(len(schema.columns), full, dtype=np.bool_)
+        for slot, name in enumerate(schema.match_key):
+            key_slot[schema.column_index(name)] = slot
+        for name in schema.identity:
+            in_identity[schema.column_index(name)] = True
+        record = np.empty(2 * count, dtype=np.int32)
+        hashes = np.empty(2 * count, dtype=np.uint64)
+        effect = np.empty(2 * count, dtype=np.uint8)
+        offsets = np.empty(2 * count + 1, dtype=np.int32)
+        data = np.empty(capacity, dtype=np.uint8)
+        fault_at = np.zeros(1, dtype=np.int32)
+        entries = key_kernel.extract_keys(
+            readonly(batch.payload, np.uint8),
+            payload_offsets,
+            readonly(batch.kind, np.uint8),
+            indices,
+            readonly(key_slot, np.int32),
+            readonly(in_identity, np.bool_),
+            slots,
+            full or set(schema.match_key) <= set(schema.identity),
+            record,
+            hashes,
+            effect,
+            offsets,
+            data,
+            fault_at,
+        )
+        if entries < 0:
+            at = int(fault_at[0])
+            raise DecodeError(
+                f"pgoutput: a row of {schema.table} (schema {schema.schema_id}) "
+                f"{_FAULTS[-entries]} (position {int(batch.position[at])}, "
+                f"record {int(batch.ordinal[at])})"
+            )
+        # Copies: keys are small beside the rows that the buffers were sized for, and may be kept.
+        return KeyEntries(
+            record=record[:entries].copy(),
+            hash=hashes[:entries].copy(),
+            effect=effect[:entries].copy(),
+            offsets=offsets[: entries + 1].copy(),
+            data=data[: offsets[entries]].copy(),
+        )
+
+    def moved(self, batch: LogBatch) -> Int32s:
+        """Records of ``batch`` whose key changed and whose new state may lack columns.
+
+        These are the updates that carry an old key, and it may be that only a TOASTed key made the
+        server send it. A full old row recovers what the new one lacks; but an ``O`` tuple need not
+        be full, see `tidelog.codecs.key_kernel`.
+        """
+        updates = np.flatnonzero(batch.kind == Kind.UPDATE)
+        image = batch.payload[batch.payload_offsets[updates] + 5]  # behind 'U' and the relation
+        moved: Int32s = updates[image != ord("N")].astype(np.int32)
+        return moved
+
+
+def copy_text_rows(data: bytes | UInt8s, relation_id: int, schema_id: int, ncols: int) -> LogBatch:
+    r"""DUMP_ROW records of what ``COPY … TO STDOUT`` sent (text format, default delimiters).
+
+    Args:
+        data: whole rows; each ends with a newline. ``\\ \b \f \n \r \t \v`` and ``\N`` are undone.
+        relation_id: the table's oid on the wire.
+        schema_id: stored in each record.
+        ncols: columns of the SELECT, which must be those of the schema, in its order.
+
+    Returns:
+        One Insert a row, in order, with position, ordinal, xid and commit_ts 0.
+
+    Raises:
+        DecodeError: a row is torn or has another number of columns.
+        ChunkError: the rows are too large for one batch.
+    """
+    raw = np.frombuffer(data, dtype=np.uint8) if isinstance(data, bytes) else data
+    text = readonly(raw, np.uint8)
+    if len(text) and text[-1] != _NEWLINE:
+        raise DecodeError("COPY: the last row is torn")
+    count = copy_kernel.count_rows(text)
+    row_bytes = copy_kernel.HEADER_BYTES + ncols * copy_kernel.VALUE_BYTES
+    capacity = len(text) + count * row_bytes
+    if capacity > _MAX_PAYLOAD_BYTES:
+        raise ChunkError(
+            f"a chunk of {count} rows takes {capacity >> 20} MiB, more than a segment can hold: "
+            "lower dump.chunk_rows"
+        )
+    payload = np.empty(capacity, dtype=np.uint8)
+    offsets = np.empty(count + 1, dtype=np.int32)
+    rows = copy_kernel.copy_to_inserts(text, relation_id, ncols, payload, offsets)
+    if rows < 0:
+        raise DecodeError(f"COPY: row {-1 - rows} is torn or does not have {ncols} columns")
+    used = int(offsets[-1])
+    # Only many NULLs leave so much room that it is worth a copy to give it back.
+    payload = payload[:used] if used > capacity * 3 // 4 else payload[:used].copy()
+    return dump_batch(Kind.DUMP_ROW, schema_id, offsets, payload)
+
+
+def absent_rows(
+    keys: Sequence[Sequence[str | None]],
+    schema: TableSchema,
+    columns: Sequence[str] | None = None,
+) -> LogBatch:
+    """ABSENT records for requested keys that the table lacks: a Delete each.
+
+    Args:
+        keys: the key columns' texts.
+        schema: the table's version; its relation and schema id are stored.
+        columns: what the texts are of; by default the match key.
+
+    Raises:
+        ChunkError: the match key is not among ``columns``, so that no consumer could tell which row
+            is absent.
+    """
+    names = schema.match_key if columns is None else tuple(columns)
+    if not set(schema.match_key) <= set(names):
+        raise ChunkError(
+            f"{schema.table}: rows are matched by ({', '.join(schema.match_key)}), "
+            f"an absent key of ({', '.join(names)}) can't be told: request keys by the former"
+        )
+    places = [schema.column_index(name) for name in names]
+    header = struct.pack("!cIcH", b"D", schema.relation_id, b"K", len(schema.columns))
+    payloads = []
+    for key in keys:
+        values = [b"n"] * len(schema.columns)
+        for place, text in zip(places, key, strict=True):
+            if text is not None:
+                value = text.encode("utf-8", "surrogateescape")
+                values[place] = struct.pack("!cI", b"t", len(value)) + value
+        payloads.append(header + b"".join(values))
+    offsets = np.zeros(len(payloads) + 1, dtype=np.int64)
+    np.cumsum([len(payload) for payload in payloads], out=offsets[1:])
+    if offsets[-1] > _MAX_PAYLOAD_BYTES:
+        raise ChunkError(f"{schema.table}: {len(payloads)} keys are more than a segment can hold")
+    return dump_batch(
+        Kind.ABSENT,
+        schema.schema_id,
+        offsets.astype(np.int32),
+        np.frombuffer(b"".join(payloads), dtype=np.uint8),
+    )
+
+
+def dump_batch(kind: Kind, schema_id: int, offsets: Int32s, payload: UInt8s) -> LogBatch:
+    """Records of one kind with position, ordinal, xid and commit_ts 0."""
+    count = len(offsets) - 1
+    return LogBatch(
+        kind=np.full(count, kind, dtype=np.uint8),
+        schema_id=np.full(count, schema_id, dtype=np.int32),
+        position=np.zeros(count, dtype=np.int64),
+        ordinal=np.zeros(count, dtype=np.int64),
+        xid=np.zeros(count, dtype=np.int64),
+        commit_ts=np.zeros(count, dtype=np.int64),
+        payload_offsets=offsets,
+        payload=payload,
+        resume=START,
+    )
+
+
+def joined(batches: Sequence[LogBatch]) -> LogBatch:
+    """All batches' records in one.
+
+    Raises:
+        ChunkError: they are too large for one batch.
+    """
+    some = [batch for batch in batches if len(batch)] or [batches[0]]
+    if len(some) == 1:
+        return some[0]
+    ends = np.cumsum([batch.payload_bytes for batch in some])
+    if ends[-1] > _MAX_PAYLOAD_BYTES:
+        raise ChunkError(
+            f"a chunk's rows take {int(ends[-1]) >> 20} MiB, more than a segment can hold: "
+            "lower dump.chunk_rows"
+        )
+    offsets = [some[0].payload_offsets]
+    for before, batch in zip(ends, some[1:], strict=False):
+        offsets.append(batch.payload_offsets[1:] + np.int32(before))
+    return LogBatch(
+        kind=np.concatenate([batch.kind for batch in some]),
+        schema_id=np.concatenate([batch.schema_id for batch in some]),
+        position=np.concatenate([batch.position for batch in some]),
+        ordinal=np.concatenate([batch.ordinal for batch in some]),
+        xid=np.concatenate([batch.xid for batch in some]),
+        commit_ts=np.concatenate([batch.commit_ts for batch in some]),
+        payload_offsets=np.concatenate(offsets),
+        payload=np.concatenate([batch.payload for batch in some]),
+        resume=some[0].resume,
+    )

@@ -1,0 +1,253 @@
+"""The section ``source`` of ``tidelog.yaml``: one model for each kind of database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlencode, urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from tidelog.brought import OneOf
+from tidelog.errors import ConfigError
+from tidelog.model.mysql_urls import SCHEMES, parse_url
+from tidelog.sections import (
+    LocalPath,
+    MySqlName,
+    PostgresName,
+    SecretUrl,
+    Section,
+    SlotName,
+    TablePattern,
+)
+
+_TABLES: Any = Field(
+    default=["*.*"],
+    min_length=1,
+    description="Tables to capture, as [patterns](table-patterns.md). System tables and Tidelog's "
+    "own never match.",
+    examples=[["public.*", "billing.invoices"]],
+)
+_SNAPSHOT: Any = Field(
+    default="initial",
+    description="What is dumped at start. `initial`: the first start dumps every captured table. "
+    "`initial_only`: the same, then capture ends. `no_data`: nothing; dump later with "
+    "`tidelog dump`. `when_needed`: as `initial`, and again when the source can no longer give "
+    "what was missed. `always`: every start dumps every table.",
+)
+_SNAPSHOT_MODE: Any = Field(
+    default="incremental",
+    description="How the dump at start reads: `incremental` in chunks beside the log; `blocking` "
+    "all tables under one snapshot while the log waits.",
+)
+_SIGNAL_TABLE = (
+    "Table with the columns `id`, `type`, `data` whose inserted rows are commands, as Debezium's "
+    "`signal.data.collection`. It must exist"
+)
+_KEYS: Any = Field(
+    default={},
+    description="For tables without a primary key: columns of a unique, not null key to dump and "
+    "match rows by.",
+    examples=[{"public.audit": ["event_id"]}],
+)
+
+Snapshot = Literal["initial", "initial_only", "no_data", "when_needed", "always"]
+
+
+class SourceBase(Section):
+    """What the sections of all kinds of sources derive from."""
+
+    kind: str
+
+
+class SourceSection(SourceBase):
+    """For kinds that other distributions bring: what capture asks of every section."""
+
+    tables: list[TablePattern] = _TABLES
+    snapshot: Snapshot = _SNAPSHOT
+    snapshot_mode: Literal["incremental", "blocking"] = _SNAPSHOT_MODE
+    signal_table: str | None = None
+    keys: dict[TablePattern, list[str]] = _KEYS
+
+    @property
+    def connector(self) -> str:
+        """What notifications call this capture."""
+        return "tidelog"
+
+
+class PostgresSource(SourceBase):
+    """A PostgreSQL database."""
+
+    kind: Literal["postgres"] = Field(description="The kind of database.")
+    url: SecretUrl = Field(
+        description="Connection URL or `key=value` string as libpq reads it. The role needs "
+        "`REPLICATION` and `SELECT` on the tables. The password is never printed.",
+        examples=["postgresql://tidelog:${PGPASSWORD}@db:5432/shop"],
+    )
+    tables: list[TablePattern] = _TABLES
+    snapshot: Snapshot = _SNAPSHOT
+    snapshot_mode: Literal["incremental", "blocking"] = _SNAPSHOT_MODE
+    watermarks: Literal["table", "message", "snapshot"] = Field(
+        default="table",
+        description="How a chunk is placed in the log. `table`: marks in a one-row table. "
+        "`message`: marks as logical messages, no table. `snapshot`: nothing is written to the "
+        "source at all; also on a standby of PostgreSQL 16 or later.",
+    )
+    signal_table: str | None = Field(
+        default=None,
+        pattern=r"^[^.]+\.[^.]+$",
+        description=f"{_SIGNAL_TABLE}; it is published with the others.",
+        examples=["public.tidelog_signal"],
+    )
+    keys: dict[TablePattern, list[str]] = _KEYS
+    slot: SlotName = Field(
+        default="tidelog",
+        description="Replication slot; created at the first start. One slot for each event log.",
+    )
+    publication: PostgresName | None = Field(
+        default=None,
+        description="Publication; created and kept in step with `tables`. Each capture has one of "
+        "its own. Unset: named as the slot.",
+        examples=["tidelog"],
+    )
+    watermark_schema: PostgresName = Field(
+        default="tidelog",
+        description="Schema of the one-row table `watermark` that dumps write their marks to.",
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _url_of_postgres(cls, url: SecretUrl) -> SecretUrl:
+        text = url.reveal()
+        scheme = text.split("://")[0] if "://" in text else ""
+        if scheme not in ("postgresql", "postgres") and "=" not in text:
+            raise ValueError("expected postgresql://user:password@host:port/database")
+        return url
+
+    @property
+    def connector(self) -> str:
+        """What notifications call this capture."""
+        return self.slot
+
+    @property
+    def publication_name(self) -> str:
+        """The publication, which is the slot's alone unless another one is named."""
+        return self.publication or self.slot
+
+
+class MySqlSource(SourceBase):
+    """The databases of a MySQL or MariaDB server."""
+
+    kind: Literal["mysql", "mariadb"] = Field(
+        description="The kind of server; a server of the other kind is refused."
+    )
+    url: SecretUrl = Field(
+        description="Connection URL. The account needs `REPLICATION SLAVE`, `REPLICATION CLIENT` "
+        "and `SELECT` on the tables; `tidelog check` prints the `GRANT` for what it lacks. The "
+        "password is never printed.",
+        examples=["mysql://tidelog:${MYSQL_PASSWORD}@db:3306/shop"],
+    )
+    tables: list[TablePattern] = _TABLES
+    snapshot: Snapshot = _SNAPSHOT
+    snapshot_mode: Literal["incremental", "blocking"] = _SNAPSHOT_MODE
+    watermarks: Literal["table", "gtid"] = Field(
+        default="table",
+        description="How a chunk is placed in the log. `table`: marks in a one-row table. `gtid`: "
+        "nothing is written to the source at all; also on a replica.",
+    )
+    signal_table: str | None = Field(
+        default=None,
+        pattern=r"^[^.]+\.[^.]+$",
+        description=f"{_SIGNAL_TABLE}.",
+        examples=["shop.tidelog_signal"],
+    )
+    keys: dict[TablePattern, list[str]] = _KEYS
+    server_id: int | None = Field(
+        default=None,
+        ge=1,
+        le=2**32 - 1,
+        description="The id under which capture reads the binlog, as a replica does; no other "
+        "server or replica may have it. Unset: one that is made of the event log's own id.",
+        examples=[5400],
+    )
+    ssl_mode: (
+        Literal["disabled", "preferred", "required", "verify-ca", "verify-identity"] | None
+    ) = Field(
+        default=None,
+        description="TLS, as the option of the `mysql` program. Unset: `verify-ca` with `ssl_ca`, "
+        "else `preferred`.",
+        examples=["verify-identity"],
+    )
+    ssl_ca: LocalPath | None = Field(
+        default=None,
+        description="File of the certificates of authorities that are trusted.",
+        examples=["./ca.pem"],
+    )
+    ssl_cert: LocalPath | None = Field(
+        default=None, description="File with the client's certificate.", examples=["./client.pem"]
+    )
+    ssl_key: LocalPath | None = Field(
+        default=None,
+        description="File with the client's private key.",
+        examples=["./client-key.pem"],
+    )
+    watermark_schema: MySqlName = Field(
+        default="tidelog",
+        description="Database of the one-row table `watermark` that dumps write their marks to.",
+    )
+    cascades: Literal["refuse", "dump", "accept"] = Field(
+        default="refuse",
+        description="Foreign keys with `CASCADE` or `SET NULL` on a captured table change its "
+        "rows, and the binlog holds nothing of it. `refuse`: capture does not start. `dump`: the "
+        "table is dumped again whenever rows of a table that it refers to, captured or not, are "
+        "deleted or their referenced columns change, also by way of other tables. `accept`: "
+        "copies drift from the source until dumped again.",
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _url_of_mysql(cls, url: SecretUrl) -> SecretUrl:
+        if urlsplit(url.reveal()).scheme not in SCHEMES:
+            raise ValueError("expected mysql://user:password@host:port/database (or mariadb://…)")
+        try:
+            parse_url(url.reveal())
+        except ConfigError as error:
+            raise ValueError(str(error).replace("source.url", "the URL")) from None
+        return url
+
+    @model_validator(mode="after")
+    def _key_and_certificate_go_together(self) -> MySqlSource:
+        if (self.ssl_key is None) != (self.ssl_cert is None):
+            raise ValueError("ssl_cert and ssl_key need each other")
+        return self
+
+    @property
+    def connector(self) -> str:
+        """What notifications call this capture."""
+        return "tidelog" if self.server_id is None else f"tidelog-{self.server_id}"
+
+    @property
+    def server_url(self) -> str:
+        """The URL with its password and the options for TLS."""
+        options = {
+            "ssl-mode": self.ssl_mode,
+            "ssl-ca": self.ssl_ca,
+            "ssl-cert": self.ssl_cert,
+            "ssl-key": self.ssl_key,
+        }
+        given = urlencode({name: str(value) for name, value in options.items() if value})
+        url = self.url.reveal()
+        if not given:
+            return url
+        return f"{url}{'&' if '?' in url else '?'}{given}"
+
+
+SOURCES: dict[str, type[SourceBase]] = {
+    "postgres": PostgresSource,
+    "mysql": MySqlSource,
+    "mariadb": MySqlSource,
+}
+
+if TYPE_CHECKING:
+    AnySource = PostgresSource | MySqlSource
+else:
+    AnySource = Annotated[object, OneOf(SOURCES)]

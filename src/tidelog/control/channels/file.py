@@ -1,0 +1,159 @@
+"""The channel of a file whose appended lines are signals, as Debezium's file channel.
+
+Debezium empties the file as it reads and loses what it had read when it is killed. Here the file
+stays as it is: how far it was read is kept in the state store, with a digest of what stood before
+that place, so that a file that was replaced is known from one that grew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from tidelog.control.channels.table import SignalIntake
+from tidelog.control.debezium import parse_line
+from tidelog.errors import UsageError
+from tidelog.ports import StateStore
+
+logger = logging.getLogger(__name__)
+
+STATE_KEY = "signal-file"
+MAX_LINE_BYTES = 1 << 20
+TAIL_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far the file was read.
+
+    Attributes:
+        offset: of the first byte that was not.
+        tail: digest of the `TAIL_BYTES` before it.
+        life: counts the files that stood at the path: part of what a signal is known by.
+        in_long_line: what follows still belongs to a line that was refused for its length.
+    """
+
+    offset: int = 0
+    tail: str = ""
+    life: int = 0
+    in_long_line: bool = False
+
+
+class SignalFile:
+    """Takes the lines that were appended. Used by one thread.
+
+    Args:
+        path: of the file; it need not exist.
+        state: keeps how far it was read.
+        intake: where signals go.
+    """
+
+    def __init__(self, path: Path, state: StateStore, intake: SignalIntake) -> None:
+        self._path = path
+        self._state = state
+        self._intake = intake
+        self._complaint = ""
+
+    def poll(self) -> bool:
+        """Take what is new, a megabyte at most; was there anything? A file that can't be read is
+        logged once and tried again.
+
+        Each line is in the mailbox before the place is stored: after a crash in between it is taken
+        again, and known there.
+
+        Raises:
+            StateError: the state store failed.
+        """
+        try:
+            with self._path.open("rb") as file:
+                stored = self._stored()
+                place = _found(file, stored)
+                if place.offset == os.fstat(file.fileno()).st_size and place == stored:
+                    return False
+                file.seek(place.offset)
+                place = self._take(file.read(MAX_LINE_BYTES + 1), place)
+                place = replace(place, tail=_tail(file, place.offset))
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            self._complain(f"{error.strerror}")
+            return False
+        self._complaint = ""
+        if place == stored:
+            return False
+        self._state.put(STATE_KEY, {"path": str(self._path), **asdict(place)}, None)
+        return True
+
+    def _stored(self) -> Place:
+        document = self._state.get(STATE_KEY)
+        if document is None:
+            return Place()
+        value = dict(document.value)
+        if value.pop("path") != str(self._path):
+            return Place(life=value["life"] + 1)
+        return Place(**value)
+
+    def _take(self, block: bytes, place: Place) -> Place:
+        """Take the whole lines of the block; the place after them."""
+        at = 0
+        while at < len(block):
+            end = block.find(b"\n", at)
+            line = block[at : end + 1 if end >= 0 else len(block)]
+            if end < 0 and (place.in_long_line or (len(block) > MAX_LINE_BYTES and at == 0)):
+                if not place.in_long_line:
+                    error = UsageError(f"a line of more than {MAX_LINE_BYTES} bytes")
+                    self._intake.refuse(line, error, self._name(place, at))
+                place = replace(place, in_long_line=True)
+            elif end < 0 and not _is_whole(line):
+                break  # its end is still being written
+            elif place.in_long_line:
+                place = replace(place, in_long_line=False)
+            elif line.strip():
+                self._take_line(line, self._name(place, at))
+            at += len(line)
+        return replace(place, offset=place.offset + at)
+
+    def _take_line(self, line: bytes, name: str) -> None:
+        try:
+            signal = parse_line(line.decode("utf-8-sig"))
+        except UnicodeDecodeError:
+            self._intake.refuse(line, UsageError("the signal is not UTF-8"), name)
+        except UsageError as error:
+            self._intake.refuse(line, error, name)
+        else:
+            self._intake.take(signal, name)
+
+    def _name(self, place: Place, at: int) -> str:
+        return f"file:{place.life}:{place.offset + at}"
+
+    def _complain(self, text: str) -> None:
+        if text != self._complaint:
+            logger.warning("signal file %s can't be read: %s", self._path, text)
+            self._complaint = text
+
+
+def _found(file: BinaryIO, place: Place) -> Place:
+    """The place in the file as it is now: the beginning, if what was read is not in it any more."""
+    size = os.fstat(file.fileno()).st_size
+    if place.offset and (size < place.offset or _tail(file, place.offset) != place.tail):
+        return Place(life=place.life + 1)
+    return place
+
+
+def _tail(file: BinaryIO, offset: int) -> str:
+    start = max(0, offset - TAIL_BYTES)
+    file.seek(start)
+    return hashlib.sha256(file.read(offset - start)).hexdigest()[:32] if offset else ""
+
+
+def _is_whole(line: bytes) -> bool:
+    """A last line without its newline is whole if it is a JSON object: no part of one is."""
+    try:
+        return isinstance(json.loads(line.decode("utf-8-sig")), dict)
+    except (ValueError, RecursionError):
+        return False

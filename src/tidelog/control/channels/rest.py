@@ -1,0 +1,288 @@
+"""The HTTP interface: commands and status of the capture that leads, as a Starlette application.
+
+Every answer is JSON. Requests are handled in threads: one that waits for a command's outcome does
+not hold up the others.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from tidelog.control.channels.rest_bodies import ROUTES, DumpBody, openapi
+from tidelog.control.channels.tokens import carries
+from tidelog.control.commands import (
+    Command,
+    ExecuteSnapshot,
+    PauseSnapshot,
+    ResumeSnapshot,
+    SetDumpOptions,
+    StopSnapshot,
+    build,
+)
+from tidelog.control.debezium import from_document, parse
+from tidelog.control.mailbox import GivenDifferentlyError, Mailbox, Outcome, new_id
+from tidelog.errors import Policy, TidelogError, UsageError
+
+logger = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 16 << 20
+WAIT_S = 5.0
+MAX_WAIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """What the interface shows of the capture that leads. All of it thread-safe.
+
+    Attributes:
+        mailbox: where commands are put.
+        status: the status document, from memory.
+        summary: `DumpCoordinator.summary` of all dumps that are kept.
+        notifications: those after a number, so many at most.
+    """
+
+    mailbox: Mailbox
+    status: Callable[[], dict[str, Any]]
+    summary: Callable[[], dict[str, Any]]
+    notifications: Callable[[int, int], list[dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """Who leads: this process with ``surface``, or another one, ``leader``, if anyone."""
+
+    surface: Surface | None
+    leader: str | None = None
+
+
+class Failed(Exception):  # noqa: N818 - an answer, not an error of ours
+    """Ends a request with a status above 399."""
+
+    def __init__(self, status: int, kind: str, message: str, **more: Any) -> None:
+        self.status = status
+        self.body = {"error": {"kind": kind, "message": message, **more}}
+
+
+def application(
+    leadership: Callable[[], Leadership], token: str, further: Sequence[Route] = ()
+) -> Starlette:
+    """The application.
+
+    Args:
+        leadership: asked at each request.
+        token: what requests carry as ``Authorization: Bearer …``.
+        further: what is served beside it.
+    """
+    interface = _Interface(leadership, token)
+    routes = [
+        Route(path, interface.endpoint(method, path), methods=[method.upper()])
+        for method, path, *_ in ROUTES
+    ]
+    return Starlette(routes=[*routes, *further], exception_handlers={HTTPException: _not_routed})
+
+
+async def _not_routed(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    kind = {404: "NotFound", 405: "MethodNotAllowed"}.get(error.status_code, "BadRequest")
+    body = {"error": {"kind": kind, "message": error.detail}}
+    return JSONResponse(body, error.status_code, headers=error.headers)
+
+
+class _Interface:
+    def __init__(self, leadership: Callable[[], Leadership], token: str) -> None:
+        self._leadership = leadership
+        self._token = token
+        self._handlers: dict[tuple[str, str], Callable[[_Call], tuple[int, Any]]] = {
+            ("get", "/status"): lambda call: (200, call.surface.status()),
+            ("get", "/dumps"): lambda call: (200, {"dumps": call.surface.summary()["dumps"]}),
+            ("post", "/dumps"): _start,
+            ("get", "/dumps/{id}"): lambda call: (200, _dump(call)),
+            ("post", "/dumps/{id}/pause"): lambda c: c.send(PauseSnapshot(dump_id=_dump_id(c))),
+            ("post", "/dumps/{id}/resume"): lambda c: c.send(ResumeSnapshot(dump_id=_dump_id(c))),
+            ("post", "/dumps/{id}/cancel"): _cancel,
+            ("post", "/pause"): lambda call: call.send(PauseSnapshot()),
+            ("post", "/resume"): lambda call: call.send(ResumeSnapshot()),
+            ("post", "/cancel"): lambda call: call.send(StopSnapshot()),
+            ("get", "/options"): lambda call: (200, call.surface.summary()["dump_options"]),
+            ("patch", "/options"): lambda call: call.send(build(SetDumpOptions, call.document())),
+            ("post", "/signals"): _signal,
+            ("get", "/commands/{id}"): _outcome,
+            ("get", "/notifications"): _notifications,
+            ("get", "/openapi.json"): lambda _call: (200, openapi()),
+        }
+
+    def endpoint(self, method: str, path: str) -> Callable[[Request], Awaitable[JSONResponse]]:
+        handler = self._handlers.get((method, path))
+
+        async def endpoint(request: Request) -> JSONResponse:
+            try:
+                if handler is None:
+                    return await run_in_threadpool(self._health)
+                self._authorise(request)
+                body = await _body(request)
+                status, document = await run_in_threadpool(self._answer, handler, request, body)
+                return JSONResponse(document, status)
+            except Failed as failed:
+                headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
+                return JSONResponse(failed.body, failed.status, headers.get(failed.status))
+            except Exception as error:  # noqa: BLE001 - its text is not ours and may hold values
+                logger.error("%s %s failed: %s", method, path, type(error).__name__)
+                body_ = {"error": {"kind": "InternalError", "message": type(error).__name__}}
+                return JSONResponse(body_, 500)
+
+        return endpoint
+
+    def _health(self) -> JSONResponse:
+        leads = self._leadership().surface is not None
+        return JSONResponse({"status": "ok", "role": "leader" if leads else "standby"})
+
+    def _authorise(self, request: Request) -> None:
+        if not carries(request, [self._token]):
+            raise Failed(401, "Unauthorized", "Authorization: Bearer TOKEN is missing or wrong")
+
+    def _answer(
+        self, handler: Callable[[_Call], tuple[int, Any]], request: Request, body: bytes
+    ) -> tuple[int, Any]:
+        leadership = self._leadership()
+        if leadership.surface is None:
+            leader = leadership.leader
+            text = f"{leader} leads; ask it" if leader else "no capture leads at the moment"
+            raise Failed(503, "Standby", text, leader=leader)
+        try:
+            return handler(_Call(request, body, leadership.surface))
+        except GivenDifferentlyError as error:
+            raise Failed(409, "Conflict", str(error)) from None
+        except TidelogError as error:
+            if isinstance(error, UsageError):
+                status = 400
+            else:
+                status = 503 if error.policy in (Policy.RETRY, Policy.RESTART) else 500
+            raise Failed(status, type(error).__name__, str(error)) from None
+
+
+async def _body(request: Request) -> bytes:
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise Failed(413, "TooLarge", f"a body has at most {MAX_BODY_BYTES} bytes")
+    return body
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One request, and whom it is put to."""
+
+    request: Request
+    body: bytes
+    surface: Surface
+
+    def document(self) -> Any:
+        """The body's JSON; ``{}`` without one."""
+        try:
+            return json.loads(self.body) if self.body.strip() else {}
+        except (ValueError, RecursionError):
+            raise UsageError("the body is not JSON") from None
+
+    def number(self, name: str, default: float) -> float:
+        """A number of the query, 0 or more."""
+        try:
+            value = float(self.request.query_params.get(name, default))
+        except ValueError:
+            value = -1.0
+        if not 0 <= value < 2**53:
+            raise UsageError(f"{name} is a number, 0 or more")
+        return value
+
+    def send(
+        self, command: Command, key: str | None = None, dump: str | None = None
+    ) -> tuple[int, Any]:
+        """Give the command and wait a little for what becomes of it."""
+        wait_s = min(self.number("wait", WAIT_S), MAX_WAIT_S)
+        command_id = self.surface.mailbox.send(command, key)
+        outcome = self.surface.mailbox.wait(command_id, wait_s, poll_s=0.05)
+        if outcome is not None and outcome.error is not None:
+            kind = "UsageError" if outcome.usage else "TidelogError"
+            raise Failed(400 if outcome.usage else 500, kind, outcome.error, command=command_id)
+        found: dict[str, Any] = {"id": command_id, "state": "waiting", "dump": dump, "details": {}}
+        if outcome is not None:
+            details = outcome.details
+            found |= {"state": "done", "details": details, "dump": details.get("dump_id", dump)}
+        return 202, found
+
+
+def _start(call: _Call) -> tuple[int, Any]:
+    try:
+        body = DumpBody.model_validate(call.document())
+    except ValidationError:
+        # The command's own message names the field without its value.
+        build(ExecuteSnapshot, {"dump_id": "x", **_mapping(call.document())})
+        raise UsageError("the body is not a dump; see /openapi.json") from None
+    dump_id = body.dump_id or new_id().lower()
+    command = build(ExecuteSnapshot, body.command(dump_id))
+    key = f"rest:dump:{dump_id}"
+    if not call.surface.mailbox.was_given(key) and _known(call, dump_id) is not None:
+        raise Failed(409, "Conflict", f"there is a dump {dump_id} already")
+    return call.send(command, key, dump_id)
+
+
+def _cancel(call: _Call) -> tuple[int, Any]:
+    tables = call.request.query_params.getlist("table")
+    return call.send(build(StopSnapshot, {"dump_id": _dump_id(call), "tables": tables}))
+
+
+def _signal(call: _Call) -> tuple[int, Any]:
+    signal = from_document(call.document())
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return call.send(parse(signal, coordinates=stamp))
+
+
+def _outcome(call: _Call) -> tuple[int, Any]:
+    command_id = call.request.path_params["id"]
+    outcome: Outcome | None = call.surface.mailbox.outcome(command_id)
+    if outcome is not None:
+        state = "done" if outcome.error is None else "failed"
+        return 200, {"state": state, **outcome.to_json()}
+    if call.surface.mailbox.waits(command_id):
+        return 200, {"state": "waiting", **Outcome(command_id, {}).to_json()}
+    raise Failed(404, "NotFound", "there is no such command (any more)")
+
+
+def _notifications(call: _Call) -> tuple[int, Any]:
+    after, limit = int(call.number("after", 0)), int(call.number("limit", 1000))
+    return 200, {"notifications": call.surface.notifications(after, limit)}
+
+
+def _known(call: _Call, dump_id: str) -> dict[str, Any] | None:
+    dumps: list[dict[str, Any]] = call.surface.summary()["dumps"]
+    return next((dump for dump in dumps if dump["dump_id"] == dump_id), None)
+
+
+def _dump(call: _Call) -> dict[str, Any]:
+    found = _known(call, call.request.path_params["id"])
+    if found is None:
+        raise Failed(404, "NotFound", "there is no such dump (any more); see /dumps")
+    return found
+
+
+def _dump_id(call: _Call) -> str:
+    return str(_dump(call)["dump_id"])
+
+
+def _mapping(document: Any) -> dict[str, Any]:
+    if not isinstance(document, dict):
+        raise UsageError("the body is a JSON object")
+    return document

@@ -1,0 +1,172 @@
+"""Schemas of messages over HTTP, as readers ask Confluent's schema registry for them; read-only.
+
+https://docs.confluent.io/platform/current/schema-registry/develop/api.html has the paths, answers
+and error codes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from tidelog.control.channels.tokens import carries
+from tidelog.errors import TidelogError
+from tidelog.eventlog.message_schemas import MessageSchema, MessageSchemaStore
+
+logger = logging.getLogger(__name__)
+
+_MEDIA = "application/vnd.schemaregistry.v1+json"
+_MAX_BODY_BYTES = 1 << 20
+_NO_SUBJECT, _NO_VERSION, _NO_SCHEMA = 40401, 40402, 40403
+_BAD_VERSION, _READ_ONLY, _BAD_SCHEMA = 42202, 42205, 42201
+
+
+class _Refused(Exception):  # noqa: N818 - an answer, not an error of ours
+    def __init__(self, code: int, message: str) -> None:
+        self.code = code
+        self.message = message
+
+
+def routes(store: MessageSchemaStore, tokens: tuple[str, ...]) -> list[Route]:
+    """The interface's routes. They answer in every process, whoever leads."""
+    registry = _Registry(store)
+    found = []
+    for method, path, answer in (
+        ("GET", "/subjects", registry.subjects),
+        ("GET", "/subjects/{subject}/versions", registry.versions),
+        ("POST", "/subjects/{subject}/versions", registry.refuse),
+        ("POST", "/subjects/{subject}", registry.look_up),
+        ("GET", "/subjects/{subject}/versions/{version}", registry.version),
+        ("GET", "/subjects/{subject}/versions/{version}/schema", registry.version_text),
+        ("GET", "/schemas/types", lambda _request, _body: ["AVRO"]),
+        ("GET", "/schemas/ids/{id}", registry.schema),
+        ("GET", "/schemas/ids/{id}/schema", registry.schema_text),
+        ("GET", "/schemas/ids/{id}/subjects", registry.schema_subjects),
+        ("GET", "/schemas/ids/{id}/versions", registry.schema_versions),
+        ("GET", "/config", lambda _request, _body: {"compatibilityLevel": "BACKWARD"}),
+        ("GET", "/config/{subject}", lambda _request, _body: {"compatibilityLevel": "BACKWARD"}),
+        ("GET", "/mode", lambda _request, _body: {"mode": "READONLY"}),
+        ("GET", "/mode/{subject}", lambda _request, _body: {"mode": "READONLY"}),
+    ):
+        found.append(Route(path, _endpoint(answer, tokens), methods=[method]))
+    return found
+
+
+_Answer = Callable[[Request, bytes], Any]
+
+
+def _endpoint(answer: _Answer, tokens: tuple[str, ...]) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        if not carries(request, tokens):
+            refused = _error(401, "the token is missing or wrong")
+            refused.headers["WWW-Authenticate"] = "Basic"
+            return refused
+        try:
+            body = b""
+            async for piece in request.stream():
+                body += piece
+                if len(body) > _MAX_BODY_BYTES:
+                    return _error(413, f"a body has at most {_MAX_BODY_BYTES} bytes")
+            document = await run_in_threadpool(answer, request, body)
+            return JSONResponse(document, media_type=_MEDIA)
+        except _Refused as refusal:
+            return _error(refusal.code, refusal.message)
+        except TidelogError as error:
+            return _error(50001, str(error))
+        except Exception as error:  # noqa: BLE001 - its text is not ours
+            logger.error("%s failed: %s", request.url.path, type(error).__name__)
+            return _error(50001, type(error).__name__)
+
+    return endpoint
+
+
+def _error(code: int, message: str) -> JSONResponse:
+    status = int(str(code)[:3])
+    return JSONResponse({"error_code": code, "message": message}, status, media_type=_MEDIA)
+
+
+class _Registry:
+    def __init__(self, store: MessageSchemaStore) -> None:
+        self._store = store
+
+    def subjects(self, _request: Request, _body: bytes) -> Any:
+        return self._store.subjects()
+
+    def versions(self, request: Request, _body: bytes) -> Any:
+        return [known.version for known in self._of_subject(request)]
+
+    def version(self, request: Request, _body: bytes) -> Any:
+        found = self._version(request)
+        return _described(found)
+
+    def version_text(self, request: Request, _body: bytes) -> Any:
+        return json.loads(self._version(request).text)
+
+    def look_up(self, request: Request, body: bytes) -> Any:
+        """The version that has the schema of the body."""
+        known = self._of_subject(request)
+        try:
+            wanted = json.loads(json.loads(body)["schema"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise _Refused(_BAD_SCHEMA, 'the body is {"schema": "…"}, an Avro schema') from None
+        for each in known:
+            if json.loads(each.text) == wanted:
+                return _described(each)
+        raise _Refused(_NO_SCHEMA, "Schema not found")
+
+    def refuse(self, request: Request, _body: bytes) -> Any:
+        subject = request.path_params["subject"]
+        raise _Refused(_READ_ONLY, f"Subject '{subject}' is in read-only mode")
+
+    def schema(self, request: Request, _body: bytes) -> Any:
+        return {"schema": self._of_id(request)[0].text}
+
+    def schema_text(self, request: Request, _body: bytes) -> Any:
+        return json.loads(self._of_id(request)[0].text)
+
+    def schema_subjects(self, request: Request, _body: bytes) -> Any:
+        return sorted(known.subject for known in self._of_id(request))
+
+    def schema_versions(self, request: Request, _body: bytes) -> Any:
+        return [{"subject": k.subject, "version": k.version} for k in self._of_id(request)]
+
+    def _of_subject(self, request: Request) -> list[MessageSchema]:
+        subject = request.path_params["subject"]
+        found = self._store.of_subject(subject)
+        if not found:
+            raise _Refused(_NO_SUBJECT, f"Subject '{subject}' not found.")
+        return found
+
+    def _version(self, request: Request) -> MessageSchema:
+        known, wanted = self._of_subject(request), request.path_params["version"]
+        if wanted in ("latest", "-1"):
+            return known[-1]
+        if not wanted.isdecimal():
+            raise _Refused(_BAD_VERSION, "a version is a number from 1 up, or latest")
+        for each in known:
+            if each.version == int(wanted):
+                return each
+        raise _Refused(_NO_VERSION, f"Version {wanted} not found.")
+
+    def _of_id(self, request: Request) -> list[MessageSchema]:
+        wanted = request.path_params["id"]
+        found = self._store.of_id(int(wanted)) if wanted.isdecimal() else []
+        if not found:
+            raise _Refused(_NO_SCHEMA, f"Schema {wanted} not found")
+        return found
+
+
+def _described(known: MessageSchema) -> dict[str, Any]:
+    return {
+        "subject": known.subject,
+        "version": known.version,
+        "id": known.schema_id,
+        "schema": known.text,
+    }

@@ -1,0 +1,314 @@
+"""What a leading capture does with the commands that wait for it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from tidelog.capture.dumps.coordinator import DumpCoordinator
+from tidelog.capture.dumps.key_sets import PREFIX, KeySets
+from tidelog.capture.dumps.state import DumpState, Key, Rejected
+from tidelog.capture.notifications import Notify, TableScanStatus
+from tidelog.control.channels.table import skipped
+from tidelog.control.commands import (
+    Command,
+    ExecuteSnapshot,
+    LogMessage,
+    PauseSnapshot,
+    ResumeSnapshot,
+    SetDumpOptions,
+    StopSnapshot,
+)
+from tidelog.control.debezium import another_dump_id
+from tidelog.control.mailbox import Mailbox
+from tidelog.control.plain_conditions import names
+from tidelog.control.table_choice import TableChoice, as_given
+from tidelog.errors import ChunkRefusedError, Policy, TableRefusedError, TidelogError, UsageError
+from tidelog.model.printable import printable
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.ports import Catalogue, StateStore
+
+logger = logging.getLogger(__name__)
+messages = logging.getLogger("tidelog.messages")
+messages.setLevel(logging.INFO)  # asked for by each command, whatever --log-level
+
+UNFINISHED = frozenset({"queued", "running", "paused"})
+
+
+class Actor:
+    """Acts on commands. Used by one thread.
+
+    Args:
+        coordinator: of the dumps.
+        catalogue: of the source.
+        state: keeps keys that commands bring.
+        captured: patterns of the captured tables.
+        database: its name, which Debezium's signals may write in front of a table's.
+        notify: told of signals that can't be acted on.
+    """
+
+    def __init__(
+        self,
+        coordinator: DumpCoordinator,
+        catalogue: Catalogue,
+        state: StateStore,
+        captured: Sequence[str],
+        *,
+        database: str | None = None,
+        notify: Notify | None = None,
+    ) -> None:
+        self._coordinator = coordinator
+        self._catalogue = catalogue
+        self._state = state
+        self._captured = captured
+        self._database = database
+        self._notify = notify
+
+    def act(self, mailbox: Mailbox) -> int:
+        """Act on the commands that wait; how many."""
+        return mailbox.handle_pending(self.handle)
+
+    def handle(self, command_id: str, command: Command) -> dict[str, Any]:
+        """Act on a command; what came of it. Doing so again does no harm.
+
+        Raises:
+            UsageError: it can't be done as it is asked.
+        """
+        try:
+            return self._handle(command_id, command)
+        except TidelogError as error:
+            if error.policy not in (Policy.RETRY, Policy.RESTART):
+                logger.warning("command %s (%s): %s", command_id, command.type, error)
+                signal_id = getattr(command, "signal_id", None)
+                if self._notify is not None and signal_id is not None:
+                    self._notify(skipped(command.dump_id, str(error)))  # type: ignore[attr-defined]
+            raise
+
+    def _handle(self, command_id: str, command: Command) -> dict[str, Any]:
+        if isinstance(command, ExecuteSnapshot):
+            return self._execute(command_id, command)
+        if isinstance(command, StopSnapshot):
+            return self._stop(command)
+        if isinstance(command, PauseSnapshot):
+            return {"dumps": self._coordinator.pause(command.dump_id)}
+        if isinstance(command, ResumeSnapshot):
+            return {"dumps": self._coordinator.resume(command.dump_id)}
+        if isinstance(command, SetDumpOptions):
+            changes = command.model_dump(exclude_none=True)
+            options = self._coordinator.set_options(**changes)
+            return {name: getattr(options, name) for name in changes}
+        if isinstance(command, LogMessage):
+            # One line, whatever it holds.
+            messages.info("message of command %s: %s", command_id, ascii(command.message)[1:-1])
+            return {"logged": True}
+        raise UsageError(f"this capture does not know the command {command.type}")
+
+    # ------------------------------------------------------------ start
+
+    def _execute(self, command_id: str, command: ExecuteSnapshot) -> dict[str, Any]:
+        dump_id, reason = command.dump_id, "requested"
+        known = self._known(dump_id)
+        if command.signal_id is not None:
+            reason = f"signal {command_id}"
+            if known is not None and known.reason != reason:
+                dump_id = another_dump_id(dump_id, command_id)
+                known = self._known(dump_id)
+        if known is not None:
+            return _details(known)
+        choice = TableChoice(command.matching, self._database)
+        shapes, rejected = self._chosen(command, choice)
+        of_signal = command.signal_id is not None
+        if not shapes and not (of_signal and rejected):
+            raise UsageError(
+                "; ".join(f"{entry.table}: {entry.reason}" for entry in rejected)
+                or "no table is captured; see source.tables"
+            )
+        dump = self._coordinator.request(
+            dump_id,
+            list(shapes),
+            reason=reason,
+            rejected=rejected if of_signal else (),
+            now_ms=int(time.time() * 1000),
+            **self._scope(dump_id, command, choice, shapes),
+        )
+        details = _details(dump)
+        if rejected:
+            details["rejected"] = [_reasoned(entry.table, entry.reason) for entry in rejected]
+        unused = choice.unmatched(command.conditions, shapes)
+        if unused:
+            details["unused_conditions"] = unused
+        if command.surrogate_key is not None:
+            details["note"] = "surrogate-key is not needed: tables are read by their own key"
+        if of_signal and rejected:
+            listed = "; ".join(f"{entry.table}: {entry.reason}" for entry in rejected)
+            logger.warning(
+                "command %s (%s): not dumped: %s", command_id, command.type, printable(listed)
+            )
+        return details
+
+    def _known(self, dump_id: str) -> DumpState | None:
+        return next((d for d in self._coordinator.dumps() if d.dump_id == dump_id), None)
+
+    def _chosen(
+        self, command: ExecuteSnapshot, choice: TableChoice
+    ) -> tuple[dict[TableName, TableSchema], list[Rejected]]:
+        """Tables to dump, each once, in order of the command's list; what is rejected, and why."""
+        tables = self._catalogue.tables(self._captured)
+        chosen = tables
+        rejected: list[Rejected] = []
+        if command.tables:
+            named = (t for pattern in command.tables for t in tables if choice.names(pattern, t))
+            chosen = list(dict.fromkeys(named))
+            captured = ", ".join(map(str, tables[:20])) or "none"
+            more = f" and {len(tables) - 20} more" if len(tables) > 20 else ""
+            rejected = [
+                Rejected(
+                    as_given(p),
+                    f"no captured table matches; captured: {captured}{more}",
+                    TableScanStatus.UNKNOWN_SCHEMA.value,
+                )
+                for p in choice.unmatched(command.tables, tables)
+            ]
+        shapes: dict[TableName, TableSchema] = {}
+        for table in chosen:
+            status, reason = TableScanStatus.UNKNOWN_SCHEMA, "the table is gone"
+            try:
+                shape = self._catalogue.shape(table)
+            except TableRefusedError as error:
+                shape, status, reason = None, TableScanStatus.SQL_EXCEPTION, error.reason
+            condition = command.where or choice.first(command.conditions, table)
+            wrong = None
+            if shape is not None and condition is not None and not command.plain:
+                wrong = self._misunderstood(table, condition)
+            if shape is None:
+                rejected.append(Rejected(str(table), reason, status.value))
+            elif not shape.schema.key:
+                reason = "it has no primary key: add one, or name a unique key of it in source.keys"
+                status = TableScanStatus.NO_PRIMARY_KEY
+                rejected.append(Rejected(str(table), reason, status.value))
+            elif wrong is not None:
+                rejected.append(Rejected(str(table), wrong, TableScanStatus.SQL_EXCEPTION.value))
+            else:
+                shapes[table] = shape.schema
+        return shapes, rejected
+
+    def _misunderstood(self, table: TableName, condition: str) -> str | None:
+        """Why the server can't understand the condition, if it can't."""
+        try:
+            self._catalogue.check_condition(table, condition)
+        except ChunkRefusedError as error:
+            return str(error).removeprefix(f"{table}: ")
+        return None
+
+    def _scope(
+        self,
+        dump_id: str,
+        command: ExecuteSnapshot,
+        choice: TableChoice,
+        shapes: dict[TableName, TableSchema],
+    ) -> dict[str, Any]:
+        """What of the tables is dumped and how: arguments of `DumpCoordinator.request`."""
+        scope: dict[str, Any] = {}
+        if command.mode != "incremental":
+            scope["mode"] = command.mode
+        if command.where is not None:
+            scope["where"] = command.where
+        found = {table: choice.first(command.conditions, table) for table in shapes}
+        conditions = {table: text for table, text in found.items() if text is not None}
+        if conditions:
+            scope["conditions"] = conditions
+        if command.plain:
+            scope["named_by"] = names
+        if command.keys is None and command.key_set is None:
+            return scope
+        if len(shapes) != 1:
+            raise UsageError("keys need exactly one table; the pattern matches more")
+        [(table, schema)] = shapes.items()
+        sets = KeySets(self._state)
+        if command.key_set is not None:
+            columns = _key_columns(table, schema, command.key_columns)
+            name, count = command.key_set, _count(self._state, command.key_set)
+            if not count:
+                raise UsageError(f"there is no key set {name}")
+        else:
+            keys, columns = _ordered_keys(table, schema, command)
+            name, count = dump_id, sets.put(dump_id, keys)
+        return scope | {
+            "key_set": name,
+            "key_count": count,
+            "key_columns": columns,
+            "missing": command.missing,
+        }
+
+    # ------------------------------------------------------------ stop
+
+    def _stop(self, command: StopSnapshot) -> dict[str, Any]:
+        if not command.tables and command.mode is None:
+            return {"dumps": self._coordinator.cancel(command.dump_id)}
+        dumps = [
+            dump
+            for dump in self._coordinator.dumps()
+            if command.dump_id in (None, dump.dump_id)
+            and dump.status in UNFINISHED
+            and command.mode in (None, getattr(dump, "mode", "incremental"))
+        ]
+        if not command.tables:
+            return {"dumps": [d for dump in dumps for d in self._coordinator.cancel(dump.dump_id)]}
+        choice = TableChoice(command.matching, self._database)
+        read = {TableName.parse(table.table) for dump in dumps for table in dump.tables}
+        unmatched = choice.unmatched(command.tables, read)
+        cancelled: list[str] = []
+        for dump in dumps:
+            names = [
+                table.table
+                for table in dump.tables
+                if any(choice.names(p, TableName.parse(table.table)) for p in command.tables)
+            ]
+            if names:
+                cancelled += self._coordinator.cancel(dump.dump_id, names)
+        if len(unmatched) == len(set(command.tables)):
+            raise UsageError(f"no dump reads a table that matches {', '.join(command.tables)}")
+        details: dict[str, Any] = {"dumps": cancelled}
+        if unmatched:
+            reason = "no dump reads a table that matches"
+            details["rejected"] = [_reasoned(name, reason) for name in unmatched]
+        return details
+
+
+def _reasoned(table: str, reason: str) -> dict[str, str]:
+    return {"table": table, "reason": reason}
+
+
+def _details(dump: DumpState) -> dict[str, Any]:
+    return {"dump_id": dump.dump_id, "tables": [table.table for table in dump.tables]}
+
+
+def _key_columns(
+    table: TableName, schema: TableSchema, order: tuple[str, ...] | None
+) -> tuple[str, ...]:
+    """Columns that keys of the table are of, in the order given; its key if None is."""
+    given = order or schema.key
+    if sorted(given) not in (sorted(schema.key), sorted(schema.match_key)):
+        raise UsageError(f"a key of {table} is ({', '.join(schema.key)}): give these columns")
+    return given
+
+
+def _ordered_keys(
+    table: TableName, schema: TableSchema, command: ExecuteSnapshot
+) -> tuple[list[Key], tuple[str, ...]]:
+    """The command's keys and their columns, in order: the table's key, or its match key."""
+    order = _key_columns(table, schema, command.key_columns)
+    key = schema.match_key if sorted(order) == sorted(schema.match_key) else schema.key
+    assert command.keys is not None
+    if any(len(k) != len(key) for k in command.keys):
+        raise UsageError(f"a key of {table} is ({', '.join(key)}): give these columns")
+    places = [order.index(name) for name in key]
+    return [tuple(k[place] for place in places) for k in command.keys], key
+
+
+def _count(state: StateStore, set_id: str) -> int:
+    """How many keys a stored set has."""
+    pieces = (state.get(name) for name in state.keys(f"{PREFIX}{set_id}/"))
+    return sum(len(piece.value) for piece in pieces if piece is not None)

@@ -1,0 +1,162 @@
+"""An OpenSearch node of one's own: OpenSearch 3.8, jars from Maven Central, Java 21 or later."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import re
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tidelog.demo.servers.embedded import EmbeddedServer
+from tidelog.demo.servers.opensearch_jars import OPENSEARCH_JARS, OPENSEARCH_VERSION
+from tidelog.demo.servers.server_jars import placed
+from tidelog.demo.servers.unprivileged import free_port, identity
+from tidelog.errors import MissingProgramError, TidelogError
+
+JAVA_MIN = 21
+# The runner takes ports of this range alone.
+_HTTP_PORTS = range(9201, 9299)
+_MODULES = (
+    "org.opensearch.analysis.common.CommonAnalysisModulePlugin",
+    "org.opensearch.index.mapper.MapperExtrasModulePlugin",
+    "org.opensearch.index.reindex.ReindexModulePlugin",
+    "org.opensearch.painless.PainlessModulePlugin",
+    "org.opensearch.transport.Netty4ModulePlugin",
+)
+_DEFAULT_SETTINGS: dict[str, Any] = {
+    "network.host": "127.0.0.1",
+    "discovery.type": "single-node",
+    "action.auto_create_index": False,
+    "bootstrap.memory_lock": False,
+    "cluster.routing.allocation.disk.threshold_enabled": False,
+    "cluster.name": "tidelog",
+    # Of a small heap much is garbage at most times.
+    "indices.breaker.total.use_real_memory": False,
+}
+_LOGGING = """status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = [%d{ISO8601}][%-5p][%-25c{1.}] %m%n
+rootLogger.level = info
+rootLogger.appenderRef.console.ref = console
+"""
+_JVM = ["-Xms256m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
+_BOUND = re.compile(r"AbstractHttpServerTransport\] publish_address \{[^}]*:(\d+)\}")
+
+
+class OpenSearchServer(EmbeddedServer):
+    """One node. Use it as a context manager.
+
+    Args:
+        settings: of ``opensearch.yml``, over those of ours.
+        jvm: the JVM's options in place of ours (benchmarks).
+    """
+
+    title = "OpenSearch"
+
+    def __init__(
+        self, settings: Mapping[str, Any] | None = None, *, jvm: list[str] | None = None
+    ) -> None:
+        super().__init__("tidelog-search-")
+        self._jvm = jvm or _JVM
+        self._settings = _DEFAULT_SETTINGS | dict(settings or {})
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start, return once the node answers."""
+        if self.running:
+            return
+        fixed = self.port
+        for attempt in range(5):
+            wanted = fixed or random.choice(_HTTP_PORTS)  # noqa: S311
+            self._write_configuration()
+            with self.log_file.open("wb") as log:
+                self._spawn(self._command(wanted), log, identity(self._account))
+            ended = not self._is_ready(self._answers)
+            if not ended and fixed in (0, self.port):
+                break
+            # Another process may have taken a port between our choice and the node's bind.
+            if attempt == 4 or (ended and "in use" not in self.log_tail(200)):
+                raise TidelogError(f"OpenSearch did not start:\n{self.log_tail()}")
+            self.kill()
+        atexit.register(self.close)
+
+    def _write_configuration(self) -> None:
+        directory = self._base / "node_1" / "config"
+        directory.mkdir(parents=True, exist_ok=True)
+        settings = self._settings | {"transport.port": free_port()}
+        text = "".join(f"{name}: {_setting(value)}\n" for name, value in settings.items())
+        (directory / "opensearch.yml").write_text(text)
+        (directory / "log4j2.properties").write_text(_LOGGING)
+        self._base.chmod(0o755)
+        for path in (self._base, directory.parent, directory, *directory.iterdir()):
+            self._own(path)
+
+    def _answers(self) -> bool:
+        bound = _BOUND.search(self.log_tail(300))
+        if bound is None:
+            return False
+        self.port = int(bound[1])
+        health = f"{self.url}/_cluster/health?wait_for_status=yellow&timeout=5s"
+        try:
+            with urllib.request.urlopen(health, timeout=10) as answer:  # noqa: S310
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def _command(self, port: int) -> list[str]:
+        java = java_home() / "bin" / "java"
+        folder = f"opensearch-{OPENSEARCH_VERSION}"
+        jars = placed(OPENSEARCH_JARS, folder, self.title, self._account)
+        arguments = ["-basePath", str(self._base), "-numOfNode", "1", "-useLogger"]
+        arguments += ["-baseHttpPort", str(port - 1), "-moduleTypes", ",".join(_MODULES)]
+        runner = "org.codelibs.opensearch.runner.OpenSearchRunner"
+        return [str(java), *self._jvm, "-cp", f"{jars}/*", runner, *arguments]
+
+
+def java_home() -> Path:
+    """A Java that OpenSearch runs on: ``$OPENSEARCH_JAVA_HOME``, ``$JAVA_HOME``, what ``java`` is,
+    then those under ``/usr/lib/jvm``. Raises MissingProgramError if there is none.
+    """
+    for home in _java_homes():
+        if (home / "bin" / "java").exists() and _java_version(home) >= JAVA_MIN:
+            return home
+    raise MissingProgramError(
+        f"OpenSearch needs Java {JAVA_MIN} or later: apt-get install "
+        f"openjdk-{JAVA_MIN}-jre-headless (Debian 12 has none: take a JDK from elsewhere), or set "
+        "OPENSEARCH_JAVA_HOME"
+    )
+
+
+def _java_homes() -> Iterator[Path]:
+    for variable in ("OPENSEARCH_JAVA_HOME", "JAVA_HOME"):
+        if os.environ.get(variable):
+            yield Path(os.environ[variable])
+    java = shutil.which("java")
+    if java is not None:
+        yield Path(java).resolve().parents[1]
+    yield from sorted(Path("/usr/lib/jvm").glob("*"))
+
+
+def _java_version(home: Path) -> int:
+    """The feature release, e.g. 21; 0 if it does not say."""
+    try:
+        told = re.search(r'JAVA_VERSION="(\d+)', (home / "release").read_text())
+    except OSError:
+        return 0
+    return int(told[1]) if told else 0
+
+
+def _setting(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

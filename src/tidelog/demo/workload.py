@@ -1,0 +1,184 @@
+"""A small shop and a random workload of transactions on it, for the demo and the benchmarks.
+
+What it does is here; how each database spells it is in `tidelog.demo.shop_postgres` and
+`tidelog.demo.shop_mysql`.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+TABLES = ("customers", "products", "orders", "order_items")
+
+
+class Conflict(Exception):  # noqa: N818 - it is no error: what happens to transactions
+    """Another transaction was in the way; this one was rolled back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Rows of each table at the start: 300,000 in all by default."""
+
+    customers: int = 50_000
+    products: int = 10_000
+    orders: int = 100_000
+    items: int = 140_000
+
+    @property
+    def rows(self) -> int:
+        return self.customers + self.products + self.orders + self.items
+
+
+class Shop(Protocol):
+    """One connection to a shop. Used by one thread.
+
+    ``namespace``: where its tables are. All but `create` runs inside `transaction`.
+    """
+
+    @property
+    def namespace(self) -> str: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def create(self, sizes: Sizes) -> None:
+        """Create and fill the four tables."""
+        ...
+
+    def transaction(self, *, commit: bool) -> AbstractContextManager[None]:
+        """One transaction, rolled back unless ``commit``. Raises Conflict."""
+        ...
+
+    def place_order(self, customer: int, total: float, lines: int, products: int) -> None: ...
+
+    def move_orders_on(self, orders: Sequence[int]) -> None: ...
+
+    def sell(self, product: int) -> None:
+        """Leaves the long description as it is: a log may then lack it (unchanged TOAST)."""
+        ...
+
+    def renumber(self, customer: int) -> None:
+        """A change of a key."""
+        ...
+
+    def pay(self, customer: int, amount: float) -> None: ...
+
+    def delete_order(self, order: int) -> None: ...
+
+
+def open_shop(url: str) -> Shop:
+    """A connection to the shop in the database of ``url``."""
+    if url.startswith(("mysql://", "mariadb://")):
+        from tidelog.demo.shop_mysql import MySqlShop
+
+        return MySqlShop(url)
+    from tidelog.demo.shop_postgres import PostgresShop
+
+    return PostgresShop(url)
+
+
+def create_shop(url: str, sizes: Sizes) -> str:
+    """Create and fill the four tables in the database of ``url``; their namespace."""
+    with open_shop(url) as shop:
+        shop.create(sizes)
+        return shop.namespace
+
+
+class Workload:
+    """Writers that commit random transactions until stopped.
+
+    Args:
+        url: of the shop's database.
+        sizes: as given to `create_shop`.
+        writers: threads, each with a connection.
+        per_second: transactions a second over all writers.
+        seed: of the random choices.
+    """
+
+    def __init__(
+        self, url: str, sizes: Sizes, *, writers: int = 2, per_second: float = 200, seed: int = 1
+    ) -> None:
+        self._url = url
+        self._sizes = sizes
+        self._pause_s = writers / per_second
+        self._stop = threading.Event()
+        self._failure: Exception | None = None
+        self.transactions = 0
+        self.rolled_back = 0
+        self._threads = [
+            threading.Thread(target=self._run, args=(seed + i,), name=f"workload-{i}", daemon=True)
+            for i in range(writers)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Let the open transactions end. Raises what made a writer fail, if one did."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(30)
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self, seed: int) -> None:
+        rng = random.Random(seed)  # noqa: S311 - repeatable, not secret
+        try:
+            with open_shop(self._url) as shop:
+                due = time.monotonic()
+                while not self._stop.is_set():
+                    self._transaction(shop, rng)
+                    due = max(due + self._pause_s, time.monotonic() - 1)
+                    self._stop.wait(max(0.0, due - time.monotonic()))
+        except Exception as failure:  # noqa: BLE001 - raised by stop
+            self._failure = failure
+
+    def _transaction(self, shop: Shop, rng: random.Random) -> None:
+        choice = rng.random()
+        try:
+            with shop.transaction(commit=choice < 0.97):
+                if choice < 0.35 or choice >= 0.97:
+                    self._place_order(shop, rng)
+                elif choice < 0.65:
+                    orders = {self._order(rng) for _ in range(rng.randint(1, 3))}
+                    shop.move_orders_on(sorted(orders))
+                elif choice < 0.80:
+                    every = min(50, self._sizes.products)
+                    shop.sell(rng.randint(1, self._sizes.products // every) * every)
+                elif choice < 0.90:
+                    self._change_customer(shop, rng)
+                else:
+                    shop.delete_order(self._order(rng))
+            self.transactions += 1
+        except Conflict:
+            self.rolled_back += 1
+
+    def _order(self, rng: random.Random) -> int:
+        return rng.randint(1, self._sizes.orders)
+
+    def _place_order(self, shop: Shop, rng: random.Random) -> None:
+        lines = rng.randint(1, 4)
+        customer = rng.randint(1, self._sizes.customers)
+        total = rng.randint(100, 9000) / 100
+        shop.place_order(customer, total, lines, self._sizes.products)
+
+    def _change_customer(self, shop: Shop, rng: random.Random) -> None:
+        customer = rng.randint(1, self._sizes.customers)
+        if rng.random() < 0.2:
+            shop.renumber(customer)
+        else:
+            shop.pay(customer, rng.randint(-500, 500) / 100)

@@ -1,0 +1,86 @@
+"""What becomes of a destination's columns when those of the source change: the four policies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidelog.errors import OutputRefusedError
+from tidelog.outputs.base.widening import holds
+
+# Arrow types that hold every value of another one.
+_WIDER: dict[str, tuple[str, ...]] = {
+    "int16": ("int32", "int64", "double"),
+    "int32": ("int64", "double"),
+    "float": ("double",),
+}
+
+
+@dataclass(frozen=True)
+class ColumnChange:
+    """What a destination's table needs, as Arrow fields. ``delivered`` is what rows will hold."""
+
+    delivered: pa.Schema
+    added: tuple[pa.Field, ...] = ()
+    widened: tuple[pa.Field, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def alters(self) -> bool:
+        """Must the destination's table be altered?"""
+        return bool(self.added or self.widened)
+
+    def remembered(self, known: Sequence[Sequence[str]]) -> list[list[str]]:
+        """The destination's columns after the change, from those it had."""
+        widened = {field.name: str(field.type) for field in self.widened}
+        kept = [[name, widened.get(name, kind)] for name, kind in known]
+        return kept + described(pa.schema(self.added))
+
+
+def described(columns: pa.Schema) -> list[list[str]]:
+    """Columns as they are kept between runs."""
+    return [[field.name, str(field.type)] for field in columns]
+
+
+def change(
+    policy: str, table: str, known: Sequence[Sequence[str]], now: pa.Schema, key: Sequence[str]
+) -> ColumnChange:
+    """From the columns ``known`` (`described`) to those of rows ``now``.
+
+    A column that was dropped stays in the destination and is not delivered any more. A rename is a
+    drop and an addition. Raises OutputRefusedError where the policy says stop, and where a column
+    of the key changed in a way that can't be followed.
+    """
+    types = {column[0]: column[1] for column in known}
+    added = tuple(field for field in now if field.name not in types)
+    dropped = tuple(name for name in types if now.get_field_index(name) < 0)
+    changed = [f for f in now if f.name in types and str(f.type) != types[f.name]]
+    widened = tuple(field for field in changed if holds(str(field.type), types[field.name], _WIDER))
+    narrower = {f.name for f in changed if holds(types[f.name], str(f.type), _WIDER)}
+    others = [f for f in changed if f not in widened and f.name not in narrower]
+    if policy == "fail" and (added or dropped or changed):
+        raise _refused(table, [f.name for f in (*added, *changed)] + list(dropped), "changed")
+    if policy == "ignore":
+        keep = [f for f in now if f.name in types and f not in others and f not in widened]
+        _key_survives(table, keep, key)
+        return ColumnChange(pa.schema(keep))
+    if others and policy == "evolve":
+        raise _refused(table, [field.name for field in others], "changed their type")
+    kept = [field for field in now if field not in others]
+    _key_survives(table, kept, key)
+    return ColumnChange(pa.schema(kept), added, widened, dropped)
+
+
+def _key_survives(table: str, kept: Sequence[pa.Field], key: Sequence[str]) -> None:
+    lost = set(key) - {field.name for field in kept}
+    if lost:
+        raise _refused(table, sorted(lost), "are of the key and changed their type")
+
+
+def _refused(table: str, names: Sequence[str], what: str) -> OutputRefusedError:
+    return OutputRefusedError(
+        f"{table}: columns {', '.join(names)} {what} in the source. Change the destination's table "
+        "and the output's on_schema_change, or leave the columns out by a step."
+    )

@@ -1,0 +1,113 @@
+"""Spark jobs of outputs that write from executors; the driver gets counts back, never rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import functions as f
+from pyspark.sql.types import LongType, StructField, StructType
+
+from tidelog.eventlog.reader import SegmentRef
+from tidelog.outputs.base import tasks
+from tidelog.outputs.base.folding import fold_parts
+from tidelog.outputs.base.ranges import columns_option
+from tidelog.outputs.base.tasks import Item, Work, Written
+from tidelog.ports import TargetTable
+from tidelog.spark import transforms
+from tidelog.spark.arrow_frames import map_in_arrow
+from tidelog.spark.datasource.options import PlannedRefs
+from tidelog.spark.formats.shapes import CHANGE_OP, CHANGE_VERSION
+from tidelog.spark.transforms import Step
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_COUNTS = StructType([StructField("rows", LongType()), StructField("rejected", LongType())])
+
+
+def direct(spark: SparkSession, work: Work, groups: Sequence[Sequence[Item]]) -> list[Written]:
+    """One task for each group of items: it reads, decodes and writes them in one process."""
+    numbered = [(number, tuple(items)) for number, items in enumerate(groups)]
+    parallel = spark.sparkContext.parallelize(numbered, len(numbered))
+    found: list[Written] = parallel.map(lambda each: tasks.run_items(work, *each)).collect()
+    return found
+
+
+def in_order(
+    spark: SparkSession, work: Work, tables: Sequence[TargetTable], refs: Sequence[SegmentRef]
+) -> list[Written]:
+    """One task for everything, in the log's order."""
+    parallel = spark.sparkContext.parallelize([(tuple(tables), tuple(refs))], 1)
+    found: list[Written] = parallel.map(lambda each: tasks.run_in_order(work, *each)).collect()
+    return found
+
+
+def frame(
+    spark: SparkSession,
+    work: Work,
+    table: TargetTable,
+    steps: Sequence[Step],
+    parts: Sequence[Sequence[SegmentRef]],
+    *,
+    tasks_at_once: int,
+    ordered_by_key: bool,
+) -> list[Written]:
+    """A table by DataFrame: read in ``parts``, shuffled by key if there are several, transformed.
+
+    ``ordered_by_key``: of the shape `events`; a key's changes stay in order, in one task.
+    """
+    refs = PlannedRefs(work.task.generation, tuple(ref for part in parts for ref in part))
+    source: DataFrame = (
+        spark.read.format("tidelog")
+        .option("path", work.log_path)
+        .option("shape", work.shape)
+        .option("table", str(table.source))
+        .option("schemaVersion", table.schema.schema_id)
+        .options(**columns_option(work.shape, table.schema))
+        .option("refs", refs.to_option())
+        .option("partitions", len(parts))
+        .option("partitionBytes", 1)
+        .load()
+    )
+    keyed = work.shape == "changes"
+    below = work.task.gone_below.get(str(table.source), 0)
+    held = source.persist() if keyed and len(parts) > 1 else None
+    try:
+        if held is not None:
+            source = fold_parts(held, table.schema)
+        if keyed and below:
+            gone = f"IF({CHANGE_VERSION} < {below}, 'd', {CHANGE_OP})"
+            source = source.withColumn(CHANGE_OP, f.expr(gone))
+        if ordered_by_key and len(parts) > 1:
+            keys = [f.col(transforms.quoted(name)) for name in table.schema.match_key]
+            source = source.repartition(tasks_at_once, *keys).sortWithinPartitions(
+                f.col(CHANGE_VERSION)
+            )
+        if steps:
+            source = transforms.apply(source, steps, table.schema, keyed=keyed)
+        rows = map_in_arrow(source, _Write(work, table), _COUNTS).collect()
+        return [Written(row["rows"], row["rejected"]) for row in rows]
+    finally:
+        if held is not None:
+            held.unpersist()
+
+
+class _Write:
+    """The last step on executors."""
+
+    def __init__(self, work: Work, table: TargetTable) -> None:
+        self._work = work
+        self._table = table
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        number = context.partitionId() if context is not None else 0
+        prepared = (tasks.prepared(b, self._table, {}) for b in batches if b.num_rows)
+        done = tasks.run_rows(self._work, number, self._table, prepared)
+        yield pa.RecordBatch.from_pydict(
+            {"rows": [done.rows], "rejected": [done.rejected]},
+            pa.schema([("rows", pa.int64()), ("rejected", pa.int64())]),
+        )

@@ -1,0 +1,30 @@
+"""An output of whatever a function makes: kinds that other distributions bring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidelog.outputs.base.output import Delivery, ExecutorOutput
+from tidelog.ports import StateStore, TaskWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class MadeOutput(ExecutorOutput):
+    """Writes by what ``make`` returns, on the driver, for each batch."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log_path: str,
+        state: StateStore,
+        delivery: Delivery,
+        make: Callable[[], TaskWriter],
+    ) -> None:
+        super().__init__(spark, log_path, state, delivery)
+        self._make = make
+
+    def writer(self) -> TaskWriter:
+        return self._make()

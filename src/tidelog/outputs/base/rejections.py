@@ -1,0 +1,63 @@
+"""What destinations reject: as JSON lines, or the end of the pipeline."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO
+from uuid import uuid4
+
+from pyarrow import fs
+
+from tidelog.errors import OutputRefusedError
+from tidelog.ports import Rejection, WriteTask
+from tidelog.system.private_files import create_directory, create_file
+
+
+class StopAtRejection:
+    """The default: the first record that is rejected stops the pipeline."""
+
+    def put(self, task: WriteTask, letters: Sequence[Rejection]) -> None:
+        first = letters[0]
+        raise OutputRefusedError(
+            f"output {task.output} rejects the record of {first.table} at version {first.version} "
+            f"({first.reason}), {len(letters)} in all of one task. Mend the destination; or set "
+            "the output's dead_letter, and such records go there while the others go on."
+        )
+
+
+class JsonDeadLetters:
+    """One file for each task that had any: ``path/output/start-end-number-version.jsonl``.
+
+    A task that comes again writes the same file again.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def put(self, task: WriteTask, letters: Sequence[Rejection]) -> None:
+        found, root = fs.FileSystem.from_uri(self._path)
+        folder = f"{root.rstrip('/')}/{task.output}"
+        local = isinstance(found, fs.LocalFileSystem)  # they hold rows
+        if local:
+            create_directory(Path(root))
+            create_directory(Path(folder))
+        else:
+            found.create_dir(folder, recursive=True)
+        # Tasks of two jobs of a batch may have one number; no two records have one version.
+        told = f"{task.number}-{min(each.version for each in letters):020d}"
+        name = f"{folder}/{task.start:020d}-{task.end:020d}-{told}.jsonl"
+        lines = [json.dumps({"output": task.output, **asdict(letter)}) for letter in letters]
+        # Beside the name and then moved: a reader sees all of it, and so does a duplicate,
+        # which may run at the same time.
+        part = f"{name}.{uuid4().hex}.part"
+        with _private(part) if local else found.open_output_stream(part) as file:
+            file.write("".join(f"{line}\n" for line in lines).encode())
+        found.move(part, name)
+
+
+def _private(name: str) -> IO[bytes]:
+    return os.fdopen(create_file(Path(name), os.O_WRONLY | os.O_EXCL), "wb")

@@ -1,0 +1,219 @@
+"""What sections of ``outputs`` have in common: names, tables, steps, rejected records, formats."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+from pydantic import AfterValidator, Field, SecretStr, WithJsonSchema, model_validator
+
+from tidelog.adapters import FORMATTERS
+from tidelog.model.formats import (
+    BigintUnsignedMode,
+    BinaryMode,
+    DecimalMode,
+    EventFormat,
+    JsonFormat,
+    TimeMode,
+)
+from tidelog.sections import Location, Section, TablePattern
+
+
+def _in_a_header(value: SecretStr) -> SecretStr:
+    """As RFC 9110, 5.5 has it, but for letters beyond ASCII. Clients raise what is none only when
+    they send it, which looks like a fault of the network.
+    """
+    text = value.get_secret_value()
+    if re.fullmatch(r"[\t -~]*", text) is None or text != text.strip():
+        raise ValueError(
+            "what is sent in a header is one line of printable ASCII characters, with no space at "
+            "its ends; is there a line end at the end of a file or variable?"
+        )
+    return value
+
+
+InHeader = Annotated[SecretStr, AfterValidator(_in_a_header)]
+HeaderName = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
+Headers = dict[HeaderName, InHeader]
+
+
+class DeadLetter(Section):
+    """Where records go that a destination rejects."""
+
+    path: Location = Field(
+        description="Directory or URL; JSON lines with output, table, version and reason (no "
+        "values), one file for each task that had any.",
+        examples=["./data/dead-letters"],
+    )
+
+
+class Step(Section):
+    """One transform. Exactly one of the actions; they apply in the order they are listed."""
+
+    tables: list[TablePattern] = Field(
+        default=["*.*"],
+        min_length=1,
+        description="Of which captured tables, as [patterns](table-patterns.md).",
+    )
+    select: list[str] | None = Field(default=None, description="Keep these columns only.")
+    drop: list[str] | None = Field(default=None, description="Leave these columns out.")
+    rename: dict[str, str] | None = Field(default=None, description="Old name: new name.")
+    filter: str | None = Field(
+        default=None,
+        description="A condition in Spark SQL. Where rows are kept by key, a row that no longer "
+        "meets it is deleted; of change events those that don't meet it are left out, but deletes "
+        "and truncates never.",
+        examples=["country = 'DE'"],
+    )
+    cast: dict[str, str] | None = Field(default=None, description="Column: Spark SQL type.")
+    compute: dict[str, str] | None = Field(
+        default=None,
+        description="Column (new or there): expression in Spark SQL.",
+        examples=[{"total": "price * quantity"}],
+    )
+    mask: dict[str, str] | None = Field(
+        default=None, description="Column: the text that takes the place of each value."
+    )
+    hash: list[str] | None = Field(
+        default=None, description="Columns whose values are replaced by their SHA-256."
+    )
+    salt: str = Field(default="", description="Put before each value that is hashed.")
+    route: str | None = Field(
+        default=None,
+        description="The destination's name of the table; `{namespace}` and `{name}` stand for the "
+        "source's.",
+        examples=["sales.{name}"],
+    )
+    python: str | None = Field(
+        default=None,
+        description="`module:function`, called with a DataFrame, returns one. It keeps the columns "
+        "of the key and those that begin with `_tidelog_`.",
+    )
+
+    @model_validator(mode="after")
+    def _one_action(self) -> Step:
+        given = [name for name in STEP_ACTIONS if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"a step has one action of {', '.join(STEP_ACTIONS)}; this one has {len(given)}"
+            )
+        return self
+
+    @property
+    def action(self) -> str:
+        """The name of the one action."""
+        return next(name for name in STEP_ACTIONS if getattr(self, name) is not None)
+
+
+STEP_ACTIONS = (
+    "select", "drop", "rename", "filter", "cast", "compute", "mask", "hash", "route", "python",
+)  # fmt: skip
+
+
+def _format_of(ours: Any) -> Any:
+    """The type of a format's name: one of ours, or one that another distribution brings."""
+
+    def checked(name: str) -> str:
+        known = (*get_args(ours), *FORMATTERS.others)
+        if name not in known:
+            *others, last = (repr(each) for each in known)
+            raise ValueError(f"expected {', '.join(others)} or {last}")
+        return name
+
+    schema = {"anyOf": [{"enum": list(get_args(ours))}, {"type": "string"}]}
+    return Annotated[str, AfterValidator(checked), WithJsonSchema(schema)]
+
+
+if TYPE_CHECKING:
+    FormatName = str
+    JsonFormatName = str
+    RowsOrFormatName = str
+else:
+    FormatName = _format_of(EventFormat)
+    JsonFormatName = _format_of(JsonFormat)
+    RowsOrFormatName = _format_of(Literal["rows", EventFormat])
+
+SchemaPolicy = Literal["evolve", "lenient", "ignore", "fail"]
+Order = Literal["key", "total", "none"]
+
+
+def named(
+    default: str, description: str = "Names the output's progress in the state store: keep it."
+) -> Any:
+    """The field ``name`` of a kind that is called ``default`` where the user does not say."""
+    return Field(default=default, pattern=r"^[A-Za-z0-9_-]{1,64}$", description=description)
+
+
+class OutputSection(Section):
+    """What all kinds have."""
+
+    kind: str
+    name: str
+    tables: list[TablePattern] = Field(
+        default=["*.*"],
+        min_length=1,
+        description="Which of the captured tables to write, as [patterns](table-patterns.md).",
+    )
+
+
+class SteppedSection(OutputSection):
+    """What all kinds have whose rows go through transforms."""
+
+    steps: list[Step] = Field(default=[], description="Transforms, in order; see *steps*.")
+    on_schema_change: SchemaPolicy = Field(
+        default="evolve",
+        description="Where a table's columns change. `evolve`: added columns are added, types "
+        "widened, anything else stops the output. `lenient`: what can't be followed is left as it "
+        "is. `ignore`: the columns stay those of the beginning. `fail`: stop.",
+    )
+
+
+class ExecutorSection(SteppedSection):
+    """What all kinds have that are written from executors."""
+
+    dead_letter: DeadLetter | None = Field(
+        default=None,
+        description="Records that the destination rejects go there. Unset: the first one stops the "
+        "pipeline.",
+    )
+    parallelism: int = Field(
+        default=0, ge=0, le=1024, description="Tasks that write at once. 0: as Spark has cores."
+    )
+
+
+class DebeziumModes(Section):
+    """How format `debezium` writes values that JSON has no type for; named as Debezium's properties
+    (docs/reference/debezium.md).
+    """
+
+    decimal_handling_mode: DecimalMode = Field(default="string", description="Of decimals.")
+    time_precision_mode: TimeMode = Field(default="microseconds", description="Of dates and times.")
+    binary_handling_mode: BinaryMode = Field(
+        default="base64", description="Of bytes; `bytes` is `base64` in JSON."
+    )
+    bigint_unsigned_handling_mode: BigintUnsignedMode = Field(
+        default="long",
+        description="Of MySQL's BIGINT UNSIGNED: `long` is a JSON number, also above 2^63 - 1; "
+        "`precise` is as `decimal_handling_mode` says.",
+    )
+    schemas_enable: bool = Field(
+        default=False,
+        description="Each key and value with its schema, as Kafka Connect's JSON converter writes "
+        "and reads them by default, and as Connect's JDBC sink needs them.",
+    )
+
+
+SkippedOperations = list[Literal["c", "u", "d", "t"]]
+SKIPPED = Field(
+    default=None,
+    description="Changes that are left out, by `op`, as Debezium's `skipped.operations`: `c`, `u`, "
+    "`d`, `t`. Unset: `[t]` with format `debezium` or `avro`, as Debezium, else `[]`. A truncate "
+    "empties a compacted topic whatever stands here.",
+    examples=[["t"], []],
+)
+
+
+DEBEZIUM = Field(
+    default=None,
+    description="How format `debezium` writes decimals, times and bytes. Unset: by default.",
+)

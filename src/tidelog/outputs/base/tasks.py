@@ -1,0 +1,224 @@
+"""What runs on executors: read a part of the log, decode, format, write, commit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.errors import OutputError, TidelogError
+from tidelog.eventlog.reader import EventLog, SegmentRef
+from tidelog.model.schema import TableSchema
+from tidelog.outputs.base import hash_partitions
+from tidelog.ports import DeadLetters, Formatter, Rejection, TargetTable, TaskWriter, WriteTask
+from tidelog.spark.datasource.options import SourceOptions
+from tidelog.spark.datasource.read_plan import Reading
+from tidelog.spark.formats import shapes
+from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
+from tidelog.system import failpoints
+
+Batches = Iterator[tuple[TargetTable, pa.RecordBatch]]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table's part of a batch, as a task reads it from the log.
+
+    ``share`` (i, n): of the events only those whose key falls to the i-th of n tasks, which all
+    read the same records. Decoding costs little beside formatting and writing, and much less than a
+    shuffle.
+    """
+
+    table: TargetTable
+    refs: tuple[SegmentRef, ...]
+    share: tuple[int, int] = (0, 1)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all tasks of a batch have in common; pickled to each.
+
+    ``armed``: the driver's failpoints, for tests that kill executors. ``skipped``: operations that
+    are not delivered; ``truncated``: tables whose truncates are all the same.
+    """
+
+    log_path: str
+    shape: str
+    task: WriteTask
+    writer: TaskWriter
+    formatter: Formatter | None
+    dead_letters: DeadLetters
+    armed: str = ""
+    skipped: frozenset[str] = frozenset()
+    truncated: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a task tells the driver."""
+
+    rows: int
+    rejected: int
+
+
+def armed() -> str:
+    """The failpoints of this process's environment, to take along."""
+    return os.environ.get(failpoints.ENVIRONMENT_VARIABLE, "")
+
+
+def run_items(work: Work, number: int, items: Sequence[Item]) -> Written:
+    """Bring ``items`` over, one after the other, over one connection."""
+    return run(work, number, _read_items(work, items))
+
+
+def run_in_order(work: Work, tables: Sequence[TargetTable], refs: Sequence[SegmentRef]) -> Written:
+    """Bring all tables' events over in the log's order, by one task."""
+    return run(work, 0, _read_in_order(work, tables, refs))
+
+
+def run_rows(
+    work: Work, number: int, table: TargetTable, rows: Iterable[pa.RecordBatch]
+) -> Written:
+    """Bring rows over that Spark has read and transformed."""
+    return run(work, number, ((table, batch) for batch in rows))
+
+
+def run(work: Work, number: int, batches: Batches) -> Written:
+    """One task's whole life. Raises OutputError; any other error becomes one, without values."""
+    task = WriteTask(
+        work.task.output,
+        work.task.generation,
+        work.task.start,
+        work.task.end,
+        number,
+        work.task.gone_below,
+    )
+    with failpoints.arm(failpoints.parse(work.armed)):
+        try:
+            return _run(work, task, batches)
+        except TidelogError:
+            raise
+        except Exception as error:
+            raise OutputError(
+                f"output {task.output}: writing offsets {task.start} to {task.end} failed with "
+                f"{type(error).__name__}"
+            ) from error
+
+
+def _run(work: Work, task: WriteTask, batches: Batches) -> Written:
+    rows = 0
+    letters: list[Rejection] = []
+    writer = work.writer
+    try:
+        writer.open(task)
+        for table, every in batches:
+            batch = _wanted(work, table, every)
+            if batch is None:
+                continue
+            rows += batch.num_rows
+            shaped = batch
+            if work.formatter is not None:
+                shaped = work.formatter.format(table, batch)
+            letters += writer.write(table, shaped) or ()
+            failpoints.hit("output.task.written")
+        failpoints.hit("output.task.commit")
+        letters += writer.commit() or ()
+        failpoints.hit("output.task.committed")
+    finally:
+        writer.close()
+    if letters:
+        work.dead_letters.put(task, letters)
+    return Written(rows, len(letters))
+
+
+def _wanted(work: Work, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch | None:
+    """The events without operations that are skipped; None: that leaves none."""
+    skipped = work.skipped
+    if str(table.source) in work.truncated:
+        skipped = skipped - {"t"}
+    if not skipped:
+        return events
+    unwanted = pc.is_in(events.column(CHANGE_OP), value_set=pa.array(sorted(skipped), pa.string()))
+    if not unwanted.true_count:
+        return events
+    left = events.filter(pc.invert(unwanted))
+    return left if left.num_rows else None
+
+
+def _read_items(work: Work, items: Sequence[Item]) -> Batches:
+    from tidelog.spark.datasource import executor
+
+    log = _log(work)
+    for item in items:
+        reading = _reading(work, item.table.schema)
+        for read in executor.batches(reading, log, item.refs):
+            batch = hash_partitions.of(read, item.table.schema.match_key, *item.share)
+            yield item.table, prepared(batch, item.table, work.task.gone_below)
+
+
+def _read_in_order(
+    work: Work, tables: Sequence[TargetTable], refs: Sequence[SegmentRef]
+) -> Batches:
+    from tidelog.spark.datasource import executor
+
+    log = _log(work)
+    by_name = {str(table.source): table for table in tables}
+    readings = {name: _reading(work, table.schema) for name, table in by_name.items()}
+    for schema, batch in executor.events_in_order(log, refs, readings):
+        table = by_name[str(schema.table)]
+        yield table, prepared(batch, table, {})
+
+
+def prepared(
+    rows: pa.RecordBatch, table: TargetTable, gone_below: Mapping[str, int]
+) -> pa.RecordBatch:
+    """Rows of `changes` or `events` as writers get them: missing columns by name, the delivered
+    columns alone, and what a truncate or a full dump removed as deletes.
+    """
+    below = gone_below.get(str(table.source), 0)
+    op = rows.column(CHANGE_OP)
+    if below:
+        op = pc.if_else(pc.less(rows.column(CHANGE_VERSION), below), "d", op)
+    own = set(table.schema.column_names)
+    names, arrays = [], []
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if name in own and table.columns.get_field_index(name) < 0:
+            continue
+        if name == CHANGE_OP:
+            column = op
+        elif name == CHANGE_MISSING:
+            column = named_missing(column, table.schema.column_names)
+        names.append(name)
+        arrays.append(column)
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def named_missing(missing: pa.Array, names: Sequence[str]) -> pa.Array:
+    """list<int16> indices → list<string> names; names stay as they are."""
+    if not pa.types.is_integer(missing.type.value_type):
+        return missing
+    if missing.null_count == len(missing):
+        return pa.nulls(len(missing), pa.list_(pa.string()))
+    lengths = pc.fill_null(pc.list_value_length(missing), 0).to_numpy(zero_copy_only=False)
+    bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    texts = pa.array(list(names), pa.string()).take(missing.flatten().cast(pa.int32()))
+    valid = pa.py_buffer(np.packbits(lengths > 0, bitorder="little"))
+    return pa.Array.from_buffers(
+        pa.list_(pa.string()), len(missing), [valid, pa.py_buffer(bounds)], children=[texts]
+    )
+
+
+def _log(work: Work) -> EventLog:
+    from tidelog.spark.datasource.source import opened_log
+
+    return opened_log(work.log_path, work.task.generation)
+
+
+def _reading(work: Work, schema: TableSchema) -> Reading:
+    options = {"path": work.log_path, "shape": work.shape, "table": str(schema.table)}
+    spark = shapes.changes(schema) if work.shape == "changes" else shapes.events(schema)
+    return Reading(SourceOptions.parse(options), schema, spark)

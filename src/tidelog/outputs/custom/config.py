@@ -1,0 +1,40 @@
+"""Outputs of kind ``python``: the user's own."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from tidelog.outputs.base.sections import ExecutorSection, Order, RowsOrFormatName, named
+
+
+class PythonOutput(ExecutorSection):
+    """Your own: a class that writes Arrow batches on executors (docs/how-to/your-own-output.md)."""
+
+    kind: Literal["python"] = Field(description="The kind of output.")
+    name: str = named("python")
+    class_: str = Field(
+        alias="class",
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="`module:Class`, importable by driver and executors.",
+        examples=["shop.search:SearchIndex"],
+    )
+    options: dict[str, Any] = Field(
+        default={},
+        description="Keyword arguments of the class.",
+        examples=[{"url": "http://search:9200"}],
+    )
+    delivery: Literal["keyed", "ordered"] = Field(
+        default="keyed",
+        description="`keyed`: the newest state of each key of a batch. `ordered`: every change.",
+    )
+    order: Order = Field(
+        default="key",
+        description="Of `ordered` delivery: `key`: a key's changes in order; `total`: all in one "
+        "task; `none`: as it comes.",
+    )
+    format: RowsOrFormatName = Field(
+        default="rows",
+        description="Of `ordered` delivery: `rows`: columns; else messages with key and value.",
+    )

@@ -1,0 +1,43 @@
+"""``kind: python``: your own class writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tidelog.errors import ConfigError
+from tidelog.outputs.base.output import Delivery, ExecutorOutput
+from tidelog.ports import StateStore, TaskWriter
+from tidelog.spark.transforms import load
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class PythonOutput(ExecutorOutput):
+    """``class_name`` is ``module:Class`` of a `tidelog.ports.TaskWriter`, ``options`` its keyword
+    arguments. Raises ConfigError if it can't be made.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log_path: str,
+        state: StateStore,
+        delivery: Delivery,
+        class_name: str,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._class = load(class_name)
+        self._options = dict(options)
+        if not callable(getattr(self._class, "write", None)):
+            raise ConfigError(f"{class_name} has no method write: derive it from tidelog.Writer")
+        try:
+            self._class(**self._options)
+        except TypeError as error:
+            raise ConfigError(f"{class_name} does not take the options: {error}") from error
+        super().__init__(spark, log_path, state, delivery)
+
+    def writer(self) -> TaskWriter:
+        made: TaskWriter = self._class(**self._options)
+        return made

@@ -1,0 +1,78 @@
+"""Outputs into tables of databases: kinds ``postgres`` and ``mysql``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from tidelog.outputs.base.sections import ExecutorSection, named
+from tidelog.sections import PostgresName, SecretUrl
+
+
+class DatabaseSection(ExecutorSection):
+    """What outputs into tables of databases have in common."""
+
+    deletes: Literal["hard", "soft"] = Field(
+        default="hard",
+        description="`hard`: rows that the source deletes are deleted. `soft`: they stay, with "
+        "`_tidelog_deleted` true.",
+    )
+    batch_rows: int = Field(
+        default=50_000,
+        ge=1,
+        le=10_000_000,
+        description="As many rows of a table are brought over in one transaction, about.",
+    )
+
+
+class PostgresOutput(DatabaseSection):
+    """Tables of PostgreSQL, kept equal to the source's by upserts (docs/outputs/postgres.md)."""
+
+    kind: Literal["postgres"] = Field(description="The kind of output.")
+    name: str = named(
+        "postgres",
+        "Names the output's progress in the state store and in the database: keep it.",
+    )
+    url: SecretUrl = Field(
+        description="Connection URL, as libpq reads it. The password is never printed.",
+        examples=["postgresql://tidelog:${PGPASSWORD}@db:5432/copy"],
+    )
+    schema_: PostgresName | None = Field(
+        default=None,
+        alias="schema",
+        description="Schema of tables that no step routes. Unset: named as in the source.",
+        examples=["shop"],
+    )
+    own_schema: PostgresName = Field(
+        default="tidelog", description="Schema of our own tables, as of deleted keys."
+    )
+
+
+class MySqlOutput(DatabaseSection):
+    """Tables of MySQL or MariaDB, kept equal to the source's by upserts (docs/outputs/mysql.md)."""
+
+    kind: Literal["mysql"] = Field(description="The kind of output, MySQL and MariaDB.")
+    name: str = named(
+        "mysql",
+        "Names the output's progress in the state store and in the database: keep it.",
+    )
+    url: SecretUrl = Field(
+        description="Connection URL, with the options for TLS that the sources' have. The password "
+        "is never printed.",
+        examples=["mysql://tidelog:${MYSQL_PASSWORD}@db:3306/copy"],
+    )
+    database: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=64,
+        description="Database of tables that no step routes. Unset: named as the source's schema "
+        "or database.",
+        examples=["shop"],
+    )
+    own_database: str = Field(
+        default="tidelog",
+        min_length=1,
+        max_length=64,
+        description="Database of our own tables, as of deleted keys.",
+    )

@@ -1,0 +1,202 @@
+"""How staged files become visible exactly once: numbered commits beside the files.
+
+A commit names a range of offsets and the files that hold it. It is created only if no other has its
+number, and then the files are moved to where readers look. So it is the commit that decides, and
+what a crash leaves is finished from it. It lies under ``_tidelog/<output>/commits``; Spark and
+Hive pass over names that begin with ``_``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+
+from tidelog.errors import OutputError, OutputRefusedError
+from tidelog.outputs.files.store import FileStore
+from tidelog.outputs.files.writer import Attempt, StagedFile
+from tidelog.system import failpoints
+
+_KEPT = 20  # commits
+_MOVERS = 8
+
+
+@dataclass(frozen=True)
+class Published:
+    """A file and where it goes."""
+
+    staged: str
+    path: str
+    table: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Number ``number`` brought ``[start, end)`` of the log over."""
+
+    number: int
+    generation: str
+    start: int
+    end: int
+    files: tuple[Published, ...]
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self), indent=1).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Commit:
+        found = json.loads(data)
+        files = tuple(Published(**each) for each in found.pop("files"))
+        return cls(**found, files=files)
+
+
+class Commits:
+    """Of one output in one directory. Used by the driver, by one thread."""
+
+    def __init__(self, store: FileStore, output: str) -> None:
+        self._store = store
+        self._output = output
+        self._root = f"_tidelog/{output}"
+        self._read = False
+        self._finished = False  # the newest commit's files are known to have been put in place
+        self._newest: Commit | None = None
+        self._cleaned = False
+
+    @property
+    def newest(self) -> Commit | None:
+        if not self._read:
+            names = self._numbers()
+            self._newest = None
+            if names:
+                data = self._store.read(f"{self._root}/commits/{names[-1]}")
+                self._newest = Commit.from_json(data)
+            self._finished = False
+            self._read = True
+        return self._newest
+
+    def staging(self, attempt: str) -> str:
+        """Where the tasks of one attempt at a batch put their files; the folder is there then."""
+        folder = f"{self._root}/staging/{attempt}"
+        self._store.make_folder(folder)
+        return folder
+
+    def publish(
+        self, staging: str, generation: str, start: int, end: int, prefix: str, suffix: str
+    ) -> Commit:
+        """Commit what the tasks staged, and move it to where readers look.
+
+        Raises OutputRefusedError if another driver has committed meanwhile.
+        """
+        newest = self.newest
+        number = 1 if newest is None else newest.number + 1
+        files = tuple(
+            Published(
+                file.staged,
+                f"{file.directory}/{prefix}{start:020d}-{end:020d}-{at:05d}{suffix}",
+                file.table,
+                file.rows,
+            )
+            for at, file in enumerate(self._chosen(staging))
+        )
+        commit = Commit(number, generation, start, end, files)
+        self._store.make_folder(f"{self._root}/commits")
+        # A commit whose staging folder is not there counts as finished: it survives what the
+        # commit survives.
+        self._store.sync(_ways(_folder(staging)))
+        name = _name(number)
+        failpoints.hit("files.commit.before")
+        try:
+            if not self._store.put_if_absent(f"{self._root}/commits/{name}", commit.to_json()):
+                self._raise_overtaken()
+            if self._numbers()[-1] != name:
+                # Ours is a number that had been removed: this driver stood still for long.
+                self._store.delete([f"{self._root}/commits/{name}"])
+                self._raise_overtaken()
+        except OutputError:
+            self._read = False  # the commit may be made: the next try looks
+            raise
+        self._newest, self._finished = commit, False
+        failpoints.hit("files.commit.after")
+        self.finish()
+        self._store.delete_folder(staging)  # also that of a commit without files
+        self._clean()
+        return commit
+
+    def finish(self) -> None:
+        """Move the newest commit's files into place, as far as that was not done.
+
+        It was done if no staging folder of the commit is there: those go last. The files belong to
+        readers then, who may delete them or write them anew.
+        """
+        commit = self.newest
+        if commit is None or self._finished:
+            return
+        staged = sorted({_folder(file.staged) for file in commit.files})
+        if any(self._store.exists(folder) for folder in staged):
+            self._move_all(commit)
+            failpoints.hit("files.commit.moved")
+            for folder in staged:
+                self._store.delete_folder(folder)
+        self._finished = True
+
+    def _move_all(self, commit: Commit) -> None:
+        """Returns when the files are in place, durably."""
+        # First the commit itself, which its maker may have failed to sync.
+        self._store.sync([f"{self._root}/commits"])
+        folders = sorted({_folder(file.path) for file in commit.files})
+        for folder in folders:
+            self._store.make_folder(folder)
+        with ThreadPoolExecutor(_MOVERS) as pool:
+            list(pool.map(self._move, commit.files))
+        self._store.sync(sorted({above for folder in folders for above in _ways(folder)}))
+
+    def _move(self, file: Published) -> None:
+        failpoints.hit("files.commit.move")
+        self._store.move(file.staged, file.path)
+
+    def _chosen(self, staging: str) -> Sequence[StagedFile]:
+        """Of each task one attempt's files: Spark may have run it more than once."""
+        attempts: dict[str, Attempt] = {}
+        for name in self._store.names(staging, ".json"):
+            found = Attempt.from_json(self._store.read(f"{staging}/{name}"))
+            attempts.setdefault(found.task, found)
+        files = [file for attempt in attempts.values() for file in attempt.files]
+        return sorted(files, key=lambda file: (file.directory, file.staged))
+
+    def _clean(self) -> None:
+        """Remove old commits and, once a run, what dead attempts staged.
+
+        Not before a commit of our own: until then a driver that was taken for dead may commit.
+        """
+        names = self._numbers()
+        self._store.delete(f"{self._root}/commits/{name}" for name in names[:-_KEPT])
+        if not self._cleaned:
+            for name in self._store.names(f"{self._root}/staging"):
+                self._store.delete_folder(f"{self._root}/staging/{name}")
+            self._cleaned = True
+
+    def _numbers(self) -> list[str]:
+        return self._store.names(f"{self._root}/commits", ".json")
+
+    def _raise_overtaken(self) -> None:
+        self._read = False
+        raise OutputRefusedError(
+            f"output {self._output}: another pipeline has committed files meanwhile. Run one "
+            "pipeline for each output, or give the outputs names of their own."
+        )
+
+
+def _name(number: int) -> str:
+    return f"{number:020d}.json"
+
+
+def _folder(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def _ways(folder: str) -> list[str]:
+    """The folder and those above it, up to the root."""
+    parts = folder.split("/")
+    return ["/".join(parts[:n]) for n in range(len(parts) + 1)]

@@ -1,0 +1,111 @@
+"""The files output: an activity log, every change a record in Parquet or JSON files by table and
+date, exactly once for whoever reads the directory.
+
+Tasks write files that readers don't see; when all tasks are done, the driver commits them and moves
+them into place (`tidelog.outputs.files.commits`). The newest commit says how far the output is.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tidelog.errors import ConfigError, OutputRefusedError
+from tidelog.model.schema import TableName
+from tidelog.outputs.base.output import Delivery, ExecutorOutput
+from tidelog.outputs.files.commits import Commits
+from tidelog.outputs.files.layout import DEFAULT, Layout, visible
+from tidelog.outputs.files.store import FileStore
+from tidelog.outputs.files.writer import FileFormat, FilesWriter
+from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class FilesOutput(ExecutorOutput):
+    """`tidelog.ports.Output` over a directory of files.
+
+    Args:
+        spark: any session.
+        log_path: the event log that batches refer to.
+        state: keeps the output's progress (which the directory holds too).
+        delivery: ordered, without a formatter. The order is `none`: records carry versions.
+        path: directory or URL that pyarrow knows.
+        layout: pattern of directories, see `Layout`.
+        file_format: what files are.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log_path: str,
+        state: StateStore,
+        delivery: Delivery,
+        *,
+        path: str,
+        layout: str = DEFAULT,
+        file_format: FileFormat | None = None,
+    ) -> None:
+        if delivery.keyed or delivery.formatter is not None:
+            raise ConfigError("a files output delivers every change, as rows")
+        self._store = FileStore(path)
+        self._layout = Layout(layout)
+        self._format = file_format or FileFormat()
+        self._commits = Commits(self._store, delivery.name)
+        self._staging = ""
+        self._directories: dict[str, str] = {}
+        super().__init__(spark, log_path, state, delivery)
+
+    def check(self, generation: str) -> None:
+        """Finish what a crash left between a commit and its files' moves."""
+        newest = self._commits.newest
+        if newest is not None and newest.generation != generation:
+            raise OutputRefusedError(
+                f"output {self.name}: {self._store.path} was filled from generation "
+                f"{newest.generation} of the event log, this log is generation {generation}: it "
+                "was recreated. Give the output another directory, or another name."
+            )
+        self._commits.finish()
+
+    def create(self, table: TargetTable) -> None:
+        if not self._format.typed:
+            return
+        directory = self._layout.of_table(table)
+        other = self._directories.setdefault(directory, str(table.source))
+        if other != str(table.source):
+            raise OutputRefusedError(
+                f"output {self.name}: {other} and {table.source} go to the same directories, with "
+                "different columns. Set `layout` with {table}, or `values: json`."
+            )
+
+    def held_until(self, table: TableName) -> int | None:
+        newest = self._commits.newest
+        return None if newest is None else newest.end
+
+    def committed(self, table: TableName) -> int | None:
+        # Batches without rows leave no commit.
+        known = (self.held_until(table), self._opened(self.log.generation).done)
+        return max((each for each in known if each is not None), default=None)
+
+    def writer(self) -> TaskWriter:
+        self._staging = self._commits.staging(uuid.uuid4().hex[:12])
+        return FilesWriter(self._store, self._staging, self._layout, self._format)
+
+    def write(self, batch: OutputBatch) -> None:
+        self._commits.finish()
+        super().write(batch)
+
+    def _run(self, work: Any, parts: Sequence[Any], batch: OutputBatch) -> None:
+        super()._run(work, parts, batch)
+        newest = self._commits.newest
+        start = batch.start if newest is None else max(batch.start, newest.end)
+        self._commits.publish(
+            self._staging,
+            batch.generation,
+            start,
+            batch.end,
+            f"{visible(self.name)}-",
+            self._format.suffix,
+        )

@@ -1,0 +1,95 @@
+"""The HTTP output: change events posted to an API in batches, a key's in order.
+
+Each request has a key (``Idempotency-Key``) that is the same whenever it comes again: what a batch
+is cut into depends on its messages alone, and a batch that was begun is brought over again just as
+it was, before anything new. An API that minds the key takes each event once.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tidelog.errors import ConfigError
+from tidelog.outputs.base import ranges
+from tidelog.outputs.base.output import Delivery, ExecutorOutput
+from tidelog.outputs.base.rejections import StopAtRejection
+from tidelog.outputs.http.client import Endpoint, authorities, url_of
+from tidelog.outputs.http.requests import Body
+from tidelog.outputs.http.writer import HttpWriter
+from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# So long the API may be at work on a request of a try before. An answer 409 says nothing of the
+# request's records until then.
+_AT_WORK_S = 3600.0
+_ONE_TASK = 1 << 60  # bytes: how a table is split over tasks would change what requests hold
+
+
+class HttpOutput(ExecutorOutput):
+    """`tidelog.ports.Output` over an API.
+
+    Args:
+        spark: any session.
+        log_path: the event log that batches refer to.
+        state: keeps the output's progress.
+        delivery: ordered (key or total), with a formatter.
+        endpoint: where requests go.
+        body: how messages become requests.
+        lanes: requests of a table that are under way at once.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log_path: str,
+        state: StateStore,
+        delivery: Delivery,
+        *,
+        endpoint: Endpoint,
+        body: Body | None = None,
+        lanes: int = 4,
+    ) -> None:
+        if delivery.keyed or delivery.formatter is None or delivery.order == "none":
+            raise ConfigError("an http output delivers every change, as messages, in order")
+        authorities(endpoint.ca_file)
+        self._endpoint = endpoint
+        self._body = body or Body()
+        self._lanes = lanes
+        self._in_doubt = False
+        self._in_doubt_until: float | None = None
+        super().__init__(spark, log_path, state, replace(delivery, part_bytes=_ONE_TASK))
+
+    def create(self, table: TargetTable) -> None:
+        url_of(self._endpoint.url, table)
+
+    def writer(self) -> TaskWriter:
+        return HttpWriter(
+            self._endpoint,
+            self._body,
+            lanes=self._lanes,
+            total=self.delivery.order == "total",
+            keep_rejected=not isinstance(self.delivery.dead_letters, StopAtRejection),
+            in_doubt=self._in_doubt,
+        )
+
+    def write(self, batch: OutputBatch) -> None:
+        """First what a failed try began, as it was: its requests are the same then."""
+        progress = self._opened(batch.generation)
+        start = batch.start if progress.done is None else progress.done
+        if start < progress.begun < batch.end:
+            self._bring(ranges.batch_of(self.log, start, progress.begun))
+        self._bring(batch)
+
+    def _bring(self, batch: OutputBatch) -> None:
+        progress = self._opened(batch.generation)
+        if progress.begun <= (progress.done or 0):
+            self._in_doubt_until = None
+        elif self._in_doubt_until is None:
+            self._in_doubt_until = time.monotonic() + _AT_WORK_S
+        until = self._in_doubt_until
+        self._in_doubt = until is not None and time.monotonic() < until
+        super().write(batch)

@@ -1,0 +1,253 @@
+"""Sends messages of one task to an API; runs on executors.
+
+A table's keys are spread over lanes; a lane sends its requests one after the other, the lanes at
+once. So a key's messages arrive in order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.errors import OutputRefusedError
+from tidelog.outputs.base import hash_partitions
+from tidelog.outputs.base.writer import Writer, tried_before
+from tidelog.outputs.http.client import Endpoint, RejectedError, Sender, StoppedError, url_of
+from tidelog.outputs.http.requests import (
+    KEY_HEADER,
+    TABLE_HEADER,
+    VERSIONS_HEADER,
+    Body,
+    Messages,
+    arranged,
+    cut,
+    key_of,
+)
+from tidelog.ports import Rejection, TargetTable, WriteTask
+
+_AHEAD = 2  # requests that a lane has ready
+_TOO_LARGE = 413
+
+
+class HttpWriter(Writer):
+    """One client for each task.
+
+    Args:
+        endpoint: where requests go.
+        body: how messages become requests.
+        lanes: requests at once.
+        total: all tables' messages in one order: one lane.
+        keep_rejected: go on after what the API rejects; else it ends the task at once.
+        in_doubt: an earlier try's requests may be at work still.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        body: Body,
+        *,
+        lanes: int,
+        total: bool,
+        keep_rejected: bool,
+        in_doubt: bool,
+    ) -> None:
+        self._endpoint = endpoint
+        self._body = body
+        self._lanes = 1 if total else lanes
+        self._total = total
+        self._keep_rejected = keep_rejected
+        self._in_doubt = in_doubt
+
+    def open(self, task: WriteTask) -> None:
+        self._task = task
+        in_doubt = self._in_doubt or tried_before()
+        self._sender = Sender(self._endpoint, self._lanes, in_doubt=in_doubt)
+        self._lines = [
+            _Lane(self._sender, self._endpoint, self._body, task, n, self._keep_rejected)
+            for n in range(self._lanes)
+        ]
+        self._target: tuple[str, str] | None = None
+
+    def write(self, table: TargetTable, rows: pa.RecordBatch) -> Iterable[Rejection]:
+        if rows.column("value").null_count:  # tombstones
+            rows = rows.filter(rows.column("value").is_valid())
+        target = (url_of(self._endpoint.url, table), "*" if self._total else table.name)
+        if target != self._target:
+            self._drain()
+            self._target = target
+            for line in self._lines:
+                line.turn_to(*target)
+        names = pa.repeat(pa.scalar(table.name), rows.num_rows)
+        rows = pa.RecordBatch.from_pydict(
+            {"table": names} | {name: rows.column(name) for name in ("key", "version", "value")}
+        )
+        if self._lanes == 1 or not table.key:
+            self._lines[0].add(rows)
+            return self._letters()
+        # A truncate has no key and concerns all: everything before it first, and itself.
+        alone = np.flatnonzero(rows.column("key").is_null().to_numpy(zero_copy_only=False))
+        start = 0
+        for at in [*alone.tolist(), rows.num_rows]:
+            self._spread(rows.slice(start, at - start))
+            if at < rows.num_rows:
+                self._drain()
+                self._lines[0].add(rows.slice(at, 1))
+                self._drain()
+            start = at + 1
+        return self._letters()
+
+    def commit(self) -> Iterable[Rejection]:
+        self._drain()
+        return self._letters()
+
+    def close(self) -> None:
+        sender = getattr(self, "_sender", None)
+        if sender is None:
+            return
+        sender.stop()
+        for line in self._lines:
+            line.close()
+        sender.close()
+
+    def _spread(self, rows: pa.RecordBatch) -> None:
+        if not rows.num_rows:
+            return
+        lane_of = hash_partitions.numbers(rows, ["key"], self._lanes)
+        for number, line in enumerate(self._lines):
+            line.add(rows.filter(pa.array(lane_of == number)))
+
+    def _drain(self) -> None:
+        for line in self._lines:
+            line.flush()
+        for line in self._lines:
+            line.wait()
+
+    def _letters(self) -> list[Rejection]:
+        return [letter for line in self._lines for letter in line.letters()]
+
+
+class _Lane:
+    """A line of requests. Used by the task's thread; one of its own sends."""
+
+    def __init__(
+        self,
+        sender: Sender,
+        endpoint: Endpoint,
+        body: Body,
+        task: WriteTask,
+        number: int,
+        keep_rejected: bool,
+    ) -> None:
+        self._sender = sender
+        self._endpoint = endpoint
+        self._body = body
+        self._task = task
+        self._number = number
+        self._keep_rejected = keep_rejected
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"http-{number}")
+        self._running: deque[Future[None]] = deque()
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._bytes = 0
+        self._rejected: deque[Rejection] = deque()
+        self._broken = False
+        self._url, self._table = "", ""
+
+    def turn_to(self, url: str, table: str) -> None:
+        """From now on requests go there. Nothing waits or runs."""
+        self._url, self._table = url, table
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        if not rows.num_rows:
+            return
+        self._waiting.append(rows)
+        self._rows += rows.num_rows
+        self._bytes += int(pc.sum(pc.binary_length(rows.column("value"))).as_py())
+        if self._rows > self._body.rows or self._bytes > self._body.size_bytes:
+            self._cut(final=False)
+
+    def flush(self) -> None:
+        """Everything that waits becomes requests."""
+        if self._waiting:
+            self._cut(final=True)
+
+    def wait(self) -> None:
+        """Until all requests are answered. Raises what one of them did."""
+        while self._running:
+            self._running.popleft().result()
+
+    def letters(self) -> list[Rejection]:
+        found = []
+        while self._rejected:
+            found.append(self._rejected.popleft())
+        return found
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _cut(self, *, final: bool) -> None:
+        rows = pa.Table.from_batches(self._waiting).combine_chunks().to_batches()[0]
+        whole = arranged(rows, self._body)
+        requests, rest = cut(whole, self._body, final=final)
+        left = rows.slice(rest)
+        self._waiting = [left] if left.num_rows else []
+        self._rows = left.num_rows
+        self._bytes = int(whole.bounds[-1] - whole.bounds[rest]) - left.num_rows
+        for request in requests:
+            while len(self._running) >= _AHEAD:
+                self._running.popleft().result()
+            self._running.append(self._pool.submit(self._run, request, self._url, self._table))
+
+    def _run(self, messages: Messages, url: str, table: str) -> None:
+        if self._broken:
+            raise StoppedError  # nothing may overtake a request that failed
+        try:
+            self._send(messages, url, table)
+        except BaseException:
+            self._broken = True
+            raise
+
+    def _send(self, messages: Messages, url: str, table: str) -> None:
+        """Send them; what the API rejects is halved until it is known which records it means.
+
+        Where that ends the task no halves are sent: once the API is mended the request comes again
+        whole, under its own key, and what was taken of it would be taken twice. One that is too
+        large always comes again in halves.
+        """
+        task, (first, last) = self._task, messages.span
+        headers = {
+            KEY_HEADER: key_of(task.output, task.generation, table, self._number, (first, last)),
+            VERSIONS_HEADER: f"{first}-{last}",
+        }
+        if table.isascii() and table.isprintable():
+            headers[TABLE_HEADER] = table
+        body = messages.body(self._body.kind)
+        try:
+            self._sender.send(url, body, self._body.content_type, headers)
+        except RejectedError as rejected:
+            halves = messages.halves()
+            if halves is not None and (self._keep_rejected or rejected.status == _TOO_LARGE):
+                for half in halves:
+                    self._send(half, url, table)
+                return
+            if not self._keep_rejected:
+                raise OutputRefusedError(
+                    f"output {task.output}: {self._endpoint.host} rejects {_named(messages)} "
+                    f"(HTTP {rejected.status}). Mend the API; or set the output's dead_letter, and "
+                    "such records go there while the others go on."
+                ) from None
+            self._rejected.append(Rejection(messages.table, first, f"HTTP {rejected.status}"))
+
+
+def _named(messages: Messages) -> str:
+    """Where what was rejected is."""
+    first, last = messages.span
+    if first == last:
+        return f"the record of {messages.table} at version {first}"
+    tables = ", ".join(dict.fromkeys(messages.tables[messages.start : messages.end].to_pylist()))
+    return f"a record of {tables} at versions {first} to {last}"

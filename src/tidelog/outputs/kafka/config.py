@@ -1,0 +1,75 @@
+"""Outputs of kind ``kafka``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, SecretStr
+
+from tidelog.outputs.base.sections import (
+    DEBEZIUM,
+    SKIPPED,
+    DebeziumModes,
+    ExecutorSection,
+    FormatName,
+    Order,
+    SkippedOperations,
+    named,
+)
+
+
+class KafkaOutput(ExecutorSection):
+    """Change events as messages, a topic for each table (docs/outputs/kafka.md)."""
+
+    kind: Literal["kafka"] = Field(description="The kind of output.")
+    name: str = named("kafka")
+    servers: str = Field(
+        min_length=1,
+        description="Brokers to begin with, separated by commas.",
+        examples=["kafka1:9092,kafka2:9092"],
+    )
+    topic: str = Field(
+        default="{namespace}.{name}",
+        min_length=1,
+        description="Name of each table's topic; `{namespace}` and `{name}` stand for the "
+        "source's, `{table}` for the name that a step `route` gives. Characters that topics can't "
+        "have become `_`.",
+    )
+    format: FormatName = Field(default="debezium", description="Of the messages' values.")
+    debezium: DebeziumModes | None = DEBEZIUM
+    skipped_operations: SkippedOperations | None = SKIPPED
+    tombstones: bool = Field(
+        default=True, description="After a delete, a message with its key and no value."
+    )
+    order: Order = Field(
+        default="key",
+        description="`key`: a key's changes in order. `total`: all in one task, in the log's "
+        "order. `none`: as it comes.",
+    )
+    create_topics: bool = Field(
+        default=True, description="Create topics that are not there. `false`: stop."
+    )
+    partitions: int | None = Field(
+        default=None, ge=1, description="Of topics that are created. Unset: as brokers have it."
+    )
+    replication: int | None = Field(
+        default=None, ge=1, description="Of topics that are created. Unset: as brokers have it."
+    )
+    compact: bool = Field(default=False, description="Create topics with `cleanup.policy=compact`.")
+    transactions: bool = Field(
+        default=False,
+        description="Exactly once for readers with `isolation.level=read_committed`: each task's "
+        "messages are a transaction.",
+    )
+    settings: dict[str, SecretStr] = Field(
+        default={},
+        description="Settings of librdkafka, for security and tuning. All are treated as secrets.",
+        examples=[
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "SCRAM-SHA-512",
+                "sasl.username": "tidelog",
+                "sasl.password": "${KAFKA_PASSWORD}",
+            }
+        ],
+    )

@@ -1,0 +1,301 @@
+"""The Kafka output: change events as messages, a topic for each table.
+
+At least once, and monotonic: a key's messages stand in one partition in the order of their
+versions, without an older one behind a newer one, also after crashes; see
+`tidelog.outputs.kafka.topic_tail`. With ``transactions`` each task's messages are one transaction,
+and readers of committed messages see each once: a try first fences the producers of those before
+it, so that what it reads back is final.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from tidelog.errors import ConfigError, OutputRefusedError, StateConflictError
+from tidelog.model.patterns import matches
+from tidelog.model.schema import TableName
+from tidelog.outputs.base.output import Delivery, ExecutorOutput
+from tidelog.outputs.base.rejections import StopAtRejection
+from tidelog.outputs.base.tasks import Work, Written
+from tidelog.outputs.formatters.messages import topic_of
+from tidelog.outputs.kafka.client import common, failed, librdkafka_log, settings_of, topic_name
+from tidelog.outputs.kafka.topic_tail import Tail
+from tidelog.outputs.kafka.writer import KafkaTopics, KafkaWriter, transactional_id
+from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TIMEOUT_S = 30.0
+_FENCERS = 8  # at once
+
+
+class KafkaOutput(ExecutorOutput):
+    """`tidelog.ports.Output` over topics.
+
+    Args:
+        spark: any session.
+        log_path: the event log that batches refer to.
+        state: keeps the output's progress.
+        delivery: ordered, with a formatter whose topics are ``topic``'s.
+        servers: ``host:port``, several separated by commas.
+        topic: pattern of the topic's name: ``{table}``, ``{namespace}``, ``{name}``.
+        partitions: of topics that are created; None: as brokers have it.
+        replication: of topics that are created; None: as brokers have it.
+        compact: create topics with ``cleanup.policy=compact``.
+        create_topics: False: what is not there is an error.
+        transactions: exactly once for readers of committed messages.
+        settings: librdkafka's, for security and tuning.
+        timeout_s: how long brokers may take nothing of a task's messages.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log_path: str,
+        state: StateStore,
+        delivery: Delivery,
+        *,
+        servers: str,
+        topic: str = "{namespace}.{name}",
+        partitions: int | None = None,
+        replication: int | None = None,
+        compact: bool = False,
+        create_topics: bool = True,
+        transactions: bool = False,
+        settings: Mapping[str, str] | None = None,
+        timeout_s: float = 120.0,
+    ) -> None:
+        if delivery.keyed or delivery.formatter is None:
+            raise ConfigError("a kafka output delivers every change, as messages")
+        self._settings = settings_of(servers, settings or {})
+        self._servers = servers
+        self._topic = topic
+        self._partitions = partitions
+        self._replication = replication
+        self._compact = compact
+        self._create_topics = create_topics
+        self._transactions = transactions
+        self._timeout_s = timeout_s
+        self._topics: dict[str, str] = {}  # topic → table
+        self._compacted: set[str] = set()
+        self._max_bytes: dict[str, int] = {}
+        # Topics that hold nothing of the batch to come, and of the one under way.
+        self._clean: frozenset[str] = frozenset()
+        self._clean_now: frozenset[str] = frozenset()
+        self._tried_before = True
+        master = spark.sparkContext.master or ""
+        # On a cluster a stage is tried again where shuffled data is lost, and its tasks can't tell.
+        self._stages_retry = not master.startswith("local") or master.startswith("local-cluster")
+        self._admin: AdminClient | None = None
+        super().__init__(spark, log_path, state, delivery)
+
+    def check(self, generation: str) -> None:
+        try:
+            self._administration().list_topics(timeout=_TIMEOUT_S)
+        except KafkaException as error:
+            for _ in range(3):
+                self._administration().poll(0.2)  # calls `_heard`
+            raise failed(f"no broker of {self._servers} answers", self._said or error) from None
+
+    def create(self, table: TargetTable) -> None:
+        topic = topic_name(topic_of(self._topic, table))
+        other = self._topics.setdefault(topic, str(table.source))
+        if other != str(table.source) and self.delivery.order != "total":
+            raise OutputRefusedError(
+                f"output {self.name}: {other} and {table.source} both go to topic {topic}; only "
+                "with order total may tables share one. Set `topic` with {namespace} and {name}"
+            )
+        try:
+            if topic not in self._administration().list_topics(timeout=_TIMEOUT_S).topics:
+                self._create_topic(topic)
+            self._describe(topic)
+        except KafkaException as error:
+            raise failed(f"topic {topic} can't be created", error) from None
+        if topic in self._compacted and not table.key:
+            raise OutputRefusedError(
+                f"output {self.name}: {table.source} has no key, and topic {topic} is compacted, "
+                "which keeps messages by key: exclude the table or change the topic"
+            )
+        if topic in self._compacted and self.delivery.order == "none":
+            raise OutputRefusedError(
+                f"output {self.name}: topic {topic} is compacted, which keeps a key's last "
+                "message; with order none that need not be its newest: use order key, or a topic "
+                "that is not compacted"
+            )
+
+    def write(self, batch: OutputBatch) -> None:
+        """As all outputs, and remember whether a try before may have left messages."""
+        progress = self._opened(batch.generation)
+        self._tried_before = progress.begun > (progress.done or 0)
+        # A run's first batches look as well: the state store may be an older copy.
+        self._clean_now, self._clean = self._clean, frozenset()
+        super().write(batch)
+        self._clean = self._clean_now
+
+    def subject(self, table: TargetTable) -> str:
+        """The topic, as Confluent's TopicNameStrategy has it."""
+        return topic_name(topic_of(self._topic, table))
+
+    def takes_truncates(self, table: TargetTable) -> bool:
+        """In a compacted topic they become tombstones, without which keys would stay for ever."""
+        return self.subject(table) in self._compacted
+
+    def writer(self) -> TaskWriter:
+        return self._writer(True, None)
+
+    def _writer(self, reread: bool, ends: Mapping[str, Mapping[int, int]] | None) -> KafkaWriter:
+        known = KafkaTopics(frozenset(self._compacted), dict(self._max_bytes), ends)
+        return KafkaWriter(
+            self._settings,
+            known,
+            transactions=self._transactions,
+            exact=self.delivery.order == "none",
+            reread=reread,
+            timeout_s=self._timeout_s,
+            keep_rejected=not isinstance(self.delivery.dead_letters, StopAtRejection),
+        )
+
+    def close(self) -> None:
+        self._admin = None
+        super().close()
+
+    # ------------------------------------------------------------------ topics
+
+    def _administration(self) -> AdminClient:
+        if self._admin is None:
+            settings = common(self._settings) | {"error_cb": self._heard}
+            self._admin = AdminClient(settings, logger=librdkafka_log)
+        return self._admin
+
+    _said: KafkaError | None = None
+
+    def _heard(self, error: KafkaError) -> None:
+        """Why there is no connection, which a call that times out does not tell."""
+        if self._said is None or error.code() == KafkaError._AUTHENTICATION:
+            self._said = error
+
+    def _create_topic(self, topic: str) -> None:
+        if not self._create_topics:
+            raise OutputRefusedError(
+                f"output {self.name}: there is no topic {topic}, and create_topics is false"
+            )
+        wanted = NewTopic(
+            topic,
+            num_partitions=self._partitions or -1,
+            replication_factor=self._replication or -1,
+            config={"cleanup.policy": "compact"} if self._compact else {},
+        )
+        try:
+            self._administration().create_topics([wanted])[topic].result(_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+    def _describe(self, topic: str) -> None:
+        """Is it compacted, how long may messages be? Not allowed to ask: as we create it."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        known_by = time.monotonic() + _TIMEOUT_S
+        while True:
+            try:
+                found: Any = (
+                    self._administration().describe_configs([resource])[resource].result(_TIMEOUT_S)
+                )
+                break
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == KafkaError.UNKNOWN_TOPIC_OR_PART and time.monotonic() < known_by:
+                    time.sleep(0.1)  # brokers learn of a new topic one after the other
+                    continue
+                if code not in (
+                    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+                    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+                ):
+                    raise
+                if self._compact:
+                    self._compacted.add(topic)
+                return
+        if "compact" in found["cleanup.policy"].value:
+            self._compacted.add(topic)
+        else:
+            self._compacted.discard(topic)
+        self._max_bytes[topic] = int(found["max.message.bytes"].value)
+
+    # ------------------------------------------------------------------ transactions
+
+    @property
+    def _slots_key(self) -> str:
+        return f"kafka/{self.log.generation}/{self.name}"
+
+    def _run(self, work: Work, parts: Any, batch: OutputBatch) -> None:
+        if self._transactions:
+            self._fence([part.target.source for part in parts])
+            self._note_slots(max(self._cores, *(len(part.refs) for part in parts)))
+        tail = Tail(self._settings, committed=self._transactions)
+        try:
+            # Where topics end now; what an earlier try's tasks left stands before.
+            ends = {each: tail.ends(each) for each in self._topics if each not in self._clean_now}
+            super()._run(replace(work, writer=self._writer(bool(ends), ends)), parts, batch)
+            # After a rewind a topic holds batches beyond this one.
+            ahead = {
+                topic
+                for topic, each in ends.items()
+                if len(tail.present(topic, batch.end, exact=True, ends=each).hashes)
+            }
+        finally:
+            tail.close()
+        self._clean_now |= ends.keys() - ahead
+
+    def _frame(self, work: Work, part: Any, steps: Any) -> list[Written]:
+        if self._stages_retry:
+            work = replace(work, writer=self._writer(True, None))
+        return super()._frame(work, part, steps)
+
+    def _note_slots(self, count: int) -> None:
+        """Durably, before producers with such numbers exist."""
+        found = self._state.get(self._slots_key)
+        if found is None or found.value["slots"] < count:
+            try:
+                self._state.put(self._slots_key, {"slots": count}, found.version if found else 0)
+            except StateConflictError:
+                raise OutputRefusedError(
+                    f"output {self.name}: another pipeline uses this output's name"
+                ) from None
+
+    def _fence(self, tables: Sequence[TableName]) -> None:
+        """After a try that failed: end the transactions of its tasks, for good. Where the state
+        store does not tell of tries, it may have been lost: those of all tables.
+        """
+        found = self._state.get(self._slots_key)
+        if found is None:
+            known = self.log.schemas.tables()
+            tables = [each for each in known if matches(self.delivery.tables, each)]
+        elif not self._tried_before:
+            return
+        count = max(self._cores, found.value["slots"] if found else 0)
+        names = [
+            transactional_id(self.log.generation, self.name, str(table), number)
+            for table in tables
+            for number in range(count)
+        ]
+        with ThreadPoolExecutor(_FENCERS) as pool:
+            list(pool.map(self._fence_one, names))
+
+    def _fence_one(self, name: str) -> None:
+        producer = Producer(self._settings | {"transactional.id": name}, logger=librdkafka_log)
+        try:
+            producer.init_transactions(self._timeout_s)
+        except KafkaException as error:
+            raise failed("earlier transactions can't be ended", error) from None

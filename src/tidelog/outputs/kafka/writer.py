@@ -1,0 +1,285 @@
+"""Writes messages of one task to Kafka; runs on executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import KafkaError
+
+from tidelog.outputs.base.rejections import StopAtRejection
+from tidelog.outputs.base.writer import Writer, tried_before
+from tidelog.outputs.kafka.client import SCHEMA_HEADER, topic_name
+from tidelog.outputs.kafka.sender import Chunk, Header, Sender, Sent, headers_of
+from tidelog.outputs.kafka.topic_tail import Present, Tail, ranks_of
+from tidelog.ports import Rejection, TargetTable, WriteTask
+
+_DEFAULTS: dict[str, Any] = {
+    "linger.ms": 20,
+    "compression.type": "lz4",
+    "partitioner": "murmur2_random",  # as Java's producers: the same key, the same partition
+    "queue.buffering.max.messages": 200_000,
+}
+_QUEUE_KBYTES = 65_536
+_BATCH_BYTES = 1_000_000
+_MAX_BYTES = 1_000_000
+# Within these librdkafka takes message.max.bytes.
+_LEAST_MAX_BYTES, _GREATEST_MAX_BYTES = 1_000, 1_000_000_000
+_TRANSACTION_TIMEOUT_MS = 600_000
+_REFUSED_BEFORE = "not in the topic, which has newer ones of its key: refused by an earlier try"
+# What librdkafka adds before it compares with message.max.bytes: lengths, time and offset of a
+# record as varints of the greatest size (RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD).
+_RECORD_BYTES = 36
+
+
+@dataclass(frozen=True)
+class KafkaTopics:
+    """What the driver found out about topics, by name.
+
+    Attributes:
+        max_message_bytes: how long a topic takes messages; 1,000,000 where that is not known.
+        ends: by topic and partition, where it ended before the batch's tasks began: what an earlier
+            try left stands before. A topic that is not named holds nothing of the batch. None:
+            unknown, or tasks may have been tried without a trace.
+    """
+
+    compacted: frozenset[str] = frozenset()
+    max_message_bytes: Mapping[str, int] = field(default_factory=dict)
+    ends: Mapping[str, Mapping[int, int]] | None = None
+
+    def limit(self, topic: str) -> int:
+        return self.max_message_bytes.get(topic, _MAX_BYTES)
+
+
+class KafkaWriter(Writer):
+    """One producer for each task.
+
+    Args:
+        settings: librdkafka's, with secrets: never printed.
+        topics: what is known of the topics.
+        transactions: of the task's messages all are seen by readers of committed ones, or none.
+        exact: messages were not written in order by key: tell them apart one by one.
+        reread: parts of the batch may be there already, of a try before.
+        timeout_s: how long brokers may take nothing of what was handed over.
+        keep_rejected: what is refused becomes a letter and the others go on. False: nothing newer
+            goes after it, behind which a later try would take it for written.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        topics: KafkaTopics,
+        *,
+        transactions: bool,
+        exact: bool,
+        reread: bool,
+        timeout_s: float,
+        keep_rejected: bool,
+    ) -> None:
+        self._settings = dict(settings)
+        self._topics = topics
+        self._transactions = transactions
+        self._exact = exact
+        self._reread = reread
+        self._timeout_s = timeout_s
+        self._keep_rejected = keep_rejected
+
+    def open(self, task: WriteTask) -> None:
+        self._task = task
+        self._tried_before = tried_before()
+        self._sender: Sender | None = None
+        self._tail: Tail | None = None
+        self._present: dict[str, Present] = {}
+        self._rejected: list[Rejection] = []
+        self._tables: dict[str, str] = {}  # topic → table, for letters
+
+    def write(self, table: TargetTable, rows: pa.RecordBatch) -> Iterable[Rejection]:
+        sender = self._connected(table)
+        self._schema = (SCHEMA_HEADER, str(table.schema.schema_id).encode())
+        for wanted, messages in _by_topic(rows):
+            topic = topic_name(wanted)
+            self._tables[topic] = table.name
+            if topic in self._topics.compacted and messages.column("key").null_count:
+                self._write_compacted(sender, topic, messages)
+            else:
+                self._write(sender, topic, messages)
+        return self._letters()
+
+    def commit(self) -> Iterable[Rejection]:
+        sender = self._sender
+        if sender is None:
+            return ()
+        sender.flush()
+        if self._transactions:
+            sender.commit()
+        return self._letters()
+
+    def close(self) -> None:
+        tail, self._tail = self._tail, None
+        if tail is not None:
+            tail.close()
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            sender.close()
+
+    # ------------------------------------------------------------------ one batch
+
+    def _write(self, sender: Sender, topic: str, messages: pa.RecordBatch) -> None:
+        too_long = _too_long(messages, self._schema, self._topics.limit(topic))
+        if self._looks(topic):
+            keys, values = messages.column("key").to_pylist(), messages.column("value").to_pylist()
+            ranks = ranks_of(messages.column("version").to_numpy(), values)
+            present = self._held(topic)
+            # The topic never takes what is too long, so it does not hold it: to be told again.
+            keep = ~present.holds(keys, ranks) | too_long
+            for at in np.flatnonzero(present.lacks(keys, ranks) & ~keep).tolist():
+                self._reject(topic, messages.column("version")[at].as_py(), _REFUSED_BEFORE)
+            if not keep.all():
+                messages, too_long = messages.filter(pa.array(keep)), too_long[keep]
+        start = 0
+        for at in [*np.flatnonzero(too_long).tolist(), messages.num_rows]:
+            if at > start:
+                part = messages.slice(start, at - start)
+                sender.send(Chunk(topic, part, self._schema))
+            if at < messages.num_rows:
+                version = messages.column("version")[at].as_py()
+                self._reject(topic, version, "MSG_SIZE_TOO_LARGE")
+            start = at + 1
+
+    def _write_compacted(self, sender: Sender, topic: str, messages: pa.RecordBatch) -> None:
+        """A compacted topic takes no message without a key: a truncate becomes a tombstone of each
+        key that is there.
+        """
+        without = np.flatnonzero(messages.column("key").is_null().to_numpy(zero_copy_only=False))
+        start = 0
+        for at in [*without.tolist(), messages.num_rows]:
+            if at > start:
+                self._write(sender, topic, messages.slice(start, at - start))
+            if at < messages.num_rows:
+                sender.flush()
+                version = messages.column("version")[at].as_py()
+                keys = self._reader().live_keys(topic)
+                tombstones = {
+                    "key": pa.array(keys, pa.binary()),
+                    "value": pa.nulls(len(keys), pa.binary()),
+                    "headers": pa.nulls(len(keys), messages.column("headers").type),
+                    "topic": pa.repeat(pa.scalar(topic), len(keys)),
+                    "version": pa.repeat(pa.scalar(version), len(keys)),
+                }
+                self._write(sender, topic, pa.RecordBatch.from_pydict(tombstones))
+            start = at + 1
+
+    # ------------------------------------------------------------------ connections
+
+    def _connected(self, table: TargetTable) -> Sender:
+        if self._sender is not None:
+            return self._sender
+        limits = [_MAX_BYTES, *self._topics.max_message_bytes.values()]
+        longest = min(max(*limits, _LEAST_MAX_BYTES), _GREATEST_MAX_BYTES)
+        settings = _DEFAULTS | {"queue.buffering.max.kbytes": _QUEUE_KBYTES} | self._settings
+        room = max(int(settings["queue.buffering.max.kbytes"]), longest // 512)
+        batch = min(*limits, int(settings.get("batch.size", _BATCH_BYTES)))
+        settings |= {
+            "enable.idempotence": True,
+            "acks": "all",
+            # Of the topic that takes the longest; what others take is compared before. A batch is
+            # as long as all topics take one.
+            "message.max.bytes": longest,
+            "batch.size": batch,
+            "queue.buffering.max.kbytes": room,
+        }
+        if self._transactions:
+            settings["transactional.id"] = transactional_id(
+                self._task.generation, self._task.output, str(table.source), self._task.number
+            )
+            settings["transaction.timeout.ms"] = _TRANSACTION_TIMEOUT_MS
+        self._sender = Sender(settings, self._timeout_s, self._refused, self._there)
+        return self._sender
+
+    def _reader(self) -> Tail:
+        if self._tail is None:
+            self._tail = Tail(self._settings, committed=self._transactions)
+        return self._tail
+
+    def _looks(self, topic: str) -> bool:
+        """May the topic hold a part of the batch?"""
+        ends = self._topics.ends
+        return self._tried_before or (self._reread and (ends is None or topic in ends))
+
+    def _held(self, topic: str) -> Present:
+        found = self._present.get(topic)
+        if found is None:
+            # Not what other tasks of this very try are writing there.
+            ends = None if self._tried_before else (self._topics.ends or {}).get(topic)
+            # Of a message that was refused, and newer ones of its key were not, the letter may be
+            # lost with the try that told it.
+            each = self._keep_rejected and topic not in self._topics.compacted
+            found = self._reader().present(
+                topic, self._task.start, exact=self._exact, ends=ends, each=each
+            )
+            self._present[topic] = found
+        return found
+
+    def _there(self, messages: Sequence[Sent]) -> list[bool]:
+        """Which of these, of this task and of unknown fate, the topics hold now."""
+        found = np.zeros(len(messages), np.bool_)
+        for topic in {each.topic for each in messages}:
+            present = self._reader().present(topic, self._task.start, exact=self._exact)
+            at = [number for number, each in enumerate(messages) if each.topic == topic]
+            ranks = ranks_of([messages[n].version for n in at], [messages[n].value for n in at])
+            found[at] = present.holds([messages[n].key for n in at], ranks)
+        return found.tolist()
+
+    # ------------------------------------------------------------------ what is refused
+
+    def _refused(self, message: Sent, error: KafkaError) -> None:
+        self._reject(message.topic, message.version, error.name())
+
+    def _reject(self, topic: str, version: int, why: str) -> None:
+        letter = Rejection(self._tables.get(topic, topic), version, f"kafka: {why}")
+        if not self._keep_rejected:
+            StopAtRejection().put(self._task, [letter])
+        self._rejected.append(letter)
+
+    def _letters(self) -> list[Rejection]:
+        found, self._rejected = self._rejected, []
+        return found
+
+
+def transactional_id(generation: str, output: str, table: str, number: int) -> str:
+    """Of task ``number``, whose first table is ``table``: no two tasks of a batch have the same."""
+    return f"tidelog/{generation}/{output}/{table}/{number}"
+
+
+def _too_long(messages: pa.RecordBatch, schema: Header, limit: int) -> npt.NDArray[np.bool_]:
+    """bool[n]: which of these messages librdkafka refuses with this ``message.max.bytes``."""
+    sizes = np.full(messages.num_rows, _RECORD_BYTES, np.int64)
+    for name in ("key", "value"):
+        lengths = pc.fill_null(pc.binary_length(messages.column(name)), 0)
+        sizes += lengths.to_numpy(zero_copy_only=False)
+    # Few are so long that their headers matter.
+    near = np.flatnonzero(sizes > limit // 2)
+    for at, headers in zip(near, headers_of(messages.take(pa.array(near)), schema), strict=True):
+        sizes[at] += sum(
+            _counted_bytes(name.encode()) + _counted_bytes(value or b"") for name, value in headers
+        )
+    return sizes > limit
+
+
+def _counted_bytes(text: str | bytes) -> int:
+    """Of a text and, before it, its length as a varint with sign: six bits, then seven a byte."""
+    return len(text) + (len(text).bit_length() + 7) // 7
+
+
+def _by_topic(messages: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
+    """Usually all of one; else a topic after the other, each in order."""
+    topics = pc.unique(messages.column("topic")).to_pylist()
+    if len(topics) == 1:
+        return [(topics[0], messages)]
+    of = messages.column("topic")
+    return [(topic, messages.filter(pc.equal(of, topic))) for topic in topics]

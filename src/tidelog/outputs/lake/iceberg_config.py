@@ -1,0 +1,74 @@
+"""Outputs of kind ``iceberg``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, SecretStr, model_validator
+
+from tidelog.outputs.base.sections import named
+from tidelog.outputs.lake.config import LakeSection
+from tidelog.sections import Location, TablePattern
+
+
+class IcebergOutput(LakeSection):
+    """Iceberg tables, one for each source table, kept by MERGE (docs/outputs/iceberg.md). Needs
+    Spark 4.1, in an environment of its own.
+    """
+
+    kind: Literal["iceberg"] = Field(description="The kind of output.")
+    name: str = named(
+        "iceberg",
+        "Names the output in its checkpoint and in properties of its tables: keep it for as long "
+        "as they live.",
+    )
+    path: Location | None = Field(
+        default=None,
+        description="Directory or URL, the catalog's `warehouse`. Without `catalog`, the table "
+        "`public.orders` goes to `<path>/public/orders`.",
+        examples=["./data/lake"],
+    )
+    catalog: dict[str, SecretStr] = Field(
+        default={},
+        description="Properties of the Iceberg catalog, as its documentation has them: `type` "
+        "(`hadoop`, `rest`, `jdbc`, `hive`, `glue`, …), `uri`, `warehouse`, … All are treated as "
+        "secrets. Unset: `type: hadoop` at `path`.",
+        examples=[{"type": "rest", "uri": "https://catalog", "token": "${CATALOG_TOKEN}"}],
+    )
+    deletes: Literal["hard", "soft"] = Field(
+        default="hard",
+        description="`hard`: a deleted row is removed. `soft`: it stays as it was last, with "
+        "`_tidelog_deleted` true.",
+    )
+    partition_by: dict[TablePattern, list[str]] = Field(
+        default={},
+        description="By table or pattern, what the copy is partitioned by, for good: columns, or "
+        "`years(c)`, `months(c)`, `days(c)`, `hours(c)`, `bucket(16, c)`, `truncate(4, c)` of one.",
+        examples=[{"public.events": ["days(created_at)"]}],
+    )
+    mode: Literal["merge-on-read", "copy-on-write"] = Field(
+        default="merge-on-read",
+        description="Of tables that are created. `merge-on-read`: changed rows go to new files, "
+        "and their old places to delete files, which readers apply. `copy-on-write`: files that "
+        "hold a changed row are written anew.",
+    )
+    format_version: Literal[2, 3] = Field(
+        default=2,
+        description="Of tables that are created. `3`: deletes are deletion vectors, which not all "
+        "readers know.",
+    )
+
+    @model_validator(mode="after")
+    def _is_somewhere(self) -> IcebergOutput:
+        if self.path is None and not {"type", "catalog-impl"} & self.catalog.keys():
+            raise ValueError("say where: path, or catalog with its type and uri")
+        if self.path is not None and "warehouse" in self.catalog:
+            raise ValueError("path is the catalog's warehouse: give one of the two")
+        return self
+
+    def catalog_properties(self) -> dict[str, str]:
+        """Of the catalog, in the clear."""
+        given = {name: value.get_secret_value() for name, value in self.catalog.items()}
+        if not {"type", "catalog-impl"} & given.keys():
+            given["type"] = "hadoop"
+        return given if self.path is None else {**given, "warehouse": str(self.path)}

@@ -1,0 +1,250 @@
+"""A table of a lake: what Delta's and Iceberg's have in common, and what each has to say itself."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import quote
+
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructField
+
+from tidelog.errors import OutputRefusedError
+from tidelog.model.schema import TableName
+from tidelog.outputs.base.widening import Wider
+from tidelog.outputs.lake.columns import ColumnPlan, CopyColumns, plan
+from tidelog.outputs.lake.restored import Restored
+from tidelog.ports import TargetTable
+from tidelog.spark.transforms import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+GENERATION_PROPERTY = "tidelog.generation"
+TABLE_PROPERTY = "tidelog.table"
+MARKED_PROPERTY = "tidelog.deleted"  # the column that marks deleted rows, if they stay
+DROPPED_PROPERTY = "tidelog.dropped"  # columns that the source dropped, as a JSON list
+
+_PLAIN = " !$&'()*+,;=:@~"
+
+
+def literal(text: str) -> str:
+    """A text as a Spark SQL string literal."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def parts_of(table: TableName, name: str) -> list[str]:
+    """Namespace and name of the copy; a slash or percent sign inside is percent-encoded. Of a table
+    whose destination has another ``name``, a route's, the first dot parts the two.
+    """
+    parts = [table.namespace, table.name]
+    if name != str(table):
+        parts = [part for part in name.partition(".")[::2] if part]
+    return [quote(part, safe=_PLAIN) if _odd(part) else part for part in parts]
+
+
+def _odd(part: str) -> bool:
+    return any(c in part for c in "/%\\") or part in (".", "..")
+
+
+@dataclass(frozen=True)
+class LakeLayout:
+    """How rows are laid out in files: ``partitions``, fixed once a table is made; and the names of
+    the columns that are ours; ``deleted`` is "" where deletes are hard.
+    """
+
+    version: str = "_version"
+    deleted: str = ""
+    partitions: tuple[str, ...] = ()
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Names of our own columns."""
+        return tuple(name for name in (self.version, self.deleted) if name)
+
+
+class LakeTable(ABC):
+    """A copy, seen through a Spark session. Used by one thread at a time.
+
+    ``place`` names it in messages, ``sql_name`` is what statements write to, between the begin and
+    the end of `committing`, and ``read_name`` what readers see.
+    """
+
+    product: ClassVar[str]  # that tables are kept in, for messages
+    wider: ClassVar[Wider]  # types that it can widen in place
+    rescales: ClassVar[bool] = True  # decimals, too, to a larger scale
+
+    def __init__(self, spark: SparkSession, place: str, sql_name: str, layout: LakeLayout) -> None:
+        self.spark = spark
+        self.place = place
+        self.sql_name = sql_name
+        self.read_name = sql_name
+        self.layout = layout
+
+    @abstractmethod
+    def exists(self) -> bool: ...
+
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Has it no rows? May say no where it has none."""
+
+    @abstractmethod
+    def committed(self, application: str) -> int | None:
+        """The offset below which ``application`` brought everything over; looks anew."""
+
+    @abstractmethod
+    def property(self, name: str) -> str | None: ...
+
+    @abstractmethod
+    def set_property(self, name: str, value: str) -> None: ...
+
+    @abstractmethod
+    def column_types(self) -> dict[str, str]:
+        """Names and SQL types (as `sql_type` has them) of the columns, in order."""
+
+    @abstractmethod
+    def partitions(self) -> tuple[str, ...]:
+        """What it is partitioned by, as in the layout."""
+
+    @abstractmethod
+    def create(self, target: TargetTable, generation: str) -> None:
+        """Create the table for the target's columns, unless it is there."""
+
+    @abstractmethod
+    def follow(self, columns: ColumnPlan) -> None:
+        """Alter the table as planned; what it is without the plan's changes stays as it is."""
+
+    @abstractmethod
+    def committing(
+        self, application: str, since: int | None, end: int
+    ) -> AbstractContextManager[None]:
+        """What is written inside is one commit, together with ``end``, the offset below which
+        everything is there then. It fails with an OutputError, and nothing is changed, if not
+        ``since`` is committed any more (None: nothing). ``end`` is ``since`` for the rows of a copy
+        that was restored.
+        """
+
+    @abstractmethod
+    def restored(self, application: str, since: int) -> Restored | None:
+        """Was it set back to an older state, though ``since`` is committed? Looks anew. Raises
+        OutputRefusedError if it was and nothing can be done about it here.
+        """
+
+    @abstractmethod
+    def append(self, rows: DataFrame) -> None: ...
+
+    @abstractmethod
+    def optimize(self, keep_s: float | None) -> None:
+        """Rewrite small files as large ones; with ``keep_s`` remove files that no version of the
+        last so many seconds has.
+        """
+
+    def sql_type(self, field: StructField) -> str:
+        """Of a column of the target, as the copy has it."""
+        return field.dataType.simpleString()
+
+    def check_ours(self, table: TableName, generation: str) -> None:
+        """Raises OutputError if it was not made by Tidelog, from another log, or of another table
+        than ``table``.
+        """
+        stored = self.property(GENERATION_PROPERTY)
+        if stored is None:
+            raise OutputRefusedError(
+                f"{self.place} is {self._a_table()} that Tidelog did not make (it has no property "
+                f"{GENERATION_PROPERTY}). Choose another path for the output, or move the table."
+            )
+        if stored != generation:
+            raise OutputRefusedError(
+                f"{self.place} was filled from generation {stored} of the event log, this log is "
+                f"generation {generation}: it was recreated. Move the table away and dump "
+                f"{table} again; or, if the new log continues the old one's offsets, set the "
+                f"table's property {GENERATION_PROPERTY} to {generation}."
+            )
+        other = self.property(TABLE_PROPERTY)
+        if other not in (None, str(table)):
+            raise OutputRefusedError(
+                f"{self.place} is the copy of {other}, and {table} is routed there as well: two "
+                "tables can't share one copy. Change the step route."
+            )
+        kept, wanted = self.partitions(), self.layout.partitions
+        if kept != wanted:
+            raise OutputRefusedError(
+                f"{self.place} is partitioned by {', '.join(kept) or 'nothing'}, and the "
+                f"configuration says {', '.join(wanted) or 'nothing'}. {self._a_table()} keeps its "
+                "partitions: set partition_by accordingly, or move the table away and dump "
+                f"{table} again."
+            )
+
+    def _a_table(self) -> str:
+        return f"{'an' if self.product[0] in 'AEIO' else 'a'} {self.product} table"
+
+    def laid_out_by(self) -> tuple[str, ...]:
+        """Names of columns that the layout asks for."""
+        return self.layout.partitions
+
+    def check_layout(self, target: TargetTable) -> None:
+        """Raises OutputRefusedError if the target lacks a column of the layout."""
+        for name in self.laid_out_by():
+            if name not in target.columns.names:
+                raise OutputRefusedError(
+                    f"{target.source} has no column {name} to lay its copy out by: change "
+                    "partition_by or cluster_by of the output"
+                )
+
+    def evolve(self, target: TargetTable, policy: str) -> tuple[str, ...]:
+        """Follow the target's columns as ``policy`` (see `tidelog.outputs.base.evolving`) says; the
+        names of those that rows deliver from now on.
+
+        A column that the source dropped stays as it was, null in later rows; if the source adds it
+        again, the old values go. Raises OutputRefusedError for a change of type that can't be made
+        in place.
+        """
+        self.check_names(target)
+        wanted = {name: self.sql_type(field) for name, field in fields_of(target).items()}
+        current = self.column_types()
+        types = {name: kind for name, kind in current.items() if name not in self.layout.own}
+        dropped = json.loads(self.property(DROPPED_PROPERTY) or "[]")
+        copy = CopyColumns(self.place, self.product, types, dropped, self.wider, self.rescales)
+        columns = plan(copy, target, wanted, policy)
+        deleted = self.layout.deleted
+        if deleted and deleted.lower() not in {name.lower() for name in current}:
+            columns = replace(columns, added={**columns.added, deleted: "boolean"})
+        self.follow(columns)
+        return columns.delivered
+
+    def settle_deletes(self) -> None:
+        """Rows that are marked as deleted go once deletes are hard: nobody would look at the mark,
+        nor take it from a row that came back.
+        """
+        marked, wanted = self.property(MARKED_PROPERTY) or "", self.layout.deleted
+        if marked == wanted:
+            return
+        if marked and marked in self.column_types():
+            self.spark.sql(f"DELETE FROM {self.read_name} WHERE {quoted(marked)}")  # noqa: S608
+        self.set_property(MARKED_PROPERTY, wanted)
+
+    def check_names(self, target: TargetTable) -> None:
+        """Raises OutputRefusedError if names differ by case alone, or are ours."""
+        names = [*target.columns.names, *self.layout.own]
+        seen: dict[str, str] = {}
+        for name in names:
+            other = seen.setdefault(name.lower(), name)
+            if other is not name:
+                raise OutputRefusedError(
+                    f"{target.source} has columns {other} and {name}, which {self.product} can't "
+                    "tell apart (it ignores case"
+                    + (
+                        "; one of them is the output's own: rename yours by a step)."
+                        if name in self.layout.own
+                        else "). Exclude the table from this output, or rename a column by a step."
+                    )
+                )
+
+
+def fields_of(target: TargetTable) -> dict[str, StructField]:
+    """The delivered columns with Spark's types, in order."""
+    found = from_arrow_schema(target.columns, prefer_timestamp_ntz=True)
+    return {field.name: field for field in found.fields}

@@ -1,0 +1,209 @@
+"""Bulk requests of one task: several under way at once, what the cluster has no room for again."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidelog.errors import OutputError, OutputRefusedError
+from tidelog.outputs.opensearch.client import (
+    BUSY,
+    BusyError,
+    Cluster,
+    TooLargeError,
+    path,
+    reason,
+)
+from tidelog.ports import Rejection
+
+Versions = npt.NDArray[np.int64]
+
+_AT_ONCE = 2  # while one is indexed by the cluster, the next is on its way
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_FILTER = "errors,items.*.status,items.*.error.type,items.*.error.reason"
+GONE = frozenset(("index_not_found_exception", "security_exception"))
+# The item is in order, the cluster is not (or not now): all of it again, later.
+_CLUSTER_S = frozenset(
+    (
+        "cluster_block_exception",
+        "index_closed_exception",
+        "no_shard_available_action_exception",
+        "node_closed_exception",
+        "node_not_connected_exception",
+        "unavailable_shards_exception",
+        "primary_missing_action_exception",
+        "shard_not_found_exception",
+    )
+)
+
+
+@dataclass(frozen=True)
+class _Where:
+    index: str
+    table: str
+    conflicts_again: bool
+
+
+class Bulk:
+    """Sends lines of bulk requests. Call `send` from one thread, `finish` at the end.
+
+    Args:
+        cluster: where to.
+        bulk_bytes: about the size of a request.
+        timeout_s: how long the cluster may have no room.
+    """
+
+    def __init__(self, cluster: Cluster, bulk_bytes: int, timeout_s: float) -> None:
+        self._cluster = cluster
+        self._bulk_bytes = bulk_bytes
+        self._timeout_s = timeout_s
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="bulk")
+        self._under_way: deque[Future[list[Rejection]]] = deque()
+        self._letters: list[Rejection] = []
+
+    def send(
+        self,
+        index: str,
+        table: str,
+        lines: pa.StringArray,
+        versions: Versions,
+        *,
+        conflicts_again: bool = False,
+    ) -> None:
+        """Write documents; returns when all but the last few are.
+
+        Args:
+            index: name of the alias.
+            table: as it is called in letters.
+            lines: string[n], of each document action and source with their line ends.
+            versions: int64[n].
+            conflicts_again: a conflict is another writer of the same document; else it says that
+                a newer version is there.
+        """
+        for part in _parts(lines, self._bulk_bytes):
+            while len(self._under_way) > _AT_ONCE:
+                self._letters += self._under_way.popleft().result()
+            slices = lines[part], versions[part]
+            where = _Where(index, table, conflicts_again)
+            self._under_way.append(self._pool.submit(self._all, where, *slices))
+
+    def finish(self) -> list[Rejection]:
+        """Wait for all; what was refused."""
+        while self._under_way:
+            self._letters += self._under_way.popleft().result()
+        letters, self._letters = self._letters, []
+        return letters
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    # ------------------------------------------------------------------ by the pool's threads
+
+    def _all(self, where: _Where, lines: pa.StringArray, versions: Versions) -> list[Rejection]:
+        letters: list[Rejection] = []
+        deadline = time.monotonic() + self._timeout_s
+        pause = _FIRST_PAUSE_S
+        while len(lines):
+            try:
+                again = self._once(where, lines, versions, letters)
+            except TooLargeError:
+                if len(lines) == 1:
+                    letters.append(
+                        Rejection(
+                            where.table, int(versions[0]), "the document is too large (HTTP 413)"
+                        )
+                    )
+                    break
+                half = len(lines) // 2
+                letters += self._all(where, lines[:half], versions[:half])
+                lines, versions = lines[half:], versions[half:]
+                continue
+            except BusyError:
+                if time.monotonic() + pause > deadline:
+                    raise
+                again = np.arange(len(lines))
+            if not len(again):
+                break
+            if time.monotonic() + pause > deadline:
+                raise OutputError(
+                    f"OpenSearch has had no room for documents of {where.index} for "
+                    f"{self._timeout_s} s"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            lines, versions = lines.take(pa.array(again)), versions[again]
+        return letters
+
+    def _once(
+        self,
+        where: _Where,
+        lines: pa.StringArray,
+        versions: Versions,
+        letters: list[Rejection],
+    ) -> npt.NDArray[np.intp]:
+        """One request. Which of the lines are to be sent again."""
+        answer = self._cluster.request(
+            "POST",
+            path(where.index, "_bulk"),
+            _body(lines),
+            # Without the alias, an index of that name would be made, with a mapping by guesses.
+            params={"require_alias": "true", "filter_path": _FILTER},
+        )
+        if not answer["errors"]:
+            return np.empty(0, np.intp)
+        again = []
+        for number, item in enumerate(answer["items"]):
+            result: dict[str, Any] = next(iter(item.values()))
+            status = result["status"]
+            if status < 300 or (status == 409 and not where.conflicts_again):
+                continue  # 409: a newer version is there
+            if status == 409:
+                again.append(number)
+                continue
+            error = result.get("error", {})
+            if status in BUSY and error.get("type") != "unavailable_shards_exception":
+                again.append(number)
+            elif error.get("type") in GONE:
+                raise OutputRefusedError(
+                    f"OpenSearch refuses to write to {where.index}: {reason(error)}. Is the alias "
+                    "there, and may the user write? It is made again at the next start; then dump "
+                    "its table"
+                )
+            elif status >= 500 or error.get("type") in _CLUSTER_S:
+                raise OutputError(
+                    f"OpenSearch can't write to {where.index}: HTTP {status} {reason(error)}"
+                )
+            else:
+                letters.append(Rejection(where.table, int(versions[number]), reason(error)))
+        return np.array(again, np.intp)
+
+
+def _parts(lines: pa.StringArray, bulk_bytes: int) -> Iterator[slice]:
+    """Slices of about that many bytes."""
+    offsets = _offsets(lines)
+    start = 0
+    while start < len(lines):
+        end = int(np.searchsorted(offsets, offsets[start] + bulk_bytes, "right")) - 1
+        end = min(max(end, start + 1), len(lines))
+        yield slice(start, end)
+        start = end
+
+
+def _body(lines: pa.StringArray) -> bytes:
+    """Texts without nulls stand one after the other in Arrow's buffer: as they are sent."""
+    offsets = _offsets(lines)
+    return bytes(memoryview(lines.buffers()[2])[offsets[0] : offsets[-1]])
+
+
+def _offsets(lines: pa.StringArray) -> npt.NDArray[np.int32]:
+    assert lines.null_count == 0
+    all_of = np.frombuffer(lines.buffers()[1], np.int32)
+    return all_of[lines.offset : lines.offset + len(lines) + 1]

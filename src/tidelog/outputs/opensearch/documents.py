@@ -1,0 +1,189 @@
+"""Rows as documents: ids, JSON and mappings. Column-wise, by Arrow's string kernels."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.codecs.columns.instant_texts import date_texts, timestamp_texts
+from tidelog.ports import TargetTable
+from tidelog.spark.formats.envelope import joined, json_values
+
+# What the output keeps in each document, and of each index in one of its own, which is hidden as a
+# tombstone is. No row has its id: in ids, `\` comes before other characters.
+META = "_tidelog"
+VERSION, DELETED, AT = "version", "deleted", "at"
+NOTES, NOTES_ID = "notes", "\\notes"
+META_MAPPING: dict[str, Any] = {
+    "properties": {
+        VERSION: {"type": "long"},
+        DELETED: {"type": "boolean"},
+        AT: {"type": "date", "format": "epoch_millis"},
+    }
+}
+# Names that documents can't have at their top.
+_RESERVED = frozenset(
+    (
+        *("_id", "_index", "_type", "_source", "_size", "_routing", "_field_names", "_ignored"),
+        *("_nested_path", "_seq_no", "_version", "_primary_term", "_doc_count", META),
+    )
+)
+
+ID_MAX_BYTES = 512  # of OpenSearch
+_KEYWORD_MAX = 8191  # characters: of four bytes each they fit into Lucene's longest term, 32766
+
+_DATES = "strict_date_optional_time_nanos||strict_date_optional_time||epoch_millis"
+_TEXT: dict[str, Any] = {
+    "type": "text",
+    "fields": {"keyword": {"type": "keyword", "ignore_above": _KEYWORD_MAX}},
+}
+_KEYWORD: dict[str, Any] = {"type": "keyword", "ignore_above": _KEYWORD_MAX}
+_DATE: dict[str, Any] = {"type": "date", "format": _DATES, "ignore_malformed": True}
+# Of columns that are delivered as texts: no words to search for.
+_KEYWORD_TYPES = frozenset(
+    ("uuid", "inet", "inet4", "inet6", "cidr", "macaddr", "macaddr8", "oid", "bit", "varbit")
+)
+
+
+def mapping(columns: pa.Schema, table: TargetTable, own: Mapping[str, Any]) -> dict[str, Any]:
+    """OpenSearch's ``properties`` for the columns; ``own`` replaces those of columns by name."""
+    kinds = {column.name: column.type_name for column in table.schema.columns}
+    found = {}
+    for column in columns:
+        if column.name in own:
+            found[column.name] = own[column.name]
+        elif pa.types.is_string(column.type) and kinds.get(column.name) in _KEYWORD_TYPES:
+            found[column.name] = _KEYWORD
+        else:
+            found[column.name] = _of_type(column.type)
+    return found
+
+
+def unfit(columns: Sequence[str]) -> list[str]:
+    """Columns that documents can't have by their name."""
+    return [name for name in columns if name in _RESERVED or "." in name or not name.strip()]
+
+
+def _of_type(kind: pa.DataType) -> dict[str, Any]:
+    if pa.types.is_boolean(kind):
+        return {"type": "boolean"}
+    if pa.types.is_integer(kind):
+        return {"type": "long"}  # whatever its width: a mapping can't be widened
+    if pa.types.is_floating(kind):
+        return {"type": "double", "ignore_malformed": True}  # NaN, Infinity
+    if pa.types.is_decimal(kind):
+        exact = {"exact": {"type": "keyword"}}
+        return {"type": "double", "ignore_malformed": True, "fields": exact}
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return _DATE
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return {"type": "binary"}
+    if pa.types.is_list(kind):
+        return _of_type(kind.value_type)
+    if pa.types.is_struct(kind):
+        return {"properties": {each.name: _of_type(each.type) for each in kind}}
+    if pa.types.is_map(kind):
+        return {"type": "object", "enabled": False}
+    return _TEXT
+
+
+def ids(rows: pa.RecordBatch, key: Sequence[str]) -> pa.StringArray:
+    r"""Each row's document id: the key's values as texts, joined by ``|``.
+
+    No two keys have one id: in texts, ``\`` is written ``\\`` and ``|`` ``\|``; an empty text is
+    ``\0``, null ``\N``. What is longer than 512 bytes is ``\#`` and its SHA-256.
+    """
+    parts = [_key_text(rows.column(name)) for name in key]
+    found = parts[0]
+    if len(parts) > 1:
+        found = pc.binary_join_element_wise(*parts, "|")
+    long = pc.greater(pc.binary_length(found), ID_MAX_BYTES)
+    if pc.any(long).as_py():
+        digests = [
+            "\\#" + hashlib.sha256(text.encode()).hexdigest()
+            for text in found.filter(long).to_pylist()
+        ]
+        found = pc.replace_with_mask(found, long, pa.array(digests, pa.string()))
+    return found
+
+
+def _key_text(values: pa.Array) -> pa.StringArray:
+    kind = values.type
+    if pa.types.is_boolean(kind):
+        text = pc.if_else(values, "true", "false")
+    elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        text = pa.array([v if v is None else v.hex() for v in values.to_pylist()], pa.string())
+        text = pc.if_else(pc.equal(text, ""), "\\0", text)
+    elif pa.types.is_string(kind):
+        text = values
+        if pc.any(pc.match_substring_regex(text, r"[\\|]")).as_py():
+            text = pc.replace_substring(pc.replace_substring(text, "\\", "\\\\"), "|", "\\|")
+        text = pc.if_else(pc.equal(text, ""), "\\0", text)
+    else:
+        text = _plain(values)
+    return pc.fill_null(text, "\\N")
+
+
+def _plain(values: pa.Array) -> pa.StringArray:
+    """Numbers and points in time as texts, ISO 8601."""
+    if pa.types.is_timestamp(values.type):
+        zone = "" if values.type.tz is None else "Z"
+        text = timestamp_texts(values.cast(pa.timestamp("us", values.type.tz)))
+        return pc.binary_join_element_wise(text, zone, "", null_handling="emit_null")
+    if pa.types.is_date32(values.type):
+        return date_texts(values)
+    return values.cast(pa.string())
+
+
+def json_texts(values: pa.Array) -> pa.StringArray:
+    """Each value as JSON; null stays null."""
+    kind = values.type
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return pc.binary_join_element_wise('"', _plain(values), '"', "", null_handling="emit_null")
+    if pa.types.is_nested(kind):
+        texts = [
+            None if value is None else json.dumps(value, ensure_ascii=False, default=str)
+            for value in values.to_pylist(maps_as_pydicts="lossy")
+        ]
+        return pa.array(texts, pa.string())
+    return json_values(values)
+
+
+def documents(rows: pa.RecordBatch, names: Sequence[str], version: pa.Array) -> pa.StringArray:
+    """Each row as a document of the columns ``names``."""
+    pieces: list[str | pa.Array] = []
+    for number, name in enumerate(names):
+        pieces.append(("{" if not number else ",") + json.dumps(name, ensure_ascii=False) + ":")
+        pieces.append(json_texts(rows.column(name)))
+    opened = f'{"," if names else "{"}"{META}":{{"{VERSION}":'
+    return joined(*pieces, opened, version.cast(pa.string()), "}}")
+
+
+def tombstones(version: pa.Array, at_ms: int) -> pa.StringArray:
+    """A document in place of each deleted row: what is left of it is its version."""
+    end = f',"{DELETED}":true,"{AT}":{at_ms}}}}}'
+    return joined(f'{{"{META}":{{"{VERSION}":', version.cast(pa.string()), end)
+
+
+def index_lines(
+    id_texts: pa.StringArray, version: pa.Array, bodies: pa.StringArray
+) -> pa.StringArray:
+    """The two lines of each document in a bulk request.
+
+    ``external_gte``, and not ``external``: where OpenSearch really deletes a document, by a
+    purge, it counts the deleted version up by one, and the key's next row may have just that.
+    """
+    return joined(
+        '{"index":{"_id":',
+        json_values(id_texts),
+        ',"version":',
+        version.cast(pa.string()),
+        ',"version_type":"external_gte"}}\n',
+        bodies,
+        "\n",
+    )

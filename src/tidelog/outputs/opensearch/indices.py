@@ -1,0 +1,224 @@
+"""Indices of the OpenSearch output: aliases that are searched, the indices behind them, and what is
+noted in each. For the driver.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tidelog.errors import OutputError, OutputRefusedError
+from tidelog.outputs.opensearch.client import BusyError, Cluster, ConflictError, path, reason
+from tidelog.outputs.opensearch.documents import DELETED, META, NOTES, NOTES_ID, VERSION
+from tidelog.outputs.opensearch.joined import REMOVE_SCRIPT, ROOT, SCRIPT, script_id
+from tidelog.outputs.opensearch.writer import Index
+
+_FIRST = "-000001"  # as indices that roll over are numbered
+_NAME_MAX_BYTES = 255 - len(_FIRST)
+_NOT_IN_NAMES = re.compile(r'[\\/*?"<>|,#:\s]')
+_REMOVE_TRIES = 5
+_NOTE_TRIES, _NOTE_PAUSE_S = 40, 0.25
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_STILL_S = 300.0  # a task of the cluster that does nothing for so long is given up
+
+
+class Indices:
+    """Of one output on one cluster. An index is called by its alias."""
+
+    def __init__(self, cluster: Cluster, output: str) -> None:
+        self._cluster = cluster
+        self._output = output
+        self._behind: dict[str, str] = {}  # alias → index
+
+    def find(self, alias: str) -> bool:
+        """Is the alias there? Raises OutputRefusedError if it is none of ours."""
+        found = self._cluster.request("GET", path("_alias", alias), absent=True)
+        if found is None:
+            if self._cluster.request("GET", path(alias), absent=True) is not None:
+                raise OutputRefusedError(
+                    f"output {self._output}: {alias} is an index, it must be an alias: delete it, "
+                    "or set `index`"
+                )
+            return False
+        if len(found) != 1:
+            raise OutputRefusedError(
+                f"output {self._output}: alias {alias} stands for {len(found)} indices, it must "
+                "for one"
+            )
+        self._behind[alias] = next(iter(found))
+        return True
+
+    def create(
+        self, known: Index, settings: Mapping[str, Any], properties: Mapping[str, Any]
+    ) -> None:
+        """An index, and the alias for it, at once; unless another output has just made them."""
+        body = {
+            # Hidden: a search by a pattern finds the alias, and not what stands behind it.
+            "settings": {"index.hidden": True, **settings},
+            "mappings": {"dynamic": False, "properties": properties},
+            "aliases": {known.alias: shown(known)},
+        }
+        try:
+            self._cluster.request("PUT", path(known.alias + _FIRST), body)
+        except OutputRefusedError:
+            if not self.find(known.alias):
+                raise
+        self._behind[known.alias] = known.alias + _FIRST
+
+    def name(self, alias: str) -> str:
+        """Of the index behind the alias."""
+        return self._behind[alias]
+
+    def columns(self, alias: str) -> dict[str, Any]:
+        """The properties of the mapping."""
+        behind = self._behind[alias]
+        answer = self._cluster.request("GET", path(behind, "_mapping"))
+        found: dict[str, Any] = answer[behind]["mappings"].get("properties", {})
+        return found
+
+    def add(self, alias: str, properties: Mapping[str, Any]) -> None:
+        """Columns to the mapping."""
+        body = {"properties": properties}
+        try:
+            self._cluster.request("PUT", path(self._behind[alias], "_mapping"), body)
+        except OutputRefusedError as error:
+            raise OutputRefusedError(
+                f"output {self._output}: index {self._behind[alias]} can't take columns "
+                f"({', '.join(properties)}): {error}. Reindex it with a mapping that fits"
+            ) from None
+
+    def notes(self, alias: str) -> dict[str, Any]:
+        """What outputs have noted of the index."""
+        return self._noted(alias)[0]
+
+    def note(
+        self, alias: str, changed: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Put what ``changed`` makes of the notes in their place, as one step, whoever else notes
+        something: pipelines of several sources share indices of joined documents.
+        """
+        for number in range(_NOTE_TRIES):
+            try:
+                notes, place = self._noted(alias)
+                wanted = changed(notes)
+                if wanted == notes:
+                    return wanted
+                body = {META: {DELETED: True, NOTES: wanted}}
+                where = path(self._behind[alias], "_doc", NOTES_ID)
+                self._cluster.request("PUT", where, body, params=place)
+                return wanted
+            except ConflictError:
+                continue
+            except BusyError:  # the index that another output has just made is not ready yet
+                if number + 1 == _NOTE_TRIES:
+                    raise
+                time.sleep(_NOTE_PAUSE_S)
+        raise OutputError(
+            f"notes of index {self._behind[alias]} are changed by others all the time"
+        )
+
+    def _noted(self, alias: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The notes, and the parameters of a request that replaces just these."""
+        where = path(self._behind[alias], "_doc", NOTES_ID)
+        found = self._cluster.request("GET", where, absent=True)
+        if found is None:
+            self._cluster.request("GET", path(self._behind[alias]))  # or nothing makes an index
+            return {}, {"op_type": "create"}
+        place = {"if_seq_no": found["_seq_no"], "if_primary_term": found["_primary_term"]}
+        return found["_source"][META][NOTES], place
+
+    def show(self, known: Index) -> None:
+        """Let the alias show what `shown` says. Of joined documents the root's index says it."""
+        if known.part is not None and known.part.name:
+            return
+        action = {"index": self._behind[known.alias], "alias": known.alias, **shown(known)}
+        answer = self._cluster.request("POST", "/_aliases", {"actions": [{"add": action}]})
+        if not answer.get("acknowledged"):
+            raise OutputError(f"alias {known.alias} was not changed in time")
+
+    # ------------------------------------------------------------------ documents
+
+    def count(self, alias: str, query: Mapping[str, Any]) -> int:
+        """How many documents there are, hidden ones and those just written too."""
+        behind = path(self._behind[alias])
+        self._cluster.request("POST", f"{behind}/_refresh")
+        return int(self._cluster.request("POST", f"{behind}/_count", {"query": query})["count"])
+
+    def delete(self, alias: str, query: Mapping[str, Any]) -> None:
+        """In the background, by the cluster. A document that changes meanwhile stays."""
+        behind = path(self._behind[alias])
+        self._cluster.request("POST", f"{behind}/_refresh")
+        self._cluster.request(
+            "POST",
+            f"{behind}/_delete_by_query",
+            {"query": query},
+            params={"conflicts": "proceed", "wait_for_completion": "false", "slices": "auto"},
+        )
+
+    def put_scripts(self) -> None:
+        for script in (SCRIPT, REMOVE_SCRIPT):
+            body = {"script": {"lang": "painless", "source": script}}
+            self._cluster.request("PUT", path("_scripts", script_id(script)), body)
+
+    def remove_parts(self, known: Index, columns: list[str]) -> None:
+        """From all documents, what a table contributed by rows below its floor."""
+        assert known.part is not None
+        now = int(time.time() * 1000)
+        params = {"p": known.part.name, "f": known.floor, "n": columns, "t": now}
+        body: dict[str, Any] = {"script": {"id": script_id(REMOVE_SCRIPT), "params": params}}
+        body["query"] = {"bool": {"must_not": {"ids": {"values": [NOTES_ID]}}}}
+        behind = path(self._behind[known.alias])
+        for _ in range(_REMOVE_TRIES):
+            self._cluster.request("POST", f"{behind}/_refresh")
+            started = self._cluster.request(
+                "POST",
+                f"{behind}/_update_by_query",
+                body,
+                params={
+                    "conflicts": "proceed", "slices": "auto", "wait_for_completion": "false"
+                },
+            )  # fmt: skip
+            answer = self._awaited(started["task"])
+            # Of what timed out a part is done; of a task that its node forgot, who knows.
+            if answer is not None and not (
+                answer["timed_out"] or answer["version_conflicts"] or answer["failures"]
+            ):
+                return
+        raise OutputError(f"documents of {known.alias} changed while rows were removed from them")
+
+    def _awaited(self, task: str) -> dict[str, Any] | None:
+        """What a task of the cluster answers, however long it takes. None: it was lost."""
+        pause_s, seen, since = _FIRST_PAUSE_S, None, time.monotonic()
+        while True:
+            found = self._cluster.request("GET", path("_tasks", task), absent=True)
+            if found is None:
+                return None
+            if found["completed"]:
+                if "error" in found:
+                    raise OutputError(f"a task of OpenSearch failed: {reason(found['error'])}")
+                answer: dict[str, Any] = found["response"]
+                return answer
+            status = found["task"].get("status")
+            if status != seen:
+                seen, since = status, time.monotonic()
+            elif time.monotonic() > since + _STILL_S:
+                raise OutputError(f"a task of OpenSearch has stood still for {_STILL_S:.0f} s")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def index_name(text: str) -> str:
+    """``text`` as OpenSearch's rules for names want it."""
+    name = _NOT_IN_NAMES.sub("_", text.lower()).lstrip("-_+.")
+    return name.encode()[:_NAME_MAX_BYTES].decode(errors="ignore") or "_"
+
+
+def shown(known: Index) -> dict[str, Any]:
+    """What the alias shows: no tombstones, nothing below the floor."""
+    wanted: dict[str, Any] = {"must_not": [{"term": {f"{META}.{DELETED}": True}}]}
+    if known.floor and (known.part is None or not known.part.name):
+        of = VERSION if known.part is None else ROOT
+        wanted["filter"] = [{"range": {f"{META}.{of}": {"gte": known.floor}}}]
+    return {"is_write_index": True, "filter": {"bool": wanted}}

@@ -1,0 +1,304 @@
+"""The OpenSearch output: each table's rows as documents of an index, behind an alias.
+
+Idempotent and monotonic: a document's version is the row's. A deleted row leaves a *tombstone*, a
+document with nothing but its version, because OpenSearch forgets the version of what it really
+deleted after ``index.gc_deletes``. The alias's filter hides tombstones, and documents below the
+index's *floor*: what a truncate or a complete dump removed is gone at once, and for a task of
+yesterday too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tidelog.errors import ConfigError, OutputError, OutputRefusedError
+from tidelog.model.patterns import matches
+from tidelog.outputs.base.evolving import ColumnChange
+from tidelog.outputs.base.output import Delivery, ExecutorOutput
+from tidelog.outputs.formatters.messages import topic_of
+from tidelog.outputs.opensearch import documents
+from tidelog.outputs.opensearch import joined as opensearch_joined
+from tidelog.outputs.opensearch.client import Cluster, ClusterOptions
+from tidelog.outputs.opensearch.documents import AT, DELETED, META, META_MAPPING, VERSION
+from tidelog.outputs.opensearch.indices import Indices, index_name
+from tidelog.outputs.opensearch.joined import JOINED_MAPPING, ROOT, Part
+from tidelog.outputs.opensearch.writer import Index, OpenSearchWriter
+from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PURGE_EVERY_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A kind of documents that several tables contribute to.
+
+    ``index``: the alias. ``tables``: by source table, the name of the member that its rows go to
+    and the columns that hold the root's key; of the root itself, "" and ().
+    """
+
+    index: str
+    tables: Mapping[str, tuple[str, tuple[str, ...]]]
+
+
+class OpenSearchOutput(ExecutorOutput):
+    """`tidelog.ports.Output` over indices.
+
+    Args:
+        spark: any session.
+        log_path: the event log that batches refer to.
+        state: keeps the output's progress.
+        delivery: keyed.
+        cluster: how the cluster is reached.
+        index: pattern of the alias's name: ``{table}``, ``{namespace}``, ``{name}``.
+        create_indices: False: what is not there is an error.
+        settings: of indices that are created.
+        mappings: by table (or pattern), by column: mappings in place of ours.
+        tombstone_retention_s: how long tombstones are kept.
+        bulk_bytes: about the size of a bulk request.
+        timeout_s: how long the cluster may have no room.
+        joined: documents that several tables contribute to.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log_path: str,
+        state: StateStore,
+        delivery: Delivery,
+        *,
+        cluster: ClusterOptions,
+        index: str = "{namespace}_{name}",
+        create_indices: bool = True,
+        settings: Mapping[str, Any] | None = None,
+        mappings: Mapping[str, Mapping[str, Any]] | None = None,
+        tombstone_retention_s: float = 7 * 86_400.0,
+        bulk_bytes: int = 4 << 20,
+        timeout_s: float = 120.0,
+        joined: Sequence[Joined] = (),
+    ) -> None:
+        if not delivery.keyed:
+            raise ConfigError("an opensearch output keeps rows by key")
+        self._options = cluster
+        self._pattern = index
+        self._create_indices = create_indices
+        self._settings = dict(settings or {})
+        self._mappings = dict(mappings or {})
+        self._retention_s = tombstone_retention_s
+        self._bulk_bytes = bulk_bytes
+        self._timeout_s = timeout_s
+        self._joined = {table: each for each in joined for table in each.tables}
+        self._known: dict[str, Index] = {}  # by source table
+        self._purged_at: float | None = None
+        self._client: Cluster | None = None
+        self._made: Indices | None = None
+        super().__init__(spark, log_path, state, delivery)
+
+    def check(self, generation: str) -> None:
+        self._cluster().request("GET", "/_cluster/health", params={"level": "cluster"})
+
+    def create(self, table: TargetTable) -> None:
+        source = str(table.source)
+        alias, part = self._place(table)
+        for other, there in self._known.items():
+            if there.alias == alias and other != source and not (part and there.part):
+                raise OutputRefusedError(
+                    f"output {self.name}: {other} and {source} both go to index {alias}. "
+                    "Set `index` with {namespace} and {name}"
+                )
+        indices = self._indices()
+        known = Index(alias, part=part)
+        if not indices.find(alias):
+            if not self._create_indices:
+                raise OutputRefusedError(
+                    f"output {self.name}: there is no alias {alias}, and create_indices is false"
+                )
+            indices.create(known, self._settings, self._properties(table, known, table.columns))
+        known = self._adopt(table, known)
+        # Again: the run before may have ended between the two.
+        indices.show(known)
+        if part is not None:
+            indices.put_scripts()
+        self._known[source] = known
+
+    def alter(self, table: TargetTable, change: ColumnChange) -> None:
+        # Wider types need nothing: integers are longs, floats doubles from the beginning.
+        if change.added:
+            known = self._known[str(table.source)]
+            properties = self._properties(table, known, pa.schema(change.added))
+            self._indices().add(known.alias, properties)
+
+    def remove_below(self, table: TargetTable, version: int) -> bool:
+        source, indices = str(table.source), self._indices()
+        known = self._known[source]
+        if version > known.floor:
+            known = replace(known, floor=version)
+            indices.note(known.alias, lambda notes: self._noted(notes, source, known))
+            indices.show(known)  # from here on they are gone for who searches
+            self._known[source] = known
+        if known.part is None:
+            indices.delete(known.alias, {"range": {f"{META}.{VERSION}": {"lt": known.floor}}})
+        else:
+            indices.remove_parts(known, table.columns.names)
+        return True
+
+    def writer(self) -> TaskWriter:
+        return OpenSearchWriter(
+            self._options, self._known, bulk_bytes=self._bulk_bytes, timeout_s=self._timeout_s
+        )
+
+    def write(self, batch: OutputBatch) -> None:
+        super().write(batch)
+        now = time.monotonic()
+        if self._purged_at is None or now >= self._purged_at + _PURGE_EVERY_S:
+            self._purged_at = now
+            try:
+                self.purge()
+            except OutputRefusedError:
+                raise
+            except OutputError:
+                self._purged_at = None  # after the next batch, again
+
+    def close(self) -> None:
+        client, self._client, self._made = self._client, None, None
+        if client is not None:
+            client.close()
+        super().close()
+
+    # ------------------------------------------------------------------ tombstones
+
+    def purge(self) -> None:
+        """Really delete tombstones older than the retention, of all tables written in this run.
+
+        Only of versions that the whole output has passed. The index remembers up to where, first:
+        a row of a lower version, from a replay, may then only update. So no deleted row comes back.
+        """
+        done = self._opened(self.log.generation).done
+        if done is None:
+            return
+        before = int((time.time() - self._retention_s) * 1000)
+        old = {
+            "bool": {
+                "filter": [
+                    {"term": {f"{META}.{DELETED}": True}},
+                    {"range": {f"{META}.{AT}": {"lt": before}}},
+                    {"range": {f"{META}.{VERSION}": {"lt": done}}},
+                ]
+            }
+        }  # a document that other tables still contribute to has no AT
+        indices = self._indices()
+        for alias in {known.alias for known in self._known.values()}:
+            if _logs(indices.notes(alias)) > 1 or not indices.count(alias, old):
+                continue
+            notes = indices.note(alias, lambda notes: _purged(notes, done))
+            if _logs(notes) > 1:
+                continue
+            below = notes["purged_below"]
+            for source, known in self._known.items():
+                if known.alias == alias:
+                    self._known[source] = replace(known, purged_below=below)
+            indices.delete(alias, old)
+
+    # ------------------------------------------------------------------ indices
+
+    def _cluster(self) -> Cluster:
+        if self._client is None:
+            self._client = Cluster(self._options)
+        return self._client
+
+    def _indices(self) -> Indices:
+        if self._made is None:
+            self._made = Indices(self._cluster(), self.name)
+        return self._made
+
+    def _place(self, table: TargetTable) -> tuple[str, Part | None]:
+        """The alias, and what the table is to its documents if others contribute too."""
+        document = self._joined.get(str(table.source))
+        if document is None:
+            return index_name(topic_of(self._pattern, table)), None
+        name, key = document.tables[str(table.source)]
+        if not name:
+            return index_name(document.index), Part("", table.key, False)
+        lost = set(key) - set(table.key)
+        if lost:
+            raise OutputRefusedError(
+                f"output {self.name}: {', '.join(sorted(lost))} are not of the key of "
+                f"{table.source}, so a delete does not tell whose {name} is gone. Give the table "
+                "a key (in the source, or a surrogate key) that contains them"
+            )
+        return index_name(document.index), Part(name, key, set(key) != set(table.key))
+
+    def _adopt(self, table: TargetTable, known: Index) -> Index:
+        """The index behind an alias that is there, with all columns of the table, noted in it."""
+        source, indices = str(table.source), self._indices()
+        columns = indices.columns(known.alias)
+        is_joined = ROOT in columns.get(META, {}).get("properties", {})
+
+        def with_table(notes: dict[str, Any]) -> dict[str, Any]:
+            tables = notes.get("tables", {})
+            strangers = [each for each in tables if each != source and each not in self._joined]
+            if strangers or (tables and is_joined != (known.part is not None)):
+                raise OutputRefusedError(
+                    f"output {self.name}: index {indices.name(known.alias)} holds "
+                    f"{', '.join(tables)}, not {source} as it is configured. Set `index` so that "
+                    "each table has its own"
+                )
+            return self._noted(notes, source, known)
+
+        notes = indices.note(known.alias, with_table)
+        known = replace(
+            known,
+            floor=notes["tables"][source]["floor"],
+            purged_below=notes.get("purged_below", 0),
+        )
+        if known.part is not None and known.part.name:
+            columns = columns.get(known.part.name, {}).get("properties", {})
+        lacking = [field for field in table.columns if field.name not in columns]
+        if lacking:
+            indices.add(known.alias, self._properties(table, known, pa.schema(lacking)))
+        return known
+
+    def _noted(self, notes: Mapping[str, Any], source: str, known: Index) -> dict[str, Any]:
+        """The index's notes with the table as it is now."""
+        tables = notes.get("tables", {})
+        floor = max(known.floor, tables.get(source, {}).get("floor", 0))
+        noted = {"floor": floor, "output": self.name, "generation": self.log.generation}
+        return {**notes, "tables": {**tables, source: noted}}
+
+    def _properties(self, table: TargetTable, known: Index, columns: pa.Schema) -> dict[str, Any]:
+        """The mapping of columns. Raises OutputRefusedError if documents can't have them."""
+        bad = documents.unfit(columns.names)
+        if bad:
+            raise OutputRefusedError(
+                f"output {self.name}: {table.source} has columns that no document can have by "
+                f"their name: {', '.join(bad)}. Rename them by a step, or drop them"
+            )
+        own: dict[str, Any] = {}
+        for pattern, chosen in self._mappings.items():
+            if matches((pattern,), table.source):
+                own |= chosen
+        properties = documents.mapping(columns, table, own)
+        if known.part is None:
+            return properties | {META: META_MAPPING}
+        return opensearch_joined.properties(known.part, properties) | {META: JOINED_MAPPING}
+
+
+def _logs(notes: Mapping[str, Any]) -> int:
+    """How many logs an index is filled from: of documents joined from several none of their outputs
+    knows what is done.
+    """
+    return len({each["generation"] for each in notes.get("tables", {}).values()})
+
+
+def _purged(notes: dict[str, Any], done: int) -> dict[str, Any]:
+    """Never lower: after a rewind less is done than was purged."""
+    if _logs(notes) > 1:
+        return notes
+    return notes | {"purged_below": max(done, notes.get("purged_below", 0))}

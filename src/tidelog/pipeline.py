@@ -1,0 +1,33 @@
+"""Reading an event log in Spark, for programs: `tidelog.spark` does the work.
+
+Each name is loaded on first use: who only wants a session's jars need not wait for the decoder.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__all__ = ["DELTA_CONF", "as_of", "delta_jars", "lag_of", "register", "spark_session"]
+
+if TYPE_CHECKING:
+    from tidelog.spark.changes.replaying import as_of
+    from tidelog.spark.datasource.lag import lag_of
+    from tidelog.spark.datasource.source import register
+    from tidelog.spark.jars import delta_jars
+    from tidelog.spark.session import DELTA_CONF, spark_session
+else:
+    _LAZY = {
+        "DELTA_CONF": "tidelog.spark.session",
+        "as_of": "tidelog.spark.changes.replaying",
+        "delta_jars": "tidelog.spark.jars",
+        "lag_of": "tidelog.spark.datasource.lag",
+        "register": "tidelog.spark.datasource.source",
+        "spark_session": "tidelog.spark.session",
+    }
+
+    def __getattr__(name):
+        if name not in _LAZY:
+            raise AttributeError(f"module 'tidelog.pipeline' has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(_LAZY[name]), name)

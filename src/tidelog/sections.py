@@ -1,0 +1,167 @@
+"""What sections are, and types of values: secret URLs, durations, sizes, paths, table patterns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationInfo,
+    WithJsonSchema,
+)
+from pydantic_core import core_schema
+
+from tidelog.eventlog.storages import URL_SCHEMES
+from tidelog.model.patterns import checked
+from tidelog.model.units import parse_bytes, parse_duration, parse_milliseconds
+
+_URI_PASSWORD = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://[^:/?#@]*):.*@", re.DOTALL)
+_KEYWORD_PASSWORD = re.compile(
+    r"\b((?:ssl)?password\s*=\s*)('(?:\\.|[^'\\])*'?|[^\s&]*)", re.IGNORECASE
+)
+
+
+class Section(BaseModel):
+    """Base of all sections: immutable, no unknown keys, no input values in messages."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True
+    )
+
+
+class SecretUrl:
+    """A connection URL whose password shows only through `reveal`."""
+
+    __slots__ = ("_url",)
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def reveal(self) -> str:
+        """The URL with its password, for a driver."""
+        return self._url
+
+    @property
+    def redacted(self) -> str:
+        """The URL with ``***`` for each password."""
+        return _KEYWORD_PASSWORD.sub(r"\1***", _URI_PASSWORD.sub(r"\1:***@", self._url))
+
+    def __str__(self) -> str:
+        return self.redacted
+
+    def __repr__(self) -> str:
+        return f"SecretUrl({self.redacted!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SecretUrl) and other._url == self._url
+
+    def __hash__(self) -> int:
+        return hash(self._url)
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            cls._validate,
+            json_schema_input_schema=core_schema.str_schema(),
+            serialization=core_schema.plain_serializer_function_ser_schema(str),
+        )
+
+    @classmethod
+    def _validate(cls, value: Any) -> SecretUrl:
+        if isinstance(value, SecretUrl):
+            return value
+        if not isinstance(value, str):
+            raise ValueError("expected a URL")
+        return cls(value)
+
+
+def _spelled(parse: Callable[[str], int], expected: str) -> BeforeValidator:
+    def validate(value: Any) -> Any:
+        if isinstance(value, str) and not value.strip().isdigit():
+            return parse(value)
+        if isinstance(value, bool) or (not isinstance(value, (int, str, timedelta))):
+            raise ValueError(expected)
+        return value
+
+    return BeforeValidator(validate)
+
+
+def _duration(value: Any) -> Any:
+    if isinstance(value, str):
+        return parse_duration(value)
+    if isinstance(value, timedelta):
+        return value
+    raise ValueError("expected a duration with its unit, such as 30s, 12h or 7d")
+
+
+def _resolved(path: Path, info: ValidationInfo) -> Path:
+    if "://" in str(path) or re.match(r"^\w+:/\w", str(path)):
+        raise ValueError("only a local directory is possible here so far, not a URL")
+    return (base_directory(info) / path.expanduser()).resolve()
+
+
+def _location(text: str, info: ValidationInfo) -> str:
+    return (
+        text if "://" in text else str((base_directory(info) / Path(text).expanduser()).resolve())
+    )
+
+
+def _log_place(text: str, info: ValidationInfo) -> str:
+    if "://" not in text:
+        return str(_resolved(Path(text), info))
+    scheme, _, rest = text.partition("://")
+    if scheme not in URL_SCHEMES:
+        raise ValueError(f"expected a directory, or a URL of {', '.join(URL_SCHEMES)}")
+    host = rest.partition("/")[0]
+    # abfss://container@account.dfs.core.windows.net/prefix is how Azure spells it.
+    with_keys = "@" in host and (":" in host or not scheme.startswith("abfs"))
+    if with_keys or any(character in rest for character in "?#") or not rest.strip("/"):
+        raise ValueError("expected scheme://bucket/prefix; keys belong under storage_options")
+    return text.rstrip("/")
+
+
+def base_directory(info: ValidationInfo) -> Path:
+    """What relative paths are relative to: the directory of the file."""
+    return Path((info.context or {}).get("base", "."))
+
+
+def as_text(value: Any) -> Any:
+    """YAML's ``true`` and numbers, for options that are texts."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int) else value
+
+
+Milliseconds = Annotated[
+    int,
+    _spelled(parse_milliseconds, "expected a duration such as 50ms or 10s"),
+    WithJsonSchema({"type": ["integer", "string"], "examples": ["50ms", 50]}),
+]
+Bytes = Annotated[
+    int,
+    _spelled(parse_bytes, "expected a size such as 4MiB"),
+    WithJsonSchema({"type": ["integer", "string"], "examples": ["4MiB", 4194304]}),
+]
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(_duration),
+    WithJsonSchema({"type": "string", "examples": ["7d", "12h"]}),
+]
+LogPlace = Annotated[str, BeforeValidator(str), AfterValidator(_log_place)]
+LocalPath = Annotated[Path, AfterValidator(_resolved)]
+Location = Annotated[str, AfterValidator(_location)]
+TablePattern = Annotated[str, AfterValidator(checked)]
+PostgresName = Annotated[str, Field(min_length=1, max_length=63)]
+MySqlName = Annotated[str, Field(pattern=r"^[^./\\]{1,64}$")]
+SlotName = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,63}$")]

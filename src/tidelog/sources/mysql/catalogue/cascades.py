@@ -1,0 +1,204 @@
+"""Foreign keys that change rows of captured tables without a trace in the binlog.
+
+InnoDB carries out ON DELETE and ON UPDATE actions below the binlog: the child's rows change, and no
+row event says so (manual, "FOREIGN KEY Constraints"). From MySQL 9.6 on the server does it above
+the storage engine, and logs it, unless ``innodb_native_foreign_keys`` is ON; a replica does as its
+source did (https://dev.mysql.com/doc/refman/9.7/en/replication-features-foreign-keys.html).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.model.schema import TableName
+from tidelog.sources.mysql.connect import Connection, quote_name
+
+_COLUMNS = """
+SELECT TABLE_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, REFERENCED_TABLE_SCHEMA, REFERENCED_TABLE_NAME,
+  COLUMN_NAME, REFERENCED_COLUMN_NAME
+FROM information_schema.KEY_COLUMN_USAGE WHERE REFERENCED_TABLE_NAME IS NOT NULL
+ORDER BY 1, 2, 3, ORDINAL_POSITION
+"""
+_RULES = """
+SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, DELETE_RULE, UPDATE_RULE
+FROM information_schema.REFERENTIAL_CONSTRAINTS
+"""
+_NAMES = """
+SELECT COLUMN_NAME FROM information_schema.COLUMNS
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION
+"""
+_LOGGED_SINCE = (9, 6)
+_SILENT = ("CASCADE", "SET NULL", "SET DEFAULT")
+_UNKNOWN = ("CASCADE", "CASCADE")
+_RULE = re.compile(r" ON (DELETE|UPDATE) (CASCADE|SET NULL|SET DEFAULT|RESTRICT|NO ACTION)")
+
+
+@dataclass(frozen=True, slots=True)
+class Cascade:
+    """A foreign key of ``child`` whose rows change with those of ``parent``."""
+
+    child: TableName
+    parent: TableName
+    constraint: str
+    rules: tuple[str, ...]
+    """E.g. ``ON DELETE CASCADE``."""
+    columns: tuple[str, ...] = ()
+    referenced: tuple[str, ...] = ()
+    """The parent's columns that ``columns`` refer to, in order."""
+
+    def rule(self, event: str) -> str | None:
+        """What is done to the child on ``DELETE`` or ``UPDATE``; None: nothing."""
+        begin = f"ON {event} "
+        return next((r.removeprefix(begin) for r in self.rules if r.startswith(begin)), None)
+
+
+def cascades(connection: Connection, captured: Collection[TableName]) -> list[Cascade]:
+    """Those whose child is captured; the parent may be any table. Raises PyMySQL's errors."""
+    return [found for found in all_cascades(connection) if found.child in captured]
+
+
+def all_cascades(connection: Connection) -> list[Cascade]:
+    """Those of all tables that the account may read; none where the server logs what they do.
+
+    Raises PyMySQL's errors.
+    """
+    if _are_logged(connection):
+        return []
+    pairs: dict[tuple[TableName, str, TableName], list[tuple[str, str]]] = defaultdict(list)
+    for schema, table, name, parent_schema, parent, column, referenced in connection.rows(_COLUMNS):
+        child = TableName(str(schema), str(table))
+        above = TableName(str(parent_schema), str(parent))
+        pairs[child, str(name), above].append((str(column), str(referenced)))
+    told = {
+        (TableName(str(schema), str(table)), str(name)): (str(on_delete), str(on_update))
+        for schema, table, name, on_delete, on_update in connection.rows(_RULES)
+    }
+    if connection.flavor is Flavor.MARIADB:
+        # It shows the rules only to those who may do more than SELECT.
+        for table in {child for child, name, _ in pairs if (child, name) not in told}:
+            told |= _rules_of(connection, table)
+    found = []
+    for (child, name, above), columns in pairs.items():
+        rules = tuple(
+            f"ON {event} {rule}"
+            for event, rule in zip(
+                ("DELETE", "UPDATE"), told.get((child, name), _UNKNOWN), strict=True
+            )
+            if rule in _SILENT
+        )
+        if rules:
+            own, referred = zip(*columns, strict=True)
+            found.append(Cascade(child, above, name, rules, own, referred))
+    return found
+
+
+def _are_logged(connection: Connection) -> bool:
+    if connection.flavor is not Flavor.MYSQL or connection.version < _LOGGED_SINCE:
+        return False
+    row = connection.row("SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'")
+    if row is not None and str(row[1]).upper() not in ("OFF", "0"):
+        return False
+    return not connection.rows("SHOW REPLICA STATUS")  # its source may be an older server
+
+
+def _rules_of(
+    connection: Connection, table: TableName
+) -> dict[tuple[TableName, str], tuple[str, str]]:
+    """What SHOW CREATE TABLE says, which writes one constraint a line."""
+    row = connection.row(f"SHOW CREATE TABLE {quote_name(table.namespace, table.name)}")
+    found = {}
+    for line in str(row[1]).splitlines() if row is not None else ():
+        if not line.startswith("  CONSTRAINT `") or " FOREIGN KEY (" not in line:
+            continue
+        name = re.match(r"  CONSTRAINT `((?:[^`]|``)*)`", line)
+        rules = dict(_RULE.findall(line[line.rindex(")") :]))
+        if name is not None:
+            key = table, name[1].replace("``", "`")
+            found[key] = rules.get("DELETE", "RESTRICT"), rules.get("UPDATE", "RESTRICT")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """What of a parent's changes matters: deletes, and updates of these columns."""
+
+    deletes: bool
+    columns: frozenset[str]
+    names: tuple[str, ...] = ()
+    """All the parent's columns, in order, as they are now."""
+
+    def indexes(self, names: Sequence[str] | None, count: int) -> set[int]:
+        """Which of ``count`` columns, named ``names`` (None: not known), are to be noticed.
+
+        All, if it can't be known which they are.
+        """
+        names = self.names if names is None else names
+        if not self.columns:
+            return set()
+        if len(names) != count or not self.columns <= set(names):
+            return set(range(count))
+        return {i for i, name in enumerate(names) if name in self.columns}
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeGraph:
+    """Which tables' rows change, without a trace in the log, when a table's rows do. Pure."""
+
+    found: tuple[Cascade, ...] = ()
+    columns: dict[TableName, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, connection: Connection) -> CascadeGraph:
+        """As it is now. Raises PyMySQL's errors."""
+        found = all_cascades(connection)
+        columns = {
+            parent: tuple(str(row[0]) for row in connection.rows(_NAMES, _pair(parent)))
+            for parent in {cascade.parent for cascade in found}
+        }
+        return cls(tuple(found), columns)
+
+    def noticed(self, table: TableName) -> Noticed | None:
+        """None: no other table's rows change with the table's."""
+        below = [cascade for cascade in self.found if cascade.parent == table]
+        if not below:
+            return None
+        updates = [cascade.referenced for cascade in below if cascade.rule("UPDATE") is not None]
+        return Noticed(
+            any(cascade.rule("DELETE") is not None for cascade in below),
+            frozenset(name for names in updates for name in names),
+            self.columns.get(table, ()),
+        )
+
+    def below(self, table: TableName, *, deleted: bool, updated: bool) -> set[TableName]:
+        """The tables whose rows may change when rows of ``table`` are deleted, or their referenced
+        columns updated: children, their children and so on; maybe the table itself.
+        """
+        seen: set[tuple[TableName, str]] = set()
+        todo = [(table, "DELETE")] * deleted + [(table, "UPDATE")] * updated
+        changed: set[TableName] = set()
+        while todo:
+            parent, event = todo.pop()
+            for cascade in self.found:
+                rule = cascade.rule(event) if cascade.parent == parent else None
+                if rule is None:
+                    continue
+                changed.add(cascade.child)
+                gone = event == "DELETE" and rule == "CASCADE"
+                then = (cascade.child, "DELETE" if gone else "UPDATE")
+                if then not in seen:
+                    seen.add(then)
+                    todo.append(then)
+        return changed
+
+    def concerns(self, tables: Iterable[TableName]) -> bool:
+        """Is one of them a parent or a child?"""
+        wanted = set(tables)
+        return any(cascade.parent in wanted or cascade.child in wanted for cascade in self.found)
+
+
+def _pair(table: TableName) -> tuple[str, str]:
+    return table.namespace, table.name

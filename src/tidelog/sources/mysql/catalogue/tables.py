@@ -1,0 +1,190 @@
+"""What tables a MySQL or MariaDB server has, without taking any lock that writers wait for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import pymysql
+from pymysql.constants import ER
+
+from tidelog.codecs.mysql.binlog.position import unpack
+from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.errors import TableRefusedError
+from tidelog.model.patterns import matches
+from tidelog.model.schema import TableName
+from tidelog.ports import SourceLoad, TableShape
+from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
+from tidelog.sources.mysql.catalogue.schemas import SchemaFinder
+from tidelog.sources.mysql.catalogue.storage import rows_may_differ, storage_of, versions_of
+from tidelog.sources.mysql.chunks.conditions import checked
+from tidelog.sources.mysql.chunks.failures import chunk_errors
+from tidelog.sources.mysql.chunks.watermarks import binlog_end
+from tidelog.sources.mysql.connect import Connection, connect, quote_name
+from tidelog.sources.mysql.failures import number_of, translated
+from tidelog.sources.mysql.stream.positions import log_files
+from tidelog.sources.refusals import only_refusals
+
+SYSTEM_SCHEMAS = ("information_schema", "mysql", "performance_schema", "sys")
+
+_TABLES = """
+SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES
+WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
+"""
+_REPLICA_STATUS_SINCE = (8, 0, 22)  # SHOW SLAVE STATUS went with 8.4; MariaDB keeps it
+_BEHIND = ("Seconds_Behind_Source", "Seconds_Behind_Master")
+
+
+class MySqlCatalogue:
+    """`tidelog.ports.Catalogue`. Thread-safe: one connection, one call at a time.
+
+    Args:
+        url: of the server.
+        own_schemas: databases that are never listed, e.g. that of the watermark table.
+        own_tables: further tables, as ``database.name``, that are never listed: the signal table.
+        keys: surrogate keys by table pattern, see `SchemaFinder`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        own_schemas: Sequence[str] = ("tidelog",),
+        own_tables: Sequence[str] = (),
+        keys: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self._url = url
+        self._own_tables = {TableName.parse(name) for name in own_tables}
+        self._hidden = {*SYSTEM_SCHEMAS, *own_schemas}
+        self._finder = SchemaFinder(keys)
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._folds_case = False
+
+    def tables(self, patterns: Sequence[str]) -> list[TableName]:
+        """Base tables that match, sorted. Where the server takes names in any case
+        (``lower_case_table_names`` 1 or 2), so do patterns.
+        """
+        with self._lock, translated("listing tables"):
+            rows = self._connected().rows(_TABLES)
+            return self._listed(patterns, [TableName(str(row[0]), str(row[1])) for row in rows])
+
+    def shape(self, table: TableName) -> TableShape | None:
+        """The table as it is now; ``storage`` is for `rows_may_differ`."""
+        with self._lock, translated(f"looking up {table}"):
+            connection = self._connected()
+            storage = storage_of(connection, table)
+            for _ in range(3):
+                # Schema and storage must be of one moment, and no lock makes them so.
+                before, found = storage, self._finder.find(connection, table)
+                storage = storage_of(connection, table)
+                if before == storage:
+                    break
+            if found is None or storage is None:
+                return None
+            if found.unfit is not None:
+                raise TableRefusedError(table, found.unfit)
+            return TableShape(
+                schema=found.schema,
+                storage=storage.text,
+                estimated_rows=storage.estimated_rows,
+                estimated_bytes=storage.estimated_bytes,
+            )
+
+    def check_condition(self, table: TableName, condition: str) -> None:
+        """See `tidelog.ports.Catalogue`."""
+        name = quote_name(table.namespace, table.name)
+        with self._lock, only_refusals(), chunk_errors(str(table)):
+            # Names and types are looked up before LIMIT 0 ends it; no row is read.
+            where = checked(condition)
+            self._connected().rows(f"SELECT 1 FROM {name} WHERE ({where}) LIMIT 0")  # noqa: S608
+
+    def stamp(self) -> str | None:
+        """None: there is nothing cheaper than `versions`."""
+        return None
+
+    def versions(self, patterns: Sequence[str]) -> dict[TableName, str]:
+        """See `tidelog.ports.Catalogue`."""
+        with self._lock, translated("looking at information_schema"):
+            found = versions_of(self._connected())
+            return {table: found[table] for table in self._listed(patterns, list(found))}
+
+    def rows_may_differ(self, before: str, after: str) -> bool:
+        """May rows have changed without row events between two of a table's storages?"""
+        return rows_may_differ(before, after)
+
+    def cascades(self, tables: Sequence[TableName]) -> list[Cascade]:
+        """Foreign keys that change rows of these tables unseen."""
+        with self._lock, translated("listing foreign keys"):
+            return cascades(self._connected(), set(tables))
+
+    def position(self) -> int:
+        """The end of the source's log: all that is committed by now lies before it."""
+        with self._lock, translated("asking for the binlog's end"):
+            return binlog_end(self._connected())
+
+    def load(self, reached: int) -> SourceLoad:
+        """See `tidelog.ports.Catalogue`; a replica tells how far it is behind itself, and a primary
+        does not know how far its replicas are.
+        """
+        end = self.position()
+        with self._lock, translated("asking for the server's load"):
+            connection = self._connected()
+            lag = end - reached
+            if unpack(end)[0] != unpack(reached)[0]:
+                lag = log_files(connection).bytes_between(reached, end)
+            return SourceLoad(max(0, lag), _seconds_behind(connection), _commits(connection))
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.abandon()
+                self._connection = None
+
+    def _listed(self, patterns: Sequence[str], tables: Sequence[TableName]) -> list[TableName]:
+        """Those that match and are not hidden, sorted."""
+        fold = str.lower if self._folds_case else str
+        hidden = {fold(name) for name in self._hidden}
+        own = {TableName(fold(t.namespace), fold(t.name)) for t in self._own_tables}
+        wanted = [fold(pattern) for pattern in patterns]
+        found = []
+        for table in tables:
+            folded = TableName(fold(table.namespace), fold(table.name))
+            if folded.namespace in hidden or folded in own:
+                continue
+            if matches(wanted, folded):
+                found.append(table)
+        return sorted(found)
+
+    def _connected(self) -> Connection:
+        if self._connection is None or not self._connection.open:
+            connection = connect(self._url, purpose="catalogue", database="")
+            if connection.flavor is Flavor.MYSQL:
+                # Else estimates are up to a day old; servers before 8.0 have no such cache.
+                with suppress(pymysql.MySQLError):
+                    connection.rows("SET SESSION information_schema_stats_expiry = 0")
+            self._folds_case = bool(connection.value("SELECT @@GLOBAL.lower_case_table_names"))
+            self._connection = connection
+        return self._connection
+
+
+def _seconds_behind(connection: Connection) -> float | None:
+    renamed = connection.flavor is Flavor.MYSQL and connection.version >= _REPLICA_STATUS_SINCE
+    try:
+        channels = connection.named("SHOW REPLICA STATUS" if renamed else "SHOW SLAVE STATUS")
+    except pymysql.MySQLError as error:
+        if number_of(error) != ER.SPECIFIC_ACCESS_DENIED_ERROR:
+            raise
+        return None  # MariaDB wants SLAVE MONITOR, which capture can do without
+    behind = [channel[name] for channel in channels for name in _BEHIND if name in channel]
+    known = [float(seconds) for seconds in behind if seconds is not None]
+    return max(known) if known else None
+
+
+def _commits(connection: Connection) -> int | None:
+    """Transactions that went through the binlog's cache, as nearly all do; both servers count
+    them.
+    """
+    row = connection.row("SHOW GLOBAL STATUS LIKE 'Binlog_cache_use'")
+    return None if row is None else int(row[1])

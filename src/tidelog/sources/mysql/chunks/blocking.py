@@ -1,0 +1,266 @@
+"""`tidelog.ports.BlockingReader` over MySQL and MariaDB: whole tables under one snapshot that
+stands exactly at a position of the binlog.
+
+MariaDB says where a consistent snapshot stands. MySQL does not: there the snapshot is taken between
+two looks at the binlog's end, and counts if nothing was logged between them and all that was logged
+is visible. On a server that never rests for so long ``FLUSH TABLES WITH READ LOCK`` makes it rest,
+for the instant that the snapshot takes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import pymysql
+
+from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.errors import (
+    ChunkBusyError,
+    ChunkError,
+    ChunkLostError,
+    ChunkRefusedError,
+    ChunkVoidError,
+    TidelogError,
+)
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
+from tidelog.sources.mysql.catalogue.schemas import SchemaFinder
+from tidelog.sources.mysql.catalogue.storage import storage_of
+from tidelog.sources.mysql.chunks.failures import chunk_errors
+from tidelog.sources.mysql.chunks.reader import (
+    LOCK_TIMEOUT_MS,
+    SQL_MODE,
+    STATEMENT_TIMEOUT_MS,
+    end_statement,
+    open_reading,
+)
+from tidelog.sources.mysql.chunks.rows import ChunkSelect
+from tidelog.sources.mysql.chunks.snapshot import BinlogSnapshot
+from tidelog.sources.mysql.chunks.watermarks import (
+    BEGIN,
+    binlog_end,
+    check_commit_order,
+    snapshot_position,
+)
+from tidelog.sources.mysql.connect import Connection, connect, quote_name
+
+QUIET_TRIES = 50
+"""So often the snapshot is tried before the server is asked to rest."""
+REST_S = 1.0
+"""So long writers may be held up at most."""
+LOCK_ADVICE = (
+    "the server writes without a pause, and FLUSH TABLES WITH READ LOCK, which would make one for "
+    "an instant, was not given: grant RELOAD, end statements that run for long, or dump "
+    "incrementally"
+)
+
+
+class MySqlBlockingReader:
+    """Reads tables under one snapshot, over a connection whose transaction stays open until
+    `close`. Used by one thread.
+
+    A table is locked against DDL (a metadata lock, which no write waits for) from `begin` or its
+    first `read` until `close`.
+
+    Args:
+        url: of the server.
+        registry: numbers the schema that rows were read under.
+        tables: lock these in `begin`, and take another snapshot if one of them changed meanwhile.
+        keys: surrogate keys by table pattern, see `SchemaFinder`.
+        lock_timeout_ms: how long a lock may wait; whole seconds.
+        statement_timeout_ms: how long a SELECT may take.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        registry: SchemaRegistry,
+        *,
+        tables: Sequence[TableName] = (),
+        keys: Mapping[str, Sequence[str]] | None = None,
+        lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+        statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
+    ) -> None:
+        self._url = url
+        self._registry = registry
+        self._tables = tuple(tables)
+        self._finder = SchemaFinder(keys)
+        wait = str(max(1, math.ceil(lock_timeout_ms / 1000)))
+        self._settings = {**SQL_MODE, "lock_wait_timeout": wait}
+        self._statement_timeout_ms = statement_timeout_ms
+        self._select = ChunkSelect(lambda connection: end_statement(url, connection))
+        self._position = 0
+        self._locked: dict[TableName, TableSchema] = {}
+        self._reads: Connection | None = None
+        self._now: Connection | None = None
+
+    # ------------------------------------------------------------------ port
+
+    def begin(self, timeout_s: float) -> int:
+        """Take the snapshot. What committed at a lower position is visible, nothing else."""
+        try:
+            with chunk_errors("taking the snapshot of a blocking dump"):
+                return self._begin(time.monotonic() + timeout_s, timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self, request: ChunkRequest) -> ChunkRows:
+        """Read a range. An error leaves the snapshot, and the other tables' locks, as they are."""
+        if request.keys is not None:
+            raise ValueError("a blocking dump reads ranges")
+        connection = self._reads
+        if connection is None or not connection.open:
+            raise ChunkLostError("the snapshot of the blocking dump is gone: begin another one")
+        with chunk_errors(f"reading {request.table} for a blocking dump"):
+            schema = self._lock(connection, request.table)
+            snapshot = BinlogSnapshot(self._position)
+            rows = self._select.range(connection, request, schema, snapshot)
+        rows.emit_at = self._position
+        return rows
+
+    def close(self) -> None:
+        """Give up the snapshot and the locks, in any state."""
+        for connection in (self._reads, self._now):
+            if connection is not None:
+                with suppress(pymysql.MySQLError, OSError):
+                    connection.close()
+        self._reads = self._now = None
+        self._locked.clear()
+
+    # ------------------------------------------------------------------ snapshot
+
+    def _begin(self, deadline: float, timeout_s: float) -> int:
+        while True:
+            self.close()
+            self._now = connect(self._url, purpose="blocking", database="", read_timeout_s=60)
+            connection = self._reads = open_reading(
+                self._url,
+                purpose="blocking",
+                settings=self._settings,
+                statement_timeout_ms=self._statement_timeout_ms,
+            )
+            if connection.flavor is Flavor.MARIADB:
+                connection.rows(BEGIN)
+                self._position = snapshot_position(connection)
+            else:
+                check_commit_order(connection)
+                self._position = self._quiet(connection, deadline, timeout_s)
+            if self._lock_early():
+                return self._position
+            if time.monotonic() > deadline:
+                raise ChunkError(
+                    f"no snapshot within {timeout_s:.0f} s: each time a table was altered before "
+                    "it could be locked; try again when no DDL runs"
+                )
+
+    def _quiet(self, connection: Connection, deadline: float, timeout_s: float) -> int:
+        """MySQL: begin at a moment when nothing is written; the binlog's end then."""
+        for _ in range(QUIET_TRIES):
+            position = self._between(connection)
+            if position is not None:
+                return position
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.005)
+        locker = connect(self._url, purpose="blocking", settings=self._settings, database="")
+        try:
+            locker.rows("FLUSH TABLES WITH READ LOCK")
+            # Commits wait for the lock now; those that did not may still become visible.
+            deadline = time.monotonic() + REST_S
+            while time.monotonic() <= deadline:
+                position = self._between(connection)
+                if position is not None:
+                    return position
+                time.sleep(0.005)
+        except pymysql.MySQLError as error:
+            raise _refused(error) from None
+        finally:
+            with suppress(pymysql.MySQLError, OSError):
+                locker.rows("UNLOCK TABLES")
+            locker.abandon()
+        raise ChunkBusyError(f"no snapshot within {timeout_s:.0f} s: {LOCK_ADVICE}")
+
+    def _between(self, connection: Connection) -> int | None:
+        """Begin between two looks at the binlog; its end if nothing moved and all is visible."""
+        before = self._end()
+        if before is None:
+            return None
+        connection.rows(BEGIN)
+        if self._end() == before:
+            return before[0]
+        connection.rows("ROLLBACK")
+        return None
+
+    def _end(self) -> tuple[int, str] | None:
+        """Where the binlog ends and which transactions are visible; None while one is between.
+
+        Without GTIDs that can't be asked: only the lock makes sure then.
+        """
+        assert self._now is not None
+        row = self._now.row(
+            "SELECT @@GLOBAL.gtid_mode, @@GLOBAL.gtid_executed, @@GLOBAL.gtid_owned"
+        )
+        assert row is not None
+        mode, executed, owned = row
+        if mode != "ON":
+            raise ChunkRefusedError(
+                "a blocking dump of MySQL needs GTIDs (gtid_mode = ON) to place its snapshot; dump "
+                "incrementally instead"
+            )
+        return None if owned else (binlog_end(self._now), str(executed))
+
+    # ------------------------------------------------------------------ locks
+
+    def _lock_early(self) -> bool:
+        """Lock the tables named beforehand; False if one changed since the snapshot. One that
+        can't be locked fails when it is read, and does not hold up the rest.
+        """
+        assert self._reads is not None
+        for table in self._tables:
+            try:
+                with chunk_errors(f"locking {table}"):
+                    self._lock(self._reads, table)
+            except ChunkVoidError:
+                return False
+            except TidelogError:
+                if not self._reads.open:
+                    raise
+        return True
+
+    def _lock(self, connection: Connection, table: TableName) -> TableSchema:
+        """Lock the table against DDL unless it is, and see that the snapshot can read it."""
+        if table in self._locked:
+            return self._locked[table]
+        assert self._now is not None
+        name = quote_name(table.namespace, table.name)
+        storage = storage_of(self._now, table)
+        try:
+            # A table that was made anew after the snapshot refuses to be read under it (1412).
+            connection.rows(f"SELECT 1 FROM {name} LIMIT 1")  # noqa: S608 - quoted
+        except pymysql.MySQLError as error:
+            if error.args and error.args[0] == 1412:
+                raise _altered(table) from None
+            raise
+        found = self._finder.find(connection, table)
+        now = storage_of(self._now, table)
+        if found is None or storage is None or now is None or storage.text != now.text:
+            raise _altered(table)
+        self._locked[table] = self._registry.register(found.schema)
+        return self._locked[table]
+
+
+def _altered(table: TableName) -> ChunkVoidError:
+    return ChunkVoidError(
+        f"{table} was created, altered or emptied after the snapshot of the blocking dump was "
+        "taken: dump it again"
+    )
+
+
+def _refused(error: pymysql.MySQLError) -> ChunkError:
+    number = error.args[0] if error.args else 0
+    kind = ChunkRefusedError if number in (1044, 1045, 1142, 1227) else ChunkBusyError
+    return kind(f"taking the snapshot of a blocking dump: {LOCK_ADVICE} (error {number})")

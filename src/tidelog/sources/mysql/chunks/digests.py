@@ -1,0 +1,253 @@
+"""`tidelog.ports.DigestReader` over MySQL and MariaDB: a range's rows summed up by one SELECT."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import pymysql
+
+from tidelog.codecs import unreal_dates
+from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.errors import ChunkBusyError
+from tidelog.model.schema import Column, TableSchema
+from tidelog.ports import ChunkRequest, Digest
+from tidelog.sources.mysql.chunks.failures import chunk_errors
+from tidelog.sources.mysql.chunks.reader import (
+    LOCK_TIMEOUT_MS,
+    SQL_MODE,
+    STATEMENT_TIMEOUT_MS,
+    MySqlChunkReader,
+    open_reading,
+)
+from tidelog.sources.mysql.chunks.snapshot import BinlogSnapshot
+from tidelog.sources.mysql.chunks.sql import ChunkSql, KeyIndex, key_index
+from tidelog.sources.mysql.chunks.watermarks import (
+    binlog_end,
+    check_commit_order,
+    current_position,
+    write_mark,
+)
+from tidelog.sources.mysql.connect import Connection, quote_name
+from tidelog.sources.null_registry import Unnumbered
+
+OWNED_TIMEOUT_S: Final = 10.0
+_DAY_OF_1970: Final = 719_528  # as TO_DAYS counts
+# Neither server can say a float's bits, and its text is not Spark's; a geometry's WKB without its
+# SRID is not what SQL gives.
+_UNSPEAKABLE: Final = {
+    types.FLOAT: "floating-point numbers",
+    types.DOUBLE: "floating-point numbers",
+    types.GEOMETRY: "geometries",
+    types.VECTOR: "vectors",
+}
+
+
+_DAY_US: Final = 86_400_000_000
+
+
+def _in_calendar(name: str) -> str:
+    year, month, day = (f"{part}({name})" for part in ("YEAR", "MONTH", "DAYOFMONTH"))
+    leap = f"({year} % 4 = 0 AND ({year} % 100 <> 0 OR {year} % 400 = 0))"
+    longest = f"ELT({month}, 31, 28 + {leap}, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)"
+    return f"{month} > 0 AND {day} > 0 AND {day} <= {longest}"
+
+
+def _real(name: str, text: str) -> str:
+    """A date that no calendar has decodes to NULL."""
+    return f"IF(YEAR({name}) > 0 AND {_in_calendar(name)}, {text}, NULL)"
+
+
+def _days(name: str) -> str:
+    return f"TO_DAYS({name}) - {_DAY_OF_1970}"
+
+
+def _time(name: str) -> str:
+    since = "TIMESTAMP'1970-01-01 00:00:00'"
+    return _real(name, f"TIMESTAMPDIFF(MICROSECOND, {since}, {name})")
+
+
+def _key_days(name: str) -> str:
+    """Of a key, each date its own: `tidelog.codecs.unreal_dates`."""
+    year, month, day = (f"{part}({name})" for part in ("YEAR", "MONTH", "DAYOFMONTH"))
+    first, of_a_year = unreal_dates.FIRST, unreal_dates.OF_A_YEAR
+    of_month = f"ELT({month}, 0, {day} + 15, 0, 47, 0, 48, 0, 0, 49, 0, 50, 0)"
+    number = f"IF({month} = 0, {day}, IF({day} = 0, 31 + {month}, {of_month}))"
+    # These servers' year 0 has no February 29th: its days before are a day too late.
+    early = f"({year} = 0 AND {month} < 3)"
+    real = f"TO_DAYS({name}) - {_DAY_OF_1970} - {early}"
+    return f"IF({_in_calendar(name)}, {real}, {first} + {year} * {of_a_year} + {number})"
+
+
+def _key_time(name: str) -> str:
+    seconds = f"(HOUR({name}) * 60 + MINUTE({name})) * 60 + SECOND({name})"
+    of_day = f"({seconds}) * 1000000 + MICROSECOND({name})"
+    return f"({_key_days(name)}) * {_DAY_US} + {of_day}"
+
+
+def _number(name: str) -> str:
+    return f"{name} + 0"  # without the zeros of ZEROFILL and YEAR
+
+
+_BY_LOGICAL: Mapping[str, Callable[[str], str]] = {
+    "bool": lambda name: f"CASE {name} + 0 WHEN 0 THEN 'false' WHEN 1 THEN 'true' END",
+    "int16": _number,
+    "int32": _number,
+    "int64": _number,
+    "date": lambda name: _real(name, _days(name)),
+    "timestamp": _time,
+    "timestamptz": _time,
+    "bytes": lambda name: f"LOWER(HEX({name}))",
+    "binary": lambda name: f"LOWER(HEX({name}))",
+}
+
+
+_OF_KEYS: Mapping[str, Callable[[str], str]] = {
+    "date": _key_days,
+    "timestamp": _key_time,
+    "timestamptz": _key_time,
+}
+
+
+def column_text(column: Column, key: bool = False) -> str:
+    """The column's text as SQL, never NULL; see `tidelog.ports.DigestReader`. ``key``: it is of a
+    key.
+    """
+    name = quote_name(column.name)
+    if column.logical.startswith("decimal("):
+        return f"COALESCE({_number(name)}, '~')"
+    form = (_OF_KEYS if key else _BY_LOGICAL).get(column.logical, _BY_LOGICAL.get(column.logical))
+    if form is not None:
+        return f"COALESCE({form(name)}, '~')"
+    text = f"CONVERT({name} USING utf8mb4)"
+    return f"COALESCE(CONCAT(LENGTH({text}), ':', {text}), '~')"
+
+
+class MySqlDigests:
+    """See the port.
+
+    Args:
+        url: of the server.
+        watermark_schema: database of the watermark table, which is written to only on a MySQL
+            server without GTIDs, where nothing else tells what a SELECT can see.
+        keys: surrogate keys by table pattern, see `SchemaFinder`.
+        statement_timeout_ms: how long a SELECT may take.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        watermark_schema: str = "tidelog",
+        keys: Mapping[str, Sequence[str]] | None = None,
+        statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
+    ) -> None:
+        self._url = url
+        self._watermark_schema = watermark_schema
+        wait = str(LOCK_TIMEOUT_MS // 1000)
+        self._settings = {**SQL_MODE, "lock_wait_timeout": wait, "innodb_lock_wait_timeout": wait}
+        self._statement_timeout_ms = statement_timeout_ms
+        self._plans = MySqlChunkReader(
+            url,
+            Unnumbered(),
+            strategy="gtid",
+            keys=keys,
+            statement_timeout_ms=statement_timeout_ms,
+        )
+        self._indexes: dict[str, KeyIndex] = {}
+        self._connection: Connection | None = None
+
+    def why_not(self, schema: TableSchema, columns: Sequence[str]) -> str | None:
+        for name in columns:
+            column = schema.columns[schema.column_index(name)]
+            if column.type_id in _UNSPEAKABLE:
+                what = _UNSPEAKABLE[column.type_id]
+                return f"column {name}: the server has no exact text of {what}"
+        return None
+
+    def boundaries(self, request: ChunkRequest, count: int) -> list[tuple[str | None, ...]]:
+        return self._plans.boundaries(request, count)
+
+    def digest(self, request: ChunkRequest, schema: TableSchema, columns: Sequence[str]) -> Digest:
+        chosen = [schema.columns[schema.column_index(name)] for name in columns]
+        keys = {*schema.key, *schema.match_key}
+        text = ", ',', ".join(column_text(column, column.name in keys) for column in chosen)
+        row_hash = f"CONV(LEFT(MD5(CONCAT({text}, ',')), 15), 16, 10)"
+        with chunk_errors(f"summing up rows of {request.table}"):
+            connection = self._connected()
+            try:
+                sql = self._sql(connection, schema)
+                total = f"SUM(CAST({row_hash} AS UNSIGNED))"
+                listed = f"COUNT(*), CAST(COALESCE({total}, 0) AS CHAR)"
+                row = connection.row(sql.digest(listed, request.after, request.upto))
+            except pymysql.MySQLError:
+                self._indexes.clear()  # one may be gone
+                raise
+        assert row is not None
+        return Digest(int(row[0]), int(row[1]))
+
+    def snapshot(self) -> BinlogSnapshot:
+        with chunk_errors("taking a snapshot"):
+            connection = self._connected()
+            if connection.flavor is Flavor.MARIADB:
+                return BinlogSnapshot(current_position(connection))
+            check_commit_order(connection)
+            end = binlog_end(connection)
+            if str(connection.value("SELECT @@GLOBAL.gtid_mode")).upper() == "ON":
+                self._await_visible(connection)
+            else:
+                write_mark(connection, self._watermark_schema, f"{uuid.uuid4().hex}:verify")
+            return BinlogSnapshot(end)
+
+    def position(self) -> int:
+        with chunk_errors("asking for the log's end"):
+            return binlog_end(self._connected())
+
+    def close(self) -> None:
+        self._plans.close()
+        if self._connection is not None:
+            self._connection.abandon()
+            self._connection = None
+
+    def _await_visible(self, connection: Connection) -> None:
+        """Wait until all is visible that is in the binlog by now: a transaction owns its GTID from
+        before it is written there until after it is visible.
+        """
+        deadline = time.monotonic() + OWNED_TIMEOUT_S
+        owned = _owned(connection)
+        while owned:
+            if time.monotonic() > deadline:
+                raise ChunkBusyError(
+                    "a transaction stands in the binlog and is not visible: it waits for a replica"
+                )
+            time.sleep(0.005)
+            owned &= _owned(connection)
+
+    def _sql(self, connection: Connection, schema: TableSchema) -> ChunkSql:
+        key = schema.match_key
+        if schema.fingerprint not in self._indexes:
+            self._indexes[schema.fingerprint] = key_index(connection, schema.table, key)
+        return ChunkSql(schema, key, self._indexes[schema.fingerprint])
+
+    def _connected(self) -> Connection:
+        if self._connection is None or not self._connection.open:
+            self._connection = open_reading(
+                self._url,
+                purpose="digests",
+                settings=self._settings,
+                statement_timeout_ms=self._statement_timeout_ms,
+            )
+        return self._connection
+
+
+def _owned(connection: Connection) -> set[str]:
+    """GTIDs with their owners, of ``uuid:1#7:2#9, uuid:3#8``."""
+    found = set()
+    for part in str(connection.value("SELECT @@GLOBAL.gtid_owned") or "").split(","):
+        source, *numbers = part.strip().split(":")
+        # A tag (8.3 and later) stands where numbers do, without an owner.
+        found |= {f"{source}:{number}" for number in numbers if "#" in number}
+    return found

@@ -1,0 +1,216 @@
+"""Conditions on a table's key: where a range begins and ends, and which keys are asked for.
+
+Row comparisons, ``(a, b) > (1, 2)``, would read the whole index (manual, "Row Constructor
+Expression Optimization"), so they are spelled out. Comparisons are made in the columns' own
+collation: a literal's is weaker (manual, "Collation Coercibility in Expressions").
+
+NULL comes first in an ascending index and last in a descending one; None is its text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.charsets import BINARY_COLLATION
+from tidelog.codecs.mysql.rows import bytes_keys
+from tidelog.errors import ChunkRefusedError
+from tidelog.model.schema import Column, TableSchema
+from tidelog.sources.mysql.connect import quote_name
+
+Key = tuple[str | None, ...]
+
+NEVER = "FALSE"
+MOST_LISTED = 512
+"""An ENUM or SET of more values than these is compared as a number, which no index serves."""
+
+_INTEGERS = {types.TINY, types.SHORT, types.INT24, types.LONG, types.LONGLONG, types.YEAR}
+_FLOATS = {types.FLOAT, types.DOUBLE}
+_TEMPORAL = {
+    types.DATE, types.NEWDATE, types.TIME, types.TIME2, types.DATETIME, types.DATETIME2,
+    types.TIMESTAMP, types.TIMESTAMP2,
+}  # fmt: skip
+_WORDS = {"uuid", "inet4", "inet6"}  # MariaDB's types that are read and written as texts
+_DIGITS = re.compile(r"[+-]?\d+(\.\d*)?")
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+_TIME = re.compile(r"(-?[0-9][0-9:. -]*?)(?:Z|\+00(?::?00)?)?")
+_WORD = re.compile(r"[0-9A-Fa-f:.{}-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class KeySql:
+    """Conditions over one table's key.
+
+    Args:
+        schema: gives the columns' types, and whether they are nullable.
+        columns: the key's columns, in its order.
+        descending: of each column, whether the key's index counts down.
+    """
+
+    schema: TableSchema
+    columns: tuple[str, ...]
+    descending: tuple[bool, ...]
+
+    @property
+    def names(self) -> str:
+        return ", ".join(quote_name(name) for name in self.columns)
+
+    @property
+    def order(self) -> str:
+        """For ORDER BY: as the key's index has it."""
+        return ", ".join(
+            f"{quote_name(name)} DESC" if down else quote_name(name)
+            for name, down in zip(self.columns, self.descending, strict=True)
+        )
+
+    def after(self, key: Key) -> str:
+        """The condition that says ``key < columns``, in the index's order."""
+        return self._beside(key, beyond=True, and_equal=False)
+
+    def upto(self, key: Key) -> str:
+        """The condition that says ``columns <= key``."""
+        return self._beside(key, beyond=False, and_equal=True)
+
+    def same(self, key: Key) -> str:
+        """The condition that the row has this very key."""
+        return " AND ".join(self._equal(place, text) for place, text in enumerate(key))
+
+    def among(self, keys: Sequence[Key]) -> str:
+        """The condition that the row has one of the keys."""
+        column = self._column(0)
+        whole = len(self.columns) == 1 and not any(None in key for key in keys)
+        if whole and column.type_id not in (types.ENUM, types.SET):
+            literals = ", ".join(literal(column, key[0] or "") for key in keys)
+            return f"{quote_name(self.columns[0])} IN ({literals})"
+        return "(" + " OR ".join(f"({self.same(key)})" for key in keys) + ")"
+
+    def null_in_key(self) -> str:
+        """The condition that a column of the key is NULL."""
+        found = [
+            f"{quote_name(n)} IS NULL" for p, n in enumerate(self.columns) if self._nullable(p)
+        ]
+        return f"({' OR '.join(found)})" if found else NEVER
+
+    # ------------------------------------------------------------------ one column
+
+    def _beside(self, key: Key, *, beyond: bool, and_equal: bool) -> str:
+        found = []
+        equal: list[str] = []
+        for place, text in enumerate(key):
+            strictly = self._strictly(place, text, beyond)
+            if strictly is not None:
+                found.append(" AND ".join([*equal, strictly]))
+            equal.append(self._equal(place, text))
+        if and_equal:
+            found.append(" AND ".join(equal))
+        return "(" + " OR ".join(f"({term})" for term in found) + ")" if found else NEVER
+
+    def _strictly(self, place: int, text: str | None, beyond: bool) -> str | None:
+        """The column comes behind (or before) the value in the index; None: no value does."""
+        name = quote_name(self.columns[place])
+        greater = beyond != self.descending[place]
+        if text is None:
+            return f"{name} IS NOT NULL" if greater else None
+        column = self._column(place)
+        if column.type_id in (types.ENUM, types.SET):
+            compared = _beside_number(name, column, number_of(column, text), greater)
+        else:
+            compared = f"{name} {'>' if greater else '<'} {literal(column, text)}"
+        if greater or not self._nullable(place):
+            return compared
+        null = f"{name} IS NULL"
+        return null if compared is None else f"({compared} OR {null})"
+
+    def _equal(self, place: int, text: str | None) -> str:
+        name, column = quote_name(self.columns[place]), self._column(place)
+        if text is None:
+            return f"{name} IS NULL"
+        if column.type_id in (types.ENUM, types.SET):
+            return f"{name} = {number_of(column, text):d}"
+        return f"{name} = {literal(column, text)}"
+
+    def _column(self, place: int) -> Column:
+        return self.schema.columns[self.schema.column_index(self.columns[place])]
+
+    def _nullable(self, place: int) -> bool:
+        return self._column(place).nullable
+
+
+def _beside_number(name: str, column: Column, number: int, greater: bool) -> str | None:
+    """An ENUM or SET as the number that it is ordered by. Only equality finds the index, so the
+    numbers are listed while they are few.
+    """
+    count = len(types.labels(column))
+    highest = count if column.type_id == types.ENUM else (1 << count) - 1
+    numbers = range(number + 1, highest + 1) if greater else range(number)
+    if len(numbers) > MOST_LISTED:
+        return f"{name} {'>' if greater else '<'} {number:d}"
+    if not numbers:
+        return None
+    return "(" + " OR ".join(f"{name} = {each:d}" for each in numbers) + ")"
+
+
+def number_of(column: Column, text: str) -> int:
+    """The number that stands for an ENUM's or SET's text; 0 is ENUM's error value."""
+    labels = types.labels(column)
+    try:
+        if column.type_id == types.ENUM:
+            return labels.index(text) + 1 if text or "" in labels else 0
+        return sum({1 << labels.index(label) for label in text.split(",")}) if text else 0
+    except ValueError:
+        raise _misfit(column) from None
+
+
+def literal(column: Column, text: str) -> str:
+    """The value as SQL, made of digits, hexadecimal digits or a date's characters alone.
+
+    Raises ChunkRefusedError if the text is none of the column's type.
+    """
+    kind = column.type_id
+    if kind in _INTEGERS or kind in (types.NEWDECIMAL, types.BIT):
+        if column.logical == "bool" and text in ("t", "f", "true", "false"):
+            return "1" if text[0] == "t" else "0"
+        return _checked(_DIGITS, column, text)
+    if kind in _FLOATS:
+        number = _checked(_NUMBER, column, text)
+        return number if "e" in number.lower() else f"{number}e0"
+    if kind in _TEMPORAL:
+        match = _TIME.fullmatch(text.replace("T", " "))
+        if match is None:
+            raise _misfit(column)
+        return f"'{match[1]}'"
+    if kind == types.STRING and column.type_name in _WORDS:
+        return f"'{_checked(_WORD, column, text)}'"
+    if kind not in types.CHARACTER:
+        raise ChunkRefusedError(f"a column of type {column.type_name} can't be part of a key")
+    if types.collation(column) != BINARY_COLLATION:
+        return f"_utf8mb4 X'{text.encode().hex()}'"
+    return f"_binary X'{bytes_value(column, text).hex()}'"
+
+
+def bytes_value(column: Column, text: str) -> bytes:
+    """What a key's text says of a column of bytes. BINARY(n) is padded to its length, and compared
+    with its padding.
+    """
+    try:
+        value = bytes_keys.bytes_of(text)
+    except ValueError:
+        raise ChunkRefusedError(
+            f"a key's value for column {column.name}, of bytes, begins with 0x, but is not pairs "
+            "of hexadecimal digits"
+        ) from None
+    if column.type_id == types.STRING:
+        value = value.ljust(types.string_bytes(types.metadata(column)), b"\0")
+    return value
+
+
+def _checked(pattern: re.Pattern[str], column: Column, text: str) -> str:
+    if pattern.fullmatch(text) is None:
+        raise _misfit(column)
+    return text
+
+
+def _misfit(column: Column) -> ChunkRefusedError:
+    return ChunkRefusedError(f"a key's value is none of column {column.name}'s type")

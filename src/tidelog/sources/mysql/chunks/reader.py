@@ -1,0 +1,318 @@
+"""`tidelog.ports.ChunkReader` over MySQL and MariaDB: watermarks, and short reads between them."""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import pymysql
+from pymysql.constants import ER
+
+from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.errors import ChunkBusyError, ChunkError, ChunkLostError, TidelogError
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
+from tidelog.sources.mysql.catalogue.schemas import SchemaFinder
+from tidelog.sources.mysql.chunks.failures import chunk_errors, time_limit
+from tidelog.sources.mysql.chunks.rows import ChunkSelect
+from tidelog.sources.mysql.chunks.snapshot import BinlogSnapshot
+from tidelog.sources.mysql.chunks.watermarks import (
+    BEGIN,
+    Strategy,
+    binlog_end,
+    check_commit_order,
+    current_position,
+    snapshot_position,
+    write_mark,
+)
+from tidelog.sources.mysql.connect import Connection, connect, quote_name
+from tidelog.sources.mysql.stream.gtids import GtidSet, SeenGtids
+
+LOCK_TIMEOUT_MS = 2_000
+STATEMENT_TIMEOUT_MS = 600_000
+PLAN_TRANSACTION_S = 0.5  # then DDL, and purge, get their turn
+KILL_TIMEOUT_S = 2.0
+
+# A date that some ALLOW_INVALID_DATES let in may be part of a key.
+SQL_MODE = {"sql_mode": "'ALLOW_INVALID_DATES'"}
+
+
+class MySqlChunkReader:
+    """Reads chunks over connections of its own. Used by one thread at a time.
+
+    Args:
+        url: of the server.
+        registry: numbers the schema that a chunk was read under.
+        strategy: how chunks are placed in the log, see `tidelog.sources.mysql.chunks.watermarks`.
+        watermark_schema: database of the watermark table.
+        keys: surrogate keys by table pattern, see `SchemaFinder`.
+        seen: what the log's reader has seen; `gtid` on MySQL can't do without.
+        lock_timeout_ms: how long a mark, or a read's lock against DDL, may wait; whole seconds.
+        statement_timeout_ms: how long a SELECT may take.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        registry: SchemaRegistry,
+        *,
+        strategy: Strategy = "table",
+        watermark_schema: str = "tidelog",
+        keys: Mapping[str, Sequence[str]] | None = None,
+        seen: SeenGtids | None = None,
+        lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+        statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
+    ) -> None:
+        self._url = url
+        self._registry = registry
+        self._strategy = strategy
+        self._watermark_schema = watermark_schema
+        self._finder = SchemaFinder(keys)
+        self._seen = seen
+        wait = str(max(1, math.ceil(lock_timeout_ms / 1000)))
+        self._settings = {**SQL_MODE, "lock_wait_timeout": wait, "innodb_lock_wait_timeout": wait}
+        self._mark_timeout_s = max(lock_timeout_ms * 5 / 1000, 10.0)
+        self._statement_timeout_ms = statement_timeout_ms
+        self._select = ChunkSelect(lambda connection: end_statement(url, connection))
+        self._bound = 0  # all before it is visible
+        self._closed = False
+        self._busy: Connection | None = None
+        self._marks: Connection | None = None
+        self._reads: Connection | None = None
+        self._plans: Connection | None = None
+
+    # ------------------------------------------------------------------ port
+
+    def write_watermark(self, mark: str) -> None:
+        if self._strategy == "gtid":
+            return
+        with chunk_errors("writing a watermark", too_slow=ChunkError):
+            connection = self._marking()
+            # Read before the mark is written, hence visible once it is committed.
+            check_commit_order(connection)
+            end = binlog_end(connection)
+            write_mark(connection, self._watermark_schema, mark)
+            self._bound = end
+
+    def read(self, request: ChunkRequest) -> ChunkRows:
+        with chunk_errors(f"reading a chunk of {request.table}"):
+            connection = self._busy = self._reading()
+            schema: TableSchema | None = None
+            try:
+                snapshot, emit_at = self._begin(connection)
+                schema = self._registry.register(self._found(connection, request.table))
+                select = self._select.range if request.keys is None else self._select.keys
+                chunk = select(connection, request, schema, snapshot)
+            except pymysql.MySQLError as error:
+                self._select.forget()
+                if schema is not None and error.args[:1] == (ER.BAD_FIELD_ERROR,):
+                    self._check_columns(request.table, schema)
+                raise
+            finally:
+                self._busy = None
+            chunk.emit_at = emit_at
+            return chunk
+
+    def release(self) -> None:
+        connection = self._reads
+        if connection is None:
+            return
+        try:
+            connection.rows("COMMIT")
+        except (pymysql.MySQLError, OSError, AttributeError):
+            connection.abandon()
+            self._reads = None
+
+    def boundaries(self, request: ChunkRequest, count: int) -> list[tuple[str | None, ...]]:
+        """See `tidelog.ports.ChunkReader.boundaries`. Over a connection of its own."""
+        with chunk_errors(f"planning chunks of {request.table}"):
+            connection = self._busy = self._planning()
+            try:
+                connection.rows(BEGIN)
+                schema = self._found(connection, request.table)
+                begun = time.monotonic()
+                ends: list[tuple[str | None, ...]] = []
+                while len(ends) < count:
+                    if time.monotonic() - begun > PLAN_TRANSACTION_S:
+                        connection.rows("COMMIT")
+                        connection.rows(BEGIN)
+                        schema = self._found(connection, request.table)
+                        begun = time.monotonic()
+                    end = self._select.boundary(connection, request, schema)
+                    if end is None:
+                        break
+                    ends.append(end)
+                    request = replace(request, after=end)
+                return ends
+            except pymysql.MySQLError:
+                self._select.forget()
+                raise
+            finally:
+                self._busy = None
+                with suppress(pymysql.MySQLError, OSError, AttributeError):
+                    connection.rows("COMMIT")
+
+    def current_snapshot(self) -> BinlogSnapshot:
+        """What is visible by now. With `table` on MySQL a mark is written to know it: call it as
+        rarely as transactions must be forgotten.
+        """
+        with chunk_errors("taking a snapshot"):
+            connection = self._marking()
+            if connection.flavor is Flavor.MARIADB:
+                return BinlogSnapshot(current_position(connection))
+            if self._strategy == "gtid" or self._seen is not None:
+                with suppress(ChunkBusyError):
+                    return BinlogSnapshot(self._visible_before(connection))
+                if self._strategy == "gtid":
+                    raise ChunkBusyError(_UNKNOWN)
+            check_commit_order(connection)
+            end = binlog_end(connection)
+            write_mark(connection, self._watermark_schema, f"{uuid.uuid4().hex}:now")
+            return BinlogSnapshot(end)
+
+    def close(self) -> None:
+        self._closed = True
+        busy = self._busy
+        if busy is not None:
+            # In the midst of a statement of another thread, which will close it.
+            self._kill(busy)
+        for connection in (self._marks, self._reads, self._plans):
+            if connection is not None and connection.open:
+                connection.abandon()
+
+    # ------------------------------------------------------------------ reading
+
+    def _begin(self, connection: Connection) -> tuple[BinlogSnapshot, int | None]:
+        """Begin; the snapshot, and where its rows are emitted (None: at the high mark)."""
+        if connection.flavor is Flavor.MARIADB:
+            connection.rows(BEGIN)
+            position = snapshot_position(connection)
+            return BinlogSnapshot(position), position if self._strategy == "gtid" else None
+        check_commit_order(connection)
+        if self._strategy == "table":
+            connection.rows(BEGIN)
+            # Of the last mark; before the first one nothing is known to be visible.
+            return BinlogSnapshot(self._bound), None
+        visible = self._visible_before(connection)
+        connection.rows(BEGIN)
+        # What is visible was logged before it became so.
+        return BinlogSnapshot(visible), binlog_end(connection)
+
+    def _visible_before(self, connection: Connection) -> int:
+        """MySQL: all before this position is visible to a snapshot that is taken now."""
+        seen = self._seen
+        if seen is None:
+            return 0  # nobody reads the log beside: all counts as newer
+        end = seen.end
+        row = connection.row("SELECT @@GLOBAL.gtid_executed, @@GLOBAL.gtid_owned")
+        assert row is not None
+        executed, owned = row
+        visible = seen.visible_before(GtidSet.parse(str(executed)), end, none_owned=not owned)
+        if visible is None:
+            raise ChunkBusyError(_UNKNOWN)
+        return visible
+
+    def _found(self, connection: Connection, table: TableName) -> TableSchema:
+        """The table as it is, locked against DDL until the transaction ends (a metadata lock, which
+        no write waits for).
+        """
+        name = quote_name(table.namespace, table.name)
+        connection.rows(f"SELECT 1 FROM {name} LIMIT 0")  # noqa: S608 - quoted
+        found = self._finder.find(connection, table)
+        if found is None:
+            raise ChunkError(f"reading a chunk of {table}: the table does not exist (any more)")
+        return found.schema
+
+    def _check_columns(self, table: TableName, schema: TableSchema) -> None:
+        """Raise ChunkBusyError if the table has other columns by now: the next snapshot fits them.
+        What information_schema says is as old as the transaction's snapshot, while the table itself
+        is opened as it is; a read that waited for DDL to end always meets both.
+        """
+        connection = self._planning()
+        connection.rows("COMMIT")
+        found = self._finder.find(connection, table)
+        if found is None or found.schema.columns != schema.columns:
+            raise ChunkBusyError(f"reading a chunk of {table}: it was altered meanwhile")
+
+    # ------------------------------------------------------------------ connections
+
+    def _marking(self) -> Connection:
+        self._check_open()
+        if self._marks is None or not self._marks.open:
+            self._bound = 0  # it may be another server
+            self._marks = connect(
+                self._url,
+                purpose="watermarks",
+                settings=self._settings,
+                isolation="REPEATABLE READ",
+                read_timeout_s=self._mark_timeout_s,
+                database="",
+            )
+        return self._marks
+
+    def _planning(self) -> Connection:
+        self._check_open()
+        if self._plans is None or not self._plans.open:
+            self._plans = self._open("planning")
+        return self._plans
+
+    def _reading(self) -> Connection:
+        self._check_open()
+        if self._reads is None or not self._reads.open:
+            self._reads = self._open("chunks")
+        return self._reads
+
+    def _open(self, purpose: str) -> Connection:
+        return open_reading(
+            self._url,
+            purpose=purpose,
+            settings=self._settings,
+            statement_timeout_ms=self._statement_timeout_ms,
+        )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ChunkLostError("the reader of chunks is closed")
+
+    def _kill(self, connection: Connection) -> None:
+        """Let the server end what it does for a connection: it would not notice that we left."""
+        _kill(self._url, f"KILL {connection.connection_id:d}")
+
+
+_UNKNOWN = (
+    "it is not known yet which transactions a SELECT would see: the log's reader has to catch up "
+    "with the server's end, or its last transaction waits for a replica"
+)
+
+
+def end_statement(url: str, connection: Connection) -> None:
+    """Have the server end what it does for the connection; its transaction goes on. Where that
+    can't be, the statement comes to its own end.
+    """
+    _kill(url, f"KILL QUERY {connection.connection_id:d}")
+
+
+def _kill(url: str, statement: str) -> None:
+    with suppress(TidelogError, pymysql.MySQLError, OSError):
+        killer = connect(url, purpose="end", read_timeout_s=KILL_TIMEOUT_S, database="")
+        try:
+            killer.rows(statement)
+        finally:
+            killer.abandon()
+
+
+def open_reading(
+    url: str, *, purpose: str, settings: Mapping[str, str], statement_timeout_ms: int
+) -> Connection:
+    """A connection whose transactions read one snapshot each, within a time limit a statement."""
+    connection = connect(
+        url, purpose=purpose, settings=settings, isolation="REPEATABLE READ", database=""
+    )
+    name, value = time_limit(connection.flavor, statement_timeout_ms)
+    with chunk_errors("setting a time limit"):
+        connection.rows(f"SET SESSION {name} = {value}")
+    return connection

@@ -1,0 +1,256 @@
+"""The rows of a chunk: its SELECTs over a connection, and their result in dump rows."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
+from tidelog.codecs.mysql.rows import bytes_keys
+from tidelog.codecs.postgres.tuples import absent_rows, joined
+from tidelog.errors import ChunkError, ChunkRefusedError
+from tidelog.model.records import LogBatch, Snapshot
+from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.ports import ChunkRequest, ChunkRows
+from tidelog.sources.mysql.chunks.key_sql import Key, bytes_value
+from tidelog.sources.mysql.chunks.result_rows import RowReader
+from tidelog.sources.mysql.chunks.sql import ChunkSql, KeyIndex, key_index
+from tidelog.sources.mysql.connect import Connection
+from tidelog.sources.ranges import KeySteps, Slices, bounded_key, given_keys, may_hold_null
+
+KEYS_AT_ONCE = (
+    500  # MariaDB makes a join of 1000 values and more (in_predicate_conversion_threshold)
+)
+
+
+class ChunkSelect:
+    """Reads ranges and keys of tables within transactions of the caller's. Used by one thread.
+
+    Args:
+        end_statement: has the server end what it does for a connection, and nothing else.
+    """
+
+    def __init__(self, end_statement: Callable[[Connection], None]) -> None:
+        self._end_statement = end_statement
+        self._rows = RowReader()
+        self._widths: dict[TableName, float] = {}  # bytes of a row, when it was read last
+        self._indexes: dict[tuple[str, tuple[str, ...]], KeyIndex] = {}
+
+    def forget(self) -> None:
+        """Look indexes up again: one may be gone."""
+        self._indexes.clear()
+
+    def range(
+        self,
+        connection: Connection,
+        request: ChunkRequest,
+        schema: TableSchema,
+        snapshot: Snapshot,
+    ) -> ChunkRows:
+        key = bounded_key(request, schema)
+        sql = self._sql(connection, schema, key)
+        rows, rested_s, cut = self._range(connection, request, schema, sql)
+        count = len(rows)
+        chunk = ChunkRows(
+            schema=schema,
+            rows=rows,
+            snapshot=snapshot,
+            last_key=_key_of(rows, count - 1, schema, key) if count else None,
+            exhausted=count < request.limit_rows and not cut,
+            rested_s=rested_s,
+        )
+        if chunk.last_key is not None and may_hold_null(schema, key):
+            self._check_ambiguity(connection, request, sql, chunk.last_key)
+        return chunk
+
+    def boundary(
+        self, connection: Connection, request: ChunkRequest, schema: TableSchema
+    ) -> Key | None:
+        """The key of the range's ``limit_rows``-th row; None if it has fewer. ``schema`` may be
+        without a number.
+        """
+        key = bounded_key(request, schema)
+        sql = self._sql(connection, schema, key)
+        query = sql.boundary(request.after, request.upto, request.limit_rows, request.where)
+        found = self._rows.read(connection, query, sql.key_schema)
+        return _key_of(found, 0, sql.key_schema, key) if len(found) else None
+
+    def keys(
+        self,
+        connection: Connection,
+        request: ChunkRequest,
+        schema: TableSchema,
+        snapshot: Snapshot,
+    ) -> ChunkRows:
+        columns, given = given_keys(request, schema)
+        sql = self._sql(connection, schema, columns)
+        absent = self._unspeakable(connection, schema, columns, given)
+        found: list[LogBatch] = []
+        missing: list[Key] = []
+        steps = KeySteps(request, self._widths.get(schema.table, 0.0), KEYS_AT_ONCE)
+        while (step := steps.next()) is not None:
+            some = [key for key in step.keys or () if key not in absent]
+            size = 0
+            if some:
+                query = sql.of_keys(some, request.where)
+                rows = self._read(connection, query, schema, steps.room)
+                if self._rows.cut:
+                    if steps.overflowed():
+                        continue
+                    break
+                found.append(rows)
+                size = rows.payload_bytes
+                unique = sql.index.unique and not any(None in key for key in some)
+                if not unique or len(found[-1]) < len(some):
+                    present = {int(row[0]) for row in connection.rows(sql.present_keys(some))}
+                    absent |= {key for place, key in enumerate(some) if place not in present}
+            missing += [key for key in step.keys or () if key in absent]
+            steps.took(size)
+        self._widths[schema.table] = steps.row_bytes
+        known = [_cells_of(key, schema, columns) for key in missing]
+        found.append(absent_rows(known, schema, columns if missing else None))
+        rows = joined(found)
+        if len(found) > 2:  # a row may have two spellings of its key, in two batches
+            rows = _distinct(rows)
+        return ChunkRows(schema, rows, snapshot, None, True, keys_read=steps.read)
+
+    def _range(
+        self, connection: Connection, request: ChunkRequest, schema: TableSchema, sql: ChunkSql
+    ) -> tuple[LogBatch, float, bool]:
+        """The rows, how long it rested between slices, and whether the last ones were left out for
+        lack of room.
+        """
+        slices = Slices(request, schema, sql.key)
+        found: list[LogBatch] = []
+        size, after = 0, request.after
+        while True:
+            query = sql.range(after, request.upto, slices.limit, request.where)
+            room = max(request.limit_bytes - size, 1) if request.limit_bytes else 0
+            rows = self._read(connection, query, schema, room)
+            found.append(rows)
+            size += rows.payload_bytes
+            more = slices.more(len(rows), size)
+            if self._rows.cut or not more:
+                self._widths[schema.table] = size / max(slices.count, 1)
+                return joined(found), slices.rested_s, self._rows.cut
+            after = _key_of(rows, len(rows) - 1, schema, sql.key)
+
+    def _read(
+        self, connection: Connection, query: str, schema: TableSchema, limit_bytes: int
+    ) -> LogBatch:
+        stop = partial(self._end_statement, connection)
+        return self._rows.read(connection, query, schema, limit_bytes, stop)
+
+    def _check_ambiguity(
+        self, connection: Connection, request: ChunkRequest, sql: ChunkSql, last: Key
+    ) -> None:
+        if connection.rows(sql.shared_keys(request.after, last)):
+            raise ChunkRefusedError(
+                f"reading a chunk of {sql.schema.table}: rows share a key that holds NULL, and "
+                "can't be told apart: name NOT NULL columns in source.keys"
+            )
+
+    def _unspeakable(
+        self,
+        connection: Connection,
+        schema: TableSchema,
+        columns: Sequence[str],
+        keys: Sequence[Key],
+    ) -> set[Key]:
+        """Keys with characters that a column's character set does not have: no row has such a key,
+        and comparing with them is an error.
+        """
+        found: set[Key] = set()
+        for place, name in enumerate(columns):
+            column = schema.columns[schema.column_index(name)]
+            collation = types.collation(column)
+            charset = charset_of(collation)
+            if column.type_id not in types.CHARACTER or collation in (0, BINARY_COLLATION):
+                continue
+            if charset is None or charset == "utf8mb4":
+                continue
+            texts = [key[place] for key in keys]
+            odd = list(dict.fromkeys(t for t in texts if t is not None and not t.isascii()))
+            for at in range(0, len(odd), KEYS_AT_ONCE):
+                some = odd[at : at + KEYS_AT_ONCE]
+                tests = ", ".join(_survives(text, charset) for text in some)
+                row = connection.row(f"SELECT {tests}")
+                lost = {text for text, kept in zip(some, row or (), strict=True) if not kept}
+                found |= {key for key in keys if key[place] in lost}
+        return found
+
+    def _sql(self, connection: Connection, schema: TableSchema, key: tuple[str, ...]) -> ChunkSql:
+        if not key:
+            raise ChunkError(
+                f"{schema.table} has no primary key and can't be dumped: add one, or name a "
+                "unique key of it in source.keys"
+            )
+        known = (schema.fingerprint, key)
+        if known not in self._indexes:
+            self._indexes[known] = key_index(connection, schema.table, key)
+        return ChunkSql(schema, key, self._indexes[known])
+
+
+def _cells_of(key: Key, schema: TableSchema, columns: Sequence[str]) -> Key:
+    """The texts of a row's cells: of bytes, the bytes, with their padding."""
+    return tuple(
+        text
+        if text is None or column.logical != bytes_keys.LOGICAL
+        else bytes_value(column, text).decode("utf-8", "surrogateescape")
+        for column, text in zip(
+            (schema.columns[schema.column_index(name)] for name in columns), key, strict=True
+        )
+    )
+
+
+def _survives(text: str, charset: str) -> str:
+    value = f"_utf8mb4 X'{text.encode().hex()}'"
+    converted = f"CONVERT(CONVERT({value} USING {charset}) USING utf8mb4)"
+    return f"{converted} = {value} COLLATE utf8mb4_bin"
+
+
+def _key_of(rows: LogBatch, place: int, schema: TableSchema, key: Sequence[str]) -> Key:
+    texts = cells(rows, place)
+    return tuple(_key_text(schema.columns[at], texts[at]) for at in map(schema.column_index, key))
+
+
+def _key_text(column: Column, text: str | None) -> str | None:
+    if text is None or column.logical != bytes_keys.LOGICAL:
+        return text
+    return bytes_keys.text_of(text.encode("utf-8", "surrogateescape"))
+
+
+def cells(rows: LogBatch, place: int) -> list[str | None]:
+    """One dump row's texts."""
+    start, end = rows.payload_offsets[place], rows.payload_offsets[place + 1]
+    data = rows.payload[start:end].tobytes()
+    texts: list[str | None] = []
+    at = 8  # behind tag, relation, tuple tag and the number of columns
+    while at < len(data):
+        tag = data[at : at + 1]
+        at += 1
+        if tag == b"n":
+            texts.append(None)
+            continue
+        (size,) = struct.unpack_from("!I", data, at)
+        at += 4
+        texts.append(data[at : at + size].decode("utf-8", "surrogateescape"))
+        at += size
+    return texts
+
+
+def _distinct(rows: LogBatch) -> LogBatch:
+    """Without the second one of equal rows."""
+    bounds = rows.payload_offsets.tolist()
+    data = rows.payload.tobytes()
+    seen: set[bytes] = set()
+    keep = np.ones(len(rows), np.bool_)
+    for place in range(len(rows)):
+        payload = data[bounds[place] : bounds[place + 1]]
+        keep[place] = payload not in seen
+        seen.add(payload)
+    return rows if keep.all() else rows.filter(keep)

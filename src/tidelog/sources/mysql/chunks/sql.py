@@ -1,0 +1,179 @@
+"""The SQL of one chunk. Every identifier is quoted, every key value is a literal of its type, and
+the key's index is named, so that the server walks it whatever its statistics say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidelog.codecs.mysql import types
+from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.sources.mysql.chunks.conditions import checked
+from tidelog.sources.mysql.chunks.key_sql import NEVER, Key, KeySql
+from tidelog.sources.mysql.connect import Connection, quote_name
+
+# Not CARDINALITY: asking for that reads statistics of the engine.
+_INDEX_COLUMNS = """
+SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, COLLATION, SUB_PART
+FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s{visible}
+ORDER BY INDEX_NAME <> 'PRIMARY', NON_UNIQUE, INDEX_NAME, SEQ_IN_INDEX
+"""
+_VISIBLE_SINCE = ((8, 0), " AND IS_VISIBLE = 'YES'")
+_IGNORED_SINCE = ((10, 6), " AND IGNORED = 'NO'")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyIndex:
+    """The index that serves a key.
+
+    Attributes:
+        name: None if there is none that begins with the key's columns.
+        descending: of each column of the key.
+        ordered: does it give rows in the key's order? One over prefixes of values does not.
+        unique: no two rows share a key (unless it holds NULL).
+    """
+
+    name: str | None
+    descending: tuple[bool, ...]
+    ordered: bool
+    unique: bool
+
+
+def key_index(connection: Connection, table: TableName, columns: Sequence[str]) -> KeyIndex:
+    """The best index that begins with these columns: the primary key, a unique one, any."""
+    mysql = connection.flavor.value == "mysql"
+    since, condition = _VISIBLE_SINCE if mysql else _IGNORED_SINCE
+    visible = condition if connection.version >= since else ""
+    found: dict[str, list[tuple[bool, str | None, bool, bool]]] = {}
+    for name, non_unique, column, collation, prefix in connection.rows(
+        _INDEX_COLUMNS.format(visible=visible), (table.namespace, table.name)
+    ):
+        parts = found.setdefault(str(name), [])
+        parts.append((not non_unique, column, collation == "D", prefix is not None))
+    wanted = [column.lower() for column in columns]
+    best: KeyIndex | None = None
+    for name, parts in found.items():
+        some = parts[: len(wanted)]
+        if [(column or "").lower() for _, column, _, _ in some] != wanted:
+            continue
+        index = KeyIndex(
+            name=name,
+            descending=tuple(down for _, _, down, _ in some),
+            ordered=not any(prefix for *_, prefix in some),
+            unique=some[0][0] and len(parts) == len(wanted),
+        )
+        if best is None or (index.ordered and not best.ordered):
+            best = index
+    return best or KeyIndex(None, (False,) * len(wanted), False, False)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSql:
+    """Statements over one table.
+
+    Args:
+        schema: its columns are selected, in their order.
+        key: the columns to order and compare by.
+        index: serves them.
+    """
+
+    schema: TableSchema
+    key: tuple[str, ...]
+    index: KeyIndex
+
+    @property
+    def conditions(self) -> KeySql:
+        return KeySql(self.schema, self.key, self.index.descending)
+
+    @property
+    def key_schema(self) -> TableSchema:
+        """Of what `boundary` selects."""
+        return key_schema(self.schema, self.key)
+
+    def range(self, after: Key | None, upto: Key | None, limit_rows: int, where: str | None) -> str:
+        """Rows ``after < key <= upto`` in key order."""
+        return f"{self._range(self.schema.columns, after, upto, where)} LIMIT {limit_rows:d}"
+
+    def boundary(
+        self, after: Key | None, upto: Key | None, limit_rows: int, where: str | None
+    ) -> str:
+        """The key of the last row that `range` would give if it is ``limit_rows`` long; else
+        nothing. Of the key's index alone, but for a condition on other columns.
+        """
+        rows = self._range(self.key_schema.columns, after, upto, where)
+        return f"{rows} LIMIT {limit_rows - 1:d}, 1"
+
+    def digest(self, listed: str, after: Key | None, upto: Key | None) -> str:
+        """``listed``, aggregates, of the rows ``after < key <= upto``."""
+        bounds = self._bounds(after, upto)
+        filtered = f" WHERE {' AND '.join(bounds)}" if bounds else ""
+        return f"SELECT {listed} FROM {self._source}{filtered}"  # noqa: S608 - quoted
+
+    def shared_keys(self, after: Key | None, last: Key) -> str:
+        """A row if rows of the range share a key that holds NULL; such a key is not unique."""
+        conditions = self.conditions
+        bounds = [conditions.null_in_key(), *self._bounds(after, last)]
+        return (
+            f"SELECT 1 FROM {self._source} WHERE {' AND '.join(bounds)} "  # noqa: S608 - quoted
+            f"GROUP BY {conditions.names} HAVING COUNT(*) > 1 LIMIT 1"
+        )
+
+    def of_keys(self, keys: Sequence[Key], where: str | None) -> str:
+        """Rows with one of the keys, in key order."""
+        conditions = self.conditions
+        select = self._select(self.schema.columns, [conditions.among(keys)], where)
+        return f"{select} ORDER BY {conditions.order}"
+
+    def present_keys(self, keys: Sequence[Key]) -> str:
+        """The places of those keys that a row has. The database decides what is equal."""
+        conditions = self.conditions
+        return " UNION ALL ".join(
+            f"(SELECT {place:d} FROM {self._source} "  # noqa: S608 - quoted
+            f"WHERE {conditions.same(key)} LIMIT 1)"
+            for place, key in enumerate(keys)
+        )
+
+    @property
+    def _source(self) -> str:
+        name = quote_name(self.schema.table.namespace, self.schema.table.name)
+        index = self.index.name
+        return name if index is None else f"{name} FORCE INDEX ({quote_name(index)})"
+
+    def _bounds(self, after: Key | None, upto: Key | None) -> list[str]:
+        conditions = self.conditions
+        bounds = [] if after is None else [conditions.after(after)]
+        return bounds if upto is None else [*bounds, conditions.upto(upto)]
+
+    def _range(
+        self, columns: Sequence[Column], after: Key | None, upto: Key | None, where: str | None
+    ) -> str:
+        select = self._select(columns, self._bounds(after, upto), where)
+        return f"{select} ORDER BY {self.conditions.order}"
+
+    def _select(
+        self, columns: Sequence[Column], conditions: Sequence[str], where: str | None
+    ) -> str:
+        every = [*conditions, *([f"({checked(where)})"] if where else [])]
+        if NEVER in conditions:
+            every = [NEVER]
+        filtered = f" WHERE {' AND '.join(every)}" if every else ""
+        listed = ", ".join(map(selected, columns))
+        return f"SELECT {listed} FROM {self._source}{filtered}"  # noqa: S608 - quoted
+
+
+def key_schema(schema: TableSchema, key: Sequence[str]) -> TableSchema:
+    """The table as if it had the key's columns alone."""
+    columns = tuple(schema.columns[schema.column_index(name)] for name in key)
+    return TableSchema(
+        schema.table, 0, columns, tuple(key), tuple(key), "f", schema.wire_format, schema.schema_id
+    )
+
+
+def selected(column: Column) -> str:
+    """The column in a SELECT's list, so that it is written as `tidelog.codecs.mysql.rows.dump_rows`
+    wants it: a FLOAT would lose digits. Adding 0 would make 0 of a -0, which the log has as it is.
+    """
+    name = quote_name(column.name)
+    return f"{name} * 1e0" if column.type_id in (types.FLOAT, types.DOUBLE) else name

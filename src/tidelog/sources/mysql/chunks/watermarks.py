@@ -1,0 +1,144 @@
+"""How a chunk is placed in the binlog: the two strategies' statements and positions.
+
+=========  ==============================  ====================================================
+strategy   the marks are                   the rows follow the log
+=========  ==============================  ====================================================
+``table``  updates of a one-row table      up to the high mark
+``gtid``   none: nothing is written        up to the binlog's end, read after the snapshot
+=========  ==============================  ====================================================
+
+What a SELECT can see. Both servers write a transaction to the binlog before it becomes visible.
+
+* MySQL with ``binlog_order_commits``: transactions become visible in the binlog's order. So once a
+  mark has been committed all before it is visible, the more so before the binlog's end as it was
+  read before the mark. Without marks: a GTID enters ``gtid_executed`` after its transaction is
+  visible (`tidelog.sources.mysql.stream.gtids.SeenGtids`).
+* MariaDB: ``START TRANSACTION WITH CONSISTENT SNAPSHOT`` tells the place in the binlog that the
+  snapshot stands at (MWL#136): it sees what was committed before, and nothing else, whatever waits
+  for a replica. ``gtid_binlog_pos`` counts what is logged and still invisible.
+
+A mark waits as any commit does: ``sync_binlog`` and semi-sync replication hold for the whole
+server, no session can do without. A replica that never answers holds marks up for
+``rpl_semi_sync_…_timeout``; the strategy ``gtid`` waits for nobody.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pymysql
+from pymysql.constants import ER
+
+from tidelog.codecs.mysql.binlog.position import file_number, pack
+from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.errors import ChunkDeniedError, ChunkRefusedError, PreflightError
+from tidelog.sources.mysql.connect import Connection, quote_name, quote_text
+from tidelog.sources.mysql.stream.positions import NO_BINLOG, log_end
+
+Strategy = Literal["table", "gtid"]
+
+WATERMARK_TABLE = "watermark"
+WATERMARK_COLUMN = "mark"
+
+BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
+_MISSING = {ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE}
+
+
+VIEW = (
+    "{table} is a view, through which a mark could be written to another table with capture's "
+    "rights: drop it, the table is made anew"
+)
+
+
+def is_view(connection: Connection, watermark_schema: str) -> bool:
+    """Did somebody make a view of the watermark table's name? A trigger, unlike in PostgreSQL, runs
+    with the rights of who made it, and can't be seen without a privilege of its own.
+    """
+    return bool(
+        connection.rows(
+            "SELECT 1 FROM information_schema.tables "
+            "WHERE table_schema = %s AND table_name = %s AND table_type LIKE %s",
+            (watermark_schema, WATERMARK_TABLE, "%VIEW"),
+        )
+    )
+
+
+def write_mark(connection: Connection, watermark_schema: str, mark: str) -> None:
+    """Commit the mark; makes the table if it is missing. Raises PyMySQL's errors, and
+    ChunkDeniedError for what is no table.
+    """
+    table = quote_name(watermark_schema, WATERMARK_TABLE)
+    column = quote_name(WATERMARK_COLUMN)
+    value = quote_text(mark)
+    if is_view(connection, watermark_schema):
+        raise ChunkDeniedError(VIEW.format(table=f"{watermark_schema}.{WATERMARK_TABLE}"))
+    statement = (
+        f"INSERT INTO {table} (id, {column}) VALUES (1, {value}) "  # noqa: S608 - quoted
+        f"ON DUPLICATE KEY UPDATE {column} = {value}"
+    )
+    try:
+        connection.rows(statement)
+    except pymysql.MySQLError as error:
+        if error.args[0] not in _MISSING:
+            raise
+        create_watermark_table(connection, watermark_schema)
+        connection.rows(statement)
+
+
+def create_watermark_table(connection: Connection, watermark_schema: str) -> None:
+    """Make the watermark's database and table where they are missing."""
+    try:
+        connection.rows(f"CREATE DATABASE IF NOT EXISTS {quote_name(watermark_schema)}")
+    except pymysql.MySQLError as error:
+        if error.args[0] not in (ER.DBACCESS_DENIED_ERROR, ER.SPECIFIC_ACCESS_DENIED_ERROR):
+            raise  # else it may be there, and only the table not
+    connection.rows(
+        f"CREATE TABLE IF NOT EXISTS {quote_name(watermark_schema, WATERMARK_TABLE)} ("
+        "id TINYINT NOT NULL PRIMARY KEY, "
+        f"{quote_name(WATERMARK_COLUMN)} VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin "
+        "NOT NULL) ENGINE = InnoDB COMMENT = 'One row: where Tidelog reads in the binlog'"
+    )
+
+
+def binlog_end(connection: Connection) -> int:
+    """The position behind the last transaction in the binlog. Raises PyMySQL's errors.
+
+    Raises:
+        ChunkRefusedError: the server writes no binlog.
+    """
+    try:
+        return log_end(connection).position
+    except PreflightError as error:
+        raise ChunkRefusedError(str(error)) from None
+
+
+def snapshot_position(connection: Connection) -> int:
+    """MariaDB: where the consistent snapshot of this session's transaction stands."""
+    found = dict(connection.rows("SHOW SESSION STATUS LIKE 'binlog_snapshot_%'"))
+    values = {str(name).lower(): value for name, value in found.items()}
+    name = values.get("binlog_snapshot_file")
+    if not name:
+        raise ChunkRefusedError(NO_BINLOG)
+    return pack(file_number(str(name))[1], int(values["binlog_snapshot_position"]))
+
+
+def current_position(connection: Connection) -> int:
+    """MariaDB: where a consistent snapshot stands that is taken now."""
+    connection.rows(BEGIN)
+    try:
+        return snapshot_position(connection)
+    finally:
+        connection.rows("COMMIT")
+
+
+def check_commit_order(connection: Connection) -> None:
+    """MySQL: raise ChunkRefusedError if what is in the binlog may become visible in another order;
+    then no mark tells what a SELECT sees.
+    """
+    if connection.flavor is Flavor.MYSQL and not connection.value(
+        "SELECT @@GLOBAL.binlog_order_commits"
+    ):
+        raise ChunkRefusedError(
+            "transactions become visible in another order than the binlog's: run "
+            "SET GLOBAL binlog_order_commits = ON, and set it in the server's configuration"
+        )

@@ -1,0 +1,250 @@
+"""What `tidelog check` finds out about the binlog."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pymysql
+
+from tidelog.model.mysql_urls import parse_url
+from tidelog.sources.findings import Finding
+from tidelog.sources.mysql.connect import Connection
+from tidelog.sources.mysql.stream.positions import log_status
+
+if TYPE_CHECKING:
+    from tidelog.sources.mysql.preflight.checks import Examined
+
+RETENTION_LEAST_S = 86_400
+AZURE = ".mysql.database.azure.com"
+RDS_SETTING = "binlog retention hours"
+_RDS = (
+    "SELECT name, value FROM mysql.rds_configuration",
+    "CALL mysql.rds_show_configuration",
+)
+
+_TO_GTIDS = (
+    "SET GLOBAL enforce_gtid_consistency = ON; SET GLOBAL gtid_mode = OFF_PERMISSIVE; "
+    "SET GLOBAL gtid_mode = ON_PERMISSIVE; SET GLOBAL gtid_mode = ON;"
+    "  -- and in the server's configuration"
+)
+
+
+def binlog_checks() -> list[Callable[[Examined], Iterator[Finding]]]:
+    """In the order in which they depend on each other."""
+    return [
+        _log_bin,
+        _rows,
+        _row_metadata,
+        _retention,
+        _retention_size,
+        _server_id,
+        _gtids,
+        _commit_order,
+    ]
+
+
+def _log_bin(examined: Examined) -> Iterator[Finding]:
+    if not examined.on("log_bin"):
+        fix = "log_bin = binlog  # in the server's configuration, section mysqld; then restart it"
+        yield Finding("log_bin", "fail", "the server writes no binlog", fix)
+        return
+    yield Finding("log_bin", "ok", "the server writes a binlog")
+    try:
+        status = log_status(examined.connection)
+    except pymysql.MySQLError:
+        return  # the missing privilege has a finding of its own
+    for option in ("Binlog_Do_DB", "Binlog_Ignore_DB"):
+        if status.get(option):
+            text = f"{option.lower()} is set ({status[option]}): changes may be missing in the log"
+            fix = f"take {option.lower()} out of the server's configuration, then restart it"
+            yield Finding("log filter", "fail", text, fix)
+
+
+def _rows(examined: Examined) -> Iterator[Finding]:
+    """Changes must be in the log as rows; whole ones are better."""
+    variables = examined.variables
+    form = variables.get("binlog_format", "ROW")
+    if form == "ROW":
+        yield Finding("binlog_format", "ok", "binlog_format is ROW")
+    else:
+        fix = (
+            "SET GLOBAL binlog_format = 'ROW';  -- and in the server's configuration; sessions "
+            "that are open keep theirs until they connect anew"
+        )
+        yield Finding("binlog_format", "fail", f"binlog_format is {form}", fix)
+    image = variables.get("binlog_row_image", "FULL").upper()
+    if image in ("FULL", "FULL_NODUP"):
+        yield Finding("row image", "ok", f"binlog_row_image is {image}")
+    else:
+        text = f"binlog_row_image is {image}: records lack columns, whose rows are read again"
+        fix = "SET GLOBAL binlog_row_image = 'FULL';  -- and in the server's configuration"
+        yield Finding("row image", "warn", text, fix)
+    if "PARTIAL_JSON" in variables.get("binlog_row_value_options", "").upper():
+        text = "binlog_row_value_options is PARTIAL_JSON: updates hold a part of a JSON document"
+        if image == "FULL":
+            yield Finding("partial JSON", "ok", f"{text}, which is put into the old one")
+        else:
+            fix = "SET GLOBAL binlog_row_value_options = '';  -- or binlog_row_image = 'FULL'"
+            yield Finding(
+                "partial JSON",
+                "warn",
+                f"{text}, and the old one is missing: the rows are read again",
+                fix,
+            )
+
+
+def _row_metadata(examined: Examined) -> Iterator[Finding]:
+    found = examined.variables.get("binlog_row_metadata")
+    if found == "FULL":
+        yield Finding("row metadata", "ok", "binlog_row_metadata is FULL")
+        return
+    text = (
+        "the server logs no names of columns: a table altered while capture is down may need "
+        "`tidelog schema`"
+    )
+    fix = "upgrade to MySQL 8.0.1 or MariaDB 10.5"
+    if found is not None:
+        text = f"binlog_row_metadata is {found}: {text.removeprefix('the server logs ')}"
+        fix = "SET GLOBAL binlog_row_metadata = 'FULL';  -- and in the server's configuration"
+    yield Finding("row metadata", "warn", text, fix)
+
+
+def _retention(examined: Examined) -> Iterator[Finding]:
+    variables = examined.variables
+    seconds = float(variables.get("binlog_expire_logs_seconds", 0) or 0)
+    days = float(variables.get("expire_logs_days", 0) or 0)
+    kept = seconds or days * 86_400
+    variable = "binlog_expire_logs_seconds"
+    if variable not in variables:
+        variable = "expire_logs_days"
+    hours = _rds_hours(examined.connection)
+    if hours is not None:
+        if 0 < hours * 3600 < RETENTION_LEAST_S or not hours:
+            text = f"RDS keeps binlogs for {hours:g} h: a capture down for longer loses data"
+            if not hours:
+                text = (
+                    "binlog retention hours is not set: RDS purges binlogs as soon as it can, "
+                    "Aurora after 24 h, so a capture that lags loses data"
+                )
+            fix = "CALL mysql.rds_set_configuration('binlog retention hours', 168);"
+            yield Finding("retention", "warn", text, fix)
+        else:
+            yield Finding("retention", "ok", f"RDS keeps binlogs for {hours / 24:.1f} days")
+    elif not kept and parse_url(examined.url).host.endswith(AZURE):
+        text = (
+            "binlog_expire_logs_seconds is 0, with which Azure purges a binlog once it has no use "
+            "for it itself: a capture that is down loses data"
+        )
+        fix = "the server parameter binlog_expire_logs_seconds = 604800"
+        yield Finding("retention", "warn", text, fix)
+    # MySQL 8.0.29 and later can leave the seconds set and purge nothing.
+    elif not kept or variables.get("binlog_expire_logs_auto_purge", "ON").upper() == "OFF":
+        yield Finding("retention", "ok", "binlogs are kept until they are purged by hand")
+    elif kept < RETENTION_LEAST_S:
+        fix = f"SET GLOBAL {variable} = {7 if variable.endswith('days') else 604_800};"
+        text = f"binlogs are purged after {kept / 3600:.1f} h: a capture down for longer loses data"
+        yield Finding("retention", "warn", text, f"{fix}  -- and in the server's configuration")
+    else:
+        text = f"binlogs are kept for {kept / 86_400:.1f} days"
+        yield Finding("retention", "ok", text)
+
+
+def _retention_size(examined: Examined) -> Iterator[Finding]:
+    """What MariaDB and Percona's server have beside times."""
+    for variable in ("max_binlog_total_size", "binlog_space_limit"):
+        total = int(examined.variables.get(variable, 0) or 0)
+        if total:
+            text = f"binlogs are purged beyond {total / 2**20:,.0f} MiB ({variable})"
+            fix = "let it hold the changes of at least the longest time that capture may be down"
+            yield Finding("retention size", "warn", text, fix)
+
+
+def _rds_hours(connection: Connection) -> float | None:
+    """Amazon RDS and Aurora keep binlogs by a setting of their own, which overrides the server's: 0
+    as long as it is NULL. None: it is no such server, or the account may not ask.
+    """
+    for statement in _RDS:
+        with suppress(pymysql.MySQLError):
+            rows = connection.rows(statement)
+            found = {str(row[0]): row[1] for row in rows if len(row) > 1}
+            if RDS_SETTING in found:
+                return float(found[RDS_SETTING] or 0)
+    return None
+
+
+def _server_id(examined: Examined) -> Iterator[Finding]:
+    """No two readers of a binlog may have the same id."""
+    ours = examined.server_id
+    theirs = int(examined.variables.get("server_id", 0) or 0)
+    if theirs == 0:
+        fix = "SET GLOBAL server_id = 1;  -- and in the server's configuration"
+        yield Finding("server id", "fail", "server_id is 0: the server serves no replica", fix)
+        return
+    if theirs == ours:
+        fix = "another number in source.server_id"
+        yield Finding("server id", "fail", f"{ours} is the server's own id", fix)
+        return
+    connection = examined.connection
+    modern = examined.mysql and connection.version >= (8, 0, 22)
+    try:
+        replicas = connection.named("SHOW REPLICAS" if modern else "SHOW SLAVE HOSTS")
+    except pymysql.MySQLError:
+        text = f"{ours} is not the server's own; other replicas' ids may not be seen"
+        yield Finding("server id", "ok", text)
+        return
+    ids = {
+        int(value) for row in replicas for name, value in row.items() if name.lower() == "server_id"
+    }
+    if ours in ids:
+        text = f"a replica with the id {ours} is connected; the server lets only one be"
+        fix = "another number in source.server_id, unless the replica is this capture, running"
+        yield Finding("server id", "warn", text, fix)
+    else:
+        yield Finding("server id", "ok", f"no other has the id {ours}")
+
+
+def _gtids(examined: Examined) -> Iterator[Finding]:
+    if not examined.mysql:
+        text = f"MariaDB's are always on; gtid_domain_id is {examined.variables['gtid_domain_id']}"
+        yield Finding("GTID", "ok", text)
+        return
+    mode = examined.variables.get("gtid_mode", "OFF").upper()
+    if mode == "ON":
+        yield Finding("GTID", "ok", "gtid_mode is ON")
+    elif examined.strategy == "gtid":
+        text = f"gtid_mode is {mode}, and source.watermarks: gtid needs it"
+        yield Finding("GTID", "fail", text, _TO_GTIDS)
+    else:
+        text = (
+            f"gtid_mode is {mode}: a server restored from a copy, or one that took over, can't be "
+            "told from the one that was captured"
+        )
+        yield Finding("GTID", "warn", text, _TO_GTIDS)
+
+
+def _commit_order(examined: Examined) -> Iterator[Finding]:
+    """What stands in the binlog before a mark must be visible once the mark is committed."""
+    if examined.mysql:
+        if examined.on("binlog_order_commits"):
+            text = "transactions become visible in the binlog's order"
+            yield Finding("commit order", "ok", text)
+        else:
+            text = "binlog_order_commits is OFF: a dump may miss transactions that were logged"
+            fix = "SET GLOBAL binlog_order_commits = ON;  -- and in the server's configuration"
+            yield Finding("commit order", "fail", text, fix)
+        return
+    yield Finding("commit order", "ok", "MariaDB commits in the binlog's order")
+    variables = examined.variables
+    if not examined.on("rpl_semi_sync_master_enabled"):
+        return
+    waits = variables.get("rpl_semi_sync_master_wait_point", "AFTER_COMMIT").upper()
+    if examined.strategy == "gtid" or waits != "AFTER_SYNC":
+        yield Finding("semi-sync", "ok", f"semi-sync waits {waits}")
+        return
+    text = (
+        "semi-sync waits AFTER_SYNC: a replica that does not answer holds up the marks of dumps, "
+        f"for up to {int(variables.get('rpl_semi_sync_master_timeout', 0)) / 1000:g} s each"
+    )
+    yield Finding("semi-sync", "warn", text, "source.watermarks: gtid  # waits for no replica")

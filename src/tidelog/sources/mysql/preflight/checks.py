@@ -1,0 +1,242 @@
+"""What `tidelog check` finds out about a MySQL or MariaDB source; every failure with what mends it.
+
+Nothing is changed, and no transaction outlasts a statement.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pymysql
+
+from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.errors import TidelogError
+from tidelog.sources.findings import Finding, Level
+from tidelog.sources.mysql.connect import Connection, connect
+from tidelog.sources.mysql.failures import translated
+from tidelog.sources.mysql.preflight.binlog import binlog_checks
+from tidelog.sources.mysql.preflight.privileges import privilege_checks
+from tidelog.sources.mysql.preflight.tables import table_checks
+
+__all__ = ["Examined", "Finding", "MySqlPreflight"]
+
+OLDEST = {Flavor.MYSQL: (5, 7), Flavor.MARIADB: (10, 3)}
+TESTED = {Flavor.MYSQL: ((8, 0),), Flavor.MARIADB: ((10, 11), (11, 4))}
+CLOCK_SKEW_LIMIT_S = 5.0
+SETTINGS = {"lock_wait_timeout": "2"}
+
+Check = Callable[["Examined"], Iterator[Finding]]
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What is examined, and with which configuration.
+
+    Attributes:
+        url: of the server, with the password.
+        connection: to it.
+        variables: the server's global ones, as text.
+        server_id: ours.
+        others: see `MySqlPreflight`.
+    """
+
+    url: str = field(repr=False)
+    connection: Connection
+    variables: Mapping[str, str]
+    server_id: int
+    kind: Flavor
+    tables: tuple[str, ...]
+    watermark_schema: str
+    strategy: Literal["table", "gtid"]
+    signal_table: str | None
+    keys: Mapping[str, Sequence[str]]
+    cascades: Literal["refuse", "dump", "accept"]
+    snapshot_mode: Literal["incremental", "blocking"]
+
+    @property
+    def mysql(self) -> bool:
+        return self.connection.flavor is Flavor.MYSQL
+
+    def on(self, name: str) -> bool:
+        """Is a variable ON? False if there is none of the name."""
+        return self.variables.get(name, "OFF").upper() in ("ON", "1", "TRUE")
+
+
+class MySqlPreflight:
+    """Checks a source.
+
+    Args:
+        url: of the server, with the password.
+        server_id: under which capture will read the binlog.
+        kind: which family of servers the configuration expects.
+        tables: patterns of the tables to capture.
+        watermark_schema: database of the watermark table.
+        strategy: ``source.watermarks``.
+        signal_table: ``database.table``.
+        keys: surrogate keys by table pattern.
+        cascades: ``dump`` or ``accept`` makes foreign keys that cascade no error.
+        snapshot_mode: of the dump at start.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        server_id: int,
+        kind: Flavor,
+        tables: Sequence[str] = ("*.*",),
+        watermark_schema: str = "tidelog",
+        strategy: Literal["table", "gtid"] = "table",
+        signal_table: str | None = None,
+        keys: Mapping[str, Sequence[str]] | None = None,
+        cascades: Literal["refuse", "dump", "accept"] = "refuse",
+        snapshot_mode: Literal["incremental", "blocking"] = "incremental",
+    ) -> None:
+        self._url = url
+        self._server_id = server_id
+        self._kind = kind
+        self._tables = tuple(tables)
+        self._watermark_schema = watermark_schema
+        self._strategy = strategy
+        self._signal_table = signal_table
+        self._keys = keys or {}
+        self._cascades = cascades
+        self._snapshot_mode = snapshot_mode
+
+    def check(self) -> list[Finding]:
+        """All findings, in the order in which things depend on each other. Never raises for what
+        it checks; a connection that can't be made is the only finding then.
+        """
+        try:
+            connection = connect(self._url, purpose="check", settings=SETTINGS)
+        except TidelogError as error:
+            return [Finding("connection", "fail", str(error))]
+        findings = [Finding("connection", "ok", "the server accepts the connection")]
+        with connection:
+            try:
+                with translated("reading the server's variables"):
+                    rows = connection.rows("SHOW GLOBAL VARIABLES")
+            except TidelogError as error:
+                return [*findings, Finding("variables", "fail", str(error))]
+            examined = Examined(
+                url=self._url,
+                connection=connection,
+                variables={str(name).lower(): str(value) for name, value in rows},
+                server_id=self._server_id,
+                kind=self._kind,
+                tables=self._tables,
+                watermark_schema=self._watermark_schema,
+                strategy=self._strategy,
+                signal_table=self._signal_table,
+                keys=self._keys,
+                cascades=self._cascades,
+                snapshot_mode=self._snapshot_mode,
+            )
+            checks: list[Check] = [_version, *binlog_checks(), _replica, _sessions, _clock]
+            for part in (*checks, *privilege_checks(), *table_checks()):
+                findings += _run(examined, part)
+        return findings
+
+
+def _run(examined: Examined, part: Check) -> list[Finding]:
+    name = part.__name__.strip("_").replace("_", " ")
+    found: list[Finding] = []
+    try:
+        with translated(f"checking {name}"):
+            # One by one: what was found before an error stays found.
+            for finding in part(examined):
+                found.append(finding)
+    except TidelogError as error:
+        found.append(Finding(name, "fail", str(error)))
+    return found
+
+
+def _version(examined: Examined) -> Iterator[Finding]:
+    connection, flavor = examined.connection, examined.connection.flavor
+    name = "MySQL" if flavor is Flavor.MYSQL else "MariaDB"
+    text = f"{name} {'.'.join(map(str, connection.version))}"
+    if flavor is not examined.kind:
+        fix = f"source.kind: {flavor.value}"
+        yield Finding("kind", "fail", f"the server is {text}, not {examined.kind.value}", fix)
+    oldest = OLDEST[flavor]
+    if connection.version < oldest:
+        least = ".".join(map(str, oldest))
+        yield Finding("version", "fail", f"{text}; {least} is the oldest")
+    elif connection.version[:2] not in TESTED[flavor]:
+        tested = " and ".join(".".join(map(str, version)) for version in TESTED[flavor])
+        yield Finding("version", "warn", f"{text}; {tested} are tested")
+    else:
+        yield Finding("version", "ok", text)
+
+
+def _replica(examined: Examined) -> Iterator[Finding]:
+    """A replica's own binlog must hold what it replicates; marks can't be written to it."""
+    connection = examined.connection
+    modern = examined.mysql and connection.version >= (8, 0, 22)
+    try:
+        follows = bool(connection.rows("SHOW REPLICA STATUS" if modern else "SHOW SLAVE STATUS"))
+    except pymysql.MySQLError:  # not granted: then by what replicas are set to
+        follows = examined.on("read_only")
+    variable = "log_replica_updates"
+    if variable not in examined.variables:
+        variable = "log_slave_updates"
+    if follows and not examined.on(variable):
+        fix = f"{variable} = ON  # in the server's configuration; then restart it"
+        text = f"the server is a replica, and {variable} is OFF: its binlog lacks what it receives"
+        yield Finding("replica", "fail", text, fix)
+    elif follows:
+        yield Finding("replica", "ok", "a replica that logs what it receives")
+    read_only = next((v for v in ("super_read_only", "read_only") if examined.on(v)), None)
+    if read_only is not None and examined.strategy == "table":
+        text = f"{read_only} is ON: no marks can be written"
+        fix = "source.watermarks: gtid"
+        yield Finding("read only", "fail", text, f"{fix}  # or let source.url lead to the primary")
+
+
+def _sessions(examined: Examined) -> Iterator[Finding]:
+    """Reads must not be stale, and what we write must be logged: by what a session of ours has."""
+    connection = examined.connection
+    isolation = "transaction_isolation" if examined.mysql else "tx_isolation"
+    row = connection.row(
+        f"SELECT @@session.autocommit, @@session.{isolation}, @@session.sql_log_bin, "
+        "@@session.time_zone, @@global.time_zone, @@system_time_zone, @@character_set_client"
+    )
+    assert row is not None
+    autocommit, level, logged, zone, server_zone, system_zone, charset = row
+    if not autocommit or str(level) != "READ-COMMITTED" or not logged:
+        text = (
+            f"a new session has autocommit {autocommit}, isolation {level}, sql_log_bin {logged}, "
+            "whatever it asks for"
+        )
+        fix = "take these variables out of init_connect, or the proxy's settings"
+        yield Finding("sessions", "fail", text, fix)
+    else:
+        text = "sessions commit by themselves, read what is committed, and are logged"
+        yield Finding("sessions", "ok", text)
+    shown = system_zone if str(server_zone).upper() == "SYSTEM" else server_zone
+    if str(zone) != "+00:00":
+        fix = "SET GLOBAL time_zone = '+00:00';  -- or take it out of init_connect"
+        yield Finding("time zone", "fail", f"a new session's time zone is {zone}, not UTC", fix)
+    else:
+        text = f"the server's is {shown}; sessions of Tidelog use UTC"
+        yield Finding("time zone", "ok", text)
+    if str(charset) != "utf8mb4":
+        fix = "skip_character_set_client_handshake = OFF  # in the server's configuration"
+        yield Finding("charset", "fail", f"a new session's character set is {charset}", fix)
+    else:
+        server_charset = examined.variables.get("character_set_server", "?")
+        text = f"the server's is {server_charset}; sessions of Tidelog use utf8mb4"
+        yield Finding("charset", "ok", text)
+
+
+def _clock(examined: Examined) -> Iterator[Finding]:
+    before = time.time()
+    server = float(examined.connection.value("SELECT UNIX_TIMESTAMP(SYSDATE(6))"))
+    skew = server - (before + time.time()) / 2
+    text = f"the server's clock differs from ours by {skew:+.2f} s"
+    level: Level = "ok" if abs(skew) < CLOCK_SKEW_LIMIT_S else "warn"
+    fix = "" if level == "ok" else "synchronise both hosts (NTP): latency is shown wrong"
+    yield Finding("clock", level, text, fix)

@@ -1,0 +1,104 @@
+"""What `tidelog check` finds out about the account; every lack with the GRANT to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pymysql
+
+from tidelog.sources.findings import Finding
+from tidelog.sources.mysql.catalogue.grants import Grants
+from tidelog.sources.mysql.chunks.watermarks import VIEW, WATERMARK_TABLE, is_view
+from tidelog.sources.mysql.connect import quote_name
+from tidelog.sources.mysql.failures import number_of, words
+from tidelog.sources.mysql.stream.positions import log_status
+
+if TYPE_CHECKING:
+    from tidelog.sources.mysql.preflight.checks import Examined
+
+_DENIED = (1044, 1142, 1227)
+WATERMARK_PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "CREATE")
+
+
+def privilege_checks() -> list[Callable[[Examined], Iterator[Finding]]]:
+    """In the order in which they depend on each other."""
+    return [_replication, _watermark_table, _blocking_dumps]
+
+
+def _replication(examined: Examined) -> Iterator[Finding]:
+    """Tried where trying does nothing. Registering as a replica without reading the log would:
+    MySQL keeps the registration when the connection ends, and shows it from freed memory.
+    """
+    grants = Grants.of(examined.connection)
+    lacks = []
+    reasons = []
+    events = "SHOW BINLOG EVENTS LIMIT 1"  # MySQL wants REPLICATION SLAVE for it, MariaDB not
+    reason = _refused(lambda: examined.connection.rows(events)) if examined.mysql else ""
+    if not examined.mysql and grants.missing(["REPLICATION SLAVE"]):
+        reason = f"{grants.account} lacks REPLICATION SLAVE"
+    if reason:
+        lacks.append("REPLICATION SLAVE")
+        reasons.append(reason)
+    reason = _refused(lambda: log_status(examined.connection))
+    if reason:
+        modern = not examined.mysql and examined.connection.version >= (10, 5, 2)
+        lacks.append("BINLOG MONITOR" if modern else "REPLICATION CLIENT")
+        reasons.append(reason)
+    if lacks:
+        yield Finding("replication", "fail", "; ".join(reasons), grants.statement(lacks))
+    else:
+        yield Finding("replication", "ok", f"{grants.account} may read the binlog")
+
+
+def _refused(ask: Callable[[], object]) -> str:
+    """Why the account may not ask; "" if it may."""
+    try:
+        ask()
+    except pymysql.MySQLError as error:
+        if number_of(error) in _DENIED:
+            return words(number_of(error), str(error.args[-1]))
+    return ""
+
+
+def _watermark_table(examined: Examined) -> Iterator[Finding]:
+    if examined.strategy != "table":
+        return
+    grants = Grants.of(examined.connection)
+    schema = examined.watermark_schema
+    there = bool(
+        examined.connection.rows(
+            "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+            (schema, "watermark"),
+        )
+    )
+    if is_view(examined.connection, schema):
+        fix = f"DROP VIEW {quote_name(schema, WATERMARK_TABLE)};"
+        text = VIEW.format(table=f"{schema}.{WATERMARK_TABLE}")
+        yield Finding("watermark table", "fail", text, fix)
+        return
+    needed = [p for p in WATERMARK_PRIVILEGES if not (there and p == "CREATE")]
+    table = "watermark" if there else None
+    lacks = grants.missing(needed, schema, table)
+    if lacks:
+        text = f"{schema}.watermark can't be {'written' if there else 'created and written'}"
+        fix = grants.statement(needed, schema, table)
+        yield Finding("watermark table", "fail", text, fix)
+    else:
+        text = f"{schema}.watermark {'is there' if there else 'will be created'}"
+        yield Finding("watermark table", "ok", text)
+
+
+def _blocking_dumps(examined: Examined) -> Iterator[Finding]:
+    """FLUSH TABLES WITH READ LOCK needs RELOAD; MariaDB's snapshots tell their position."""
+    if not examined.mysql:
+        return
+    grants = Grants.of(examined.connection)
+    lacks = grants.missing(["RELOAD"])
+    if not lacks:
+        yield Finding("blocking dumps", "ok", f"{grants.account} may make them")
+        return
+    asked = examined.snapshot_mode == "blocking"
+    text = f"{grants.account} lacks RELOAD, which blocking dumps need if writes never pause"
+    fix = grants.statement(lacks) if asked else ""
+    yield Finding("blocking dumps", "warn" if asked else "ok", text, fix)

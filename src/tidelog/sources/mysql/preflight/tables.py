@@ -1,0 +1,204 @@
+"""What `tidelog check` finds out about tables: those to capture, and the signal table."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pymysql
+
+from tidelog.errors import SourceError
+from tidelog.model.patterns import matches
+from tidelog.model.schema import TableName
+from tidelog.sources.findings import Finding, matched
+from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
+from tidelog.sources.mysql.catalogue.grants import Grants
+from tidelog.sources.mysql.catalogue.schemas import SchemaFinder, expression_indexes, hidden_columns
+from tidelog.sources.mysql.connect import quote_name
+from tidelog.sources.mysql.failures import number_of, words
+
+if TYPE_CHECKING:
+    from tidelog.sources.mysql.preflight.checks import Examined
+
+SYSTEM_DATABASES = ("mysql", "information_schema", "performance_schema", "sys")
+SIGNAL_COLUMNS = {"id", "type", "data"}
+LAST_THAT_LOGS_HIDDEN = (8, 0, 15)  # that is known to; MySQL
+TRANSACTIONAL = ("InnoDB", "ROCKSDB", "TokuDB")
+
+_TABLES = (
+    "SELECT table_schema, table_name, engine FROM information_schema.tables "
+    "WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') AND table_schema NOT IN %s "
+    "ORDER BY 1, 2"
+)
+_UNIQUE = (
+    "SELECT table_schema, table_name, index_name, column_name, nullable "
+    "FROM information_schema.statistics WHERE non_unique = 0 AND table_schema NOT IN %s "
+    "ORDER BY seq_in_index"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    name: TableName
+    engine: str | None
+    unique: dict[str, dict[str, bool]]  # index → its columns: may they be NULL?
+
+
+def table_checks() -> list[Callable[[Examined], Iterator[Finding]]]:
+    """In the order in which they depend on each other."""
+    return [_signal_table, _tables, _foreign_keys]
+
+
+def _signal_table(examined: Examined) -> Iterator[Finding]:
+    if examined.signal_table is None:
+        return
+    table = TableName.parse(examined.signal_table)
+    rows = examined.connection.rows(
+        "SELECT lower(column_name) FROM information_schema.columns "
+        "WHERE table_schema = %s AND table_name = %s",
+        (table.namespace, table.name),
+    )
+    if {str(row[0]) for row in rows} >= SIGNAL_COLUMNS:
+        yield Finding("signal table", "ok", f"{table} is there")
+        return
+    fix = (
+        f"CREATE TABLE {quote_name(table.namespace, table.name)} (id varchar(42) PRIMARY KEY, "
+        "type varchar(32) NOT NULL, data varchar(2048));"
+    )
+    yield Finding("signal table", "fail", f"{table} does not exist, or lacks columns", fix)
+
+
+def _tables(examined: Examined) -> Iterator[Finding]:
+    """Can each captured table be read, and be dumped?"""
+    captured = _captured(examined)
+    if not captured:
+        text = f"no table matches {', '.join(examined.tables)}, of those that the account may see"
+        grants = Grants.of(examined.connection)
+        fix = f"correct source.tables, create the tables, or {grants.statement(['SELECT'])}"
+        yield Finding("tables", "warn", text, fix)
+        return
+    yield Finding("tables", "ok", matched(len(captured)))
+    finder = SchemaFinder(examined.keys)
+    for table in captured:
+        yield from _table(examined, table)
+        yield from _hidden_columns(examined, table.name)
+        try:
+            found = finder.find(examined.connection, table.name)
+        except SourceError as error:  # e.g. a type
+            yield Finding(f"table {table.name}", "fail", str(error))
+        else:
+            if found is not None and found.unfit is not None:
+                yield Finding(f"table {table.name}", "fail", found.unfit)
+
+
+def _hidden_columns(examined: Examined, table: TableName) -> Iterator[Finding]:
+    connection = examined.connection
+    if connection.version <= LAST_THAT_LOGS_HIDDEN and (
+        indexes := expression_indexes(connection, table)
+    ):
+        yield Finding(f"table {table}", "fail", hidden_columns(table, indexes))
+
+
+def _table(examined: Examined, table: _Table) -> Iterator[Finding]:
+    name = f"table {table.name}"
+    quoted = quote_name(table.name.namespace, table.name.name)
+    try:
+        examined.connection.rows(f"SELECT * FROM {quoted} LIMIT 0")  # noqa: S608 - quoted
+    except pymysql.MySQLError as error:
+        grants = Grants.of(examined.connection)
+        fix = grants.statement(["SELECT"], table.name.namespace, table.name.name)
+        reason = words(number_of(error), str(error.args[-1]))
+        denied = number_of(error) in (1142, 1143)
+        yield Finding(name, "fail", f"can't be read: {reason}", fix if denied else "")
+    if table.engine not in TRANSACTIONAL:
+        text = (
+            f"its engine {table.engine} has no transactions: a dump beside writes may show rows "
+            "that the log has not, and the other way round"
+        )
+        yield Finding(name, "warn", text, f"ALTER TABLE {quoted} ENGINE = InnoDB;")
+    wanted = next(
+        (columns for pattern, columns in examined.keys.items() if matches([pattern], table.name)),
+        None,
+    )
+    if "PRIMARY" in table.unique:
+        return
+    if wanted is None:
+        fix = f"ALTER TABLE {quoted} ADD PRIMARY KEY (...);  -- or name a unique key: source.keys"
+        text = "no primary key: changes are captured, dumps refused"
+        yield Finding(name, "warn", text, fix)
+        return
+    listed = ", ".join(quote_name(column) for column in wanted)
+    fitting = [columns for columns in table.unique.values() if set(columns) == set(wanted)]
+    if not fitting:
+        text = "the key in source.keys is not unique: rows with the same key overwrite another"
+        yield Finding(name, "fail", text, f"ALTER TABLE {quoted} ADD UNIQUE KEY ({listed});")
+    elif all(any(nullable.values()) for nullable in fitting):
+        text = (
+            "the key in source.keys may hold NULL in several rows, which can't be told apart: its "
+            "dump is refused then"
+        )
+        yield Finding(name, "warn", text, f"make {listed} NOT NULL")
+
+
+def _foreign_keys(examined: Examined) -> Iterator[Finding]:
+    captured = {table.name for table in _captured(examined)}
+    for found in cascades(examined.connection, captured):
+        name = f"table {found.child}"
+        text = f"{described(found)} changes rows without a trace in the binlog"
+        if examined.cascades == "dump":
+            text += (
+                f"; the table is dumped again when rows of {found.parent} go or change their key"
+            )
+            yield Finding(name, "ok", text)
+            continue
+        if examined.cascades == "accept":
+            text += "; source.cascades accepts it: dump the table again now and then"
+            yield Finding(name, "warn", text)
+            continue
+        fix = (
+            f"ALTER TABLE {quote_name(found.child.namespace, found.child.name)} DROP FOREIGN KEY "
+            f"{quote_name(found.constraint)};  -- add it without {' and '.join(found.rules)}; or "
+            "set source.cascades: dump, or leave the table out of source.tables"
+        )
+        yield Finding(name, "fail", text, fix)
+    if examined.cascades == "dump":
+        yield from _unseen_parents(examined, captured)
+
+
+def _unseen_parents(examined: Examined, captured: set[TableName]) -> Iterator[Finding]:
+    """Tables between whose own foreign keys the account can't see: a cascade ends at them."""
+    rows = examined.connection.rows(
+        "SELECT table_schema, table_name FROM information_schema.tables"
+    )
+    seen = {TableName(str(schema), str(table)) for schema, table in rows}
+    parents = {found.parent for found in cascades(examined.connection, captured)}
+    for parent in sorted(parents - seen):
+        text = (
+            "captured tables refer to it, and the account may not see it: what foreign keys of "
+            "its own do to it, and so to them, is not noticed"
+        )
+        grants = Grants.of(examined.connection)
+        fix = grants.statement(["SELECT"], parent.namespace, parent.name)
+        yield Finding(f"table {parent}", "warn", text, fix)
+
+
+def described(cascade: Cascade) -> str:
+    """E.g. ``orders_of_customers (ON DELETE CASCADE)``."""
+    return f"{cascade.constraint} ({', '.join(cascade.rules)})"
+
+
+def _captured(examined: Examined) -> list[_Table]:
+    connection = examined.connection
+    hidden = (*SYSTEM_DATABASES, examined.watermark_schema)
+    unique: dict[TableName, dict[str, dict[str, bool]]] = defaultdict(lambda: defaultdict(dict))
+    for schema, table, index, column, nullable in connection.rows(_UNIQUE, (hidden,)):
+        columns = unique[TableName(str(schema), str(table))][str(index)]
+        columns[str(column)] = nullable == "YES"
+    found = []
+    for schema, table, engine in connection.rows(_TABLES, (hidden,)):
+        name = TableName(str(schema), str(table))
+        if matches(examined.tables, name) and str(name) != examined.signal_table:
+            found.append(_Table(name, engine, unique.get(name, {})))
+    return found

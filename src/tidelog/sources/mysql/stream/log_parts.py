@@ -1,0 +1,187 @@
+"""Reads a stretch of the binlog over a connection of its own: events again, or ahead of the stream.
+
+Used for prepared XA transactions (read again once they commit), for DDL between here and the log's
+end, and for the GTIDs up to a position.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidelog.codecs.mysql.binlog.events import (
+    CHECKSUM_BYTES,
+    HEADER_BYTES,
+    EventType,
+    Header,
+    Query,
+    parse_header,
+    parse_query,
+    parse_rotate,
+    parse_transaction_payload,
+    parse_xa_prepare,
+    payload_slices,
+    without_checksum,
+)
+from tidelog.codecs.mysql.binlog.items import Alter
+from tidelog.codecs.mysql.binlog.position import file_number, pack, unpack
+from tidelog.errors import ConnectionLostError
+from tidelog.model.mysql_urls import ServerUrl
+from tidelog.model.records import Int64s, UInt8s
+from tidelog.sources.mysql.stream.positions import LogFiles
+from tidelog.sources.mysql.stream.replication import BinlogStream
+from tidelog.sources.mysql.stream.seeking import log_positions
+
+WAIT_S = 60.0
+_BEGIN = b"\0BEGIN"
+_SLICE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Whole events back to back, valid until the next one is taken.
+
+    ``data``, ``offsets``: as `BinlogScanner.feed` takes them. ``ends``: int64[n], the position
+    behind each event; 0 for those that the server made up. ``checksum``: whether the server now
+    ends events in one; those of an older file it may not.
+    """
+
+    data: UInt8s
+    offsets: Int64s
+    ends: Int64s
+    checksum: bool
+
+    @property
+    def types(self) -> UInt8s:
+        found: UInt8s = self.data[self.offsets[:-1] + 4]
+        return found
+
+    def header(self, index: int) -> Header:
+        """An event's header."""
+        start = int(self.offsets[index])
+        return parse_header(self.data[start : start + HEADER_BYTES].tobytes())
+
+    def body(self, index: int) -> bytes:
+        """An event behind its header, without its checksum if it has one: ``binlog_checksum`` may
+        have been another when its file was written.
+        """
+        event = self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
+        return without_checksum(event)[HEADER_BYTES:]
+
+
+def read_part(
+    url: str | ServerUrl, files: LogFiles, begin: int, end: int
+) -> Iterator[tuple[BinlogStream, Part]]:
+    """The events of ``[begin, end)``; both are positions between groups. Errors as
+    `BinlogStream.start`.
+    """
+    number, offset = unpack(begin)
+    stream = BinlogStream(url, None, purpose="log-part")
+    with contextlib.closing(stream):
+        stream.start(files.name(number), offset, wait=False)
+        at = begin
+        while at < end:
+            received = stream.receive(WAIT_S)
+            if received is None:
+                raise ConnectionLostError("reading a part of the binlog: the server fell silent")
+            part, at = _cut(received.data, received.offsets, stream.checksum, at, end)
+            if len(part.ends):
+                yield stream, part
+            if received.ended:
+                return
+
+
+def queries(part: Part) -> Iterator[tuple[int, Header, Query]]:
+    """The statements of a part but BEGIN, and but those that only announce or give up an ALTER,
+    each with the position behind it and its event's header.
+    """
+    text_ends = part.offsets[1:] - (CHECKSUM_BYTES if part.checksum else 0)
+    for event_type in (EventType.QUERY, EventType.QUERY_COMPRESSED):
+        found = np.flatnonzero(part.types == event_type)
+        if event_type == EventType.QUERY:
+            # Most by far: one a transaction on MySQL. The database's final 0 stands before.
+            last = part.data[text_ends[found][:, None] + np.arange(-len(_BEGIN), 0)]
+            found = found[~(last == np.frombuffer(_BEGIN, np.uint8)).all(axis=1)]
+        for index in found.tolist():
+            compressed = event_type == EventType.QUERY_COMPRESSED
+            query = parse_query(part.body(index), compressed=compressed)
+            if query.status.alter not in (Alter.START, Alter.ROLLBACK):
+                yield int(part.ends[index]), part.header(index), query
+
+
+GROUP_BEGINS = (
+    EventType.GTID,
+    EventType.ANONYMOUS_GTID,
+    EventType.GTID_TAGGED,
+    EventType.MARIADB_GTID,
+)
+
+
+def prepared(parts: Iterable[Part]) -> Iterator[tuple[int, int, bytes]]:
+    """The XA transactions that parts of the log, one after the other, prepare: where the group
+    begins and ends, and its xid.
+    """
+    begin = 0
+    for part in parts:
+        wanted = np.isin(
+            part.types, (*GROUP_BEGINS, EventType.XA_PREPARE, EventType.TRANSACTION_PAYLOAD)
+        )
+        for index in np.flatnonzero(wanted).tolist():
+            end = int(part.ends[index])
+            kind, body = part.types[index], None
+            if kind == EventType.XA_PREPARE:
+                body = part.body(index)
+            elif kind == EventType.TRANSACTION_PAYLOAD:
+                body = _prepared_inside(part.body(index))
+            else:
+                begin = end - int(part.offsets[index + 1] - part.offsets[index])
+            if body is not None:
+                xid, one_phase = parse_xa_prepare(body)
+                if not one_phase:
+                    yield begin, end, xid
+
+
+def _prepared_inside(body: bytes) -> bytes | None:
+    """The body of the XA_PREPARE event that ends a compressed transaction, if one does."""
+    payload = parse_transaction_payload(body)
+    last = b""
+    inner = memoryview(body)[payload.start :]
+    for piece in payload_slices(inner, payload.compressed, _SLICE_BYTES):
+        at = 0
+        while at < len(piece):
+            length = parse_header(piece[at : at + HEADER_BYTES]).length
+            last = piece[at : at + length]
+            at += length
+    return last[HEADER_BYTES:] if last[4:5] == bytes([EventType.XA_PREPARE]) else None
+
+
+def _cut(data: UInt8s, offsets: Int64s, checksum: bool, at: int, end: int) -> tuple[Part, int]:
+    """The events that end at or before ``end``, and the position behind them."""
+    count = len(offsets) - 1
+    ends = np.zeros(count, dtype=np.int64)
+    types = data[offsets[:-1] + 4]
+    log_pos, in_file = log_positions(data, offsets)
+    first = 0
+    for rotate in [*np.flatnonzero(types == EventType.ROTATE).tolist(), count]:
+        number, here = unpack(at)
+        told = first + np.flatnonzero(in_file[first:rotate])
+        # Of the offset the header has the low 32 bits; no batch is as long as what is missing.
+        ends[told] = pack(number, 0) | (here + (log_pos[told] - here & 0xFFFF_FFFF))
+        if len(told):
+            if ends[told[-1]] > end:
+                cut = int(told[np.argmax(ends[told] > end)])
+                return Part(data, offsets[: cut + 1], ends[:cut], checksum), end
+            at = int(ends[told[-1]])
+        if rotate == count:
+            break
+        event = data[offsets[rotate] : offsets[rotate + 1]].tobytes()
+        name, offset = parse_rotate(without_checksum(event)[HEADER_BYTES:])
+        place = pack(file_number(name)[1], offset)
+        if place >= end:
+            return Part(data, offsets[: rotate + 1], ends[:rotate], checksum), end
+        at = max(at, place)
+        first = rotate + 1
+    return Part(data, offsets, ends, checksum), at

@@ -1,0 +1,463 @@
+"""The schema of a table at a place in the log, for certain or not at all.
+
+A table map says types but, with ``binlog_row_metadata=MINIMAL``, no names; ``information_schema``
+says everything, but of now. A schema is certain if
+
+- it was noted at an earlier place and no DDL of the table stands between (`SchemaPins`);
+- or the table map has FULL metadata, which tells all that matters;
+- or ``information_schema`` has it and the binlog, read ahead to the end it had afterwards, holds no
+  DDL that reshapes the table. RENAME TABLE may have given it another name meanwhile, as tools do
+  that change a table on line (pt-online-schema-change, gh-ost): then it is looked up by that.
+
+And it must fit the table map. All else is an error that names table, position and the way on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.binlog.items import TableMapSeen
+from tidelog.codecs.mysql.binlog.position import text
+from tidelog.codecs.mysql.binlog.scanner import first_words
+from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.errors import ConfigError, SourceError, TableRefusedError
+from tidelog.model.mysql_urls import ServerUrl
+from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.ports import SchemaRegistry
+from tidelog.sources.mysql.catalogue.schemas import (
+    SchemaFinder,
+    expression_indexes,
+    hidden_columns,
+    logs_hidden_columns,
+    misfit,
+)
+from tidelog.sources.mysql.connect import Connection, quote_name
+from tidelog.sources.mysql.failures import translated
+from tidelog.sources.mysql.stream import ddl
+from tidelog.sources.mysql.stream.log_parts import queries, read_part
+from tidelog.sources.mysql.stream.positions import LogFiles, log_end, log_files
+from tidelog.sources.mysql.stream.schema_history import SchemaPins
+from tidelog.sources.mysql.stream.temporary import Place, TemporaryTables
+
+
+def fix(table: TableName, where: str) -> str:
+    """How to have the rows all the same, where it can't be known which columns a table had."""
+    return (
+        f"stop capture, `tidelog schema CONFIG --table '{table}' --at {where} --columns FILE` "
+        "(docs/how-to/schema-unknown.md)"
+    )
+
+
+FULL_METADATA = "SET GLOBAL binlog_row_metadata = 'FULL';"
+
+
+# Of how many tables the schemas are noted at a new log's beginning.
+MAX_NOTED = 2000
+
+# So often a table is looked for that is renamed meanwhile.
+LOOKS = 5
+
+# What MariaDB's sequences look like: seven numbers and a flag.
+_SEQUENCE = bytes([types.LONGLONG] * 6 + [types.TINY, types.LONGLONG])
+
+
+class DdlAhead:
+    """The statements between a place in the log and its end, each stretch read once."""
+
+    def __init__(
+        self, url: ServerUrl, *, fold: bool, temporary: TemporaryTables | None = None
+    ) -> None:
+        self._url = url
+        self._temporary = temporary or TemporaryTables()
+        self._fold = fold
+        self._begin = self._end = 0
+        self._found: list[tuple[int, ddl.Statement]] = []
+
+    def reshapes(self, table: TableName, files: LogFiles, begin: int, end: int) -> bool:
+        """Does a statement in ``[begin, end)`` reshape the table? Both lie between groups."""
+        self._read(files, begin, end)
+        return any(at <= end and found.reshapes(table) for at, found in self._found)
+
+    def name_at_end(
+        self, table: TableName, files: LogFiles, begin: int, end: int, place: int
+    ) -> TableName | None:
+        """What a table is called at ``end``, whose rows at ``place`` have the name ``table``; None
+        if a statement in between may have done more than rename it.
+
+        ``begin`` and ``end`` lie between groups; ``place`` may lie in the first one.
+        """
+        self._read(files, begin, end)
+        for at, statement in self._found:
+            if not place < at <= end or not statement.reshapes(table):
+                continue
+            if not statement.renames:
+                return None
+            for old, new in _names(statement):
+                table = new if table == old else table
+        return table
+
+    def only_renames(
+        self, table: TableName, files: LogFiles, begin: int, end: int, place: int
+    ) -> bool:
+        """Is all that may reshape what bears this name a RENAME TABLE? As `name_at_end`."""
+        self._read(files, begin, end)
+        return all(
+            found.renames
+            for at, found in self._found
+            if place < at <= end and found.reshapes(table)
+        )
+
+    def drops_sequence(
+        self, table: TableName, files: LogFiles, begin: int, end: int, place: int
+    ) -> bool:
+        """Is what happens next to a name behind ``place`` that it is dropped as a sequence?"""
+        self._read(files, begin, end)
+        effects = (
+            effect.effect
+            for at, statement in self._found
+            if place < at <= end
+            for effect in statement.effects
+            if effect.table == table
+        )
+        return next(effects, None) is ddl.Effect.SEQUENCE_DROPPED
+
+    def _read(self, files: LogFiles, begin: int, end: int) -> None:
+        if not self._begin <= begin <= self._end:
+            self._begin = self._end = begin
+            self._found.clear()
+        if end > self._end:
+            for _, part in read_part(self._url, files, self._end, end):
+                for at, header, query in queries(part):
+                    statement = ddl.read(
+                        query.text(),
+                        query.database,
+                        fold=self._fold,
+                        sql_mode=query.status.sql_mode,
+                    )
+                    place = Place(
+                        header.server_id,
+                        query.thread,
+                        at,
+                        header.uses_temporary,
+                        first_words(query.text())[0],
+                    )
+                    statement = self._temporary.without(statement, place)
+                    if statement.effects or statement.database:
+                        self._found.append((at, statement))
+            self._end = end
+        self._found = [found for found in self._found if found[0] > begin]
+        self._begin = begin
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFact:
+    """A column as told by hand: as in ``information_schema.columns``. ``collation``: its name, or
+    its id in the server's list.
+    """
+
+    name: str
+    column_type: str
+    nullable: bool = True
+    collation: str | int | None = None
+
+
+class LogSchemas:
+    """Finds the schemas of table maps. Used by one thread.
+
+    Args:
+        finder: builds them.
+        registry: numbers them.
+        pins: what was known before.
+        connected: gives an SQL connection.
+        ahead: reads DDL ahead of the stream.
+    """
+
+    def __init__(
+        self,
+        finder: SchemaFinder,
+        registry: SchemaRegistry,
+        pins: SchemaPins,
+        connected: Callable[[], Connection],
+        ahead: DdlAhead,
+    ) -> None:
+        self._finder = finder
+        self._registry = registry
+        self._pins = pins
+        self._connected = connected
+        self._ahead = ahead
+
+    def is_sequence(self, seen: TableMapSeen, group: int) -> bool:
+        """Is it one of MariaDB's sequences, which are logged as tables of one row?
+
+        ``group``: see `at`.
+        """
+        if seen.types != _SEQUENCE:
+            return False
+        table = TableName(seen.database, seen.table)
+        with translated(f"looking up {table}"):
+            connection = self._connected()
+            kind = connection.value(
+                "SELECT TABLE_TYPE FROM information_schema.TABLES "
+                "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+                (seen.database, seen.table),
+            )
+            if kind is not None:
+                return bool(kind == "SEQUENCE")
+            end = log_end(connection).position
+            files = log_files(connection)
+        return self._ahead.drops_sequence(table, files, group, end, seen.position)
+
+    def at(self, seen: TableMapSeen, group: int) -> TableSchema:
+        """The stored version that the rows behind a table map have.
+
+        Args:
+            seen: the table map.
+            group: where its transaction begins, or any place between groups before.
+
+        Raises:
+            TableRefusedError: it can't be known for certain.
+            SourceError: nothing can be asked for now.
+        """
+        table = TableName(seen.database, seen.table)
+        if seen.unknown is not None:
+            self._refuse_type(seen, table)
+        pinned = self._pins.find(table, seen.position)
+        reason: str | None = None
+        if pinned is not None:
+            schema = self._keyed(self._registry.get(pinned))
+            reason = misfit(schema, seen)
+            if reason is None:
+                self._pins.note(table, seen.position, schema.schema_id)
+                return schema
+        schema = self._found(seen, table, group, "" if reason is None else f" ({reason})")
+        schema = self._registry.register(schema)
+        self._pins.note(table, seen.position, schema.schema_id)
+        return schema
+
+    def note_all(self, captures: Callable[[TableName], bool], begin: int) -> None:
+        """Note what all captured tables are like where a new log begins: DDL that follows soon then
+        leaves no doubt about the rows before it.
+        """
+        with translated("looking up the captured tables"):
+            connection = self._connected()
+            rows = connection.rows(
+                "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES "
+                "WHERE TABLE_TYPE = 'BASE TABLE'"
+            )
+            tables = [name for name in (TableName(*row) for row in rows) if captures(name)]
+            found: dict[TableName, TableSchema] = {}
+            for table in tables[:MAX_NOTED]:
+                try:
+                    one = self._finder.find(connection, table)
+                except SourceError:
+                    continue  # of a type that is not known: an error once it has rows
+                if one is not None:
+                    found[table] = one.schema
+            end = log_end(connection).position
+            files = log_files(connection)
+        for table, schema in found.items():
+            if not self._ahead.reshapes(table, files, begin, end):
+                numbered = self._registry.register(schema)
+                self._pins.note(table, begin, numbered.schema_id)
+
+    def changed(self, statement: ddl.Statement, position: int) -> None:
+        """A statement at ``position`` may have reshaped tables, or given them other names."""
+        if statement.renames:
+            self._renamed(statement, position)
+            return
+        for effect in statement.effects:
+            made = effect.effect is not ddl.Effect.CREATED_IF_MISSING or self._pins.made(
+                effect.table, position
+            )
+            if effect.effect in ddl.RESHAPES and made:
+                self._pins.note(effect.table, position, 0)
+        # A dropped database's tables: each is made anew by a CREATE TABLE before it has rows.
+
+    def _renamed(self, statement: ddl.Statement, position: int) -> None:
+        """What is known of a table is known of it under its new name."""
+        known: dict[TableName, int] = {}
+        for old, new in _names(statement):
+            # As it was before: the statement may be met again after a restart.
+            version = known.get(old, self._pins.find(old, position - 1) or 0)
+            if version:
+                schema = replace(self._registry.get(version), table=new, schema_id=0)
+                version = self._registry.register(schema).schema_id
+            known[old], known[new] = 0, version
+        for table, version in known.items():
+            self._pins.note(table, position, version)
+
+    def _keyed(self, schema: TableSchema) -> TableSchema:
+        """The schema with the surrogate key that it has none of: the table got its name since, or
+        ``source.keys`` its pattern.
+        """
+        key = () if schema.key else self._finder.surrogate(schema.table, schema.column_names)
+        if not key:
+            return schema
+        return self._registry.register(replace(schema, key=key, schema_id=0))
+
+    def of_statement(self, table: TableName) -> TableSchema | None:
+        """A version for a record without columns (TRUNCATE): any of the table's serves."""
+        schema = self._registry.latest(table)
+        if schema is not None:
+            return schema
+        with translated(f"looking up {table}"):
+            found = self._finder.find(self._connected(), table)
+        return None if found is None else self._registry.register(found.schema)
+
+    def _found(self, seen: TableMapSeen, table: TableName, group: int, unlike: str) -> TableSchema:
+        where = text(seen.position)
+        name: TableName | None = table
+        for _ in range(LOOKS):
+            assert name is not None
+            with translated(f"looking up {table}"):
+                connection = self._connected()
+                found = self._finder.find(connection, name, called=table)
+                end = log_end(connection).position
+                files = log_files(connection)
+            known, name = name, table
+            if seen.metadata.names is None:
+                name = self._ahead.name_at_end(table, files, group, end, seen.position)
+            if name in (known, None):
+                break
+        if (
+            found is None
+            and name == known != table
+            and connection.flavor is Flavor.MARIADB
+            and self._ahead.only_renames(table, files, group, end, seen.position)
+        ):
+            # Nothing has that name: a temporary table was renamed, of which MariaDB's log holds
+            # nothing else if its session logs rows.
+            with translated(f"looking up {table}"):
+                found = self._finder.find(connection, table)
+        if found is None or misfit(found.schema, seen) is not None:
+            self._refuse_hidden(seen, table)
+        if seen.metadata.names is not None:
+            if found is not None and misfit(found.schema, seen) is None:
+                return found.schema
+            like = found.schema if found is not None else self._registry.latest(table)
+            try:
+                built = self._finder.of_map(seen, connection.flavor, like)
+            except types.UnknownTypeError as error:
+                raise TableRefusedError(table, f"at {where} of the binlog: {error}") from None
+            assert built is not None
+            return built
+        if name != known:
+            state = "is gone" if found is None else "was altered"
+            raise TableRefusedError(
+                table,
+                f"it {state} after {where} of the binlog, which holds rows of it as it was "
+                "before, and the binlog does not tell its column names"
+                + (f"; the version noted for that place does not fit{unlike}" if unlike else "")
+                + ": they are left out, and then the table is dumped; so that it does not happen "
+                "again",
+                FULL_METADATA,
+            )
+        if found is None:
+            raise TableRefusedError(
+                table,
+                f"it has rows at {where} of the binlog, but information_schema does not show it: "
+                "the capture's user lacks the right to SELECT",
+                f"GRANT SELECT ON {quote_name(table.namespace, table.name)} TO ...;",
+            )
+        reason = misfit(found.schema, seen)
+        if reason is not None:
+            raise TableRefusedError(
+                table,
+                f"at {where} of the binlog it does not look like information_schema says, "
+                f"though no DDL stands between ({reason})",
+                fix(table, where),
+            )
+        return found.schema
+
+    def _refuse_type(self, seen: TableMapSeen, table: TableName) -> NoReturn:
+        self._refuse_hidden(seen, table)
+        with translated(f"looking up {table}"):
+            self._finder.find(self._connected(), table)  # which may name the column
+        raise TableRefusedError(
+            table,
+            f"at {text(seen.position)} of the binlog: Tidelog does not know the binlog's type "
+            f"{seen.unknown}: leave the table out of source.tables, or change the column's type",
+        )
+
+    def _refuse_hidden(self, seen: TableMapSeen, table: TableName) -> None:
+        with translated(f"looking up {table}"):
+            connection = self._connected()
+            if not logs_hidden_columns(connection, table, seen):
+                return
+            indexes = expression_indexes(connection, table)
+        raise TableRefusedError(
+            table, f"at {text(seen.position)} of the binlog: {hidden_columns(table, indexes)}"
+        )
+
+
+def _names(statement: ddl.Statement) -> list[tuple[TableName, TableName]]:
+    """What RENAME TABLE does, in order."""
+    pairs = zip(statement.effects[::2], statement.effects[1::2], strict=True)
+    return [(old.table, new.table) for old, new in pairs]
+
+
+def fix_version(
+    connection: Connection,
+    registry: SchemaRegistry,
+    pins: SchemaPins,
+    table: TableName,
+    position: int,
+    columns: Sequence[ColumnFact],
+    key: Sequence[str],
+    keys: Mapping[str, Sequence[str]] | None = None,
+) -> TableSchema:
+    """Say by hand which columns a table had from ``position`` on (`tidelog schema`).
+
+    Args:
+        connection: to the source, which knows its collations.
+        registry: stores the version.
+        pins: of the event log; capture must not run meanwhile.
+        table: which.
+        position: where the records begin that have these columns, as the error named it.
+        columns: all of them, in order.
+        key: the primary key's columns, in key order.
+        keys: surrogate keys by table pattern.
+
+    Returns the stored version; the log's reader checks it against the table map.
+    Raises ConfigError for a type or key that is not understood.
+    """
+    finder = SchemaFinder(keys)
+    built: list[Column] = []
+    for fact in columns:
+        data_type = fact.column_type.split("(")[0].split()[0].lower()
+        collation = fact.collation
+        if isinstance(collation, str):
+            collation = finder.collation_id(connection, collation)
+        try:
+            column = types.binlog_column(
+                fact.name,
+                data_type,
+                fact.column_type,
+                flavor=connection.flavor,
+                octet_length=_octets(fact.column_type, collation),
+                collation_id=collation,
+                nullable=fact.nullable,
+            )
+        except (types.UnknownTypeError, ValueError) as error:
+            raise ConfigError(f"{table}: {error}") from None
+        built.append(column)
+    missing = [name for name in key if name not in {column.name for column in built}]
+    if missing:
+        raise ConfigError(f"{table}: no column {', '.join(missing)}, which the key names")
+    schema = registry.register(finder.schema(table, built, key))
+    pins.note(table, position, schema.schema_id)
+    return schema
+
+
+def _octets(column_type: str, collation: int | None) -> int | None:
+    """CHARACTER_OCTET_LENGTH of ``varchar(20)`` and the like."""
+    from tidelog.codecs.mysql.charsets import bytes_per_character
+
+    kind, bracket, rest = column_type.partition("(")
+    if kind.lower() not in ("char", "varchar", "binary", "varbinary"):
+        return None
+    count = int(rest.split(")")[0]) if bracket else 1
+    return count * (bytes_per_character(collation) if collation is not None else 1)

@@ -1,0 +1,115 @@
+"""Where the server's binlog begins and ends: SHOW BINARY LOGS and its kin, as positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tidelog.codecs.mysql.binlog.position import file_number, pack, unpack
+from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.errors import PreflightError
+from tidelog.sources.mysql.connect import Connection
+
+FILE_START = 4  # behind the magic number
+NO_BINLOG = (
+    "the server writes no binlog: set log_bin (on a replica log_replica_updates, or "
+    "log_slave_updates, too) in its configuration and restart it"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """The end of the binlog: a file's name and the offset in it."""
+
+    file: str
+    offset: int
+
+    @property
+    def position(self) -> int:
+        return pack(file_number(self.file)[1], self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class LogFiles:
+    """The files that the server has.
+
+    Attributes:
+        base: what their names share, e.g. ``binlog``.
+        digits: how many digits the first one's number is written with.
+        sizes: bytes by file number, in order.
+    """
+
+    base: str
+    digits: int
+    sizes: dict[int, int]
+
+    def name(self, number: int) -> str:
+        return f"{self.base}.{number:0{self.digits}}"
+
+    @property
+    def first(self) -> int:
+        """The position where the oldest file begins."""
+        return pack(next(iter(self.sizes)), FILE_START)
+
+    @property
+    def end(self) -> int:
+        """The position where the newest file ended when it was asked for."""
+        number, size = list(self.sizes.items())[-1]
+        return pack(number, size)
+
+    def bytes_between(self, start: int, end: int) -> int:
+        """How much of the binlog lies between two positions, as far as the files are there."""
+        (first, begin), (last, stop) = unpack(start), unpack(end)
+        return sum(
+            (stop if number == last else size) - (begin if number == first else 0)
+            for number, size in self.sizes.items()
+            if first <= number <= last
+        )
+
+    def describe(self, position: int) -> str:
+        """A position as the server writes it, for messages: ``binlog.000012:4567``."""
+        number, offset = unpack(position)
+        return f"{self.name(number)}:{offset}"
+
+
+def log_end(connection: Connection) -> LogEnd:
+    """The end of the binlog: what is committed by now lies before it. Needs REPLICATION CLIENT.
+
+    Raises PreflightError if the server writes no binlog; PyMySQL's errors otherwise.
+    """
+    status = log_status(connection)
+    if not status:
+        raise PreflightError(NO_BINLOG)
+    return LogEnd(_text(status["File"]), int(status["Position"]))
+
+
+def log_status(connection: Connection) -> dict[str, Any]:
+    """The row of SHOW MASTER STATUS; {} if the server writes no binlog. Raises PyMySQL's errors,
+    also where the account may not ask.
+    """
+    # 8.2 renamed it, and 8.4 took the old name away; MariaDB 10.5.2 added a name of its own.
+    renamed = connection.flavor is Flavor.MYSQL and connection.version >= (8, 2)
+    rows = connection.named("SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
+    return rows[0] if rows else {}
+
+
+def log_files(connection: Connection) -> LogFiles:
+    """The binlog's files. Errors as `log_end`; the same privilege."""
+    rows = connection.named("SHOW BINARY LOGS")
+    if not rows:
+        raise PreflightError(NO_BINLOG)
+    names = [_text(row["Log_name"]) for row in rows]
+    base, _ = file_number(names[0])
+    digits = len(names[0]) - len(base) - 1
+    return LogFiles(
+        base,
+        digits,
+        {
+            file_number(name)[1]: int(row["File_size"])
+            for name, row in zip(names, rows, strict=True)
+        },
+    )
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,102 @@
+"""Beginning to read a binlog file at an offset that the protocol can't say.
+
+COM_BINLOG_DUMP has 32 bits for the offset, and a transaction may make a file larger: then the
+server is asked for the whole file, and what lies before the offset is thrown away here. The two
+events ahead of all others, where the stream is and how the file is written, are given as the server
+gives them where it begins in the midst of a file (``send_format_description_event`` in its source).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import numpy as np
+
+from tidelog.codecs.mysql.binlog.events import (
+    CHECKSUM_BYTES,
+    HEADER_BYTES,
+    EventType,
+    without_checksum,
+)
+from tidelog.model.records import Bools, Int64s, UInt8s
+from tidelog.sources.mysql.stream.positions import FILE_START
+
+# COM_BINLOG_DUMP says an offset in 32 bits.
+MAX_OFFSET = (1 << 32) - 1
+
+_LENGTH, _LOG_POS, _FLAGS, _CREATED = 9, 13, 17, HEADER_BYTES + 52
+_IN_USE = 1  # LOG_EVENT_BINLOG_IN_USE_F
+
+
+class Seeking:
+    """Throws away what a file holds before ``offset``, the beginning of a group."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+        self._at = FILE_START
+        self._rotate = self._format = b""
+        self.done = False
+
+    def take(self, data: UInt8s, offsets: Int64s) -> tuple[UInt8s, Int64s]:
+        """The events to go on with of those that came; none until the offset is `done`.
+
+        Raises EOFError: the file ends before it.
+        """
+        log_pos, told = log_positions(data, offsets)
+        ends = self._at + (log_pos - self._at & 0xFFFF_FFFF)
+        reached = np.flatnonzero(told & (ends >= self._offset))
+        first = int(reached[0]) if len(reached) else len(ends)
+        types = data[offsets[:-1] + 4]
+        for index in np.flatnonzero(
+            (types[:first] == EventType.ROTATE) | (types[:first] == EventType.FORMAT_DESCRIPTION)
+        ).tolist():
+            event = data[offsets[index] : offsets[index + 1]].tobytes()
+            if types[index] == EventType.FORMAT_DESCRIPTION:
+                self._format = _sent_out_of_place(event)
+            elif self._rotate:
+                raise EOFError
+            else:
+                self._rotate = _to_offset(event, self._offset)
+        if not len(reached):
+            if told.any():
+                self._at = int(ends[told][-1])
+            return data[:0], offsets[:1] - offsets[0]
+        self.done = True
+        first += int(ends[first] == self._offset)
+        head = np.frombuffer(self._rotate + self._format, dtype=np.uint8)
+        begins = np.array([0, len(self._rotate)], dtype=np.int64)
+        rest = data[offsets[first] : offsets[-1]]
+        return (
+            np.concatenate((head, rest)),
+            np.concatenate((begins, offsets[first:] - offsets[first] + len(head))),
+        )
+
+
+def log_positions(data: UInt8s, offsets: Int64s) -> tuple[Int64s, Bools]:
+    """(int64[n], bool[n]): where each event ends in its file, the low 32 bits; and whether it
+    stands there, and was not made up by the server for us.
+    """
+    starts = offsets[:-1]
+    log_pos = np.zeros(len(starts), dtype=np.int64)
+    for byte in range(4):
+        log_pos |= data[starts + _LOG_POS + byte].astype(np.int64) << 8 * byte
+    made_up = np.isin(data[starts + 4], (EventType.HEARTBEAT, EventType.HEARTBEAT_V2))
+    return log_pos, ~made_up & (log_pos != 0)
+
+
+def _to_offset(event: bytes, offset: int) -> bytes:
+    """The rotate event that the server made up, with another offset; without a checksum."""
+    rotate = bytearray(without_checksum(event))
+    struct.pack_into("<I", rotate, _LENGTH, len(rotate))
+    struct.pack_into("<Q", rotate, HEADER_BYTES, offset)
+    return bytes(rotate)
+
+
+def _sent_out_of_place(event: bytes) -> bytes:
+    """A format description that moves no position, and of which no start of the server follows."""
+    told = bytearray(event[:-CHECKSUM_BYTES])
+    struct.pack_into("<I", told, _LOG_POS, 0)
+    struct.pack_into("<I", told, _CREATED, 0)
+    told[_FLAGS] &= ~_IN_USE
+    return bytes(told) + struct.pack("<I", zlib.crc32(told))

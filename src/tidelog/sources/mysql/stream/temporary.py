@@ -1,0 +1,184 @@
+"""Which tables of a session are temporary, so that its statements are not of the tables below them.
+
+The log holds statements of temporary tables where sessions do not log rows (``binlog_format`` MIXED
+on MariaDB, STATEMENT on both). A temporary table hides the table of its name from its session alone
+and from none of these statements:
+
+==========================  ===================================================================
+statement                   what it is of
+==========================  ===================================================================
+INSERT, UPDATE, TRUNCATE …  the temporary table
+ALTER TABLE, CREATE INDEX   the temporary table
+RENAME TABLE                MySQL: the table below; MariaDB: the temporary table
+CREATE TABLE, DROP TABLE    the table below: of temporary ones the log says TEMPORARY
+==========================  ===================================================================
+
+An event's flag ``LOG_EVENT_THREAD_SPECIFIC_F`` says that a statement used temporary tables, but not
+which (and is not set for RENAME TABLE). Sessions are told apart by the server they are of and by
+``pseudo_thread_id``, as a replica's log has those of its source. When a session ends, the server
+logs DROP TEMPORARY TABLE; when the server ended, all its sessions have.
+
+What is noted is a fact about the log: which name was temporary from where to where. So a statement
+that is met again, or is read ahead of the stream, is judged as of its own place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.model.schema import TableName
+from tidelog.ports import StateStore
+from tidelog.sources.mysql.stream.ddl import Effect, Statement, TableEffect
+
+KEY = "log-temporary"
+
+_OF_THE_UPPER = frozenset({Effect.TRUNCATED, Effect.ALTERED, Effect.KEPT, Effect.WRITTEN})
+
+
+@dataclass(slots=True)
+class _Lived:
+    """A temporary table: behind ``begin``, up to ``end``, 0 while it lives."""
+
+    server: int
+    thread: int
+    table: TableName
+    begin: int
+    end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Of a statement: who ran it, where it ends in the log, and what its event's flag says."""
+
+    server: int
+    thread: int
+    end: int
+    uses_temporary: bool
+    keyword: str
+
+
+class TemporaryTables:
+    """Notes of one event log. Used by one thread.
+
+    Args:
+        state: keeps them; None: memory.
+    """
+
+    def __init__(self, state: StateStore | None = None) -> None:
+        self._state = state
+        found = None if state is None else state.get(KEY)
+        self._lived = [
+            _Lived(int(server), int(thread), TableName(database, name), int(begin), int(end))
+            for server, thread, database, name, begin, end in (found.value if found else ())
+        ]
+        self._changed = False
+        self._durable = 0
+        self.flavor = Flavor.MYSQL
+
+    def without(self, statement: Statement, place: Place) -> Statement:
+        """What a statement does to tables that are not temporary; notes what it does to those."""
+        if statement.renames:
+            if self.flavor is not Flavor.MARIADB:
+                return statement
+            effects = tuple(self._renamed(statement.effects, place))
+            return replace(statement, effects=effects)
+        effects = tuple(self._others(statement.effects, place))
+        return statement if effects == statement.effects else replace(statement, effects=effects)
+
+    def save(self) -> None:
+        """Keep what was noted since; before anything durable says that it was read."""
+        if not self._changed:
+            return
+        self._changed = False
+        self._lived = [one for one in self._lived if not 0 < one.end < self._durable]
+        if self._state is not None:
+            value = [
+                [one.server, one.thread, one.table.namespace, one.table.name, one.begin, one.end]
+                for one in self._lived
+            ]
+            self._state.put(KEY, value, None)
+
+    def durable_to(self, position: int) -> None:
+        """No statement before it will be met again."""
+        self._durable = max(self._durable, position)
+
+    def server_started(self, position: int) -> None:
+        """All sessions have ended."""
+        for one in self._lived:
+            if not one.end and one.begin < position:
+                one.end, self._changed = position, True
+
+    def clear(self) -> None:
+        """Another event log begins."""
+        self._lived, self._changed, self._durable = [], False, 0
+        if self._state is not None and self._state.get(KEY) is not None:
+            self._state.delete(KEY)
+
+    def _others(self, effects: tuple[TableEffect, ...], place: Place) -> Iterator[TableEffect]:
+        gone_away = False
+        for effect in effects:
+            kind, table = effect.effect, effect.table
+            if kind is Effect.TEMPORARY_CREATED:
+                self._begin(table, place)
+            elif kind is Effect.TEMPORARY_DROPPED:
+                self._end(table, place)
+            elif kind is Effect.RENAMED_AWAY and self._is_temporary(effect, place):
+                self._end(table, place)
+                gone_away = True
+            elif kind is Effect.RENAMED_HERE and gone_away:
+                self._begin(table, place)
+            elif kind not in _OF_THE_UPPER or not self._is_temporary(effect, place):
+                yield self._doubtful(effect, place)
+
+    def _is_temporary(self, effect: TableEffect, place: Place) -> bool:
+        if not place.uses_temporary:
+            return False
+        if self._find(effect.table, place) is not None:
+            return True
+        # One that was made before the log was read: these statements use no other table.
+        return place.keyword in ("TRUNCATE", "ALTER", "CREATE", "DROP", "OPTIMIZE", "REPAIR")
+
+    def _doubtful(self, effect: TableEffect, place: Place) -> TableEffect:
+        """A DELETE of all rows that uses a temporary table, maybe this one: it can't be taken as a
+        truncate.
+        """
+        if place.uses_temporary and place.keyword == "DELETE":
+            return replace(effect, effect=Effect.WRITTEN)
+        return effect
+
+    def _renamed(self, effects: tuple[TableEffect, ...], place: Place) -> Iterator[TableEffect]:
+        """RENAME TABLE: pairs, one after the other."""
+        now: dict[TableName, bool] = {}
+        for away, here in zip(effects[::2], effects[1::2], strict=True):
+            if not now.get(away.table, self._find(away.table, place) is not None):
+                yield from (away, here)
+                continue
+            self._end(away.table, place)
+            self._begin(here.table, place)
+            now[away.table], now[here.table] = False, True
+
+    def _find(self, table: TableName, place: Place) -> _Lived | None:
+        """The session's temporary table of this name where the statement begins to stand."""
+        for one in reversed(self._lived):
+            mine = (one.server, one.thread, one.table) == (place.server, place.thread, table)
+            if mine and one.begin < place.end and (not one.end or place.end <= one.end):
+                return one
+        return None
+
+    def _begin(self, table: TableName, place: Place) -> None:
+        known = any(
+            (one.server, one.thread, one.table) == (place.server, place.thread, table)
+            and one.begin <= place.end
+            and (not one.end or place.end < one.end)
+            for one in self._lived
+        )
+        if not known:
+            self._lived.append(_Lived(place.server, place.thread, table, place.end))
+            self._changed = True
+
+    def _end(self, table: TableName, place: Place) -> None:
+        one = self._find(table, place)
+        if one is not None and not one.end:
+            one.end, self._changed = place.end, True

@@ -1,0 +1,158 @@
+"""The event trigger that acts in the very transaction of a DDL statement.
+
+It is of use twice, and capture does without it:
+
+- A table that loses what identifies its rows, while its updates are published, refuses every UPDATE
+  and DELETE of the application. The trigger moves it to the publication of inserts in the same
+  transaction, also while capture is down; without it that is left to capture's next look.
+- It writes an empty logical message, at which capture looks at the catalogue at once. Anyone can
+  write such a message, so it is a hint and says nothing.
+
+Only a superuser (on managed servers its stand-in, e.g. ``rds_superuser``) can create an event
+trigger, and it runs at everybody's DDL: so it is never made by Tidelog, but by whoever runs the SQL
+that ``tidelog check --json`` prints. Its function belongs to that user and not to the capture's
+role, who could else replace it and have a superuser run it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tidelog.sources.findings import Finding
+from tidelog.sources.postgres.catalogue.publication import Publications
+from tidelog.sources.postgres.connect import quote_ident, quote_literal
+from tidelog.sources.postgres.preflight.findings import Connection
+
+DDL_PREFIX = "tidelog.ddl"
+"""Of the logical messages."""
+
+# Does the server take updates of these tables, each with its partitions (CheckCmdReplicaIdentity)?
+# From 18 on it refuses them if the identity has a generated column that is not published.
+_IDENTIFIED = """
+WITH RECURSIVE tree AS (
+  SELECT c.oid AS root, c.oid FROM pg_class c WHERE c.oid = ANY (touched)
+  UNION ALL
+  SELECT tree.root, i.inhrelid FROM pg_inherits i
+  JOIN tree ON i.inhparent = tree.oid
+  JOIN pg_class p ON p.oid = tree.oid AND p.relkind = 'p'
+), missing AS (
+  SELECT a.attrelid, a.attnum FROM pg_attribute a
+  WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> ''
+    AND current_setting('server_version_num')::int >= 180000
+    AND NOT (a.attgenerated = 's' AND EXISTS (SELECT FROM pg_publication p
+      WHERE p.pubname = {publication} AND to_jsonb(p) ->> 'pubgencols' = 's'))
+)
+SELECT tree.root::int8, bool_and(CASE WHEN c.relreplident = 'f'
+  THEN NOT EXISTS (SELECT FROM missing WHERE missing.attrelid = c.oid)
+  ELSE EXISTS (
+    SELECT FROM pg_index i
+    WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
+      AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END
+      AND NOT EXISTS (SELECT FROM missing
+        WHERE missing.attrelid = c.oid AND missing.attnum = ANY (i.indkey::int2[])))
+  END)
+FROM tree JOIN pg_class c ON c.oid = tree.oid
+GROUP BY tree.root
+"""
+
+# The tables that DDL touched are known, but for statements that drop: their tables are looked for
+# among all. SECURITY DEFINER, for who alters a table need not own the publication. No statement of
+# ours may wait long or fail: a lock is waited for less long than it takes to look for deadlocks.
+_FUNCTION = """
+CREATE OR REPLACE FUNCTION {function}() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' SET client_min_messages = 'error'
+AS $tidelog$
+DECLARE
+  touched oid[];
+  lost record;
+  target text;
+BEGIN
+  IF TG_TAG <> 'ALTER PUBLICATION' THEN
+    SELECT array_agg(r.prrelid) INTO touched
+    FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+    WHERE p.pubname = {publication} AND (TG_TAG LIKE 'DROP %' OR r.prrelid IN (
+      SELECT part.oid FROM pg_event_trigger_ddl_commands() AS command
+      LEFT JOIN pg_index i ON i.indexrelid = command.objid
+      CROSS JOIN LATERAL (SELECT coalesce(i.indrelid, command.objid)) AS altered(oid)
+      CROSS JOIN LATERAL (SELECT altered.oid
+        UNION SELECT a.relid FROM pg_partition_ancestors(altered.oid::regclass) AS a) AS part(oid)
+      WHERE command.classid = 'pg_class'::regclass));
+    FOR lost IN
+      SELECT n.nspname, c.relname, c.relkind, EXISTS (SELECT FROM pg_publication_rel r
+        JOIN pg_publication p ON p.oid = r.prpubid
+        WHERE r.prrelid = c.oid AND p.pubname = {inserts}) AS there
+      FROM ({identity}) AS found(root, identified)
+      JOIN pg_class c ON c.oid = found.root JOIN pg_namespace n ON n.oid = c.relnamespace
+      WHERE NOT found.identified
+    LOOP
+      target := CASE WHEN lost.relkind = 'p' THEN '' ELSE 'ONLY ' END
+        || format('%I.%I', lost.nspname, lost.relname);
+      BEGIN
+        EXECUTE format('ALTER PUBLICATION %I DROP TABLE ', {publication}) || target;
+        IF NOT lost.there THEN
+          EXECUTE format('ALTER PUBLICATION %I ADD TABLE ', {inserts}) || target;
+        END IF;
+      EXCEPTION WHEN OTHERS THEN
+        RAISE LOG 'tidelog: % stays published with its updates: %', target, SQLERRM;
+      END;
+    END LOOP;
+  END IF;
+  PERFORM pg_logical_emit_message(true, {prefix}, '');
+EXCEPTION WHEN OTHERS THEN
+  RAISE LOG 'tidelog: the event trigger passed over %: %', TG_TAG, SQLERRM;
+END
+$tidelog$;
+"""
+
+_TRIGGER = """
+SELECT e.evtenabled IN ('O', 'A'), p.prosrc FROM pg_catalog.pg_event_trigger e
+JOIN pg_catalog.pg_proc p ON p.oid = e.evtfoid WHERE e.evtname = %s
+"""
+
+
+def install_sql(publications: Publications) -> str:
+    """What a superuser runs to have the trigger; again, to replace it."""
+    name, function = _names(publications)
+    schema = quote_ident(publications.watermark.namespace)
+    return (
+        f"CREATE SCHEMA IF NOT EXISTS {schema}; {_function(publications)}"
+        f"DROP EVENT TRIGGER IF EXISTS {quote_ident(name)};\n"
+        f"CREATE EVENT TRIGGER {quote_ident(name)} ON ddl_command_end "
+        f"EXECUTE FUNCTION {function}();"
+    )
+
+
+def findings(connection: Connection, publications: Publications) -> Iterator[Finding]:
+    """Is the trigger there, and as this release wants it?"""
+    name, _ = _names(publications)
+    row = connection.execute(_TRIGGER.encode(), (name,)).fetchone()
+    sql = f"-- as a superuser, if you want it:{install_sql(publications)}"
+    if row is None:
+        text = (
+            "there is no event trigger: a table that loses its key refuses UPDATE and DELETE until "
+            "capture's next look. With --json its SQL is shown"
+        )
+        yield Finding("event trigger", "ok", text, sql)
+    elif not row[0]:
+        fix = f"ALTER EVENT TRIGGER {quote_ident(name)} ENABLE;"
+        yield Finding("event trigger", "warn", f"{name} is disabled", fix)
+    elif row[1] not in _function(publications):
+        yield Finding("event trigger", "warn", f"{name} is of another release", sql)
+    else:
+        yield Finding("event trigger", "ok", f"{name} is there")
+
+
+def _names(publications: Publications) -> tuple[str, str]:
+    """The trigger's and its function's, quoted: of the publication, for there may be several."""
+    name = f"{publications.name[:59]}_ddl"
+    return name, quote_ident(publications.watermark.namespace, name)
+
+
+def _function(publications: Publications) -> str:
+    return _FUNCTION.format(
+        function=_names(publications)[1],
+        publication=quote_literal(publications.name),
+        inserts=quote_literal(publications.inserts_name),
+        identity=_IDENTIFIED.strip().format(publication=quote_literal(publications.name)),
+        prefix=quote_literal(DDL_PREFIX),
+    )

@@ -1,0 +1,413 @@
+"""The publications that a capture streams, and the watermark table.
+
+There are two publications. Publishing updates of a table without a usable replica identity makes
+the application's UPDATE and DELETE fail, so such tables go to a second one that publishes inserts
+and truncates only. Both publish partitioned tables as their root.
+
+A publication has one owner, the slot that its comment names. Its capture keeps it as it should be.
+In a publication of another capture, or of the operator's, a capture adds its tables and changes
+nothing. No capture takes out a table that its patterns don't name: another one may read it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+
+from tidelog.errors import PreflightError
+from tidelog.model.schema import TableName
+from tidelog.ports import Refusal
+from tidelog.sources.postgres.catalogue.identity import GENERATED_VERSION, Trouble, identities
+from tidelog.sources.postgres.catalogue.members import managed_for, members_of, publications_now
+from tidelog.sources.postgres.catalogue.publication_plan import Planner, PublishedTable, Step, View
+from tidelog.sources.postgres.catalogue.table_rights import (
+    marks_refused,
+    not_owned,
+    publishing_refused,
+)
+from tidelog.sources.postgres.catalogue.tables import matching_tables
+from tidelog.sources.postgres.chunks.watermarks import WATERMARK_COLUMN, WATERMARK_TABLE, Strategy
+from tidelog.sources.postgres.connect import quote_ident, quote_literal, translated
+from tidelog.sources.postgres.watermark_trust import distrusted
+
+__all__ = ["Publications", "PublishedTable"]
+
+logger = logging.getLogger(__name__)
+
+# Debezium's signal table: what a signal is made of.
+SIGNAL_COLUMNS = ("id", "type", "data")
+
+# Whatever the slot, before publications were named after it.
+_FORMER_DEFAULT = "tidelog"
+
+_TABLES = """
+SELECT n.nspname, c.relname, c.oid::int8, c.relkind = 'p',
+  pg_catalog.pg_has_role(c.relowner, 'USAGE'),
+  EXISTS (SELECT FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = 's')
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition
+  AND n.nspname = ANY (%s)
+"""
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+class Publications:
+    """Keeps both publications in step with the table patterns. Holds no connection; thread-safe.
+
+    Args:
+        name: the publication; the second one is called ``<name>_inserts``.
+        patterns: tables to capture.
+        watermark_schema: where the watermark table is, also published.
+        strategy: only ``table`` needs a watermark table, and with ``snapshot`` nothing is ever
+            created or altered.
+        signal_table: ``schema.name`` of the table whose inserted rows are commands.
+        slot: the capture's, whose publications these are to be. None: whoever manages them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        patterns: Sequence[str],
+        watermark_schema: str = "tidelog",
+        *,
+        strategy: Strategy = "table",
+        signal_table: str | None = None,
+        slot: str | None = None,
+    ) -> None:
+        self.name = name
+        self.inserts_name = f"{name[:55]}_inserts"
+        self.patterns = tuple(patterns)
+        self.watermark = TableName(watermark_schema, WATERMARK_TABLE)
+        self.strategy = strategy
+        self.signals = None if signal_table is None else TableName.parse(signal_table)
+        self.slot = slot
+        self.refused: dict[TableName, Refusal] = {}
+        self.inserts_only: dict[TableName, Refusal] = {}
+        self._lock = threading.Lock()
+        self._untold: list[TableName] = []  # newly published, and no `sync` has said so
+        self._lossy: set[TableName] = set()  # not published as they should be at the last look
+        self._said: set[str] = set()
+
+    @property
+    def names(self) -> list[str]:
+        return [self.name, self.inserts_name]
+
+    # ------------------------------------------------------------------ looking
+
+    def captured(self, connection: Connection) -> list[PublishedTable]:
+        """Tables of the catalogue that match now, sorted."""
+        return list(self.planner(connection).view.captured)
+
+    def planner(self, connection: Connection) -> Planner:
+        """What there is, and what must be done. A few queries, however many tables there are."""
+        publications = publications_now(connection, self.names)
+        captured = matching_tables(
+            connection, self.patterns, ["information_schema", self.watermark.namespace]
+        )
+        captured = [name for name in captured if name != self.signals]
+        own = [self.watermark] if self.strategy == "table" else []
+        own += [self.signals] if self.signals else []
+        held: set[TableName] = set().union(*(state.members for state in publications.values()))
+        tables = self._described(
+            connection,
+            {*captured, *own, *held},
+            bool(publications) and all(state.generated for state in publications.values()),
+        )
+        row = connection.execute(
+            b"SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')"
+        ).fetchone()
+        assert row is not None
+        view = View(
+            publications=publications,
+            own=[tables[name] for name in own if name in tables],
+            captured=[tables[name] for name in captured if name in tables],
+            others=[tables[name] for name in sorted(held - {*captured, *own}) if name in tables],
+            may_create=row[0],
+            logs_generated=connection.info.server_version >= GENERATED_VERSION,
+        )
+        return Planner(view, self.name, self.inserts_name, self.slot)
+
+    def members(self, connection: Connection) -> dict[str, set[TableName]]:
+        """Tables by publication; only publications that exist."""
+        return members_of(connection, self.names)
+
+    def check_name(self, connection: Connection) -> None:
+        """Raises PreflightError if it seems that another name was meant, before anything is made:
+        a slot can't decode changes that are older than its publication.
+        """
+        if not self.members(connection) and members_of(connection, [_FORMER_DEFAULT]):
+            raise PreflightError(
+                f"publication {self.name!r} does not exist, but {_FORMER_DEFAULT!r} does: an "
+                "event log that was begun while that was the default goes on with source."
+                f"publication: {_FORMER_DEFAULT}. If it was not, the publication was dropped, and "
+                "changes with it: begin a new event log"
+            )
+
+    def exist(self, connection: Connection) -> bool:
+        return len(self.members(connection)) == len(self.names)
+
+    def set_up(self, connection: Connection) -> list[str]:
+        """The SQL that publishes what is not published; nothing if all is."""
+        return [sql for step in self.planner(connection).steps() for sql in step.statements]
+
+    def _described(
+        self, connection: Connection, names: Collection[TableName], generated: bool
+    ) -> dict[TableName, PublishedTable]:
+        """These tables, as far as they exist; not partitions, which are their roots'."""
+        namespaces = sorted({name.namespace for name in names})
+        rows = connection.execute(_TABLES.encode(), (namespaces,)).fetchall()
+        rows = [row for row in rows if TableName(row[0], row[1]) in names]
+        known = identities(connection, [row[2] for row in rows], generated=generated)
+        return {
+            TableName(namespace, name): PublishedTable(
+                TableName(namespace, name), oid, partitioned, owned, has_generated, known[oid]
+            )
+            for namespace, name, oid, partitioned, owned, has_generated in rows
+            if oid in known
+        }
+
+    # ------------------------------------------------------------------ changing
+
+    def sync(
+        self, connection: Connection, *, strict: bool = False, told: bool = True
+    ) -> list[TableName]:
+        """Create what is missing, add tables, mend what is ours; which captured tables' changes
+        were not all published until now: new ones, and those that something was mended for.
+
+        What is not ours to do is logged, once, with the SQL for it. With strategy ``snapshot``
+        that is everything. `refused` says then which tables can't be published, and why, and
+        `inserts_only` of which only inserts can be.
+
+        Args:
+            connection: with autocommit.
+            strict: raise PreflightError if the watermark table is refused, or all that are
+                captured; with strategy ``snapshot``, for anything that is not as it should be.
+            told: False: the tables are for the next call to return.
+
+        Raises PreflightError if the user may not, SourceError if a lock could not be had.
+        """
+        self.refused = {}
+        self._require_signal_table(connection)
+        with self._lock:
+            if self.strategy == "snapshot":
+                with translated(f"looking at publication {self.name!r}"):
+                    planner = self.planner(connection)
+                    self._note_troubles(planner.view)
+                    steps = planner.steps()
+                    if any(step.kind == "create" for step in steps):
+                        raise self._refused(steps)
+                    self._leave(steps, strict)
+            else:
+                self._change(connection, strict)
+            tables = list(dict.fromkeys(self._untold))
+            if told:
+                self._untold.clear()
+            return tables
+
+    def _change(self, connection: Connection, strict: bool) -> None:
+        with translated(f"preparing publication {self.name!r} and {self.watermark}"):
+            if self.strategy == "table":
+                self._prepare_watermark_table(connection, strict)
+            planner = self.planner(connection)
+            self._claim(connection, planner.view)
+            steps = planner.steps(automatic=True)
+            for step in steps:
+                if self._taken(connection, step, planner.view):
+                    if step.kind == "mend":
+                        logger.warning("%s: mended", step.why)
+                    self._untold += step.lost
+            if steps:
+                planner = self.planner(connection)
+            self._note_troubles(planner.view)
+            left = planner.steps()
+            if any(step.kind == "create" for step in left):
+                raise self._refused(left)  # nothing could be captured
+            self._refuse(connection, left, planner.view)
+            if strict:
+                self._require_any(planner.view)
+            self._leave(left, strict=False)
+
+    def _taken(self, connection: Connection, step: Step, view: View) -> bool:
+        """Run it; False if the server refuses it for this table, which `refused` tells."""
+        try:
+            with connection.transaction():
+                for statement in step.statements:
+                    connection.execute(statement.encode())
+        except psycopg.Error as error:
+            table = view.by_name.get(step.table)
+            if table is None:
+                raise
+            name = step.publications[0]
+            refusal = publishing_refused(connection, error, table.relation_id, name)
+            if refusal is None:
+                raise
+            self._note(table.table, refusal)
+            return False
+        return True
+
+    def _refuse(self, connection: Connection, left: Sequence[Step], view: View) -> None:
+        """Tables that are not published and that this capture may not publish."""
+        tables = view.by_name
+        found = [(step, tables[step.table]) for step in left if step.table in tables]
+        found = [
+            (step, table)
+            for step, table in found
+            if step.kind == "add" and table.table not in self.refused
+        ]
+        wanted = {table.relation_id: step.publications[0] for step, table in found}
+        why = not_owned(connection, wanted) if wanted else {}
+        for step, table in found:
+            refusal = why.get(table.relation_id)
+            self._note(table.table, refusal or Refusal(step.why, " ".join(step.statements)))
+
+    def _note_troubles(self, view: View) -> None:
+        self.inserts_only = {
+            table: Refusal(trouble.why, trouble.remedy)
+            for table, trouble in _troubles(view).items()
+        }
+
+    def _note(self, table: TableName, refusal: Refusal) -> None:
+        self.refused[table] = replace(refusal, all_dumps=table == self.watermark)
+
+    def _require_any(self, view: View) -> None:
+        wanted = [table.table for table in [*view.own, *view.captured]]
+        none = wanted and all(table in self.refused for table in wanted)
+        for table in self.refused if none else [t for t in self.refused if t == self.watermark]:
+            refusal = self.refused[table]
+            raise PreflightError(f"{table}: {refusal.reason}: {refusal.remedy}")
+
+    def _leave(self, steps: Sequence[Step], strict: bool) -> None:
+        """Say what is left to others; tables that were theirs to mend and are mended are news."""
+        harmful = [step for step in steps if step.table is not None or step.lost]
+        if strict and harmful:
+            raise self._refused(harmful)
+        lossy = {table for step in steps for table in step.lost}
+        self._untold += sorted(self._lossy - lossy)
+        self._lossy = lossy
+        for step in steps:
+            what = " ".join(step.statements)
+            self._say(f"{step.why}; it is not for this capture to change: {what}")
+
+    def _say(self, message: str) -> None:
+        """Once for each capture: looks are frequent."""
+        if message not in self._said:
+            self._said.add(message)
+            logger.warning("%s", message)
+
+    def _refused(self, steps: Sequence[Step]) -> PreflightError:
+        missing = " ".join(sql for step in steps for sql in step.statements)
+        if self.strategy == "snapshot":
+            return PreflightError(
+                "not everything is published as it should be, and with source.watermarks: snapshot "
+                f"Tidelog changes nothing in the source: let the owner run: {missing}"
+            )
+        return PreflightError(
+            f"{steps[0].why}, and it is not for this capture to change: let a superuser, or who "
+            f"owns both table and publication, run: {missing}"
+        )
+
+    def _claim(self, connection: Connection, view: View) -> None:
+        """Note whose publications these are, if they were made before that was noted."""
+        if self.slot is None:
+            return
+        for name, state in view.publications.items():
+            if state.slot == "" and state.alterable:
+                connection.execute(
+                    f"COMMENT ON PUBLICATION {quote_ident(name)} IS "
+                    f"{quote_literal(managed_for(self.slot))}".encode()
+                )
+            elif state.slot and state.slot != self.slot:
+                self._say(foreign(name, state.slot))
+
+    def _require_signal_table(self, connection: Connection) -> None:
+        if self.signals is None:
+            return
+        with translated(f"looking up {self.signals}"):
+            columns = signal_columns(connection, self.signals)
+        if not set(SIGNAL_COLUMNS) <= columns:
+            raise PreflightError(
+                f"signal table {self.signals} does not exist or lacks columns: "
+                f"{create_signal_table(self.signals)}"
+            )
+
+    def _prepare_watermark_table(self, connection: Connection, strict: bool) -> None:
+        """Marks can't be written without it: then no table is dumped, and the log goes on."""
+        try:
+            refusal = distrusted(connection, self.watermark)
+            if refusal is None:
+                self._create_watermark_table(connection)
+                refusal = distrusted(connection, self.watermark)
+        except psycopg.errors.InsufficientPrivilege as error:
+            if strict:
+                raise
+            reason = f"{error.diag.message_primary}: no watermark can be written"
+            self.refused[self.watermark] = Refusal(reason, all_dumps=True)
+            return
+        refusal = refusal or marks_refused(connection, self.watermark)
+        if refusal is not None:
+            self.refused[self.watermark] = refusal
+
+    def _create_watermark_table(self, connection: Connection) -> None:
+        if self._described(connection, {self.watermark}, False):  # asks for no right to the schema
+            return
+        schema = quote_ident(self.watermark.namespace)
+        has_schema = connection.execute(
+            b"SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s", (self.watermark.namespace,)
+        ).fetchone()
+        if has_schema is None:
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}".encode())
+        connection.execute(self.create_watermark_table().encode())
+
+    def create_watermark_table(self) -> str:
+        """The SQL that makes it, where its schema is there."""
+        # Room on the page keeps each new mark a HOT update.
+        return (
+            f"CREATE TABLE IF NOT EXISTS "
+            f"{quote_ident(self.watermark.namespace, self.watermark.name)} "
+            f"(id int PRIMARY KEY CHECK (id = 1), {WATERMARK_COLUMN} text NOT NULL) "
+            "WITH (fillfactor = 10);"
+        )
+
+
+def _troubles(view: View) -> dict[TableName, Trouble]:
+    return {
+        table.table: table.identity.trouble
+        for table in view.captured
+        if table.identity.trouble is not None
+    }
+
+
+def foreign(name: str, slot: str) -> str:
+    """What to say of a publication that another capture owns."""
+    return (
+        f"publication {name} belongs to the capture of slot {slot}: this one adds its tables to it "
+        "and mends nothing there; give each capture a publication of its own (source.publication)"
+    )
+
+
+def signal_columns(connection: Connection, table: TableName) -> set[str]:
+    """The table's columns; none if it does not exist."""
+    rows = connection.execute(
+        b"SELECT a.attname FROM pg_catalog.pg_class c "
+        b"JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+        b"JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid "
+        b"WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p') "
+        b"AND c.relpersistence = 'p' AND a.attnum > 0 AND NOT a.attisdropped",
+        (table.namespace, table.name),
+    ).fetchall()
+    return {row[0] for row in rows}
+
+
+def create_signal_table(table: TableName) -> str:
+    """The SQL that makes it, as Debezium's manual has it."""
+    return (
+        f"CREATE TABLE {quote_ident(table.namespace, table.name)} "
+        "(id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL, data varchar(2048));"
+    )

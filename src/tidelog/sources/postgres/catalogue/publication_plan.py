@@ -1,0 +1,309 @@
+"""What must be done so that the publications publish every captured table as they should. Pure.
+
+`Publications.sync` takes the steps that are Tidelog's to take; the others are printed as SQL, by
+`tidelog check` and in errors. Either way a step comes after those that it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tidelog.model.schema import TableName
+from tidelog.sources.postgres.catalogue.identity import Identity
+from tidelog.sources.postgres.catalogue.members import Member, PublicationState, managed_for
+from tidelog.sources.postgres.connect import quote_ident, quote_literal
+
+KINDS = {True: ("insert", "update", "delete", "truncate"), False: ("insert", "truncate")}
+
+_GENERATED = "publish_generated_columns = stored"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """A table, what identifies its rows, and whether the role that asks may publish it."""
+
+    table: TableName
+    relation_id: int
+    partitioned: bool
+    owned: bool
+    has_generated: bool  # stored generated columns
+    identity: Identity
+
+    @property
+    def quoted(self) -> str:
+        return quote_ident(self.table.namespace, self.table.name)
+
+    @property
+    def target(self) -> str:
+        """In ALTER PUBLICATION. ONLY: without inheritors, which are tables of their own."""
+        return self.quoted if self.partitioned else f"ONLY {self.quoted}"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The source as it is now, as far as publications matter."""
+
+    publications: dict[str, PublicationState]
+    own: Sequence[PublishedTable]  # our tables that are to be published too
+    captured: Sequence[PublishedTable]
+    others: Sequence[PublishedTable]  # what the publications hold besides
+    may_create: bool  # publications
+    logs_generated: bool  # the server can log generated columns
+
+    @property
+    def by_name(self) -> dict[TableName | None, PublishedTable]:
+        """All tables that matter; made anew at each call."""
+        return {table.table: table for table in [*self.own, *self.captured, *self.others]}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Statements of one transaction.
+
+    ``kind``: ``create`` a publication, ``add`` a table that none holds, ``mend`` what is wrong.
+    ``lost``: captured tables of which changes were not published until now.
+    """
+
+    kind: Literal["create", "add", "mend"]
+    publications: tuple[str, ...]
+    why: str
+    statements: tuple[str, ...]
+    allowed: bool  # may the role that asks run it?
+    table: TableName | None = None
+    lost: tuple[TableName, ...] = ()
+
+
+@dataclass
+class Planner:
+    """Args:
+    view: the source.
+    name, inserts_name: the publications.
+    slot: whose they are to be. None: whoever's.
+    """
+
+    view: View
+    name: str
+    inserts_name: str
+    slot: str | None
+    _automatic: bool = field(default=False, init=False)
+
+    def steps(self, *, automatic: bool = False) -> list[Step]:
+        """All steps; with ``automatic`` as far as Tidelog takes them itself."""
+        self._automatic = automatic
+        generated = self._generated()
+        steps = [*self._create(generated), *self._options(generated)]
+        for table in [*self.view.own, *self.view.captured]:
+            steps += self._table(table, generated)
+        for table in self.view.others:
+            steps += self._other(table, generated)
+        return [step for step in steps if self.takes(step)] if automatic else steps
+
+    def takes(self, step: Step) -> bool:
+        """Is it Tidelog's to take? It adds to any publication that it may alter, and changes what
+        is there only in its own.
+        """
+        return step.allowed and (
+            step.kind != "mend" or all(self.owns(name) for name in step.publications)
+        )
+
+    def owns(self, name: str) -> bool:
+        """Was the publication made for this capture (or is it to be made)?"""
+        state = self.view.publications.get(name)
+        if state is None or state.slot is None:
+            return state is None
+        return self.slot is None or state.slot in ("", self.slot)
+
+    def stuck(self) -> list[PublishedTable]:
+        """Tables whose updates and deletes fail, and which can't be taken out by name."""
+        main = self.view.publications.get(self.name)
+        if main is None:
+            return []
+        tables = [*self.view.own, *self.view.captured, *self.view.others]
+        return [
+            table
+            for table in tables
+            if not self._sound(table, main.generated)
+            and (member := main.members.get(table.table)) is not None
+            and not member.direct
+            and self._publishes_updates(main)
+        ]
+
+    # ------------------------------------------------------------------ publications
+
+    def _create(self, generated: bool) -> Iterator[Step]:
+        for name in (self.name, self.inserts_name):
+            if name in self.view.publications:
+                continue
+            options = [
+                f"publish = '{', '.join(KINDS[name == self.name])}'",
+                "publish_via_partition_root = true",
+                *([_GENERATED] if generated else []),
+            ]
+            quoted = quote_ident(name)
+            yield Step(
+                "create",
+                (name,),
+                f"publication {name} does not exist",
+                (
+                    f"CREATE PUBLICATION {quoted} WITH ({', '.join(options)});",
+                    f"COMMENT ON PUBLICATION {quoted} IS {quote_literal(managed_for(self.slot))};",
+                ),
+                self.view.may_create,
+            )
+
+    def _options(self, generated: bool) -> Iterator[Step]:
+        for name, state in self.view.publications.items():
+            held = [t for t in self.view.captured if t.table in state.members]
+            wanted = KINDS[name == self.name]
+            lacking = [kind for kind in wanted if kind not in state.kinds]
+            surplus = [kind for kind in state.kinds if kind not in wanted]
+            if not state.via_root:
+                yield self._set(
+                    state,
+                    "publishes partitions instead of their root",
+                    "publish_via_partition_root = true",
+                    [t for t in held if t.partitioned],
+                )
+            if lacking or surplus:
+                what = (
+                    f"does not publish {', '.join(lacking)}"
+                    if lacking
+                    else (f"publishes {', '.join(surplus)}, which not all its tables can")
+                )
+                yield self._set(
+                    state, what, f"publish = '{', '.join(wanted)}'", held if lacking else []
+                )
+            if state.generated != generated:
+                yield self._set(
+                    state,
+                    "does not publish generated columns, which identify rows",
+                    _GENERATED,
+                    [t for t in held if t.has_generated],
+                )
+
+    def _set(
+        self, state: PublicationState, what: str, option: str, lost: Sequence[PublishedTable]
+    ) -> Step:
+        return Step(
+            "mend",
+            (state.name,),
+            f"publication {state.name} {what}",
+            (f"ALTER PUBLICATION {quote_ident(state.name)} SET ({option});",),
+            state.alterable,
+            lost=tuple(table.table for table in lost),
+        )
+
+    def _generated(self) -> bool:
+        """Are stored generated columns to be published? By both publications or none, so that a
+        table's columns do not depend on which one holds it; and once they are, for good.
+        """
+        if not self.view.logs_generated:
+            return False
+        states = list(self.view.publications.values())
+        if any(state.generated for state in states):
+            wanted = True
+        else:
+            wanted = any(table.identity.needs_generated for table in self.view.captured)
+        if self._automatic and not all(
+            state.generated or (state.alterable and self.owns(state.name)) for state in states
+        ):
+            return bool(states) and all(state.generated for state in states)
+        return wanted
+
+    # ------------------------------------------------------------------ tables
+
+    def _sound(self, table: PublishedTable, generated: bool) -> bool:
+        """Can its updates be published?"""
+        identity = table.identity
+        return identity.trouble is None or (identity.needs_generated and generated)
+
+    def _publishes_updates(self, state: PublicationState) -> bool:
+        return "update" in state.kinds or "delete" in state.kinds
+
+    def _member(self, name: str, table: PublishedTable) -> Member | None:
+        state = self.view.publications.get(name)
+        return None if state is None else state.members.get(table.table)
+
+    def _table(self, table: PublishedTable, generated: bool) -> Iterator[Step]:
+        sound = self._sound(table, generated)
+        right, wrong = self.name, self.inserts_name
+        if not sound:
+            right, wrong = wrong, right
+        there, elsewhere = self._member(right, table), self._member(wrong, table)
+        ours = [] if table in self.view.own else [table.table]
+        if elsewhere is not None and not elsewhere.direct and not sound:
+            return  # stuck
+        drop = self._drop(wrong, table) if elsewhere is not None and elsewhere.direct else None
+        if there is None:
+            add = self._add(right, table)
+            if elsewhere is None:
+                yield self._step("add", (right,), f"{table.table} is not published", [add], table)
+            else:
+                why = (
+                    "its updates and deletes are not published"
+                    if sound
+                    else f"its updates and deletes fail: {_why(table)}"
+                )
+                both = (right, wrong) if drop else (right,)
+                statements = [drop, add] if drop else [add]
+                yield self._step("mend", both, f"{table.table}: {why}", statements, table, ours)
+            return
+        if drop is not None:
+            both_hold = f"{table.table} is in both publications"
+            yield self._step("mend", (wrong,), both_hold, [drop], table)
+        if there.filtered or there.listed:
+            what = "a row filter" if there.filtered else "a column list"
+            yield self._step(
+                "mend",
+                (right,),
+                f"publication {right} holds {table.table} with {what}",
+                [self._drop(right, table), self._add(right, table)],
+                table,
+                ours,
+            )
+
+    def _other(self, table: PublishedTable, generated: bool) -> Iterator[Step]:
+        """What no pattern names is let be, unless it breaks the application."""
+        member = self._member(self.name, table)
+        if member is None or not member.direct or self._sound(table, generated):
+            return
+        if not self._publishes_updates(self.view.publications[self.name]):
+            return
+        statements = [self._drop(self.name, table)]
+        names = [self.name]
+        if self._member(self.inserts_name, table) is None:
+            names.append(self.inserts_name)
+            statements.append(self._add(self.inserts_name, table))
+        why = f"{table.table}: its updates and deletes fail: {_why(table)}"
+        yield self._step("mend", tuple(names), why, statements, table)
+
+    def _step(
+        self,
+        kind: Literal["add", "mend"],
+        names: tuple[str, ...],
+        why: str,
+        statements: list[str],
+        table: PublishedTable,
+        lost: Sequence[TableName] = (),
+    ) -> Step:
+        allowed = (table.owned or " ADD TABLE " not in statements[-1]) and all(
+            self.view.publications[name].alterable
+            if name in self.view.publications
+            else self.view.may_create
+            for name in names
+        )
+        if kind == "add" and table not in self.view.own:
+            lost = (table.table,)
+        return Step(kind, names, why, tuple(statements), allowed, table.table, tuple(lost))
+
+    def _add(self, name: str, table: PublishedTable) -> str:
+        return f"ALTER PUBLICATION {quote_ident(name)} ADD TABLE {table.target};"
+
+    def _drop(self, name: str, table: PublishedTable) -> str:
+        return f"ALTER PUBLICATION {quote_ident(name)} DROP TABLE {table.target};"
+
+
+def _why(table: PublishedTable) -> str:
+    return "" if table.identity.trouble is None else table.identity.trouble.why

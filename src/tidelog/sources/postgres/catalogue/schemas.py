@@ -1,0 +1,279 @@
+"""Table schemas, from the catalogue and from the log's relation messages.
+
+Both ways give equal `TableSchema`s for one shape of a table, so that rows of the log and of a chunk
+are records of one schema version. What pgoutput does not publish is in neither: dropped columns,
+and generated ones unless they are stored and the publications publish them (PostgreSQL 18).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from tidelog.codecs.postgres.pgoutput import RelationSeen
+from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.sources.postgres.catalogue.identity import identities
+from tidelog.sources.surrogates import surrogate_key, unfit_key
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+WIRE_FORMAT = "pgoutput"
+
+# Built-in types that decode to something else than text, by oid.
+LOGICAL = {
+    16: "bool",
+    17: "binary",
+    20: "int64",
+    21: "int16",
+    23: "int32",
+    26: "int64",  # oid, unsigned 32 bits
+    700: "float32",
+    701: "float64",
+    1082: "date",
+    1114: "timestamp",
+    1184: "timestamptz",
+}
+NUMERIC = 1700
+MAX_DECIMAL_PRECISION = 38
+
+# Columns as pgoutput sends them, in its order. attidentity etc. don't matter to it. Not all
+# versions have pubgencols, hence the JSON.
+_SHAPE = """
+WITH published AS (
+  SELECT coalesce(bool_and(to_jsonb(p) ->> 'pubgencols' = 's'), false) AS generated
+  FROM pg_catalog.pg_publication p WHERE p.pubname = ANY (%s)
+)
+SELECT c.oid, c.relkind::text, c.relreplident::text,
+  (SELECT coalesce(json_agg(json_build_array(a.attnum, a.attname, a.atttypid::int8, a.atttypmod,
+     a.attnotnull) ORDER BY a.attnum), '[]')
+   FROM pg_catalog.pg_attribute a
+   WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+     AND (a.attgenerated = '' OR (a.attgenerated = 's' AND published.generated))),
+  (SELECT json_agg(k.attnum ORDER BY k.place)
+   FROM pg_catalog.pg_index i
+   CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+   WHERE i.indrelid = c.oid AND i.indisprimary AND k.place <= i.indnkeyatts),
+  -- A deferrable primary key identifies rows, but not in the log.
+  EXISTS (SELECT FROM pg_catalog.pg_index i
+   WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate AND i.indisvalid),
+  (SELECT json_agg(k.attnum ORDER BY k.attnum)
+   FROM pg_catalog.pg_index i
+   CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+   WHERE i.indrelid = c.oid AND i.indisreplident AND k.place <= i.indnkeyatts),
+  published.generated
+FROM published, pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE {condition} AND c.relkind IN ('r', 'p')
+"""
+
+# Types by (oid, typmod), domains resolved as the server's getBaseTypeAndTypmod does.
+_TYPES = """
+WITH RECURSIVE asked AS (
+  SELECT DISTINCT t, m FROM unnest(%s::int8[], %s::int4[]) AS u(t, m)
+), base AS (
+  SELECT asked.t, asked.m, y.oid, asked.m AS typmod, y.typtype, y.typbasetype, y.typtypmod
+  FROM asked JOIN pg_catalog.pg_type y ON y.oid = asked.t::oid
+  UNION ALL
+  SELECT base.t, base.m, y.oid, base.typtypmod, y.typtype, y.typbasetype, y.typtypmod
+  FROM base JOIN pg_catalog.pg_type y ON y.oid = base.typbasetype
+  WHERE base.typtype = 'd'
+)
+SELECT t, m, pg_catalog.format_type(t::oid, m), oid::int8, typmod FROM base WHERE typtype <> 'd'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Relation:
+    """A table's row of the catalogue; columns are (attnum, name, type oid, typmod, not null)."""
+
+    oid: int
+    kind: str
+    identity: str
+    columns: list[tuple[int, str, int, int, bool]]
+    key: list[int]
+    key_immediate: bool
+    identity_index: list[int]
+    generated: bool  # stored generated columns are published
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTable:
+    """A table's schema and what a SELECT must know besides.
+
+    ``unfit``: why ``source.keys`` gives it no key, though a pattern names it.
+    """
+
+    schema: TableSchema
+    partitioned: bool
+    unfit: str | None = None
+
+
+class SchemaFinder:
+    """Builds schemas. Holds no connection; the caller's transaction decides what is seen.
+
+    Args:
+        keys: for tables that match a pattern, the columns of a surrogate key, used where the
+            table has no primary key.
+        publications: whether stored generated columns belong to a table is theirs to say.
+    """
+
+    def __init__(
+        self,
+        keys: Mapping[str, Sequence[str]] | None = None,
+        publications: Sequence[str] = (),
+    ) -> None:
+        self._publications = list(publications)
+        self._keys = {pattern: tuple(columns) for pattern, columns in (keys or {}).items()}
+
+    def find(self, connection: Connection, table: TableName) -> FoundTable | None:
+        """The table as this transaction's snapshot has it."""
+        row = connection.execute(
+            _SHAPE.format(condition="n.nspname = %s AND c.relname = %s").encode(),
+            (self._publications, table.namespace, table.name),
+        ).fetchone()
+        if row is None:
+            return None
+        relation = _relation(row)
+        names = [name for _, name, *_ in relation.columns]
+        kind, identity = self._of_partitions(connection, relation, names) or (
+            relation.identity,
+            _identity_columns(relation),
+        )
+        schema = TableSchema(
+            table=table,
+            relation_id=relation.oid,
+            columns=self._columns(connection, [column[1:] for column in relation.columns]),
+            key=self._key(table, relation, names),
+            identity=identity,
+            identity_kind=kind,
+            wire_format=WIRE_FORMAT,
+        )
+        unfit = None if schema.key else unfit_key(self._keys, table, names)
+        return FoundTable(schema, relation.kind == "p", unfit)
+
+    def of_relation(self, connection: Connection, seen: RelationSeen) -> TableSchema:
+        """The schema of a relation message, which may be older than the catalogue's.
+
+        Columns, types and identity are the message's; the catalogue adds the primary key and
+        nullability, as far as it still fits.
+        """
+        table = TableName(seen.namespace, seen.name)
+        row = connection.execute(
+            _SHAPE.format(condition="c.oid = %s").encode(),
+            (self._publications, seen.relation_id),
+        ).fetchone()
+        relation = None if row is None else _relation(row)
+        not_null = set() if relation is None else {c[1] for c in relation.columns if c[4]}
+        names = [name for _, name, _, _ in seen.columns]
+        kind = seen.replica_identity
+        identity = tuple(name for flags, name, _, _ in seen.columns if flags & 1)
+        if relation is not None:
+            kind, identity = self._of_partitions(connection, relation, names) or (kind, identity)
+        columns = [
+            (name, type_oid, typmod, name in not_null) for _, name, type_oid, typmod in seen.columns
+        ]
+        return TableSchema(
+            table=table,
+            relation_id=seen.relation_id,
+            columns=self._columns(connection, columns),
+            key=self._key(table, relation, names)
+            if kind != "d" or not identity
+            else self._default_key(relation, identity),
+            identity=identity,
+            identity_kind=kind,
+            wire_format=WIRE_FORMAT,
+        )
+
+    def _of_partitions(
+        self, connection: Connection, relation: _Relation, names: Sequence[str]
+    ) -> tuple[str, tuple[str, ...]] | None:
+        """The identity that a partitioned table has by its partitions; None: as its own says."""
+        if relation.kind != "p":
+            return None
+        found = identities(connection, [relation.oid], generated=relation.generated)
+        identity = found.get(relation.oid)
+        if identity is None or identity.trouble is not None:
+            return None
+        if identity.columns is None:
+            return identity.kind, tuple(names)
+        columns = tuple(name for name in names if name in identity.columns)
+        return (identity.kind, columns) if len(columns) == len(identity.columns) else None
+
+    def _default_key(
+        self, relation: _Relation | None, identity: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """Identity "default" is the primary key; the catalogue, if it agrees, knows its order."""
+        key = () if relation is None else _names(relation, relation.key)
+        return key if set(key) == set(identity) else identity
+
+    def _key(
+        self,
+        table: TableName,
+        relation: _Relation | None,
+        present: list[str],
+    ) -> tuple[str, ...]:
+        key = () if relation is None else _names(relation, relation.key)
+        if key and set(key) <= set(present):
+            return key
+        return surrogate_key(self._keys, table, present)
+
+    def _columns(
+        self, connection: Connection, columns: Sequence[tuple[str, int, int, bool]]
+    ) -> tuple[Column, ...]:
+        rows = connection.execute(
+            _TYPES.encode(),
+            ([type_oid for _, type_oid, _, _ in columns], [typmod for _, _, typmod, _ in columns]),
+        ).fetchall()
+        types = {(row[0], row[1]): row[2:] for row in rows}
+        built = []
+        for name, type_oid, typmod, not_null in columns:
+            # A type that was dropped since is delivered as text, as all unknown types are.
+            type_name, base, base_mod = types.get((type_oid, typmod), (f"oid {type_oid}", 0, -1))
+            logical = logical_type(base, base_mod)
+            built.append(Column(name, type_oid, typmod, type_name, logical, not not_null))
+        return tuple(built)
+
+
+def logical_type(type_oid: int, typmod: int) -> str:
+    """What a built-in type decodes to; everything else is text."""
+    if type_oid == NUMERIC and typmod >= 4:
+        precision = (typmod - 4) >> 16
+        scale = ((typmod - 4) & 0x7FF ^ 1024) - 1024  # 11 bits, signed since PostgreSQL 15
+        if precision <= MAX_DECIMAL_PRECISION and 0 <= scale <= precision:
+            return f"decimal({precision},{scale})"
+    return LOGICAL.get(type_oid, "text")
+
+
+def _relation(row: tuple[Any, ...]) -> _Relation:
+    oid, kind, identity, columns, key, key_immediate, identity_index, generated = row
+    return _Relation(
+        oid=oid,
+        kind=kind,
+        identity=identity,
+        columns=[tuple(column) for column in columns],
+        key=key or [],
+        key_immediate=key_immediate,
+        identity_index=identity_index or [],
+        generated=generated,
+    )
+
+
+def _names(relation: _Relation, attnums: Sequence[int]) -> tuple[str, ...]:
+    """The columns' names; none at all if one is not published (a generated column)."""
+    by_number = {column[0]: column[1] for column in relation.columns}
+    if not all(number in by_number for number in attnums):
+        return ()
+    return tuple(by_number[number] for number in attnums)
+
+
+def _identity_columns(relation: _Relation) -> tuple[str, ...]:
+    """What the relation message flags, in column order."""
+    if relation.identity == "f":
+        return tuple(column[1] for column in relation.columns)
+    if relation.identity == "d":
+        return _names(relation, sorted(relation.key)) if relation.key_immediate else ()
+    if relation.identity == "i":
+        return _names(relation, relation.identity_index)
+    return ()

@@ -1,0 +1,232 @@
+"""What tables a PostgreSQL database has, without taking any lock that writers wait for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import psycopg
+
+from tidelog.errors import TableRefusedError
+from tidelog.model.patterns import matches
+from tidelog.model.schema import TableName
+from tidelog.ports import SourceLoad, TableShape
+from tidelog.sources.postgres.catalogue.members import members_of
+from tidelog.sources.postgres.catalogue.schemas import SchemaFinder
+from tidelog.sources.postgres.catalogue.storage import rows_may_differ, storage_of
+from tidelog.sources.postgres.catalogue.versions import stamp, versions
+from tidelog.sources.postgres.chunks.reader import chunk_errors
+from tidelog.sources.postgres.connect import connect, lsn_value, quote_ident, translated
+from tidelog.sources.refusals import only_refusals
+
+BLOCK_BYTES = 8192
+
+# Ordinary and partitioned tables; a partition is part of its root and never a table of its own.
+_TABLES = """
+SELECT n.nspname, c.relname
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
+  AND n.nspname <> ALL (%s) AND n.nspname !~ '^pg_'
+ORDER BY 1, 2
+"""
+
+# What is committed in all databases of the server, which share its cores and disk; and how far the
+# furthest physical standby is behind in replaying; NULL if there is none, or if the
+# user may not see (pg_monitor). One that has caught up on an idle source reports no lag; one that
+# is behind and says nothing (it does so every 10 s, wal_receiver_status_interval) has that much.
+_LOAD = """
+SELECT (SELECT sum(xact_commit)::int8 FROM pg_catalog.pg_stat_database),
+  extract(epoch FROM max(greatest(
+  coalesce(r.replay_lag, '0'),
+  CASE WHEN r.replay_lsn < (CASE WHEN pg_catalog.pg_is_in_recovery()
+      THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_lsn() END)
+    THEN clock_timestamp() - r.reply_time - interval '15 s' END)))::float8
+FROM pg_catalog.pg_stat_replication r
+WHERE r.replay_lsn IS NOT NULL AND r.state <> 'backup' AND NOT EXISTS (
+  SELECT FROM pg_catalog.pg_replication_slots s
+  WHERE s.active_pid = r.pid AND s.slot_type = 'logical')
+"""
+
+
+class PostgresCatalogue:
+    """`tidelog.ports.Catalogue`. Thread-safe: one connection, one call at a time.
+
+    Args:
+        dsn: connection string.
+        own_schemas: namespaces that are never listed, e.g. that of the watermark table.
+        own_tables: further tables, as ``schema.name``, that are never listed: the signal table.
+        keys: surrogate keys by table pattern, see `SchemaFinder`.
+        publications: what the log shows is what these publish.
+        published_by_others: tables that none of ``publications`` holds are not listed. Else all
+            are, for Tidelog publishes them itself.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        own_schemas: Sequence[str] = ("tidelog",),
+        own_tables: Sequence[str] = (),
+        keys: Mapping[str, Sequence[str]] | None = None,
+        publications: Sequence[str] = (),
+        published_by_others: bool = False,
+    ) -> None:
+        self._dsn = dsn
+        self._own_tables = {TableName.parse(name) for name in own_tables}
+        self._publications = tuple(publications)
+        self._published_by_others = published_by_others
+        self._hidden = ["information_schema", *own_schemas]
+        self._finder = SchemaFinder(keys, publications)
+        self._lock = threading.Lock()
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+
+    def tables(self, patterns: Sequence[str]) -> list[TableName]:
+        """Tables that match, sorted; roots of partitioned tables, not their partitions."""
+        with self._lock, translated("listing tables"):
+            connection = self._connected()
+            return self._listed(connection, matching_tables(connection, patterns, self._hidden))
+
+    def shape(self, table: TableName) -> TableShape | None:
+        """The table as it is now; ``storage`` is for `rows_may_differ`.
+
+        Raises TableRefusedError if the role may not read it, or ``source.keys`` does not fit it.
+        """
+        with self._lock, translated(f"looking up {table}"):
+            connection = self._connected()
+            # Schema and storage must be of one moment.
+            with connection.transaction():
+                connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+                shape = table_shape(connection, self._finder, table, self._publications)
+                if shape is not None:
+                    _require_readable(connection, table, shape.schema.relation_id)
+                return shape
+
+    def check_condition(self, table: TableName, condition: str) -> None:
+        """See `tidelog.ports.Catalogue`."""
+        name = quote_ident(table.namespace, table.name)
+        with self._lock, only_refusals(), chunk_errors(str(table)):
+            connection = self._connected()
+            with connection.transaction():
+                connection.execute("SET TRANSACTION READ ONLY")
+                # The newline ends a comment. Planning looks names and types up; no row is read.
+                connection.execute(f"SELECT FROM {name} WHERE ({condition}\n) LIMIT 0".encode())
+
+    def stamp(self) -> str | None:
+        """See `tidelog.ports.Catalogue`."""
+        with self._lock, translated("looking at the catalogue"):
+            return stamp(self._connected())
+
+    def versions(self, patterns: Sequence[str]) -> dict[TableName, str]:
+        """See `tidelog.ports.Catalogue`."""
+        with self._lock, translated("looking at the catalogue"):
+            connection = self._connected()
+            found = versions(connection, patterns, self._hidden)
+            listed = self._listed(connection, list(found))
+            return {name: found[name] for name in listed}
+
+    def rows_may_differ(self, before: str, after: str) -> bool:
+        """May rows have changed without row events between two of a table's storages?"""
+        return rows_may_differ(before, after)
+
+    def position(self) -> int:
+        """The end of the source's log: all that is committed by now lies before it."""
+        with self._lock, translated("asking for the source's position"):
+            row = (
+                self._connected()
+                .execute(
+                    "SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() "
+                    "THEN pg_catalog.pg_last_wal_replay_lsn() "
+                    "ELSE pg_catalog.pg_current_wal_flush_lsn() END)::text"
+                )
+                .fetchone()
+            )
+        assert row is not None
+        return lsn_value(row[0])
+
+    def load(self, reached: int) -> SourceLoad:
+        """See `tidelog.ports.Catalogue`."""
+        with self._lock, translated("asking for the replicas' lag"):
+            row = self._connected().execute(_LOAD.encode()).fetchone()
+        assert row is not None
+        commits, lag_s = row
+        return SourceLoad(max(0, self.position() - reached), lag_s, commits)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _listed(
+        self, connection: psycopg.Connection[tuple[Any, ...]], found: list[TableName]
+    ) -> list[TableName]:
+        """Without our own tables, and without what is not published where others publish."""
+        if self._published_by_others:
+            published = set().union(*members_of(connection, self._publications).values())
+            found = [name for name in found if name in published]
+        return [name for name in found if name not in self._own_tables]
+
+    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+        if self._connection is None or self._connection.closed or self._connection.broken:
+            self._connection = connect(self._dsn, purpose="catalogue")
+        return self._connection
+
+
+def matching_tables(
+    connection: psycopg.Connection[tuple[Any, ...]],
+    patterns: Sequence[str],
+    hidden_schemas: Sequence[str],
+) -> list[TableName]:
+    """Permanent tables that match and are in none of the hidden schemas, sorted."""
+    rows = connection.execute(_TABLES.encode(), (list(hidden_schemas),)).fetchall()
+    names = (TableName(namespace, name) for namespace, name in rows)
+    return sorted(name for name in names if matches(patterns, name))
+
+
+def table_shape(
+    connection: psycopg.Connection[tuple[Any, ...]],
+    finder: SchemaFinder,
+    table: TableName,
+    publications: Sequence[str] = (),
+) -> TableShape | None:
+    """The table as the connection's transaction sees it; None if it sees none.
+
+    Raises TableRefusedError if ``source.keys`` does not fit it.
+    """
+    found = finder.find(connection, table)
+    if found is None:
+        return None
+    if found.unfit is not None:
+        raise TableRefusedError(table, found.unfit)
+    relation_id, columns = found.schema.relation_id, found.schema.column_names
+    storage = storage_of(connection, relation_id, publications, columns)
+    return TableShape(
+        schema=found.schema,
+        storage=storage.text,
+        estimated_rows=storage.estimated_rows,
+        estimated_bytes=storage.pages * BLOCK_BYTES,
+    )
+
+
+def _require_readable(
+    connection: psycopg.Connection[tuple[Any, ...]], table: TableName, relation_id: int
+) -> None:
+    """Raise TableRefusedError, with the grants, if the role may not read the table."""
+    row = connection.execute(
+        b"SELECT has_schema_privilege(relnamespace, 'USAGE'), has_table_privilege(oid, 'SELECT') "
+        b"FROM pg_catalog.pg_class WHERE oid = %s::oid",
+        (relation_id,),
+    ).fetchone()
+    usage, select = (True, True) if row is None else row
+    user = quote_ident(connection.info.user)
+    grants = [
+        *([] if usage else [f"GRANT USAGE ON SCHEMA {quote_ident(table.namespace)} TO {user};"]),
+        *(
+            []
+            if select
+            else [f"GRANT SELECT ON {quote_ident(table.namespace, table.name)} TO {user};"]
+        ),
+    ]
+    if grants:
+        raise TableRefusedError(table, "the role may not read it, so not dump it", " ".join(grants))

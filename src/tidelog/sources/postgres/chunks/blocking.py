@@ -1,0 +1,308 @@
+"""`tidelog.ports.BlockingReader` over PostgreSQL: whole tables under one exported snapshot.
+
+A temporary logical slot begins where all transactions are known: its consistent point. The server
+exports a snapshot that sees what committed before that point in the log, and nothing else (manual,
+"Logical Decoding Concepts", Exported Snapshots). The slot goes once the snapshot is imported.
+"""
+
+from __future__ import annotations
+
+import secrets
+import select
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg import pq
+
+from tidelog.errors import (
+    ChunkError,
+    ChunkLostError,
+    ChunkVoidError,
+    ConnectionLostError,
+    TidelogError,
+)
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
+from tidelog.sources.postgres.catalogue.schemas import FoundTable, SchemaFinder
+from tidelog.sources.postgres.catalogue.tables import table_shape
+from tidelog.sources.postgres.chunks.reader import (
+    LOCK_TIMEOUT_MS,
+    STATEMENT_TIMEOUT_MS,
+    chunk_errors,
+)
+from tidelog.sources.postgres.chunks.rows import ChunkSelect
+from tidelog.sources.postgres.chunks.snapshot import PgSnapshot
+from tidelog.sources.postgres.condition_names import require_plain
+from tidelog.sources.postgres.connect import connect, connect_replication, lsn_value, quote_ident
+from tidelog.sources.postgres.stream.open_transactions import who_is_open
+from tidelog.sources.postgres.stream.standby import in_recovery
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+POLL_S = 0.02
+CANCEL_TIMEOUT_S = 5.0
+
+
+class PostgresBlockingReader:
+    """Reads tables under one snapshot, over a connection whose transaction stays open until
+    `close`. Used by one thread.
+
+    A table is locked against DDL (ACCESS SHARE, which no write waits for) from `begin` or its first
+    `read` until `close`. What was rewritten or altered between the snapshot and that lock is never
+    read: an older snapshot sees a rewritten table as empty.
+
+    Args:
+        dsn: connection string; the user needs REPLICATION.
+        registry: numbers the schema that rows were read under.
+        tables: lock these in `begin`, and take another snapshot if one of them changed meanwhile.
+        keys, publications: see `SchemaFinder`.
+        lock_timeout_ms: how long a lock against DDL may wait.
+        statement_timeout_ms: how long a SELECT may take.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        registry: SchemaRegistry,
+        *,
+        tables: Sequence[TableName] = (),
+        keys: Mapping[str, Sequence[str]] | None = None,
+        publications: Sequence[str] = (),
+        lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+        statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
+    ) -> None:
+        self._dsn = dsn
+        self._registry = registry
+        self._tables = tuple(tables)
+        self._finder = SchemaFinder(keys, publications)
+        self._settings = {
+            "lock_timeout": str(lock_timeout_ms),
+            "statement_timeout": str(statement_timeout_ms),
+            "row_security": "off",  # a policy that would hide rows makes the read fail instead
+        }
+        self._select = ChunkSelect()
+        self._position = 0
+        self._snapshot: PgSnapshot | None = None
+        self._locked: dict[TableName, tuple[FoundTable, TableSchema]] = {}
+        self._reads: Connection | None = None
+        self._now: Connection | None = None
+        self._exporter: pq.abc.PGconn | None = None
+
+    # ------------------------------------------------------------------ port
+
+    def begin(self, timeout_s: float) -> int:
+        """Take the snapshot. What committed at a lower position is visible, nothing else.
+
+        Nothing is locked while the server waits for the transactions that are open now.
+        """
+        try:
+            with chunk_errors("taking the snapshot of a blocking dump"):
+                return self._begin(time.monotonic() + timeout_s, timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self, request: ChunkRequest) -> ChunkRows:
+        """Read a range. An error leaves the snapshot, and the other tables' locks, as they are."""
+        if request.keys is not None:
+            raise ValueError("a blocking dump reads ranges")
+        if self._reads is None or self._snapshot is None:
+            raise ChunkLostError("the snapshot of the blocking dump is gone: begin another one")
+        connection, snapshot = self._reads, self._snapshot
+        doing = f"reading {request.table} for a blocking dump"
+        with chunk_errors(doing):
+            with _savepoint(connection):
+                found, schema = self._lock(connection, request.table)
+                require_plain(connection, schema, request)
+            with _savepoint(connection):
+                rows = self._select.range(connection, request, schema, found.partitioned, snapshot)
+        rows.emit_at = self._position
+        return rows
+
+    def close(self) -> None:
+        """Give up the snapshot, the locks and the slot, in any state."""
+        exporter, self._exporter = self._exporter, None
+        if exporter is not None:
+            exporter.finish()
+        for connection in (self._reads, self._now):
+            if connection is not None:
+                connection.close()
+        self._reads = self._now = self._snapshot = None
+        self._locked.clear()
+
+    # ------------------------------------------------------------------ snapshot
+
+    def _begin(self, deadline: float, timeout_s: float) -> int:
+        while True:
+            self.close()
+            self._now = connect(self._dsn, purpose="blocking")
+            self._position, name = self._export(deadline, timeout_s)
+            self._import(name)
+            self._wait_until_ended(deadline, timeout_s)
+            if self._lock_early():
+                return self._position
+            if time.monotonic() > deadline:
+                raise ChunkError(
+                    f"no snapshot within {timeout_s:.0f} s: each time a table was altered or "
+                    "rewritten before it could be locked; try again when no DDL runs"
+                )
+
+    def _export(self, deadline: float, timeout_s: float) -> tuple[int, str]:
+        """Make the slot; its consistent point and the snapshot's name."""
+        pgconn = self._exporter = connect_replication(self._dsn, purpose="blocking")
+        slot = f"tidelog_blocking_{secrets.token_hex(6)}"
+        pgconn.send_query(create_slot_command(slot, pgconn.server_version).encode())
+        result = _result(pgconn, deadline)
+        if result is None:
+            self._cancel(pgconn)
+            raise ChunkError(f"no snapshot within {timeout_s:.0f} s: {self._who_is_open()}")
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+            message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"connection lost"
+            advice = (
+                "; raise max_replication_slots, or drop slots that nothing reads"
+                if state == "53400"
+                else ""
+            )
+            raise ChunkError(
+                f"no slot could be made for a blocking dump: {message.decode(errors='replace')}"
+                f"{advice} (SQLSTATE {state})"
+            )
+        # slot_name, consistent_point, snapshot_name, output_plugin
+        return (
+            lsn_value((result.get_value(0, 1) or b"").decode()),
+            (result.get_value(0, 2) or b"").decode(),
+        )
+
+    def _import(self, name: str) -> None:
+        """See the exported snapshot in a transaction of ours; the slot is not needed any more."""
+        connection = self._reads = connect(self._dsn, purpose="blocking", settings=self._settings)
+        cursor = connection.execute(
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
+            f"SET TRANSACTION SNAPSHOT '{name}';"
+            "SELECT pg_catalog.pg_current_snapshot()::text".encode()
+        )
+        while cursor.nextset():
+            pass
+        row = cursor.fetchone()
+        assert row is not None
+        self._snapshot = PgSnapshot.from_text(row[0])
+        if self._exporter is not None:
+            self._exporter.finish()
+            self._exporter = None
+
+    def _wait_until_ended(self, deadline: float, timeout_s: float) -> None:
+        """Wait until all transactions that the snapshot counts as committed have ended.
+
+        It was built from the log, where a commit stands before the commit log (pg_xact) knows of
+        it: until then a row of such a transaction would be taken for one that was rolled back.
+        """
+        assert self._now is not None
+        assert self._snapshot is not None
+        while True:
+            row = self._now.execute(b"SELECT pg_catalog.pg_current_snapshot()::text").fetchone()
+            assert row is not None
+            now = PgSnapshot.from_text(row[0])
+            # Nothing below the greatest that has ended runs unlisted; above it anything may run.
+            if now.xmax >= self._snapshot.xmax and not self._snapshot.visible(now.xip).any():
+                return
+            if time.monotonic() > deadline:
+                raise ChunkError(f"no snapshot within {timeout_s:.0f} s: {self._who_is_open()}")
+            time.sleep(POLL_S)
+
+    def _cancel(self, pgconn: pq.abc.PGconn) -> None:
+        """End the walsender's wait: it would not notice that its client is gone."""
+        try:
+            pgconn.get_cancel().cancel()
+            _result(pgconn, time.monotonic() + CANCEL_TIMEOUT_S)
+        except (psycopg.Error, TidelogError):
+            pass  # it ends with the transaction that it waits for
+        self._exporter = None
+        pgconn.finish()
+
+    def _who_is_open(self) -> str:
+        assert self._now is not None
+        if in_recovery(self._now):
+            return (
+                "a standby takes one only when the primary logs what is running, and then waits "
+                "for transactions that stay open there: on the primary run SELECT "
+                "pg_log_standby_snapshot(), and end what pg_stat_activity shows as old"
+            )
+        return f"every transaction that was open before must end first. {who_is_open(self._now)}"
+
+    # ------------------------------------------------------------------ locks
+
+    def _lock_early(self) -> bool:
+        """Lock the tables named beforehand; False if one changed since the snapshot. One that
+        can't be locked fails when it is read, and does not hold up the rest.
+        """
+        assert self._reads is not None
+        connection = self._reads
+        for table in self._tables:
+            try:
+                with chunk_errors(f"locking {table}"), _savepoint(connection):
+                    self._lock(connection, table)
+            except ChunkVoidError:
+                return False
+            except TidelogError:
+                if connection.closed or connection.broken:
+                    raise
+        return True
+
+    def _lock(self, connection: Connection, table: TableName) -> tuple[FoundTable, TableSchema]:
+        """Lock the table against DDL unless it is, and see that it is as the snapshot has it."""
+        if table in self._locked:
+            return self._locked[table]
+        # Without ONLY: partitions are locked too.
+        name = quote_ident(table.namespace, table.name)
+        connection.execute(f"LOCK TABLE {name} IN ACCESS SHARE MODE".encode())
+        then = table_shape(connection, self._finder, table)
+        assert self._now is not None
+        now = table_shape(self._now, self._finder, table)
+        if then is None or now is None or (then.schema, then.storage) != (now.schema, now.storage):
+            raise ChunkVoidError(
+                f"{table} was created, altered, truncated or rewritten after the snapshot of the "
+                "blocking dump was taken: dump it again"
+            )
+        found = self._finder.find(connection, table)
+        assert found is not None
+        self._locked[table] = found, self._registry.register(then.schema)
+        return self._locked[table]
+
+
+@contextmanager
+def _savepoint(connection: Connection) -> Iterator[None]:
+    """An error inside must not end the transaction, whose snapshot can't be had again."""
+    connection.execute(b"SAVEPOINT tidelog")
+    try:
+        yield
+    except BaseException:
+        if not connection.closed and not connection.broken:
+            connection.execute(b"ROLLBACK TO SAVEPOINT tidelog")
+        raise
+    connection.execute(b"RELEASE SAVEPOINT tidelog")
+
+
+def create_slot_command(slot: str, server_version: int) -> str:
+    """CREATE_REPLICATION_SLOT of a temporary slot with an exported snapshot."""
+    option = "(SNAPSHOT 'export')" if server_version >= 150_000 else "EXPORT_SNAPSHOT"
+    return f"CREATE_REPLICATION_SLOT {quote_ident(slot)} TEMPORARY LOGICAL pgoutput {option}"
+
+
+def _result(pgconn: pq.abc.PGconn, deadline: float) -> pq.abc.PGresult | None:
+    """The answer to what was sent; None if there is none by then."""
+    waiter = select.poll()
+    waiter.register(pgconn.socket, select.POLLIN)
+    try:
+        while pgconn.is_busy():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            if waiter.poll(left * 1000):
+                pgconn.consume_input()
+        return pgconn.get_result()
+    except psycopg.OperationalError:
+        raise ConnectionLostError("the replication connection was lost") from None

@@ -1,0 +1,136 @@
+"""What ``COPY … TO STDOUT`` sends, as one buffer. Hot path of dumps: benchmarks/bench_dumps.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import numpy as np
+import psycopg
+from psycopg import pq
+
+from tidelog.model.records import Int64s, UInt8s
+from tidelog.sources.postgres.encodings import encoded
+from tidelog.sources.postgres.stream import libpq
+
+QUERY_CANCELED = b"57014"
+DISCARD_BYTES = 1 << 20
+
+
+class CopyReader:
+    """Runs COPY statements over one connection at a time, reusing its buffer.
+
+    Args:
+        buffer_bytes: what the buffer begins with, and shrinks to after larger results.
+    """
+
+    def __init__(self, buffer_bytes: int = 4 << 20) -> None:
+        self._initial_bytes = buffer_bytes
+        self._buffer: UInt8s = np.empty(buffer_bytes, dtype=np.uint8)
+        self._functions = libpq.find_functions()
+        self.cut = False
+        """Was the last statement ended at its limit? Then the transaction needs a savepoint."""
+
+    def read(
+        self, pgconn: pq.abc.PGconn, query: str, keep: int = 0, limit_bytes: int = 0
+    ) -> tuple[UInt8s, int]:
+        """The bytes, valid until the next `read`, and the number of rows. The first ``keep`` bytes
+        of what the last `read` gave stand before them. They are in the session's encoding.
+
+        A statement whose rows, those kept included, are more than ``limit_bytes`` is ended at the
+        row that would be too much, but for the first one (`cut`); 0: there is no limit.
+
+        Raises psycopg's error for what the server says. ``query`` is a single statement: the
+        extended protocol refuses more, so a condition can't smuggle in a second one.
+        """
+        result = pgconn.exec_params(encoded(pgconn, query), [])
+        if result.status != pq.ExecStatus.COPY_OUT:
+            raise _error(pgconn, result)
+        if not keep and len(self._buffer) > self._initial_bytes:
+            self._buffer = np.empty(self._initial_bytes, dtype=np.uint8)
+        self.cut = False
+        used, rows = self._drain(pgconn, keep, limit_bytes)
+        while (last := pgconn.get_result()) is not None:
+            if last.status != pq.ExecStatus.FATAL_ERROR:
+                continue
+            state = last.error_field(pq.DiagnosticField.SQLSTATE)
+            if not (self.cut and state == QUERY_CANCELED):
+                raise _error(pgconn, last)
+        return self._buffer[:used], rows
+
+    def _drain(self, pgconn: pq.abc.PGconn, keep: int, limit: int) -> tuple[int, int]:
+        functions = self._functions
+        address = pgconn.pgconn_ptr  # type: ignore[attr-defined]
+        if functions is None or address is None:
+            return self._drain_plainly(pgconn, keep, limit)
+        state: Int64s = np.zeros(libpq.STATE_SIZE, dtype=np.int64)
+        state[libpq.BYTES] = keep
+        buffer, used, rows = self._limited(limit), 0, 0
+        while True:
+            outcome = libpq.drain_copy(
+                functions.get_copy_data, functions.free_memory, address, buffer, state
+            )
+            if outcome != libpq.GROW:
+                break
+            if not self.cut:
+                used, rows = int(state[libpq.BYTES]), int(state[libpq.MESSAGES])
+                needed = int(state[libpq.PENDING_LENGTH])
+                if not limit or not used or used + needed <= limit:
+                    self._grow(used, needed, limit)
+                    buffer = self._limited(limit, used + needed)
+                    continue
+                self._cancel(pgconn)
+                buffer = np.empty(max(DISCARD_BYTES, needed), dtype=np.uint8)
+            elif len(buffer) < state[libpq.PENDING_LENGTH]:
+                buffer = np.empty(int(state[libpq.PENDING_LENGTH]), dtype=np.uint8)
+            state[libpq.BYTES] = 0  # what comes still is passed over
+        if self.cut:
+            return used, rows
+        return int(state[libpq.BYTES]), int(state[libpq.MESSAGES])
+
+    def _limited(self, limit: int, least: int = 0) -> UInt8s:
+        return self._buffer[: max(limit, least)] if limit else self._buffer
+
+    def _cancel(self, pgconn: pq.abc.PGconn) -> None:
+        """Have the server send no more. Where it can't be told, the rest comes for nothing."""
+        self.cut = True
+        with suppress(psycopg.Error):
+            pgconn.get_cancel().cancel()
+
+    def _drain_plainly(self, pgconn: pq.abc.PGconn, keep: int, limit: int) -> tuple[int, int]:
+        used, rows = keep, 0
+        for row in _rows(pgconn):
+            if self.cut:
+                continue
+            if limit and used and used + len(row) > limit:
+                self._cancel(pgconn)
+                continue
+            if used + len(row) > len(self._buffer):
+                self._grow(used, len(row), limit)
+            self._buffer[used : used + len(row)] = np.frombuffer(row, dtype=np.uint8)
+            used += len(row)
+            rows += 1
+        return used, rows
+
+    def _grow(self, used: int, needed: int, limit: int) -> None:
+        doubled = 2 * len(self._buffer)
+        size = max(min(doubled, limit) if limit else doubled, used + needed)
+        if size <= len(self._buffer):
+            return
+        grown = np.empty(size, dtype=np.uint8)
+        grown[:used] = self._buffer[:used]
+        self._buffer = grown
+
+
+def _rows(pgconn: pq.abc.PGconn) -> Iterator[bytes]:
+    while True:
+        length, data = pgconn.get_copy_data(0)
+        if length <= 0:
+            return
+        yield bytes(data)
+
+
+def _error(pgconn: pq.abc.PGconn, result: pq.abc.PGresult) -> psycopg.Error:
+    while pgconn.get_result() is not None:
+        pass
+    return psycopg.errors.error_from_result(result)

@@ -1,0 +1,206 @@
+"""`tidelog.ports.DigestReader` over PostgreSQL: a range's rows summed up by one SELECT."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import psycopg
+
+from tidelog.errors import ChunkError
+from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.ports import ChunkRequest, Digest
+from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.postgres.catalogue.schemas import SchemaFinder
+from tidelog.sources.postgres.chunks.reader import (
+    LOCK_TIMEOUT_MS,
+    STATEMENT_TIMEOUT_MS,
+    PostgresChunkReader,
+    chunk_errors,
+)
+from tidelog.sources.postgres.chunks.snapshot import TAKE_SNAPSHOT, PgSnapshot, snapshot_taken
+from tidelog.sources.postgres.chunks.sql import ChunkSql, operator_schemas
+from tidelog.sources.postgres.chunks.watermarks import WalLayout, emission_point
+from tidelog.sources.postgres.connect import connect, quote_ident
+
+_TEXT, _VARCHAR = 25, 1043
+# What is sent has the same bytes for the same value, in every version of the server.
+_TO_1970: Final = 946_684_800_000_000  # microseconds from 1970 to 2000
+# As `tidelog.codecs.columns.time_kernels` has them: of infinity and -infinity.
+_LAST_DAY, _FIRST_DAY = 2_932_896, -719_160
+_DAY_US: Final = 86_400_000_000
+
+
+def _float(name: str, bits: int, integer: str, nan: int) -> str:
+    sent = f"('x' || encode(float{bits // 8}send({name}), 'hex'))::bit({bits})::{integer}::text"
+    return f"CASE WHEN {name} = 'NaN' THEN '{nan}' ELSE {sent} END"
+
+
+def _timestamp(name: str, kind: str) -> str:
+    sent = f"('x' || encode({kind}_send({name}), 'hex'))::bit(64)::bigint"
+    last, first = _LAST_DAY * _DAY_US, _FIRST_DAY * _DAY_US
+    return (
+        f"CASE WHEN {name} >= '294247-01-10 00:00:00' THEN '{last}' "
+        f"WHEN {name} = '-infinity' THEN '{first}' ELSE ({sent} + {_TO_1970})::text END"
+    )
+
+
+def _date(name: str) -> str:
+    return (
+        f"CASE {name} WHEN 'infinity' THEN '{_LAST_DAY}' WHEN '-infinity' THEN '{_FIRST_DAY}' "
+        f"ELSE ({name} - date '1970-01-01')::text END"
+    )
+
+
+def _as_text(name: str) -> str:
+    return f"{name}::text"
+
+
+_BY_LOGICAL: Mapping[str, Callable[[str], str]] = {
+    "bool": _as_text,
+    "int16": _as_text,
+    "int32": _as_text,
+    "int64": _as_text,
+    "float32": lambda name: _float(name, 32, "int", 0x7FC00000),
+    "float64": lambda name: _float(name, 64, "bigint", 0x7FF8 << 48),
+    "date": _date,
+    "timestamp": lambda name: _timestamp(name, "timestamp"),
+    "timestamptz": lambda name: _timestamp(name, "timestamptz"),
+    "binary": lambda name: f"encode({name}, 'hex')",
+}
+
+
+# Where a standby is, and whether it has more than it replayed; nothing of a primary.
+_REPLAYED: Final = """
+SELECT pg_catalog.pg_last_wal_replay_lsn()::text, pg_catalog.pg_last_wal_receive_lsn()
+  IS DISTINCT FROM pg_catalog.pg_last_wal_replay_lsn() WHERE pg_catalog.pg_is_in_recovery()
+"""
+_RECORD_S, _LOOK_S = 1.0, 0.01
+
+
+def _record_replayed(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    """Wait until a standby is done with the record that it replays just now: what a commit did may
+    be seen a moment before the position says so. Not for long, for a standby may be paused.
+    """
+    deadline = time.monotonic() + _RECORD_S
+    first = found = connection.execute(_REPLAYED).fetchone()
+    while found is not None and first is not None and found[1] and found[0] == first[0]:
+        if time.monotonic() >= deadline:
+            return
+        time.sleep(_LOOK_S)
+        found = connection.execute(_REPLAYED).fetchone()
+
+
+def column_text(column: Column) -> str:
+    """The column's text as SQL, never NULL; see `tidelog.ports.DigestReader`."""
+    name = quote_ident(column.name)
+    if column.logical.startswith("decimal("):
+        return f"coalesce(nullif({name}::text, 'NaN'), '~')"
+    form = _BY_LOGICAL.get(column.logical)
+    if form is not None:
+        return f"coalesce({form(name)}, '~')"
+    if column.type_id in (_TEXT, _VARCHAR):
+        return f"coalesce(octet_length({name}) || ':' || {name}, '~')"
+    # concat writes any type by its output function, as COPY and the log do; a cast may not. A row
+    # of NULLs IS NULL, and is not one.
+    text = f"concat({name})"
+    return (
+        f"CASE WHEN {name} IS NOT DISTINCT FROM NULL THEN '~' "
+        f"ELSE octet_length({text}) || ':' || {text} END"
+    )
+
+
+class PostgresDigests:
+    """See the port. Writes nothing, and takes no lock that lasts.
+
+    Args:
+        dsn: connection string.
+        keys, publications: see `SchemaFinder`.
+        statement_timeout_ms: how long a SELECT may take.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        keys: Mapping[str, Sequence[str]] | None = None,
+        publications: Sequence[str] = (),
+        statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
+    ) -> None:
+        self._dsn = dsn
+        self._finder = SchemaFinder(keys, publications)
+        self._settings = {
+            "lock_timeout": str(LOCK_TIMEOUT_MS),
+            "statement_timeout": str(statement_timeout_ms),
+            "row_security": "off",
+            "jit": "off",
+        }
+        self._plans = PostgresChunkReader(
+            dsn,
+            Unnumbered(),
+            strategy="snapshot",
+            keys=keys,
+            statement_timeout_ms=statement_timeout_ms,
+        )
+        self._sql: dict[str, ChunkSql] = {}
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+
+    def why_not(self, schema: TableSchema, columns: Sequence[str]) -> str | None:
+        del schema, columns  # every type has a text
+        with chunk_errors("asking for the encoding"):
+            encoding = self._connected().info.parameter_status("server_encoding")
+        return None if encoding == "UTF8" else f"the database's encoding is {encoding}"
+
+    def boundaries(self, request: ChunkRequest, count: int) -> list[tuple[str | None, ...]]:
+        return self._plans.boundaries(request, count)
+
+    def digest(self, request: ChunkRequest, schema: TableSchema, columns: Sequence[str]) -> Digest:
+        chosen = [schema.columns[schema.column_index(name)] for name in columns]
+        text = " || ',' || ".join(map(column_text, chosen)) + " || ','"
+        with chunk_errors(f"summing up rows of {request.table}"):
+            connection = self._connected()
+            sql = self._sql_of(connection, request.table, schema)
+            query = (
+                "SELECT count(*), coalesce(sum(('x' || h)::bit(60)::bigint), 0)::text FROM ("  # noqa: S608 - quoted
+                f"{sql.digests(f'substr(md5({text}), 1, 15)', request.after, request.upto)}) AS s"
+            )
+            row = connection.execute(query.encode()).fetchone()
+        assert row is not None
+        return Digest(row[0], int(row[1]))
+
+    def snapshot(self) -> PgSnapshot:
+        with chunk_errors("taking a snapshot"):
+            return snapshot_taken(self._connected().execute(TAKE_SNAPSHOT.encode()))
+
+    def position(self) -> int:
+        with chunk_errors("asking for the log's end"):
+            connection = self._connected()
+            _record_replayed(connection)
+            return emission_point(connection, WalLayout.of(connection))
+
+    def close(self) -> None:
+        self._plans.close()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _sql_of(
+        self,
+        connection: psycopg.Connection[tuple[Any, ...]],
+        table: TableName,
+        schema: TableSchema,
+    ) -> ChunkSql:
+        if schema.fingerprint not in self._sql:
+            found = self._finder.find(connection, table)
+            if found is None:
+                raise ChunkError(f"summing up rows of {table}: there is no such table (any more)")
+            key = schema.match_key
+            operators = operator_schemas(connection, schema, key)
+            self._sql[schema.fingerprint] = ChunkSql(schema, key, operators, found.partitioned)
+        return self._sql[schema.fingerprint]
+
+    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+        if self._connection is None or self._connection.closed or self._connection.broken:
+            self._connection = connect(self._dsn, purpose="digests", settings=self._settings)
+        return self._connection

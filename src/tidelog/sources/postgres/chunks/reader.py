@@ -1,0 +1,327 @@
+"""`tidelog.ports.ChunkReader` over PostgreSQL: watermarks, and short reads between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from tidelog.errors import (
+    ChunkBusyError,
+    ChunkDeniedError,
+    ChunkError,
+    ChunkLostError,
+    ChunkRefusedError,
+    ChunkTooSlowError,
+)
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
+from tidelog.sources.postgres.catalogue.schemas import FoundTable, SchemaFinder
+from tidelog.sources.postgres.chunks.rows import ChunkSelect
+from tidelog.sources.postgres.chunks.snapshot import TAKE_SNAPSHOT, PgSnapshot, snapshot_taken
+from tidelog.sources.postgres.chunks.watermarks import (
+    WATERMARK_TABLE,
+    Strategy,
+    WalLayout,
+    emission_point,
+    mark_statement,
+)
+from tidelog.sources.postgres.condition_names import require_plain
+from tidelog.sources.postgres.connect import connect, quote_ident
+from tidelog.sources.postgres.watermark_trust import distrusted
+
+LOCK_TIMEOUT_MS = 2_000
+STATEMENT_TIMEOUT_MS = 600_000
+FIRST_NORMAL_OID = 16_384  # below it: types of PostgreSQL's own
+PLAN_TRANSACTION_S = 0.5  # then DDL, and vacuum, get their turn
+
+# SQLSTATE → what happened and what to do. The server's own text may quote a key's value.
+_REASONS = {
+    "55P03": "another session holds a conflicting lock (DDL is running)",
+    "57014": "the read took longer than its time limit: lower dump.chunk_rows, or add an index "
+    "that serves the dump's condition",
+    "42P01": "the table does not exist (any more)",
+    "3F000": "the table's schema does not exist (any more)",
+    "40P01": "the server ended it to break a deadlock",
+    "40001": "the server ended it for a conflict with recovery",
+    "25006": "the server is a standby, where no mark can be written: set source.watermarks: "
+    "snapshot",
+}
+
+_BUSY = {"55P03", "40P01", "40001"}  # others are in the way now, and will be gone
+
+# What only the dump's condition or keys can be to blame for: all else was
+# just looked up.
+_HOPELESS = {
+    "42601",
+    "42703",
+    "42804",
+    "42883",
+    "22003",
+    "22007",
+    "22008",
+    "22012",
+    "22P02",
+}
+
+
+class PostgresChunkReader:
+    """Reads chunks over connections of its own. Used by one thread at a time.
+
+    Args:
+        dsn: connection string.
+        registry: numbers the schema that a chunk was read under.
+        strategy: how chunks are placed in the log, see
+            `tidelog.sources.postgres.chunks.watermarks`.
+        watermark_schema: schema of the watermark table.
+        keys, publications: see `SchemaFinder`.
+        lock_timeout_ms: how long a mark, or a read's lock against DDL, may wait.
+        statement_timeout_ms: how long a SELECT may take.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        registry: SchemaRegistry,
+        *,
+        strategy: Strategy = "table",
+        watermark_schema: str = "tidelog",
+        keys: Mapping[str, Sequence[str]] | None = None,
+        publications: Sequence[str] = (),
+        lock_timeout_ms: int = LOCK_TIMEOUT_MS,
+        statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
+    ) -> None:
+        self._dsn = dsn
+        self._registry = registry
+        self._finder = SchemaFinder(keys, publications)
+        self._mark_sql = mark_statement(strategy, watermark_schema)
+        self._watermark: TableName | None = None  # where marks are written
+        if strategy == "table":
+            self._watermark = TableName(watermark_schema, WATERMARK_TABLE)
+        self._layout: WalLayout | None = None
+        self._placed: tuple[str, int] | None = None  # the last snapshot, its emission point
+        self._mark_settings = {
+            "lock_timeout": str(lock_timeout_ms),
+            "statement_timeout": str(max(lock_timeout_ms * 5, 10_000)),
+        }
+        # row_security off: a policy that would hide rows makes the read fail instead.
+        self._read_settings = {
+            "lock_timeout": str(lock_timeout_ms),
+            "statement_timeout": str(statement_timeout_ms),
+            "row_security": "off",
+            "jit": "off",  # compiling takes longer than a chunk
+        }
+        self._select = ChunkSelect()
+        self._paths: dict[TableName, str] = {}  # SQL that tables' own functions need
+        self._closed = False
+        self._marks: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._reads: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._plans: psycopg.Connection[tuple[Any, ...]] | None = None
+
+    # ------------------------------------------------------------------ port
+
+    def write_watermark(self, mark: str) -> None:
+        if self._mark_sql is None:
+            return
+        with chunk_errors("writing a watermark", too_slow=ChunkError):
+            self._marking().execute(self._mark_sql, (mark,))
+
+    def read(self, request: ChunkRequest) -> ChunkRows:
+        with chunk_errors(f"reading a chunk of {request.table}"):
+            connection = self._reading()
+            found, snapshot = self._begin(connection, request)
+            emit_at = None if self._mark_sql else self._emission_point(connection, snapshot)
+            schema = self._registry.register(found.schema)
+            select = self._select.range if request.keys is None else self._select.keys
+            with self._finding_functions(request, schema):
+                chunk = select(connection, request, schema, found.partitioned, snapshot)
+            chunk.emit_at = emit_at
+            return chunk
+
+    def release(self) -> None:
+        connection = self._reads
+        if connection is None:
+            return
+        try:
+            # Not ROLLBACK: what the read itself logged (pruned pages, hint bits) is then flushed
+            # within moments, and an emission point behind it reached.
+            connection.execute(b"COMMIT")
+        except psycopg.Error:
+            connection.close()
+            self._reads = None
+
+    def boundaries(self, request: ChunkRequest, count: int) -> list[tuple[str | None, ...]]:
+        """See `tidelog.ports.ChunkReader.boundaries`. Over a connection of its own."""
+        with chunk_errors(f"planning chunks of {request.table}"):
+            connection = self._planning()
+            try:
+                found, _ = self._begin(connection, request)
+                begun = time.monotonic()
+                ends: list[tuple[str | None, ...]] = []
+                while len(ends) < count:
+                    if time.monotonic() - begun > PLAN_TRANSACTION_S:
+                        connection.execute(b"COMMIT")
+                        found, _ = self._begin(connection, request)
+                        begun = time.monotonic()
+                    with self._finding_functions(request, found.schema):
+                        end = self._select.boundary(
+                            connection, request, found.schema, found.partitioned
+                        )
+                    if end is None:
+                        break
+                    ends.append(end)
+                    request = replace(request, after=end)
+                return ends
+            finally:
+                with suppress(psycopg.Error):
+                    connection.execute(b"COMMIT")
+
+    def current_snapshot(self) -> PgSnapshot:
+        with chunk_errors("taking a snapshot"):
+            return snapshot_taken(self._marking().execute(TAKE_SNAPSHOT.encode()))
+
+    def close(self) -> None:
+        self._closed = True
+        for connection in (self._marks, self._reads, self._plans):
+            if connection is None or connection.closed:
+                continue
+            if connection.info.transaction_status == TransactionStatus.ACTIVE:
+                # In the midst of a statement of another thread, which will close it.
+                with suppress(psycopg.Error):
+                    connection.cancel_safe(timeout=2)
+            else:
+                connection.close()
+
+    # ------------------------------------------------------------------ reading
+
+    def _begin(
+        self, connection: psycopg.Connection[tuple[Any, ...]], request: ChunkRequest
+    ) -> tuple[FoundTable, PgSnapshot]:
+        """Begin, lock against DDL, *then* take the snapshot: rewrites are not MVCC-safe."""
+        table = request.table
+        path = "" if request.where_names is not None else self._paths.get(table, "")
+        # Without ONLY: it also locks partitions, and inheritors, which does no harm.
+        cursor = connection.execute(
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
+            f"{path}"
+            f"LOCK TABLE {quote_ident(table.namespace, table.name)} IN ACCESS SHARE MODE;"
+            f"{TAKE_SNAPSHOT}".encode()
+        )
+        snapshot = snapshot_taken(cursor)
+        found = self._finder.find(connection, table)
+        if found is None:
+            raise ChunkError(f"reading a chunk of {table}: {_REASONS['42P01']}")
+        require_plain(connection, found.schema, request)
+        return found, snapshot
+
+    @contextmanager
+    def _finding_functions(self, request: ChunkRequest, schema: TableSchema) -> Iterator[None]:
+        """The planner looks into functions of the table's indexes and generated columns, and these
+        may rely on their authors' search_path. Then the next read has the table's schema in it, if
+        no value is written differently for that, as the name of a regclass is, and if nobody gave a
+        condition that would find operators there.
+        """
+        try:
+            yield
+        except (psycopg.errors.UndefinedFunction, psycopg.errors.UndefinedTable) as error:
+            table = schema.table
+            plain = all(
+                c.type_id < FIRST_NORMAL_OID and not c.type_name.startswith("reg")
+                for c in schema.columns
+            )
+            if table in self._paths or not plain or request.where_names is not None:
+                raise
+            path = f"{quote_ident(table.namespace)}, public"
+            self._paths[table] = f"SET LOCAL search_path = {path};"
+            raise ChunkBusyError(
+                f"reading a chunk of {table}: {error.diag.message_primary}; it is read again with "
+                f"search_path {path}"
+            ) from None
+
+    def _emission_point(
+        self, connection: psycopg.Connection[tuple[Any, ...]], snapshot: PgSnapshot
+    ) -> int:
+        """As early as can be: of equal snapshots, what the first one's position was serves all.
+
+        On an idle source a position in log that a transaction has written and nobody flushed may be
+        reached only after up to 20 s (the background writer's next look).
+        """
+        text = snapshot.to_text()
+        # A standby's text does not tell all that its snapshot saw.
+        if self._placed is None or self._placed[0] != text or type(snapshot) is not PgSnapshot:
+            if self._layout is None:
+                self._layout = WalLayout.of(connection)
+            self._placed = text, emission_point(connection, self._layout)
+        return self._placed[1]
+
+    # ------------------------------------------------------------------ connections
+
+    def _marking(self) -> psycopg.Connection[tuple[Any, ...]]:
+        self._check_open()
+        if self._marks is None or self._marks.closed or self._marks.broken:
+            marks = connect(self._dsn, purpose="watermarks", settings=self._mark_settings)
+            if self._watermark is not None:
+                refusal = distrusted(marks, self._watermark)
+                if refusal is not None:
+                    marks.close()
+                    raise ChunkDeniedError(f"{self._watermark}: {refusal.reason}")
+            self._marks = marks
+        return self._marks
+
+    def _planning(self) -> psycopg.Connection[tuple[Any, ...]]:
+        self._check_open()
+        if self._plans is None or self._plans.closed or self._plans.broken:
+            self._plans = connect(self._dsn, purpose="planning", settings=self._read_settings)
+        return self._plans
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ChunkLostError("the reader of chunks is closed")
+
+    def _reading(self) -> psycopg.Connection[tuple[Any, ...]]:
+        self._check_open()
+        if self._reads is None or self._reads.closed or self._reads.broken:
+            self._reads = connect(self._dsn, purpose="chunks", settings=self._read_settings)
+            self._placed = None
+        return self._reads
+
+
+@contextmanager
+def chunk_errors(doing: str, *, too_slow: type[ChunkError] = ChunkTooSlowError) -> Iterator[None]:
+    """Turn psycopg's errors inside into a ChunkError of the kind that says what may help."""
+    try:
+        yield
+    except psycopg.Error as error:
+        state = error.sqlstate or ""
+        reason = _REASONS.get(state)
+        lost = not state or (state[:2] in ("08", "57") and state != "57014")
+        if reason is None and state == "42501":
+            # insufficient_privilege names the object, never a value
+            reason = f"{error.diag.message_primary}; grant it (`tidelog check` prints the SQL)"
+        elif reason is None and lost:
+            reason = "the connection was lost"
+        elif reason is None and state[:2] == "22":
+            reason = "a value of a key or of the dump's condition does not fit its column's type"
+        elif reason is None and state[:2] == "42":
+            reason = (
+                f"{error.diag.message_primary} (check the dump's condition; a function in an index "
+                "or a generated column that finds others by search_path: ALTER FUNCTION … SET "
+                "search_path = …)"
+            )
+        kind: type[ChunkError] = ChunkRefusedError if state in _HOPELESS else ChunkError
+        if state == "42501":
+            kind = ChunkDeniedError
+        elif state in _BUSY:
+            kind = ChunkBusyError
+        elif state == "57014":
+            kind = too_slow
+        elif lost:
+            kind = ChunkLostError
+        raise kind(f"{doing}: {reason or 'the server refused'} (SQLSTATE {state})") from None
+    except UnicodeEncodeError:
+        raise ChunkRefusedError(f"{doing}: a key or the condition is not valid text") from None

@@ -1,0 +1,285 @@
+"""What `tidelog check` finds out about a PostgreSQL source; every failure with what mends it.
+
+Nothing is changed: all of it runs in one read-only transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from tidelog.errors import PreflightError, TidelogError
+from tidelog.sources.findings import SUPERUSER, Finding, Level
+from tidelog.sources.postgres.catalogue import ddl_trigger
+from tidelog.sources.postgres.catalogue.publication import Publications
+from tidelog.sources.postgres.catalogue.schemas import SchemaFinder
+from tidelog.sources.postgres.chunks.watermarks import Strategy
+from tidelog.sources.postgres.connect import (
+    connect,
+    lsn_text,
+    quote_ident,
+    quote_literal,
+    translated,
+)
+from tidelog.sources.postgres.preflight.findings import Connection, one_row, setting_of
+from tidelog.sources.postgres.preflight.publications import PublicationChecks
+from tidelog.sources.postgres.preflight.rights import superuser_reads_others
+from tidelog.sources.postgres.preflight.tables import TableChecks
+from tidelog.sources.postgres.preflight.texts import encoding, naming_columns
+from tidelog.sources.postgres.stream.log_reader import MIN_VERSION
+from tidelog.sources.postgres.stream.replication import ReplicationStream
+from tidelog.sources.postgres.stream.slot_owner import SlotOwner, reader_of
+from tidelog.sources.postgres.stream.slots import find_slot
+from tidelog.sources.postgres.stream.standby import standby_findings
+
+__all__ = ["Finding", "Preflight"]
+
+TESTED_VERSIONS = (16, 18)
+CLOCK_SKEW_LIMIT_S = 5.0
+RETAINED_LIMIT_BYTES = 10 << 30
+DECODING_MEMORY_BYTES = 256 << 20
+
+
+# The minor release of each major one from which a newly published table loses no changes to
+# transactions that were open then (PostgreSQL 18 has it from the start); see ADR 6.
+_PUBLICATION_FIX = {14: 18, 15: 13, 16: 9, 17: 5}
+
+
+class Preflight:
+    """Checks a source. Arguments as `PostgresLogReader`'s, and ``owner``: of the slot, which knows
+    its event log's generation, or that there is none yet; None: whose slot it is is not looked at.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        slot: str = "tidelog",
+        publication: str = "tidelog",
+        tables: Sequence[str] = ("*.*",),
+        watermark_schema: str = "tidelog",
+        strategy: Strategy = "table",
+        signal_table: str | None = None,
+        keys: Mapping[str, Sequence[str]] | None = None,
+        owner: SlotOwner | None = None,
+    ) -> None:
+        self._dsn = dsn
+        self._owner = owner
+        self._slot = slot
+        self._strategy = strategy
+        self._publications = Publications(
+            publication,
+            tables,
+            watermark_schema,
+            strategy=strategy,
+            signal_table=signal_table,
+            slot=slot,
+        )
+        self._published = PublicationChecks(self._publications)
+        self._tables = TableChecks(self._publications, SchemaFinder(keys, self._publications.names))
+
+    def check(self) -> list[Finding]:
+        """All findings, in the order in which things depend on each other. Never raises for what
+        it checks; a connection that can't be made is the only finding then.
+        """
+        try:
+            connection = connect(self._dsn, purpose="check", autocommit=False)
+        except TidelogError as error:
+            return [Finding("connection", "fail", str(error))]
+        findings = [Finding("connection", "ok", "the server accepts the connection")]
+        with connection:
+            connection.read_only = True
+            for part in self._parts():
+                findings += self._run(connection, part)
+        return findings
+
+    def _parts(self) -> list[Callable[[Connection], Iterator[Finding]]]:
+        return [
+            self._version,
+            self._wal_level,
+            self._standby,
+            self._replication,
+            self._capacity,
+            self._clock,
+            self._published.watermark_table,
+            self._published.signal_table,
+            self._tables.tables,
+            self._published.publications,
+            self._published.identities,
+            self._tables.unlogged,
+            self._naming_columns,
+            self._encoding,
+            self._rights,
+            self._event_trigger,
+            self._slot_state,
+            self._retention,
+            self._decoding_memory,
+        ]
+
+    def _run(
+        self, connection: Connection, part: Callable[[Connection], Iterator[Finding]]
+    ) -> list[Finding]:
+        name = part.__name__.strip("_").replace("_", " ")
+        try:
+            with translated(f"checking {name}"), connection.transaction():
+                return list(part(connection))
+        except TidelogError as error:
+            return [Finding(name, "fail", str(error))]
+
+    # ------------------------------------------------------------------ server
+
+    def _version(self, connection: Connection) -> Iterator[Finding]:
+        major = connection.info.server_version // 10_000
+        if major < MIN_VERSION:
+            yield Finding("version", "fail", f"PostgreSQL {major}; {MIN_VERSION} is the oldest")
+        elif major not in TESTED_VERSIONS:
+            tested = " and ".join(str(version) for version in TESTED_VERSIONS)
+            yield Finding("version", "warn", f"PostgreSQL {major}; {tested} are tested")
+        else:
+            yield Finding("version", "ok", f"PostgreSQL {major}")
+        fixed = _PUBLICATION_FIX.get(major)
+        if fixed is not None and connection.info.server_version % 10_000 < fixed:
+            yield Finding(
+                "minor version",
+                "warn",
+                f"PostgreSQL {major} before {major}.{fixed} may lose changes of a table that is "
+                "published while transactions write to it",
+                f"upgrade to {major}.{fixed}, or create tables before capture starts",
+            )
+
+    def _wal_level(self, connection: Connection) -> Iterator[Finding]:
+        level = setting_of(connection, "wal_level")
+        if level == "logical":
+            yield Finding("wal_level", "ok", "wal_level is logical")
+            return
+        fix = "ALTER SYSTEM SET wal_level = 'logical'; -- then restart the server"
+        yield Finding("wal_level", "fail", f"wal_level is {level}", fix, SUPERUSER)
+
+    def _standby(self, connection: Connection) -> Iterator[Finding]:
+        for level, message, fix in standby_findings(connection, self._strategy):
+            yield Finding("standby", level, message, fix)
+
+    def _replication(self, connection: Connection) -> Iterator[Finding]:
+        """Tried and not read from pg_roles: pg_hba.conf has a say too."""
+        user = quote_ident(connection.info.user)
+        try:
+            ReplicationStream(self._dsn, purpose="check").close()
+        except TidelogError as error:
+            fix = f"ALTER ROLE {user} REPLICATION;"
+            yield Finding("replication", "fail", str(error), fix, SUPERUSER)
+            return
+        yield Finding("replication", "ok", f"{user} may stream the log")
+
+    def _capacity(self, connection: Connection) -> Iterator[Finding]:
+        row = one_row(
+            connection,
+            "SELECT (SELECT count(*) FROM pg_replication_slots), "
+            "(SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s), "
+            "(SELECT count(*) FROM pg_stat_replication), "
+            "(SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s AND active)",
+            (self._slot, self._slot),
+        )
+        used, ours, senders, our_senders = row
+        for name, setting, taken, have in (
+            ("slots", "max_replication_slots", used, ours),
+            ("senders", "max_wal_senders", senders, our_senders),
+        ):
+            most = int(setting_of(connection, setting))
+            if most - taken < 1 and not have:
+                fix = f"ALTER SYSTEM SET {setting} = {most + 5}; -- then restart the server"
+                yield Finding(name, "fail", f"all {most} of {setting} are in use", fix)
+            else:
+                yield Finding(name, "ok", f"{taken} of {most} ({setting}) are in use")
+
+    def _clock(self, connection: Connection) -> Iterator[Finding]:
+        before = time.time()
+        (server,) = one_row(connection, "SELECT extract(epoch FROM clock_timestamp())::float8")
+        skew = server - (before + time.time()) / 2
+        text = f"the server's clock differs from ours by {skew:+.2f} s"
+        level: Level = "ok" if abs(skew) < CLOCK_SKEW_LIMIT_S else "warn"
+        fix = "" if level == "ok" else "synchronise both hosts (NTP): latency is shown wrong"
+        yield Finding("clock", level, text, fix)
+
+    def _naming_columns(self, connection: Connection) -> Iterator[Finding]:
+        yield from naming_columns(connection, self._publications)
+
+    def _encoding(self, connection: Connection) -> Iterator[Finding]:
+        yield from encoding(connection)
+
+    def _rights(self, connection: Connection) -> Iterator[Finding]:
+        yield from superuser_reads_others(connection, self._publications)
+
+    def _event_trigger(self, connection: Connection) -> Iterator[Finding]:
+        if self._strategy != "snapshot":  # then others publish, and standbys take no DDL
+            yield from ddl_trigger.findings(connection, self._publications)
+
+    # ------------------------------------------------------------------ slot
+
+    def _slot_state(self, connection: Connection) -> Iterator[Finding]:
+        state = find_slot(connection, self._slot)
+        if state is None:
+            yield Finding("slot", "ok", f"{self._slot} will be created at the first start")
+            return
+        drop = f"SELECT pg_drop_replication_slot({quote_literal(self._slot)});"
+        if state.kind != "logical" or state.plugin != "pgoutput" or state.two_phase:
+            text = f"{self._slot} exists and is not a pgoutput slot without two_phase"
+            yield Finding("slot", "fail", text, drop)
+        elif state.database != connection.info.dbname:
+            text = f"{self._slot} belongs to database {state.database}"
+            yield Finding("slot", "fail", text, "name another one in source.slot")
+        elif state.lost is not None:
+            text = f"{self._slot} is invalid: {state.lost}; changes were lost"
+            yield Finding("slot", "fail", text, f"{drop} -- then a new event log and a new dump")
+        elif (owned := self._owned(connection)) is not None:
+            yield owned
+        else:
+            level: Level = "warn" if state.retained_bytes > RETAINED_LIMIT_BYTES else "ok"
+            active = "being read" if state.active_pid else "not being read"
+            text = (
+                f"{self._slot} is {active}, confirmed up to {lsn_text(state.confirmed)}, and keeps "
+                f"{state.retained_bytes / 2**20:,.0f} MiB of WAL"
+            )
+            fix = "start the capture, or drop the slot" if level == "warn" else ""
+            yield Finding("slot", level, text, fix)
+
+    def _owned(self, connection: Connection) -> Finding | None:
+        """Why capture won't take the slot: it serves another event log, or may."""
+        if self._owner is None:
+            return None
+        reader = reader_of(connection, self._slot)
+        try:
+            self._owner.require(reader)
+            if self._owner.generation is None:
+                raise self._owner.refuse_new(reader)
+        except PreflightError as error:
+            fix = "source.slot: another_name  # and source.publication, if it is set"
+            return Finding("slot", "fail", str(error), fix)
+        return None
+
+    def _retention(self, connection: Connection) -> Iterator[Finding]:
+        kept = setting_of(connection, "max_slot_wal_keep_size")
+        if kept == "-1":
+            text = "max_slot_wal_keep_size is unlimited: a stopped capture can fill the disk"
+            fix = "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; SELECT pg_reload_conf();"
+            yield Finding("disk", "warn", text, fix, SUPERUSER)
+        else:
+            text = f"a stopped capture loses its place after {kept} of WAL"
+            yield Finding("disk", "ok", text)
+
+    def _decoding_memory(self, connection: Connection) -> Iterator[Finding]:
+        (kib,) = one_row(
+            connection,
+            "SELECT setting::int8 FROM pg_settings WHERE name = 'logical_decoding_work_mem'",
+        )
+        text = f"logical_decoding_work_mem is {kib // 1024} MiB"
+        if kib * 1024 >= DECODING_MEMORY_BYTES:
+            yield Finding("decoding memory", "ok", text)
+            return
+        fix = "ALTER SYSTEM SET logical_decoding_work_mem = '256MB'; SELECT pg_reload_conf();"
+        yield Finding(
+            "decoding memory",
+            "warn",
+            f"{text}: larger transactions spill to the server's disk",
+            fix,
+            SUPERUSER,
+        )

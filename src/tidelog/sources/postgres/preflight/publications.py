@@ -1,0 +1,239 @@
+"""What `tidelog check` finds out about the publications and Tidelog's own tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tidelog.model.schema import TableName
+from tidelog.sources.findings import SUPERUSER, Finding
+from tidelog.sources.postgres.catalogue.publication import (
+    SIGNAL_COLUMNS,
+    Publications,
+    create_signal_table,
+    foreign,
+    signal_columns,
+)
+from tidelog.sources.postgres.catalogue.publication_plan import Planner, PublishedTable, Step
+from tidelog.sources.postgres.connect import quote_ident
+from tidelog.sources.postgres.preflight.findings import Connection, one_row, owner_of
+from tidelog.sources.postgres.watermark_trust import distrusted
+
+SHOWN = 3  # reasons, of many
+
+
+class PublicationChecks:
+    """Parts of a `Preflight`. Args: publications: what they should be."""
+
+    def __init__(self, publications: Publications) -> None:
+        self._publications = publications
+        self._writes = publications.strategy != "snapshot"
+
+    # ------------------------------------------------------------------ our own tables
+
+    def watermark_table(self, connection: Connection) -> Iterator[Finding]:
+        """Is it there, or can it be made?"""
+        if self._publications.strategy != "table":
+            return
+        watermark = self._publications.watermark
+        refusal = distrusted(connection, watermark)
+        if refusal is not None:
+            text, fix = f"{watermark}: {refusal.reason}", refusal.remedy or ""
+            yield Finding("watermark table", "fail", text, fix, SUPERUSER)
+            return
+        user = quote_ident(connection.info.user)
+        name, schema = quote_ident(watermark.namespace, watermark.name), watermark.namespace
+        exists, has_schema, in_schema, in_database = one_row(
+            connection,
+            "SELECT to_regclass(%s) IS NOT NULL, n.oid IS NOT NULL, "
+            "coalesce(has_schema_privilege(n.oid, 'CREATE, USAGE') AND "
+            "has_schema_privilege(n.oid, 'CREATE'), false), "
+            "has_database_privilege(current_database(), 'CREATE') "
+            "FROM (VALUES (%s)) AS s(name) LEFT JOIN pg_namespace n ON n.nspname = s.name",
+            (name, schema),
+        )
+        if exists:
+            (writable,) = one_row(
+                connection,
+                "SELECT has_schema_privilege(%s, 'USAGE') AND has_table_privilege(%s, 'SELECT') "
+                "AND has_table_privilege(%s, 'INSERT') AND has_table_privilege(%s, 'UPDATE')",
+                (schema, name, name, name),
+            )
+            if writable:
+                yield Finding("watermark table", "ok", f"{watermark} is there")
+            else:
+                fix = (
+                    f"GRANT USAGE ON SCHEMA {quote_ident(schema)} TO {user};\n"
+                    f"GRANT SELECT, INSERT, UPDATE ON {name} TO {user};"
+                )
+                text = f"{watermark} can't be written"
+                yield Finding("watermark table", "fail", text, fix, SUPERUSER)
+        elif in_schema if has_schema else in_database:
+            yield Finding("watermark table", "ok", f"{watermark} will be created")
+        else:
+            fix = f"GRANT CREATE ON DATABASE {quote_ident(connection.info.dbname)} TO {user};"
+            if has_schema:
+                fix = f"GRANT CREATE, USAGE ON SCHEMA {quote_ident(schema)} TO {user};"
+            text = f"{watermark} can't be created"
+            yield Finding("watermark table", "fail", text, fix, SUPERUSER)
+
+    def signal_table(self, connection: Connection) -> Iterator[Finding]:
+        """Is the table of signals there?"""
+        table = self._publications.signals
+        if table is None:
+            return
+        columns = signal_columns(connection, table)
+        if set(SIGNAL_COLUMNS) <= columns:
+            yield Finding("signal table", "ok", f"{table} is there")
+            return
+        quoted = quote_ident(table.namespace, table.name)
+        if columns:
+            lacking = ", ".join(sorted(set(SIGNAL_COLUMNS) - columns))
+            text = f"{table} lacks columns: {lacking}"
+            fix = f"name another table in source.signal_table, or give it: {lacking}"
+            yield Finding("signal table", "fail", text, fix)
+            return
+        fix = create_signal_table(table)
+        if self._writes:  # so that capture can publish it
+            fix += f"\nALTER TABLE {quoted} OWNER TO {quote_ident(connection.info.user)};"
+        yield Finding("signal table", "fail", f"{table} does not exist", fix, SUPERUSER)
+
+    # ------------------------------------------------------------------ publications
+
+    def publications(self, connection: Connection) -> Iterator[Finding]:
+        """Do they publish what they should, or will capture see to it?"""
+        planner = self._publications.planner(connection)
+        steps = planner.steps()
+        left = [step for step in steps if not (self._writes and planner.takes(step))]
+        statements = self._statements(connection, planner, steps if left else [])
+        if statements:
+            allowed = self._writes and all(step.allowed for step in steps)
+            yield Finding(
+                "publication",
+                "fail",
+                _reasons(left) or "capture can't add its own tables to the publication",
+                "\n".join(statements),
+                quote_ident(connection.info.user) if allowed else SUPERUSER,
+            )
+        else:
+            yield from self._sound(planner, steps)
+        for state in planner.view.publications.values():
+            if not planner.owns(state.name) and state.slot:
+                fix = f"source.publication: {self._publications.slot}"
+                yield Finding("publication", "warn", foreign(state.name, state.slot), fix)
+        for table in planner.stuck():
+            assert table.identity.trouble is not None
+            yield Finding(
+                f"table {table.table}",
+                "fail",
+                f"its updates and deletes fail: publication {planner.name} holds it as one of all "
+                f"tables, or of its schema, and {table.identity.trouble.why}",
+                table.identity.trouble.remedy,
+                owner_of(connection, table.relation_id),
+            )
+
+    def _sound(self, planner: Planner, steps: Sequence[Step]) -> Iterator[Finding]:
+        mended = [step for step in steps if step.kind == "mend"]
+        for name in self._publications.names:
+            if name not in planner.view.publications:
+                text = f"{name} will be created at the first start"
+                yield Finding("publication", "ok", text)
+            elif not any(name in step.publications for step in mended):
+                yield Finding("publication", "ok", f"{name} is as it should be")
+        for step in mended:
+            yield Finding("publication", "ok", f"{step.why}: capture mends that")
+        if planner.view.others:
+            count = len(planner.view.others)
+            text = f"they hold {count} tables that source.tables does not name, and keep them"
+            yield Finding("publication", "ok", text)
+
+    def _statements(
+        self, connection: Connection, planner: Planner, steps: Sequence[Step]
+    ) -> list[str]:
+        """Of these steps, and those without which capture could not go on from there."""
+        user = quote_ident(connection.info.user)
+        missing = self._to_be_added(planner)
+        found: list[str] = []
+        main = planner.view.publications.get(planner.name)
+        if self._writes and main is not None and missing and not main.alterable:
+            if all(member.direct for member in main.members.values()):
+                found.append(f"ALTER PUBLICATION {quote_ident(main.name)} OWNER TO {user};")
+            else:  # only a superuser may own one of schemas
+                found += self._made_for(user)
+        for step in steps:
+            found += step.statements
+            if step.kind == "create" and self._writes:
+                name = quote_ident(step.publications[0])
+                found.append(f"ALTER PUBLICATION {name} OWNER TO {user};")
+        if not self._writes:
+            found += [
+                f"ALTER PUBLICATION {quote_ident(planner.name)} ADD TABLE ONLY "
+                f"{quote_ident(table.namespace, table.name)};"
+                for table in missing
+            ]
+        return found
+
+    def _to_be_added(self, planner: Planner) -> list[TableName]:
+        """Tables of our own that don't exist yet, or that the publication does not hold."""
+        watermark, signals = self._publications.watermark, self._publications.signals
+        wanted = [watermark] if self._publications.strategy == "table" else []
+        wanted += [signals] if signals is not None else []
+        main = planner.view.publications.get(planner.name)
+        if main is not None and main.all_tables:
+            return []
+        existing = {table.table for table in planner.view.own}
+        held = set() if main is None else set(main.members)
+        return [name for name in wanted if name not in held and not (existing and name in existing)]
+
+    def _made_for(self, user: str) -> list[str]:
+        watermark = self._publications.watermark
+        schema = quote_ident(watermark.namespace)
+        table = quote_ident(watermark.namespace, watermark.name)
+        return [
+            f"CREATE SCHEMA IF NOT EXISTS {schema};",
+            self._publications.create_watermark_table(),
+            f"GRANT USAGE ON SCHEMA {schema} TO {user};",
+            f"GRANT SELECT, INSERT, UPDATE ON {table} TO {user};",
+            f"ALTER PUBLICATION {quote_ident(self._publications.name)} ADD TABLE {table};",
+        ]
+
+    # ------------------------------------------------------------------ identities
+
+    def identities(self, connection: Connection) -> Iterator[Finding]:
+        """Tables of which only inserts and truncates are captured, and what changes that."""
+        planner = self._publications.planner(connection)
+        stuck = planner.stuck()
+        for table in planner.view.captured:
+            trouble = table.identity.trouble
+            if trouble is None or table.identity.needs_generated or table in stuck:
+                continue
+            fix, role = trouble.remedy, owner_of(connection, table.relation_id)
+            if trouble.fix and not self._moves(planner, table):
+                moves = _moves(planner, table)
+                comment = f" -- {trouble.advice}" if trouble.advice else ""
+                fix = "\n".join([*trouble.fix, *moves]) + comment
+                role = SUPERUSER
+            text = f"only inserts and truncates are captured: {trouble.why}"
+            yield Finding(f"table {table.table}", "warn", text, fix, role if trouble.fix else "")
+
+    def _moves(self, planner: Planner, table: PublishedTable) -> bool:
+        """Will capture publish the updates by itself, once the table has an identity?"""
+        states = planner.view.publications
+        return (
+            self._writes
+            and table.owned
+            and all(planner.owns(name) for name in self._publications.names)
+            and all(state.alterable for state in states.values())
+        )
+
+
+def _moves(planner: Planner, table: PublishedTable) -> list[str]:
+    return [
+        f"ALTER PUBLICATION {quote_ident(planner.inserts_name)} DROP TABLE {table.target};",
+        f"ALTER PUBLICATION {quote_ident(planner.name)} ADD TABLE {table.target};",
+    ]
+
+
+def _reasons(steps: Sequence[Step]) -> str:
+    reasons = list(dict.fromkeys(step.why for step in steps))
+    text = "; ".join(reasons[:SHOWN])
+    return f"{text}; and {len(reasons) - SHOWN} more" if len(reasons) > SHOWN else text

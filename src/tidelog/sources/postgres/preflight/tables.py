@@ -1,0 +1,122 @@
+"""What `tidelog check` finds out about the tables to capture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tidelog.model.patterns import matches
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.sources.findings import SUPERUSER, Finding, matched
+from tidelog.sources.postgres.catalogue.publication import Publications, PublishedTable
+from tidelog.sources.postgres.catalogue.schemas import SchemaFinder
+from tidelog.sources.postgres.connect import quote_ident
+from tidelog.sources.postgres.preflight.findings import Connection, one_row, owner_of
+
+# Is there an index that lets no two rows have these columns alike? And are NULLs alike to it?
+_UNIQUE = """
+SELECT coalesce(bool_or(true), false),
+  coalesce(bool_or(coalesce(to_jsonb(i) ->> 'indnullsnotdistinct', 'false') = 'true'), false)
+FROM pg_catalog.pg_index i
+WHERE i.indrelid = %s::oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
+  AND i.indexprs IS NULL AND (
+    SELECT array_agg(a.attname::text ORDER BY a.attname)
+    FROM unnest((string_to_array(i.indkey::text, ' ')::int2[])[1:i.indnkeyatts]) AS k(attnum)
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+  ) = (SELECT array_agg(name ORDER BY name COLLATE "C") FROM unnest(%s::text[]) AS u(name))
+"""
+
+
+class TableChecks:
+    """Parts of a `Preflight`.
+
+    Args:
+        publications: which tables, and how they are published.
+        finder: their schemas.
+    """
+
+    def __init__(self, publications: Publications, finder: SchemaFinder) -> None:
+        self._publications = publications
+        self._finder = finder
+
+    def tables(self, connection: Connection) -> Iterator[Finding]:
+        """Can each captured table be read, published and dumped?"""
+        captured = self._publications.captured(connection)
+        if not captured:
+            text = f"no table matches {', '.join(self._publications.patterns)}"
+            yield Finding("tables", "warn", text, "correct source.tables, or create the tables")
+            return
+        yield Finding("tables", "ok", matched(len(captured)))
+        for table in captured:
+            yield from self._table(connection, table)
+
+    def _table(self, connection: Connection, table: PublishedTable) -> Iterator[Finding]:
+        name = str(table.table)
+        quoted = table.quoted
+        user = quote_ident(connection.info.user)
+        (readable,) = one_row(
+            connection,
+            "SELECT has_table_privilege(c.oid, 'SELECT') AND "
+            "has_schema_privilege(c.relnamespace, 'USAGE') FROM pg_class c WHERE c.oid = %s::oid",
+            (table.relation_id,),
+        )
+        if not readable:
+            fix = (
+                f"GRANT USAGE ON SCHEMA {quote_ident(table.table.namespace)} TO {user}; "
+                f"GRANT SELECT ON {quoted} TO {user};"
+            )
+            text = "it can't be read, so not be dumped"
+            yield Finding(f"table {name}", "fail", text, fix, SUPERUSER)
+        found = self._finder.find(connection, table.table)
+        if found is not None and found.unfit is not None:
+            yield Finding(f"table {name}", "fail", found.unfit)
+        elif found is not None and not found.schema.key:
+            fix = "add a primary key, or name the columns of a unique key in source.keys"
+            yield Finding(
+                f"table {name}", "warn", "no primary key: changes are captured, dumps refused", fix
+            )
+        if found is not None and self._is_surrogate(connection, found.schema):
+            yield from self._surrogate(connection, found.schema)
+
+    def unlogged(self, connection: Connection) -> Iterator[Finding]:
+        """Tables that match and never stand in the log."""
+        rows = connection.execute(
+            b"SELECT n.nspname, c.relname, c.relowner::regrole::text "
+            b"FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            b"WHERE c.relkind = 'r' AND c.relpersistence = 'u'"
+        ).fetchall()
+        for namespace, name, owner in rows:
+            table = TableName(namespace, name)
+            if matches(self._publications.patterns, table):
+                fix = f"ALTER TABLE {quote_ident(namespace, name)} SET LOGGED;"
+                yield Finding(f"table {table}", "warn", "unlogged: it is not captured", fix, owner)
+
+    def _is_surrogate(self, connection: Connection, schema: TableSchema) -> bool:
+        (primary,) = one_row(
+            connection,
+            "SELECT EXISTS (SELECT FROM pg_index WHERE indrelid = %s::oid AND indisprimary)",
+            (schema.relation_id,),
+        )
+        return bool(schema.key) and not primary
+
+    def _surrogate(self, connection: Connection, schema: TableSchema) -> Iterator[Finding]:
+        """A key of source.keys must tell rows apart."""
+        name = f"table {schema.table}"
+        quoted = quote_ident(schema.table.namespace, schema.table.name)
+        listed = ", ".join(quote_ident(column) for column in schema.key)
+        unique, nulls_alike = one_row(connection, _UNIQUE, (schema.relation_id, list(schema.key)))
+        nullable = any(c.nullable for c in schema.columns if c.name in schema.key)
+        alike = nullable and connection.info.server_version >= 150000
+        index = (
+            f"CREATE UNIQUE INDEX ON {quoted} ({listed}){' NULLS NOT DISTINCT' if alike else ''};"
+        )
+        owner = owner_of(connection, schema.relation_id)
+        if not unique:
+            text = "the key in source.keys is not unique: rows with the same key overwrite another"
+            yield Finding(name, "fail", text, index, owner)
+        elif nullable and not nulls_alike:
+            text = (
+                "the key in source.keys may hold NULL in several rows, which can't be told apart: "
+                "its dump is refused then"
+            )
+            fix = f"{index} -- or make the columns NOT NULL" if alike else "make them NOT NULL"
+            yield Finding(name, "warn", text, fix, owner)

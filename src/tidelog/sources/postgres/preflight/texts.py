@@ -1,0 +1,52 @@
+"""Texts that may go wrong, which `tidelog check` tells: columns whose texts follow other objects'
+names, and encodings that only the server converts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tidelog.codecs.postgres.server_texts import server_text
+from tidelog.sources.findings import Finding
+from tidelog.sources.postgres.catalogue.publication import Publications
+from tidelog.sources.postgres.preflight.findings import Connection
+
+# By the element's type, for arrays. A regclass is stored as an oid and written as a name.
+_NAMING = """
+SELECT a.attrelid::int8, string_agg(a.attname, ', ' ORDER BY a.attnum)
+FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+JOIN pg_catalog.pg_type e ON e.oid = coalesce(nullif(t.typelem, 0), t.oid)
+JOIN pg_catalog.pg_namespace n ON n.oid = e.typnamespace AND n.nspname = 'pg_catalog'
+WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+  AND (e.typname LIKE 'reg%%' OR e.typname = 'aclitem')
+GROUP BY 1
+"""
+
+
+def naming_columns(connection: Connection, publications: Publications) -> Iterator[Finding]:
+    """Has a captured table columns of ``regclass`` and the like?"""
+    tables = {table.relation_id: table.table for table in publications.captured(connection)}
+    rows = connection.execute(_NAMING.encode(), (list(tables),)).fetchall()
+    for relation_id, columns in sorted(rows):
+        yield Finding(
+            f"table {tables[relation_id]}",
+            "warn",
+            f"values of {columns} are names of other objects: when one is renamed, the copies of "
+            "rows that were read before keep the old name, and nothing tells",
+            "after a rename dump the table again, or store the name as text",
+        )
+
+
+def encoding(connection: Connection) -> Iterator[Finding]:
+    """Are texts taken as they are, or does the server convert them, which can fail?"""
+    name = connection.info.parameter_status("server_encoding") or "UTF8"
+    if name == "UTF8" or server_text(name) is not None:
+        return
+    yield Finding(
+        "encoding",
+        "warn",
+        f"the database's encoding is {name}, which only the server converts: a value with a byte "
+        "that has no character there, in any captured table, ends capture (GapError)",
+        "before that, see that no such value is written, or move the data to a database of "
+        "encoding UTF8",
+    )

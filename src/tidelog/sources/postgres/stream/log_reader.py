@@ -1,0 +1,454 @@
+"""`tidelog.ports.LogReader` over PostgreSQL's logical decoding."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+
+from tidelog.codecs.postgres.pgoutput import LogicalMessage, PgoutputScanner, RelationSeen, RowOf
+from tidelog.codecs.postgres.server_texts import ServerText
+from tidelog.codecs.postgres.texts import to_utf8
+from tidelog.errors import (
+    ConnectionLostError,
+    Policy,
+    PreflightError,
+    SourceBusyError,
+    SourceChangedError,
+    SourceError,
+)
+from tidelog.model.patterns import matches
+from tidelog.model.records import LogBatch, Resume
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.ports import (
+    CatalogueChanged,
+    IdleAt,
+    LastTransaction,
+    LogEvent,
+    Refusal,
+    RelationNamed,
+    RowsUnlogged,
+    SchemaRegistry,
+    SchemaSeen,
+    SourceId,
+    StateStore,
+    TableRefused,
+    WatermarkSeen,
+)
+from tidelog.sources.postgres.catalogue.ddl_trigger import DDL_PREFIX
+from tidelog.sources.postgres.catalogue.publication import Publications
+from tidelog.sources.postgres.catalogue.schemas import SchemaFinder
+from tidelog.sources.postgres.chunks.watermarks import Strategy
+from tidelog.sources.postgres.connect import connect, lsn_text, lsn_value, translated
+from tidelog.sources.postgres.stream import slots
+from tidelog.sources.postgres.stream.messages import is_ours, mark_of, message_batch
+from tidelog.sources.postgres.stream.metadata_tables import OwnTables
+from tidelog.sources.postgres.stream.past import check_past
+from tidelog.sources.postgres.stream.replication import DEFAULT_BUFFER_BYTES, ReplicationStream
+from tidelog.sources.postgres.stream.slot_owner import SlotOwner, reader_of
+from tidelog.sources.postgres.stream.standby import check_standby, in_recovery
+from tidelog.system import failpoints
+
+MIN_VERSION = 14
+RETRY_REFUSED_S = 5.0
+BUSY_S = 30.0
+BUSY_TURN_S = 0.05
+
+
+class PostgresLogReader:
+    """Streams one database's changes from one slot. Used by one thread, but for `acknowledge`.
+
+    Args:
+        dsn: connection string; the user needs REPLICATION.
+        registry: numbers the schemas that the log shows.
+        slot, publication: created at the first `start` if they don't exist.
+        tables: patterns of the tables to capture.
+        watermark_schema: schema of the watermark table; never captured.
+        strategy: see `tidelog.sources.postgres.chunks.watermarks`; with ``snapshot`` nothing but
+            the slot is
+            ever created.
+        signal_table: ``schema.name`` of the table whose inserted rows are commands.
+        keys: surrogate keys by table pattern.
+        expected: the source that the event log was captured from, if there is one.
+        state: keeps what must be known of the slot after a restart; None: this object does.
+        buffer_bytes: how much one `poll` returns at most (a larger single message apart).
+        publications: instead of those that the arguments say: shared with who calls their `sync`,
+            which then also tells what `start` published.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        registry: SchemaRegistry,
+        *,
+        slot: str = "tidelog",
+        publication: str = "tidelog",
+        tables: Sequence[str] = ("*.*",),
+        watermark_schema: str = "tidelog",
+        strategy: Strategy = "table",
+        signal_table: str | None = None,
+        keys: Mapping[str, Sequence[str]] | None = None,
+        expected: SourceId | None = None,
+        state: StateStore | None = None,
+        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+        publications: Publications | None = None,
+    ) -> None:
+        self._dsn = dsn
+        self._registry = registry
+        self._slot = slot
+        self._owner = SlotOwner(slot, state)
+        self._last: Callable[[], LastTransaction | None] = lambda: None
+        self._tables = tuple(tables)
+        self._publications = publications or Publications(
+            publication,
+            tables,
+            watermark_schema,
+            strategy=strategy,
+            signal_table=signal_table,
+            slot=slot,
+        )
+        self._finder = SchemaFinder(keys, self._publications.names)
+        self._expected = expected
+        self._buffer_bytes = buffer_bytes
+        self._sql: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._stream: ReplicationStream | None = None
+        self._texts: ServerText | None = None
+        self._scanner = PgoutputScanner(None)
+        self._bound: dict[int, TableSchema] = {}
+        self._refused: dict[int, RelationSeen] = {}
+        self._retried_at = 0.0
+        self._own = OwnTables(self._publications)
+        self._idle_at = 0
+        self._source: SourceId | None = None
+
+    # ------------------------------------------------------------------ port
+
+    def start(self, resume: Resume | None) -> Resume:
+        """Check the source, create what is missing, stream from after ``resume``.
+
+        Raises:
+            ConfigError, PreflightError: the set-up is wrong, or another event log needs the slot;
+                the message holds what mends it.
+            SourceChangedError: another server, database or timeline than the event log's.
+            GapError: the slot no longer gives all changes after ``resume``.
+            ConnectionLostError: trying again may help.
+        """
+        self._disconnect()
+        sql = self._connected()
+        # First, as it tells whether the user has REPLICATION before anything is created.
+        stream = ReplicationStream(
+            self._dsn, purpose=self._owner.purpose, buffer_bytes=self._buffer_bytes
+        )
+        self._stream = stream
+        self._texts = stream.texts
+        with translated(f"starting to read slot {self._slot!r}"):
+            self._check_server(sql)
+            # Before anything is made or altered: it may be another server.
+            self._source = self._identify(stream, resume)
+            begin = self._prepare_slot(sql, resume)
+            next_xid = _one(sql, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8")
+        slots.take_over(sql, self._slot, self._owner)
+        stream.start(self._slot, begin.acknowledge, self._publications.names)
+        self._scanner = PgoutputScanner(begin, next_xid)
+        self._bound.clear()
+        self._refused.clear()
+        self._idle_at = begin.acknowledge
+        return begin
+
+    def poll(self, timeout_s: float) -> Iterator[LogEvent]:
+        """See `tidelog.ports.LogReader`. Take every event of one poll before the next poll."""
+        stream = self._streaming()
+        yield from self._retry_refused()
+        received = stream.receive(timeout_s)
+        if received is None:
+            return
+        data, offsets = received.data, received.offsets
+        if self._texts is not None:
+            data, offsets = to_utf8(data, offsets, self._texts)
+        messages: list[LogicalMessage] = []
+        resume = self._scanner.resume
+        for item in self._scanner.feed(data, offsets):
+            if isinstance(item, LogicalMessage) and not is_ours(item):
+                messages.append(item)
+                resume = self._scanner.resume
+                continue
+            if messages:
+                yield message_batch(messages, self._not_before_idle(resume))
+                messages = []
+            if isinstance(item, LogBatch):
+                item.resume = self._not_before_idle(item.resume)
+                yield item
+            elif isinstance(item, RelationSeen):
+                yield from self._relation(item)
+            elif isinstance(item, RowOf):
+                yield from self._own.read(item)
+            elif isinstance(item, LogicalMessage):
+                if item.prefix == DDL_PREFIX:
+                    yield CatalogueChanged()
+                else:
+                    yield from self._mark(item)
+        if messages:
+            yield message_batch(messages, self._not_before_idle(resume))
+        resume = self._scanner.resume
+        if self._scanner.in_transaction:
+            return
+        end = max(received.sent_up_to or 0, resume.acknowledge)
+        if end > self._idle_at:
+            # Also after transactions that held nothing for us: the source may forget them.
+            self._idle_at = end
+            yield IdleAt(replace(resume, acknowledge=end))
+
+    def acknowledge(self, position: int) -> None:
+        if self._stream is not None:
+            self._stream.acknowledge(position)
+
+    def close(self) -> None:
+        self._disconnect()
+
+    def belongs_to(
+        self, generation: str, last: Callable[[], LastTransaction | None] = lambda: None
+    ) -> None:
+        """Which event log it reads for: no other one's slot is taken. ``last``: its newest
+        transaction, looked for where the slot went back. Before `start`.
+        """
+        self._owner.generation, self._last = generation, last
+
+    def start_over(self) -> Resume:
+        """Begin anew behind a gap that was consented to, with a new slot. Errors as `start`;
+        SourceBusyError while somebody reads the old one.
+        """
+        self._disconnect()
+        with translated(f"beginning slot {self._slot!r} anew"):
+            slots.drop_useless(self._connected(), self._slot)
+        return self.start(None)
+
+    def keepalive(self) -> None:
+        """Keep the connection alive while nothing is polled, from the polling thread."""
+        if self._stream is not None:
+            self._stream.keepalive()
+
+    def identify(self) -> SourceId:
+        """Which log this is; connects if need be."""
+        if self._source is None:
+            stream = ReplicationStream(self._dsn, purpose=self._slot)
+            try:
+                found = stream.identify()
+            finally:
+                stream.close()
+            return SourceId("postgres", found.system, found.database, found.timeline)
+        return self._source
+
+    def check_publications(
+        self, connection: psycopg.Connection[tuple[Any, ...]], reached: int | None = None
+    ) -> None:
+        """Are they those that the event log was read through so far, up to ``reached``, or to where
+        the slot is by now? Raises GapError. May be called from any thread.
+        """
+        if reached is None:
+            state = slots.find_slot(connection, self._slot)
+            reached = 0 if state is None else state.confirmed
+        self._owner.check_publications(connection, self._publications.names, reached)
+
+    # ------------------------------------------------------------------ start
+
+    def _check_server(self, sql: psycopg.Connection[tuple[Any, ...]]) -> None:
+        if sql.info.server_version < MIN_VERSION * 10_000:
+            raise PreflightError(
+                f"PostgreSQL {sql.info.server_version // 10_000} is too old: {MIN_VERSION} or "
+                "newer is needed"
+            )
+        level = _one(sql, "SELECT pg_catalog.current_setting('wal_level')")
+        if level != "logical":
+            raise PreflightError(
+                f"wal_level is {level}: ALTER SYSTEM SET wal_level = 'logical', then restart the "
+                "server"
+            )
+        if in_recovery(sql):
+            check_standby(sql, self._publications.strategy)
+
+    def _prepare_slot(
+        self, sql: psycopg.Connection[tuple[Any, ...]], resume: Resume | None
+    ) -> Resume:
+        state = slots.find_slot(sql, self._slot)
+        if state is None and resume is not None:
+            raise slots.missing_slot(self._slot, resume)
+        if state is not None:
+            # All of this before anything is taken from whoever reads it.
+            slots.check_slot(state, self._slot, sql.info.dbname)
+            if resume is not None:
+                slots.check_position(state, self._slot, resume)
+                if not self._owner.knows_publications:
+                    self._publications.check_name(sql)
+                self.check_publications(sql, resume.acknowledge)
+            elif not self._owner.claimed:
+                raise self._owner.refuse_new(reader_of(sql, self._slot))
+            slots.take_over(sql, self._slot, self._owner)
+            if resume is None and not self._publications.exist(sql):
+                slots.drop_useless(sql, self._slot)  # its first changes could not be decoded
+            state = slots.find_slot(sql, self._slot)
+            if state is None and resume is not None:
+                raise slots.missing_slot(self._slot, resume)
+        # Before the slot: a publication must be older than the first change that is decoded.
+        # A new event log's tables are all dumped at first: what is published now is no news.
+        self._publications.sync(sql, strict=resume is None, told=resume is None)
+        if state is None:
+            self._owner.claim()
+
+            def another() -> psycopg.Connection[tuple[Any, ...]]:
+                return connect(self._dsn, purpose="capture")
+
+            begin = Resume(slots.create_slot(sql, self._slot, another), 0, -1)
+            failpoints.hit("slot.created")
+        elif resume is None:
+            begin = Resume(state.confirmed, 0, -1)
+        else:
+            slots.check_position(state, self._slot, resume)
+            if state.confirmed < max(resume.acknowledge, resume.position):
+                self._check_past(state.confirmed, resume)
+            begin = resume
+        self._owner.note_publications(sql, self._publications.names)
+        return begin
+
+    def _identify(self, stream: ReplicationStream, resume: Resume | None) -> SourceId:
+        found = stream.identify()
+        source = SourceId("postgres", found.system, found.database, found.timeline)
+        expected = self._expected or self._source
+        if expected is not None:
+            if (expected.system, expected.database) != (source.system, source.database):
+                raise SourceChangedError(
+                    f"the event log holds database {expected.database!r} of system "
+                    f"{expected.system}, but source.url leads to {source.database!r} of system "
+                    f"{source.system}: correct source.url, or begin a new event log"
+                )
+            if resume is not None and expected.timeline not in (0, source.timeline):
+                self._check_timeline(stream, expected.timeline, source.timeline, resume)
+        if resume is not None and resume.acknowledge > found.flushed:
+            raise SourceChangedError(
+                f"the event log ends at {lsn_text(resume.acknowledge)}, beyond the end of the "
+                f"source's own log at {lsn_text(found.flushed)}: the server was restored from a "
+                "backup. Begin a new event log and dump the tables again"
+            )
+        return source
+
+    def _check_past(self, confirmed: int, resume: Resume) -> None:
+        stream = ReplicationStream(
+            self._dsn, purpose=self._owner.purpose, buffer_bytes=self._buffer_bytes
+        )
+        try:
+            names = self._publications.names
+            check_past(stream, self._slot, names, confirmed, resume, self._last())
+        finally:
+            stream.close()
+
+    def _check_timeline(
+        self, stream: ReplicationStream, ours: int, theirs: int, resume: Resume
+    ) -> None:
+        """A promotion is harmless if it happened after all that we have."""
+        for line in stream.timeline_history(theirs).splitlines():
+            fields = line.split()
+            if len(fields) >= 2 and fields[0] == str(ours):
+                if lsn_value(fields[1]) >= resume.acknowledge:
+                    return
+                break
+        raise SourceChangedError(
+            f"the source is on timeline {theirs}; the event log holds timeline {ours} up to "
+            f"{lsn_text(resume.acknowledge)}, which the new one does not contain: changes were "
+            "lost in a failover. Begin a new event log and dump the tables again"
+        )
+
+    # ------------------------------------------------------------------ stream
+
+    def _relation(self, seen: RelationSeen) -> Iterator[LogEvent]:
+        table = TableName(seen.namespace, seen.name)
+        if self._own.bind(seen):
+            self._scanner.bind(seen.relation_id, 0, watch=True)
+            return
+        own = table.namespace == self._publications.watermark.namespace
+        captured = not own and matches(self._tables, table)
+        yield RelationNamed(seen.relation_id, table, captured, self._scanner.xid)
+        if not captured:
+            self._scanner.bind(seen.relation_id, 0)
+            return
+        bound = self._bound.get(seen.relation_id)
+        previous = bound or self._registry.latest(table)
+        try:
+            schema = self._look_up(table, seen)
+        except SourceError as error:
+            if error.policy is not Policy.STOP:
+                raise
+            self._scanner.bind(seen.relation_id, 0)
+            self._refused[seen.relation_id] = seen
+            yield TableRefused(table, Refusal(str(error)))
+            return
+        schema = self._registry.register(schema)
+        self._bound[seen.relation_id] = schema
+        self._scanner.bind(seen.relation_id, schema.schema_id)
+        if bound is None or bound.schema_id != schema.schema_id or bound.table != table:
+            yield SchemaSeen(schema, previous)
+            if bound is not None:
+                yield CatalogueChanged()  # e.g. its key went: its updates fail until we look
+        if self._refused.pop(seen.relation_id, None) is not None:
+            yield RowsUnlogged(table, "its changes could not be captured for a while")
+
+    def _retry_refused(self) -> Iterator[LogEvent]:
+        """Tables whose rows are left out: the log announces each only once."""
+        if not self._refused or time.monotonic() - self._retried_at < RETRY_REFUSED_S:
+            return
+        self._retried_at = time.monotonic()
+        for seen in list(self._refused.values()):
+            yield from self._relation(seen)
+
+    def _look_up(self, table: TableName, seen: RelationSeen) -> TableSchema:
+        """Its schema. A lock on the catalogue that others hold is waited for in short turns: our
+        sessions give way before a deadlock is noticed.
+        """
+        deadline = time.monotonic() + BUSY_S
+        while True:
+            try:
+                with translated(f"looking up {table}"):
+                    return self._finder.of_relation(self._connected(), seen)
+            except SourceBusyError:
+                if time.monotonic() > deadline:
+                    raise
+                self.keepalive()
+                time.sleep(BUSY_TURN_S)
+
+    def _mark(self, item: LogicalMessage) -> Iterator[LogEvent]:
+        mark = mark_of(item) if self._publications.strategy == "message" else None
+        if mark is not None:
+            yield WatermarkSeen(mark, item.position, item.ordinal)
+
+    def _not_before_idle(self, resume: Resume) -> Resume:
+        """What was reported as idle may be acknowledged already: never resume before it."""
+        if resume.acknowledge >= self._idle_at:
+            return resume
+        return replace(resume, acknowledge=self._idle_at)
+
+    # ------------------------------------------------------------------ connections
+
+    def _streaming(self) -> ReplicationStream:
+        if self._stream is None:
+            raise ConnectionLostError("the log reader is not started")
+        return self._stream
+
+    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+        if self._sql is None or self._sql.closed or self._sql.broken:
+            self._sql = connect(self._dsn, purpose="capture")
+        return self._sql
+
+    def _disconnect(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+        if self._sql is not None:
+            self._sql.close()
+            self._sql = None
+
+
+def _one(connection: psycopg.Connection[tuple[Any, ...]], query: str) -> Any:
+    row = connection.execute(query.encode()).fetchone()
+    assert row is not None
+    return row[0]

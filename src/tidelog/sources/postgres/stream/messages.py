@@ -1,0 +1,71 @@
+"""Logical messages: the application's become records, marks of ours are told from all others.
+
+Any role of the database may write any message (``pg_logical_emit_message`` needs no grant), also
+under our prefix. So a mark is believed only where messages are the marks, and if it looks like one;
+that it is ours, only who waits for it can tell (`tidelog.capture.windows.windows`): marks are
+random.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tidelog.codecs.postgres.pgoutput import LogicalMessage
+from tidelog.model.records import Kind, LogBatch, Resume
+from tidelog.sources.postgres.catalogue.ddl_trigger import DDL_PREFIX
+from tidelog.sources.postgres.chunks.watermarks import MAX_MARK_BYTES, WATERMARK_PREFIX
+
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
+MAX_PREFIX_CHARACTERS = 256
+"""As much of a prefix as is recorded."""
+
+
+def is_ours(message: LogicalMessage) -> bool:
+    """Does it stand under our name? Then it is no record, whoever wrote it."""
+    return message.prefix in (WATERMARK_PREFIX, DDL_PREFIX)
+
+
+def mark_of(message: LogicalMessage) -> str | None:
+    """The mark that a message under our name may be; None: none that we write."""
+    content = message.content
+    if not message.transactional or content is None or len(content) > MAX_MARK_BYTES:
+        return None
+    return content.decode("ascii") if content.isascii() else None
+
+
+def message_batch(messages: Sequence[LogicalMessage], resume: Resume) -> LogBatch:
+    """Logical messages of the application, in order, as records: kind MESSAGE, schema id 0, JSON
+    payloads.
+    """
+    count = len(messages)
+    payloads = [_payload(message) for message in messages]
+    return LogBatch(
+        kind=np.full(count, Kind.MESSAGE, np.uint8),
+        schema_id=np.zeros(count, np.int32),
+        position=np.array([message.position for message in messages], np.int64),
+        ordinal=np.array([message.ordinal for message in messages], np.int64),
+        xid=np.zeros(count, np.int64),
+        commit_ts=np.zeros(count, np.int64),
+        payload_offsets=np.cumsum([0, *map(len, payloads)], dtype=np.int32),
+        payload=np.frombuffer(b"".join(payloads), np.uint8),
+        resume=resume,
+    )
+
+
+def _payload(message: LogicalMessage) -> bytes:
+    prefix = message.prefix[:MAX_PREFIX_CHARACTERS]
+    value: dict[str, Any] = {
+        "type": "message",
+        "transactional": message.transactional,
+        # Bytes that are not UTF-8 (the database has no encoding) are replaced.
+        "prefix": prefix.encode("utf-8", "surrogateescape").decode("utf-8", "replace"),
+        "content": base64.b64encode(message.content or b"").decode(),
+    }
+    if message.content is None:
+        value["omitted"] = True
+    return _to_json(value).encode()

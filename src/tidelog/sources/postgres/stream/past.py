@@ -1,0 +1,154 @@
+"""Is the source's past the one that the event log holds?
+
+A server whose disk was put back to an earlier state has the same system identifier and timeline.
+Once it has written past our position nothing in its control data tells. But its slot went back with
+it: it gives again what was acknowledged since. (After a crash a slot goes back too, since the
+server writes it only now and then; then all is as we know it.) So what the slot would give a second
+time is compared with what the event log holds of that stretch:
+
+- the last transaction that has records must be there, with its id and its commit's time to the
+  microsecond: then all before it is there too;
+- the last record that was counted, of whatever table, must be where it was;
+- behind that there must be nothing: else it would have been counted.
+
+A slot that did not go back was acknowledged by us up to our end: the state that the disk was put
+back to holds all that we have.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from tidelog.errors import SourceChangedError
+from tidelog.model.records import Int64s, Resume, UInt8s
+from tidelog.ports import LastTransaction
+from tidelog.sources.postgres.connect import lsn_text
+from tidelog.sources.postgres.stream.replication import EPOCH_2000_S, ReplicationStream
+
+_BEGIN, _MESSAGE = ord("B"), ord("M")
+_ROWS = np.frombuffer(b"IUDTM", np.uint8)
+_TOLD = np.frombuffer(b"BIUDTM", np.uint8)
+
+
+def check_past(
+    stream: ReplicationStream,
+    slot: str,
+    publications: list[str],
+    confirmed: int,
+    resume: Resume,
+    last: LastTransaction | None,
+) -> None:
+    """Read what the slot gives up to ``resume`` once more; of no use afterwards: close it.
+
+    Args:
+        stream: a connection of its own, not started.
+        slot: nobody reads it.
+        publications: as they were all along.
+        confirmed: from where the slot gives changes.
+        resume: where the event log ends.
+        last: the newest transaction that it has records of.
+
+    Raises SourceChangedError.
+    """
+    past = Past(confirmed, resume, last)
+    stream.start(slot, confirmed, publications)
+    while not past.ended:
+        received = stream.receive(1.0)
+        if received is None:
+            continue
+        past.feed(received.data, received.offsets)
+        if received.sent_up_to is not None and received.sent_up_to >= past.upto:
+            past.end()
+
+
+class Past:
+    """Compares pgoutput's messages from ``confirmed`` on. Arguments as `check_past`'s."""
+
+    def __init__(self, confirmed: int, resume: Resume, last: LastTransaction | None) -> None:
+        self._confirmed = confirmed
+        self._resume = resume
+        self._last = last if last is not None and last.position > confirmed else None
+        self._position = resume.position if resume.position > confirmed else 0
+        self._transaction = 0  # the commit of the one that is open
+        # A commit's record begins at its position.
+        self.upto = max(resume.acknowledge, self._position + 1)
+        self.ended = False
+
+    def feed(self, data: UInt8s, offsets: Int64s) -> None:
+        """Messages back to back, as `ReplicationStream.receive` has them."""
+        tags = data[offsets[:-1]]
+        known = self._transaction <= self._resume.position
+        # Rows of known transactions are passed over at once, however many there are.
+        told = np.isin(tags, _TOLD) if not known else (tags == _BEGIN) | (tags == _MESSAGE)
+        for i in np.flatnonzero(told).tolist():
+            start, end = int(offsets[i]), int(offsets[i + 1])
+            if self.ended:
+                return
+            if tags[i] == _BEGIN:
+                position, time_us, xid = struct.unpack_from("!qqI", data[start:end].tobytes(), 1)
+                self._begin(position, time_us + EPOCH_2000_S * 1_000_000, xid)
+                if known and position > self._resume.position:
+                    # From here on rows count.
+                    self.feed(data, offsets[i + 1 :])
+                    return
+            elif tags[i] == _MESSAGE:
+                flags, position = struct.unpack_from("!Bq", data[start:end].tobytes(), 1)
+                if not flags & 1:
+                    self._message(position)
+                elif not known:
+                    self._foreign(self._transaction)
+            else:
+                self._foreign(self._transaction)
+
+    def end(self) -> None:
+        """Nothing else precedes `upto`."""
+        if self._last is not None:
+            self._missing(f"transaction {self._last.xid} at {lsn_text(self._last.position)}")
+        if self._position:
+            self._missing(f"what stood at {lsn_text(self._position)}")
+        self.ended = True
+
+    def _begin(self, position: int, commit_ts: int, xid: int) -> None:
+        self._transaction = position
+        last = self._last
+        if last is not None and position >= last.position:
+            if (position, commit_ts, xid) != (last.position, last.commit_ts, last.xid & 0xFFFFFFFF):
+                self._missing(f"transaction {last.xid} at {lsn_text(last.position)}")
+            self._last = None
+        self._reach(position)
+
+    def _message(self, position: int) -> None:
+        """A logical message outside of transactions."""
+        self._reach(position)
+        if not self.ended and position > self._resume.position:
+            self._foreign(position)
+
+    def _reach(self, position: int) -> None:
+        if self._position and position >= self._position:
+            if position > self._position:
+                self._missing(f"what stood at {lsn_text(self._position)}")
+            self._position = 0
+        if position >= max(self._resume.acknowledge, self._resume.position):
+            self.end()
+
+    def _foreign(self, position: int) -> None:
+        raise SourceChangedError(
+            f"the source has changes at {lsn_text(position)}, where there was nothing when the "
+            f"event log passed it. {self._advice()}"
+        )
+
+    def _missing(self, what: str) -> None:
+        raise SourceChangedError(
+            f"the event log holds {what}, and the source has something else there. {self._advice()}"
+        )
+
+    def _advice(self) -> str:
+        return (
+            f"The source's past is another one after {lsn_text(self._confirmed)} than the one that "
+            f"was captured up to {lsn_text(self._resume.acknowledge)}, though server and timeline "
+            "are the same: its disk was put back to an earlier state (a snapshot, a copied data "
+            "directory) and written on. Correct source.url, or begin anew: move the event log's "
+            "directory away, drop the slot, and start again; it dumps all tables into a new log"
+        )

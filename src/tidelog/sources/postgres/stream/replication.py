@@ -1,0 +1,376 @@
+"""The streaming replication protocol: a walsender connection that gives pgoutput messages.
+
+Manual: "Streaming Replication Protocol". The hot loop is
+    `tidelog.sources.postgres.stream.libpq.drain`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import struct
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import psycopg
+from psycopg import pq
+
+from tidelog.codecs.postgres.server_texts import ServerText
+from tidelog.errors import ConnectionLostError, GapError, PreflightError, SourceError, TidelogError
+from tidelog.model.records import Int64s, UInt8s
+from tidelog.sources.postgres.connect import (
+    connect_replication,
+    lsn_text,
+    lsn_value,
+    quote_ident,
+    quote_literal,
+)
+from tidelog.sources.postgres.encodings import encoded, texts_of
+from tidelog.sources.postgres.stream import libpq
+from tidelog.sources.postgres.stream.slot_owner import START_ANEW
+
+# Small, so that a batch is scanned before the socket is full and the server has to wait.
+DEFAULT_BUFFER_BYTES = 256 << 10
+DEFAULT_BUFFER_MESSAGES = 32_768
+
+# As wal_receiver_status_interval, but below the default wal_sender_timeout of 60 s by far.
+STATUS_INTERVAL_S = 5.0
+# A newly acknowledged position is reported at most this often; each may write the slot to disk.
+ACKNOWLEDGE_INTERVAL_S = 0.25
+# A server that sends nothing for this long, though asked to answer, is gone.
+SILENCE_LIMIT_S = 60.0
+
+# Once something has arrived: wait for more, NAPS times NAP_US (5 ms, a tenth of a flush interval).
+NAPS = 10
+NAP_US = 500
+
+EPOCH_2000_S = 946_684_800
+
+
+@dataclass(frozen=True, slots=True)
+class SystemIdentity:
+    """The answer to IDENTIFY_SYSTEM."""
+
+    system: str
+    timeline: int
+    flushed: int
+    database: str
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """Messages back to back, valid until the next `ReplicationStream.receive`.
+
+    Attributes:
+        data: uint8[...]; offsets: int64[n + 1], as `PgoutputScanner.feed` takes them.
+        sent_up_to: if not None, the server has nothing to send up to this position but what came
+            before (all of ``data``).
+    """
+
+    data: UInt8s
+    offsets: Int64s
+    sent_up_to: int | None
+
+
+class ReplicationStream:
+    """One walsender connection. Used by one thread, but for `acknowledge`.
+
+    Args:
+        dsn: connection string.
+        purpose: the end of application_name, after ``tidelog-``.
+        buffer_bytes, buffer_messages: how much one `receive` returns at most; a single larger
+            message is still returned.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        purpose: str = "capture",
+        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+        buffer_messages: int = DEFAULT_BUFFER_MESSAGES,
+    ) -> None:
+        self._buffer_bytes = buffer_bytes
+        self._buffer: UInt8s = np.empty(buffer_bytes, dtype=np.uint8)
+        self._offsets: Int64s = np.zeros(buffer_messages + 1, dtype=np.int64)
+        self._state: Int64s = np.zeros(libpq.STATE_SIZE, dtype=np.int64)
+        self._functions = libpq.find_functions()
+        self._pending: bytes | None = None  # as PENDING_ADDRESS, of the loop without libpq
+        self._acknowledged = 0
+        self._reported = 0
+        self._reported_at = 0.0
+        self._heard_at = 0.0
+        self._streaming = False
+        self._pgconn = connect_replication(dsn, purpose=purpose)
+        # Compiles the kernel (or loads it) now: libpq says that no COPY is in progress.
+        self._heard_at = time.monotonic()
+        self._drain(0)
+
+    @property
+    def texts(self) -> ServerText | None:
+        """What the messages' texts are converted by; None: they are UTF-8."""
+        return texts_of(self._pgconn)
+
+    @property
+    def acknowledged(self) -> int:
+        return self._acknowledged
+
+    def identify(self) -> SystemIdentity:
+        """Which server this is. Only before `start`."""
+        row = self._query("IDENTIFY_SYSTEM")
+        return SystemIdentity(row[0], int(row[1]), lsn_value(row[2]), row[3])
+
+    def timeline_history(self, timeline: int) -> str:
+        """The server's timeline history file. Only before `start`."""
+        return self._query(f"TIMELINE_HISTORY {timeline}")[1]
+
+    def start(self, slot: str, position: int, publications: list[str]) -> None:
+        """START_REPLICATION from ``position``, a commit's end, which counts as acknowledged."""
+        names = ",".join(quote_ident(name) for name in publications)
+        command = (
+            f"START_REPLICATION SLOT {quote_ident(slot)} LOGICAL {lsn_text(position)} "
+            f"(proto_version '1', messages 'true', publication_names {quote_literal(names)})"
+        )
+        result = self._pgconn.exec_(encoded(self._pgconn, command))
+        if result.status != pq.ExecStatus.COPY_BOTH:
+            raise self._failure(result, "starting replication")
+        self._pgconn.nonblocking = 1
+        self._acknowledged = self._reported = position
+        self._heard_at = time.monotonic()
+        self._streaming = True
+        self.keepalive(now=True)
+
+    def receive(self, timeout_s: float) -> Received | None:
+        """What has arrived, waiting at most ``timeout_s`` for the first; None if nothing did.
+
+        Raises ConnectionLostError, or what the server's error means.
+        """
+        self.keepalive()
+        outcome = self._drain(NAPS)
+        if outcome == libpq.DRAINED and not self._anything():
+            deadline = time.monotonic() + timeout_s
+            while outcome == libpq.DRAINED and not self._anything():
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    break
+                self._wait(min(remaining, STATUS_INTERVAL_S / 4))
+                self.keepalive()
+                outcome = self._drain(NAPS, again=True)
+        if outcome == libpq.GROW:
+            self._buffer = np.empty(self._pending_bytes(), dtype=np.uint8)
+            outcome = self._drain(NAPS, again=True)
+        if outcome == libpq.REPLY:
+            self.keepalive(now=True)
+        if outcome in (libpq.ENDED, libpq.FAILED) and not self._anything():
+            raise self._ended()
+        return self._received()
+
+    def acknowledge(self, position: int) -> None:
+        """Everything before ``position`` may be forgotten by the server; never moves back.
+
+        May be called by any thread; it is reported by the next `receive` or `keepalive`.
+        """
+        self._acknowledged = max(self._acknowledged, position)
+
+    def keepalive(self, *, now: bool = False) -> None:
+        """Report the acknowledged position if it is time to. Call it at least every few seconds,
+        also while nothing is received because a consumer is slow.
+        """
+        if not self._streaming:
+            return
+        clock = time.monotonic()
+        since = clock - self._reported_at
+        acknowledged = self._acknowledged
+        due = since >= STATUS_INTERVAL_S
+        due |= acknowledged > self._reported and since >= ACKNOWLEDGE_INTERVAL_S
+        if not (now or due):
+            return
+        silent = clock - self._heard_at > SILENCE_LIMIT_S / 3
+        # Standby status update: written, flushed, applied, our clock, whether to reply.
+        status = struct.pack(
+            "!cqqqqB",
+            b"r",
+            acknowledged,
+            acknowledged,
+            acknowledged,
+            int((time.time() - EPOCH_2000_S) * 1_000_000),
+            silent,
+        )
+        try:
+            self._pgconn.put_copy_data(status)
+            self._pgconn.flush()
+        except psycopg.Error as error:
+            raise ConnectionLostError(f"the replication connection was lost: {error}") from None
+        self._reported = acknowledged
+        self._reported_at = clock
+
+    def close(self) -> None:
+        """Report the acknowledged position a last time and disconnect. May be called twice."""
+        if self._streaming and self._pgconn.status == pq.ConnStatus.OK:
+            with contextlib.suppress(psycopg.Error, ConnectionLostError):
+                if self._acknowledged > self._reported:
+                    self.keepalive(now=True)
+                self._pgconn.put_copy_end()
+                self._pgconn.flush()
+        self._streaming = False
+        if self._state[libpq.PENDING_ADDRESS] and self._functions is not None:
+            libpq.free(self._functions, int(self._state[libpq.PENDING_ADDRESS]))
+            self._state[libpq.PENDING_ADDRESS] = 0
+        self._pgconn.finish()
+
+    # ------------------------------------------------------------------ internals
+
+    def _drain(self, naps: int, *, again: bool = False) -> int:
+        """Fill the buffers; ``again``: without throwing away what is known of this receive."""
+        state = self._state
+        if not again:
+            state[libpq.MESSAGES] = 0
+            state[libpq.BYTES] = 0
+            state[libpq.KEEPALIVE_END] = 0
+            if len(self._buffer) > self._buffer_bytes:
+                self._buffer = np.empty(self._buffer_bytes, dtype=np.uint8)
+        if self._functions is None:
+            outcome = self._drain_plainly()
+        else:
+            address = self._pgconn.pgconn_ptr  # type: ignore[attr-defined]
+            if address is None:
+                raise ConnectionLostError("the replication connection is closed")
+            outcome = libpq.drain(
+                self._functions.consume_input,
+                self._functions.get_copy_data,
+                self._functions.free_memory,
+                self._functions.sleep_us,
+                address,
+                self._buffer,
+                self._offsets,
+                state,
+                naps,
+                NAP_US,
+            )
+        if self._anything():
+            self._heard_at = time.monotonic()
+        elif time.monotonic() - self._heard_at > SILENCE_LIMIT_S:
+            raise ConnectionLostError(
+                f"the server sent nothing for {SILENCE_LIMIT_S:.0f} s, though asked to answer"
+            )
+        return outcome
+
+    def _drain_plainly(self) -> int:
+        """As `libpq.drain`, message by message in Python."""
+        state, buffer, offsets = self._state, self._buffer, self._offsets
+        header = libpq.XLOG_DATA_HEADER_BYTES
+        fresh = False
+        while True:
+            if self._pending is not None:
+                message = self._pending
+            else:
+                try:
+                    length, data = self._pgconn.get_copy_data(1)
+                    if length == 0:
+                        if fresh:
+                            return libpq.DRAINED
+                        self._pgconn.consume_input()
+                        fresh = True
+                        continue
+                except psycopg.Error:
+                    return libpq.FAILED
+                if length < 0:
+                    return libpq.ENDED
+                message, fresh = bytes(data), False
+                if message[header : header + 1] == b"M":
+                    message = message[: libpq.LOGICAL_MESSAGE_BYTES]
+            self._pending = None
+            if message[0] == libpq.XLOG_DATA:
+                count, used = int(state[libpq.MESSAGES]), int(state[libpq.BYTES])
+                end = used + len(message) - libpq.XLOG_DATA_HEADER_BYTES
+                if count == len(offsets) - 1 or end > len(buffer):
+                    self._pending = message
+                    return libpq.FULL if count else libpq.GROW
+                payload = memoryview(message)[libpq.XLOG_DATA_HEADER_BYTES :]
+                buffer[used:end] = np.frombuffer(payload, dtype=np.uint8)
+                (state[libpq.SENT_AT],) = struct.unpack_from("!q", message, 17)
+                offsets[count + 1] = end
+                state[libpq.MESSAGES], state[libpq.BYTES] = count + 1, end
+            elif message[0] == libpq.KEEPALIVE:
+                end, sent_at, reply = struct.unpack_from("!qqB", message, 1)
+                state[libpq.KEEPALIVE_END], state[libpq.SENT_AT] = end, sent_at
+                state[libpq.KEEPALIVE_MESSAGE] = state[libpq.MESSAGES]
+                if reply:
+                    return libpq.REPLY
+
+    def _pending_bytes(self) -> int:
+        if self._pending is not None:
+            return len(self._pending)
+        return int(self._state[libpq.PENDING_LENGTH])
+
+    def _anything(self) -> bool:
+        return bool(self._state[libpq.MESSAGES] or self._state[libpq.KEEPALIVE_END])
+
+    def _received(self) -> Received | None:
+        if not self._anything():
+            return None
+        count = int(self._state[libpq.MESSAGES])
+        sent_up_to: int | None = None
+        # Only a keepalive after the last message says that nothing else precedes its position.
+        if self._state[libpq.KEEPALIVE_END] and self._state[libpq.KEEPALIVE_MESSAGE] == count:
+            sent_up_to = int(self._state[libpq.KEEPALIVE_END])
+        used = int(self._state[libpq.BYTES])
+        return Received(self._buffer[:used], self._offsets[: count + 1], sent_up_to)
+
+    def _wait(self, timeout_s: float) -> None:
+        waiter = select.poll()
+        waiter.register(self._pgconn.socket, select.POLLIN)
+        waiter.poll(timeout_s * 1000)
+
+    def _query(self, command: str) -> list[str]:
+        result = self._pgconn.exec_(command.encode())
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            raise self._failure(result, command.split()[0])
+        values = (result.get_value(0, column) for column in range(result.nfields))
+        texts = self.texts
+        return [
+            (value or b"").decode() if texts is None else texts.decode(value or b"")
+            for value in values
+        ]
+
+    def _ended(self) -> TidelogError:
+        try:
+            result = self._pgconn.get_result()
+        except psycopg.Error:
+            result = None
+        if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+            return self._failure(result, "streaming")
+        reason = self._pgconn.get_error_message().strip().splitlines()
+        return ConnectionLostError(
+            f"the replication connection was lost: {reason[0] if reason else 'server closed it'}"
+        )
+
+    def _failure(self, result: pq.abc.PGresult, doing: str) -> TidelogError:
+        state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+        primary = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"connection lost"
+        message = primary.decode(errors="replace")
+        if "requested WAL segment" in message or state == "58P01":
+            return GapError(
+                f"{doing}: {message}; the source has removed WAL that was not captured yet. Drop "
+                "the slot, start a new event log and dump the tables again"
+            )
+        if state == "42704" and self._streaming:
+            # pgoutput asks for nothing else by name once the stream is open.
+            return GapError(
+                f"{doing}: {message} where a change after {lsn_text(self._acknowledged)} was "
+                "written, so it can't be decoded: the publication was dropped and made anew. "
+                f"{START_ANEW}"
+            )
+        if state in ("22P05", "22021") and self._streaming:
+            # The server's text quotes the bytes. It would fail at the same place for ever.
+            return GapError(
+                f"{doing}: a value that was written after {lsn_text(self._acknowledged)} holds "
+                "bytes without a character, which the server can't convert from the database's "
+                f"encoding (SQLSTATE {state}). Mend the value first. {START_ANEW}"
+            )
+        if state == "42501":
+            return PreflightError(f"{doing}: {message}: ALTER ROLE <user> REPLICATION")
+        if state in ("42704", "55000"):  # undefined object, not in prerequisite state
+            return SourceError(f"{doing}: {message}; `tidelog check` says what to do")
+        return ConnectionLostError(f"{doing}: {message}")

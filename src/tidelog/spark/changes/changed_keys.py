@@ -1,0 +1,97 @@
+"""Which rows of a table changed lately, by the event log: they can't be judged by one look."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pyspark.sql import functions as f
+
+from tidelog.errors import OffsetGoneError
+from tidelog.eventlog.reader import EventLog, SegmentRef
+from tidelog.model.records import Kind, Snapshot, in_ranges, overlap
+from tidelog.model.schema import TableName
+from tidelog.spark.datasource import partitions as planning
+from tidelog.spark.datasource.options import PlannedRefs
+from tidelog.spark.key_frames import as_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_PART_BYTES = 32 << 20
+
+
+def first_unseen(log: EventLog, table: TableName, snapshot: Snapshot, end: int) -> int:
+    """The offset of the first record of the table below ``end`` whose transaction ``snapshot`` does
+    not see; ``end`` if there is none.
+    """
+    for meta in log.chain().between(log.head_offset, end):
+        if meta.min_xid is None or meta.max_xid is None or str(table) not in meta.rows_by_table:
+            continue
+        unseen = snapshot.invisible_ranges(meta.max_xid)
+        if not overlap(unseen, meta.min_xid, meta.max_xid):
+            continue
+        with suppress(OffsetGoneError):  # retention removed it meanwhile
+            for ref in log.segments(meta.first, min(meta.next, end)):
+                for batch in log.batches(ref, ("offset", "xid"), tables=(str(table),)):
+                    offset, xid = (column.to_numpy() for column in batch.columns)
+                    found = np.flatnonzero(in_ranges(unseen, xid))
+                    if len(found):
+                        return int(offset[found[0]])
+    return end
+
+
+def touched_keys(
+    spark: SparkSession,
+    path: str,
+    log: EventLog,
+    table: TableName,
+    key: Sequence[str],
+    start: int,
+    end: int,
+) -> DataFrame | bool:
+    """The keys that records of ``[start, end)`` are of, each once: texts of the columns ``key`` in
+    ``k0``, ``k1`` … and ``touched``, which is true. False: there are none. True: all of them, for
+    the table was truncated, or is known by another key now.
+    """
+    start = max(start, log.head_offset)
+    if start >= end:
+        return False
+    refs = [ref for ref in log.segments(start, end, tables=(str(table),)) if ref.rows]
+    kinds = _kinds(log, refs, table)
+    if Kind.TRUNCATE in kinds:
+        return True
+    schema = planning.schema_at(log, table, start, end)
+    if not kinds or schema is None:
+        return False
+    if schema.match_key != tuple(key):
+        return True
+    frame = (
+        spark.read.format("tidelog")
+        .option("path", path)
+        .option("shape", "changes")
+        .option("table", str(table))
+        .option("schemaVersion", schema.schema_id)
+        .options(**({} if any("," in name for name in key) else {"columns": ",".join(key)}))
+        .option("refs", PlannedRefs(log.generation, tuple(refs)).to_option())
+        .option(
+            "partitions", len(planning.runs(refs, partition_bytes=_PART_BYTES, partitions=None))
+        )
+        .option("partitionBytes", _PART_BYTES)
+        .load()
+    )
+    texts = [
+        as_text(name, frame.schema[name].dataType).alias(f"k{place}")
+        for place, name in enumerate(key)
+    ]
+    return frame.select(*texts).distinct().withColumn("touched", f.lit(True))
+
+
+def _kinds(log: EventLog, refs: list[SegmentRef], table: TableName) -> set[int]:
+    found: set[int] = set()
+    for ref in refs:
+        for batch in log.batches(ref, ("kind",), tables=(str(table),)):
+            found |= set(np.unique(batch.column("kind").to_numpy()).tolist())
+    return found

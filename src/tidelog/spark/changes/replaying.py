@@ -1,0 +1,234 @@
+"""Tables as they were at a place in the log: what a finished dump and the changes after it give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as f
+
+from tidelog.errors import ConfigError, OffsetGoneError
+from tidelog.eventlog.reader import EventLog, SegmentRef
+from tidelog.model.records import Bools, Kind
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.spark.datasource import partitions as planning
+from tidelog.spark.datasource import positions
+from tidelog.spark.datasource.options import PlannedRefs
+from tidelog.spark.datasource.positions import Mark
+from tidelog.spark.datasource.source import register
+from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
+from tidelog.spark.transforms import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+VERSION = "_version"  # of a row's newest change, beside the table's columns
+_PART_BYTES = 32 << 20
+_NOT_CHANGES = (int(Kind.DUMP_ROW), int(Kind.ABSENT), int(Kind.CONTROL))
+_COLUMNS = ("offset", "kind", "position", "xid")
+
+
+def as_of(
+    spark: SparkSession,
+    path: str,
+    *,
+    version: int | None = None,
+    timestamp: str | datetime | None = None,
+) -> Snapshot:
+    """The tables of the event log at ``path`` as they were at one place in it.
+
+    Args:
+        spark: the session that replays.
+        path: of the event log.
+        version: of a change; that change and its whole transaction are taken in.
+        timestamp: a time (ISO 8601; UTC unless it says otherwise): all that was committed up to it
+            is taken in. Default, if neither is given: all that is committed in the log.
+
+    Raises ConfigError if both are given, or the place is not in the log.
+    """
+    if version is not None and timestamp is not None:
+        raise ConfigError("as_of: version and timestamp exclude one another")
+    log = EventLog.open(path)
+    at = positions.Place("latest")
+    if version is not None:
+        at = positions.Place("version", version)
+    elif timestamp is not None:
+        at = positions.Place("timestamp", positions.microseconds("timestamp", timestamp))
+    register(spark)
+    return Snapshot(spark, path, log, _whole_transactions(log, positions.end_of(log, at)))
+
+
+@dataclass
+class Snapshot:
+    """All tables at one place of the log: every transaction before ``end``, none after it."""
+
+    spark: SparkSession
+    path: str
+    log: EventLog
+    end: int
+
+    @cached_property
+    def dumps(self) -> dict[str, Mark]:
+        """By table, the newest dump of all of it that was complete."""
+        found: dict[str, Mark] = {}
+        for mark in positions.marks(self.log, self.log.head_offset, self.end):
+            if mark.completed and mark.whole:
+                found.setdefault(mark.table, mark)
+        return found
+
+    @property
+    def tables(self) -> list[str]:
+        """Those that can be had: with a dump that was complete here."""
+        return sorted(self.dumps)
+
+    def table(self, name: str) -> DataFrame:
+        """The table's rows: its columns as of this place, and ``_version``, the version of each
+        row's newest change. Computed by executors, when the frame is used.
+
+        Raises:
+            ConfigError: no dump of the table was complete here, or it has no key.
+            OffsetGoneError: retention removed a part of what has to be replayed.
+        """
+        table = TableName.parse(name)
+        mark = self.dumps.get(str(table))
+        if mark is None:
+            raise self._no_dump(table)
+        if mark.first_offset < self.log.head_offset:
+            raise OffsetGoneError(
+                f"{self.log.storage!r}: {table} as of here begins at offset {mark.first_offset}, "
+                f"but retention removed everything before {self.log.head_offset}. Choose a place "
+                "after a newer dump (tidelog dump)."
+            )
+        refs = [
+            ref
+            for ref in self.log.segments(mark.first_offset, self.end, tables=(str(table),))
+            if ref.rows
+        ]
+        schema = self._schema(table)
+        if not schema.match_key:
+            raise ConfigError(f"{table} has no key: its rows can't be told apart in the log")
+        gone = max(mark.first_offset, self._truncated(refs, table))
+        parts = planning.runs(refs, partition_bytes=_PART_BYTES, partitions=None)
+        frame = (
+            self.spark.read.format("tidelog")
+            .option("path", self.path)
+            .option("shape", "changes")
+            .option("table", str(table))
+            .option("schemaVersion", schema.schema_id)
+            .option("refs", PlannedRefs(self.log.generation, tuple(refs)).to_option())
+            .option("partitions", max(1, len(parts)))
+            .option("partitionBytes", _PART_BYTES)
+            .load()
+        )
+        return _newest(frame.where(f.col(CHANGE_VERSION) >= gone), schema)
+
+    def _schema(self, table: TableName) -> TableSchema:
+        found = planning.schema_at(self.log, table, self.log.head_offset, self.end)
+        return found or planning.table_schema(self.log, table, None)
+
+    def _truncated(self, refs: list[SegmentRef], table: TableName) -> int:
+        ids = [schema.schema_id for schema in self.log.schemas.versions(table)]
+        newest = 0
+        for ref in refs:
+            for batch in self.log.batches(ref, ("offset", "kind"), schema_ids=ids):
+                at = np.flatnonzero(batch.column("kind").to_numpy() == Kind.TRUNCATE)
+                if len(at):
+                    newest = batch.column("offset")[int(at[-1])].as_py()
+        return newest
+
+    def _no_dump(self, table: TableName) -> ConfigError:
+        later = [
+            mark.offset
+            for mark in positions.marks(self.log, self.end, self.log.latest_offset())
+            if mark.completed and mark.whole and mark.table == str(table)
+        ]
+        way = "dump it (tidelog dump) and choose a place after that"
+        if later:
+            way = f"the first place where one was is version {min(later)}"
+        return ConfigError(
+            f"no dump of {table} was complete before offset {self.end} of {self.log.storage!r}, "
+            f"and a table's state is built on one: {way}"
+        )
+
+
+def _newest(changes: DataFrame, schema: TableSchema) -> DataFrame:
+    """The rows that are there, of changes folded in parts: each column as it was told last."""
+    keys = [f.col(quoted(name)) for name in schema.match_key]
+    version = f.col(CHANGE_VERSION)
+    told = f.when(f.col(CHANGE_OP) == "u", version)
+    found = [
+        f.max_by(CHANGE_OP, CHANGE_VERSION).alias("_op"),
+        f.max(version).alias(VERSION),
+        f.max(f.when(f.col(CHANGE_OP) == "d", version)).alias("_gone"),
+    ]
+    columns: list[Column] = []
+    known = f.lit(True)
+    for index, column in enumerate(schema.columns):
+        if column.name in schema.match_key:
+            columns.append(f.col(quoted(column.name)))
+            continue
+        lacks = f.array_contains(CHANGE_MISSING, f.lit(index).cast("smallint"))
+        has = f.when(~f.coalesce(lacks, f.lit(False)), told)
+        value = f.struct(f.col(quoted(column.name)).alias("value"), version.alias("at"))
+        found.append(f.max_by(value, has).alias(f"_column{index}"))
+        columns.append(f.col(f"_column{index}.value").alias(column.name))
+        since = f.col(f"_column{index}.at") > f.coalesce("_gone", f.lit(-1))
+        known &= f.coalesce(since, f.lit(False))
+    rows = changes.groupBy(*keys).agg(*found)
+    return rows.where((f.col("_op") == "u") & known).select(*columns, VERSION)
+
+
+def _whole_transactions(log: EventLog, end: int) -> int:
+    """``end``, or where the transaction that it would cut ends; where that begins if its end is not
+    in the log yet.
+    """
+    last = next(_back(log, end), None)
+    if last is None or not last.changes[-1]:
+        return end
+    place = (last.position[-1], last.xid[-1])
+    for records in _forth(log, end):
+        others = np.flatnonzero(~records.of(*place))
+        if len(others):
+            return int(records.offset[others[0]])
+    tail = log.tail
+    if tail is None or tail.resume is None or tail.resume.acknowledge > place[0]:
+        return log.latest_offset()
+    begin = end
+    for records in _back(log, end):
+        others = np.flatnonzero(~records.of(*place))
+        if len(others) == len(records.offset):
+            break
+        begin = int(records.offset[others[-1] + 1 if len(others) else 0])
+        if len(others):
+            break
+    return begin
+
+
+class _Records:
+    """What tells the transactions of ``n`` neighbouring records apart; each int64[n], bool[n]."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        offset, kind, position, xid = (column.to_numpy() for column in batch.columns)
+        self.offset, self.position, self.xid = offset, position, xid
+        self.changes = ~np.isin(kind, _NOT_CHANGES)
+
+    def of(self, position: int, xid: int) -> Bools:
+        """bool[n]: the changes of one transaction."""
+        same: Bools = self.changes & (self.position == position) & (self.xid == xid)
+        return same
+
+
+def _forth(log: EventLog, start: int) -> Iterator[_Records]:
+    for ref in log.segments(start, log.latest_offset()):
+        yield from map(_Records, log.batches(ref, _COLUMNS))
+
+
+def _back(log: EventLog, end: int) -> Iterator[_Records]:
+    for segment in reversed(log.chain().between(log.head_offset, end)):
+        for ref in log.segments(segment.first, min(segment.next, end)):
+            yield from map(_Records, reversed(list(log.batches(ref, _COLUMNS))))

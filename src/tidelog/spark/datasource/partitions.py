@@ -1,0 +1,283 @@
+"""From offsets to partitions: what a batch takes, and how it is spread over executors. No Spark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
+from tidelog.errors import ConfigError, EventLogError, ForeignSegmentError, OffsetGoneError
+from tidelog.eventlog.reader import EventLog, SegmentRef
+from tidelog.model.patterns import matches
+from tidelog.model.schema import TableName, TableSchema
+
+if TYPE_CHECKING:
+    from tidelog.spark.datasource.options import SourceOptions
+
+IntArray = npt.NDArray[np.int64]
+
+
+def schemas_of(log: EventLog, patterns: Sequence[str | TableName]) -> dict[int, TableSchema] | None:
+    """All schema versions of the tables that match, by id; None: no restriction."""
+    if not patterns:
+        return None
+    return {
+        schema.schema_id: schema
+        for table in log.schemas.tables()
+        if matches(patterns, table)
+        for schema in log.schemas.versions(table)
+    }
+
+
+def table_schema(log: EventLog, table: TableName, version: int | None) -> TableSchema:
+    """The table's schema at ``version`` (a schema id), by default its newest."""
+    versions = log.schemas.versions(table)
+    if not versions:
+        known = ", ".join(str(name) for name in log.schemas.tables()) or "none yet"
+        raise ConfigError(
+            f"{log.storage!r} has no records of table {table}. Tables it knows: {known}."
+        )
+    if version is None:
+        return versions[-1]
+    for schema in versions:
+        if schema.schema_id == version:
+            return schema
+    numbers = ", ".join(str(schema.schema_id) for schema in versions)
+    raise ConfigError(f"table {table} has no schema version {version}; it has: {numbers}")
+
+
+def check_columns(schema: TableSchema, columns: Sequence[str]) -> None:
+    """Raises ConfigError if the table has none of such a name."""
+    for name in columns:
+        if name not in schema.column_names:
+            raise ConfigError(
+                f"tidelog source: option 'columns': {schema.table} has no column {name!r}; it has: "
+                f"{', '.join(schema.column_names)}"
+            )
+
+
+def changes_schema(log: EventLog, options: SourceOptions) -> TableSchema:
+    """What the shape `changes` is decoded to: with the option ``columns``, no others, so that what
+    an output leaves out need not be decodable.
+    """
+    assert options.table is not None  # checked by SourceOptions
+    found = table_schema(log, options.table, options.schema_version)
+    return found if options.columns is None else found.only(options.columns)
+
+
+def schema_at(log: EventLog, table: TableName, start: int, end: int) -> TableSchema | None:
+    """The version of the table's last record in ``[start, end)``. Not the greatest number: a shape
+    that comes back has its old one (`SchemaStore.register`).
+    """
+    for segment in reversed(log.chain().between(start, end)):
+        own = [n for n in segment.rows_by_schema if n and log.schemas.get(n).table == table]
+        low, high = max(start, segment.first), min(end, segment.next)
+        if len(own) == 1 and (low, high) == (segment.first, segment.next):
+            return log.schemas.get(own[0])
+        last = 0
+        for ref in log.segments(low, high) if own else ():
+            for batch in log.batches(ref, ("schema_id",), schema_ids=own):
+                last = batch.column("schema_id")[-1].as_py() if batch.num_rows else last
+        if last:
+            return log.schemas.get(last)
+    return None
+
+
+def schema_now(log: EventLog, table: TableName) -> TableSchema | None:
+    """The version of the table's last record; without one, that numbered last."""
+    chain = log.chain()
+    return schema_at(log, table, chain.head, chain.next) or log.schemas.latest(table)
+
+
+def schemas_now(log: EventLog) -> dict[TableName, TableSchema]:
+    """`schema_now` of all tables, sorted, by one walk through the log."""
+    versions = log.schemas.by_table()
+    found = {table: schemas[-1] for table, schemas in versions.items()}
+    open_tables = {table for table, schemas in versions.items() if len(schemas) > 1}
+    chain = log.chain()
+    for segment in reversed(chain.between(chain.head, chain.next)):
+        if not open_tables:
+            break
+        here = {log.schemas.get(number).table for number in segment.rows_by_schema if number}
+        for table in here & open_tables:
+            last = schema_at(log, table, segment.first, segment.next)
+            if last is not None:
+                found[table] = last
+                open_tables.discard(table)
+    return found
+
+
+def check_generation(log: EventLog, generation: str) -> None:
+    """Offsets of one generation mean nothing in another."""
+    if log.generation != generation:
+        raise ForeignSegmentError(
+            f"{log.storage!r} was recreated: this query's checkpoint is of generation "
+            f"{generation}, the log is of generation {log.generation}. Start with a new "
+            "checkpoint, and dump the tables again."
+        )
+
+
+def check_start(log: EventLog, start: int) -> None:
+    """Raises OffsetGoneError if retention removed ``start``."""
+    head = log.head_offset
+    if start < head:
+        raise OffsetGoneError(
+            f"{log.storage!r}: this query stands at offset {start}, but retention removed "
+            f"everything before {head}. Start with a new checkpoint, and dump the tables again "
+            "(tidelog dump). To prevent it, let the pipeline register as a consumer, or raise "
+            "log.retention."
+        )
+
+
+def admit(
+    log: EventLog,
+    start: int,
+    end: int,
+    *,
+    max_bytes: int | None,
+    max_records: int | None,
+    tables: Sequence[str | TableName] = (),
+    whole: bool = False,
+) -> int:
+    """Where a micro-batch of ``[start, end)`` ends: within the limits, but one record at least.
+
+    Args:
+        log: the event log.
+        start: where the batch starts.
+        end: where it ends at the latest.
+        max_bytes: payload bytes of the records that it takes.
+        max_records: of them, how many.
+        tables: patterns; records of other tables count for nothing.
+        whole: take whole segments, one at least.
+    """
+    schemas = schemas_of(log, tables)
+    wanted = None if schemas is None else schemas.keys()
+    room = _Room(max_bytes, max_records)
+    at = start
+    for segment in log.chain().between(start, end):
+        following = min(segment.next, end)
+        counts = wanted is None or not wanted.isdisjoint(segment.rows_by_schema)
+        complete = whole or (segment.first, segment.next) == (at, following)
+        if counts and not (complete and room.takes(segment.rows, segment.payload_bytes)):
+            if not whole:
+                cut = _cut(log, at, following, wanted, room)
+                if cut is not None:
+                    return cut
+            elif room.empty:
+                room.take(segment.rows, segment.payload_bytes)
+            else:
+                return at
+        at = following
+    return at
+
+
+class _Room:
+    """What is left of a micro-batch's limits."""
+
+    def __init__(self, max_bytes: int | None, max_records: int | None) -> None:
+        self._bytes = math.inf if max_bytes is None else max_bytes
+        self._records = math.inf if max_records is None else max_records
+        self.empty = True
+
+    def takes(self, records: int, size: int) -> bool:
+        """Take them if there is room for all."""
+        if size > self._bytes or records > self._records:
+            return False
+        self.take(records, size)
+        return True
+
+    def take(self, records: int, size: int) -> None:
+        self._bytes -= size
+        self._records -= records
+        self.empty &= not records
+
+    def count(self, sizes: IntArray) -> int:
+        """How many of the records of these sizes there is room for; of the first ones, one."""
+        fits = int(np.searchsorted(np.cumsum(sizes), self._bytes, side="right"))
+        return int(max(min(fits, self._records, len(sizes)), self.empty and len(sizes) > 0))
+
+
+def _cut(
+    log: EventLog, start: int, end: int, wanted: Collection[int] | None, room: _Room
+) -> int | None:
+    """The offset of the first record in ``[start, end)`` that there is no room for; None: all."""
+    for ref in log.segments(start, end):
+        for batch in log.batches(ref, ("offset", "payload"), schema_ids=wanted):
+            sizes = pc.binary_length(batch.column("payload")).to_numpy().astype(np.int64)
+            count = room.count(sizes)
+            if count < len(sizes):
+                return int(batch.column("offset")[count].as_py())
+            room.take(count, int(sizes.sum()))
+    return None
+
+
+def new_schema_at(
+    log: EventLog, schema: TableSchema, start: int, end: int
+) -> tuple[int, TableSchema] | None:
+    """The first segment in ``[start, end)`` with records of a newer version, and that version."""
+    newer = {
+        other.schema_id: other
+        for other in log.schemas.versions(schema.table)
+        if other.schema_id > schema.schema_id
+    }
+    if newer:
+        for segment in log.chain().between(start, end):
+            found = sorted(newer.keys() & segment.rows_by_schema.keys())
+            if found:
+                return segment.first, newer[found[0]]
+    return None
+
+
+def stop_at_new_schema(log: EventLog, schema: TableSchema, start: int, end: int) -> None:
+    """A stream has one schema: a typed one ends where the table's changes."""
+    found = new_schema_at(log, schema, start, end)
+    if found is None:
+        return
+    first, newer = found
+    old = {column.name: column.logical for column in schema.columns}
+    new = {column.name: column.logical for column in newer.columns}
+    changed = [f"added {name}" for name in new if name not in old]
+    changed += [f"dropped {name}" for name in old if name not in new]
+    changed += [
+        f"{name} is {new[name]}, was {old[name]}"
+        for name in new
+        if name in old and new[name] != old[name]
+    ]
+    what = "; ".join(changed) or "keys or source types changed"
+    raise EventLogError(
+        f"table {schema.table} has a new schema version {newer.schema_id} (this stream reads "
+        f"version {schema.schema_id}) in the segment at offset {max(first, start)}: {what}. A "
+        "typed stream has one schema; restart the query to go on with the new one."
+    )
+
+
+def runs(
+    refs: Sequence[SegmentRef], *, partition_bytes: int, partitions: int | None
+) -> list[list[SegmentRef]]:
+    """Split ``refs`` into runs of neighbours of about equal payload bytes.
+
+    Args:
+        refs: in log order.
+        partition_bytes: no more runs than the bytes fill with this many each.
+        partitions: no more runs than this.
+    """
+    sizes = [_bytes(ref) for ref in refs]
+    total = sum(sizes)
+    count = max(1, min(len(refs), -(-total // max(1, partition_bytes))))
+    if partitions is not None:
+        count = min(count, partitions)
+    result: list[list[SegmentRef]] = [[] for _ in range(count)]
+    before = 0
+    for ref, size in zip(refs, sizes, strict=True):
+        # By where its middle lies, so that no run gets a big neighbour on top of its share.
+        result[min(count - 1, (before + size // 2) * count // max(1, total))].append(ref)
+        before += size
+    return [run for run in result if run]
+
+
+def _bytes(ref: SegmentRef) -> int:
+    return ref.payload_bytes + 64 * ref.rows

@@ -1,0 +1,280 @@
+"""``format("tidelog")``: the event log as a batch and streaming source of Spark.
+
+Facts of Spark 4.2's Python sources that shape this: there is no column pruning, and filters that
+one query pushes are kept for all later queries of the same DataFrame, which then lack rows; so
+options do both. A stream has one schema, and every planning step of a batch runs in a Python
+process of its own, so that nothing can be kept between them but what is in options, offsets and the
+schema's metadata.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
+
+from tidelog.errors import ConfigError, TidelogError
+from tidelog.eventlog.reader import EventLog, SegmentRef
+from tidelog.eventlog.storages import OPTIONS_VARIABLE
+from tidelog.model.schema import TableSchema
+from tidelog.spark.datasource import lag, positions, segment_rows
+from tidelog.spark.datasource import partitions as planning
+from tidelog.spark.datasource.options import SourceOptions
+from tidelog.spark.datasource.read_plan import Reading
+from tidelog.spark.formats import shapes
+from tidelog.spark.versions import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("tidelog")`` known to ``spark``; harmless if it is already.
+
+    Options of an object store that this process was given (`tidelog.eventlog.storages`) go with it
+    to Spark's Python workers, by their environment.
+    """
+    context = getattr(spark, "_sc", None)  # a Spark Connect session has none
+    if context is not None and OPTIONS_VARIABLE in os.environ:
+        context.environment[OPTIONS_VARIABLE] = os.environ[OPTIONS_VARIABLE]
+    if context is not None and "PYSPARK_PYTHON" not in os.environ:
+        configured = context.getConf().get("spark.pyspark.python")
+        if configured is None and str(context.master).startswith("local"):
+            context.pythonExec = sys.executable  # and not any "python3", which may lack us
+    spark.dataSource.register(TidelogSource)
+
+
+class TidelogSource(DataSource):
+    """The data source; `tidelog.spark.datasource.options` lists its options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tidelog"
+
+    def schema(self) -> StructType:
+        options = SourceOptions.parse(self.options)
+        if options.shape == "envelope":
+            return shapes.ENVELOPE
+        if options.shape == "variant":
+            return shapes.VARIANT
+        if options.shape == "raw":
+            return shapes.RAW
+        if options.shape == "segments":
+            return shapes.SEGMENTS
+        assert options.table is not None  # checked by SourceOptions
+        log = EventLog.open(options.path)
+        if options.shape == "changes":
+            return shapes.changes(planning.changes_schema(log, options))
+        target = planning.table_schema(log, options.table, options.schema_version)
+        planning.check_columns(target, options.columns or ())
+        if options.shape == "events":
+            return shapes.events(target)
+        return shapes.typed(target, options.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _BatchReader(SourceOptions.parse(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        options = SourceOptions.parse(self.options)
+        if options.ending.by != "latest":
+            raise ConfigError(
+                f"tidelog source: option ending{options.ending.by} is for batch reads only: a "
+                "stream goes on until it is stopped"
+            )
+        return _StreamReader(options, schema)
+
+
+class Run(InputPartition):
+    """A partition: neighbouring segments, all of one log generation."""
+
+    def __init__(self, generation: str, refs: Sequence[SegmentRef]) -> None:
+        self.generation = generation
+        self.refs = tuple(refs)
+
+
+class SegmentRows(InputPartition):
+    """A partition of the ``segments`` shape: the rows themselves, known from metadata."""
+
+    def __init__(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        self.rows = tuple(rows)
+
+
+@lru_cache(maxsize=8)
+def opened_log(path: str, generation: str) -> EventLog:
+    """Workers are reused: a log's schemas are read once. The generation tells a recreated log."""
+    log = EventLog.open(path)
+    planning.check_generation(log, generation)
+    return log
+
+
+def _target(log: EventLog, options: SourceOptions, schema: StructType) -> TableSchema | None:
+    """The version that the shape's schema was made from; it may not be the newest any more."""
+    if options.key is not None and options.table is not None:
+        planning.table_schema(log, options.table, None)  # is there one?
+        options.key.check(log.schemas.versions(options.table))
+    if options.shape == "typed":
+        return log.schemas.get(int(schema["after"].metadata[shapes.SCHEMA_ID]))
+    if options.shape == "changes":
+        return planning.changes_schema(log, options)
+    if options.shape == "events":
+        assert options.table is not None
+        return planning.table_schema(log, options.table, options.schema_version)
+    return None
+
+
+class _BatchReader(DataSourceReader):
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        log = EventLog.open(options.path)
+        self.reading = Reading(options, _target(log, options, schema), schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self.options
+        log = EventLog.open(options.path)
+        if options.refs is not None:
+            planning.check_generation(log, options.refs.generation)
+            return _spread(log, options.refs.refs, options)
+        end = positions.end_of(log, options.ending)
+        start = positions.start_of(log, options.starting, options.tables)
+        positions.check_order(options.starting, start, options.ending, end)
+        return _partitions(log, options, start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self.reading, partition)
+
+
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self.options = options
+        self.log = EventLog.open(options.path)
+        self.target = _target(self.log, options, schema)
+        self.reading = Reading(options, self.target, schema)
+        self.last: int | None = None  # of AvailableNow: never go beyond
+        self.planned: int | None = None  # where the newest batch ends
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Executors get the reader for its `read` only.
+        return {"reading": self.reading}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        options = self.options
+        start = positions.start_of(self.log, options.starting, options.tables)
+        self.planned = start
+        return self._offset(start)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self.options.max_records is not None:
+            return ReadMaxRows(self.options.max_records)
+        return ReadMaxBytes(self.options.max_bytes)
+
+    def latestOffset(  # noqa: N802  # Spark 4.1 gives no arguments
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        if start is None:
+            if self.planned is None:  # restarted, and Spark did not tell where
+                return self._offset(self.log.latest_offset())
+            start = self._offset(self.planned)
+        limit = limit or self.getDefaultReadLimit()
+        begin = self.planned = self._checked(start)
+        end = self.log.latest_offset()
+        if self.last is not None:
+            end = min(end, self.last)
+        if end <= begin:
+            return start
+        if isinstance(limit, ReadAllAvailable):
+            self.planned = end
+            return self._offset(end)
+        self.planned = planning.admit(
+            self.log,
+            begin,
+            end,
+            max_bytes=limit.max_bytes
+            if isinstance(limit, ReadMaxBytes)
+            else self.options.max_bytes,
+            max_records=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+            tables=self.options.tables,
+            whole=self.options.shape == "segments",
+        )
+        return self._offset(self.planned)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self.last = self.log.latest_offset()
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        latest = self._offset(self.log.latest_offset(durable=False))
+        if self.planned is not None:
+            with suppress(TidelogError):  # what fails here fails, and says so, where rows are read
+                behind = lag.lag_at(self.log, self.planned, self.options.tables)
+                latest[lag.MEMBER] = behind.to_json()
+        return latest
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin, until = self._checked(start), int(end["offset"])
+        self.planned = max(self.planned or 0, until)  # of a batch that a restart plans again
+        if begin >= until:
+            return []
+        if self.options.shape == "typed" and self.target is not None:
+            planning.stop_at_new_schema(self.log, self.target, begin, until)
+        return _partitions(self.log, self.options, begin, until)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self.reading, partition)
+
+    def _offset(self, offset: int) -> dict[str, Any]:
+        return {"generation": self.log.generation, "offset": offset}
+
+    def _checked(self, start: dict[str, Any]) -> int:
+        planning.check_generation(self.log, str(start["generation"]))
+        offset = int(start["offset"])
+        planning.check_start(self.log, offset)
+        return offset
+
+
+def _partitions(
+    log: EventLog, options: SourceOptions, start: int, end: int
+) -> list[InputPartition]:
+    if start >= end:
+        return []
+    if options.shape == "segments":
+        return [SegmentRows(segment_rows.rows(log, start, end, options.tables))]
+    wanted = planning.schemas_of(log, options.tables)
+    names = None if wanted is None else {str(schema.table) for schema in wanted.values()}
+    return _spread(log, log.segments(start, end, tables=names), options)
+
+
+def _spread(
+    log: EventLog, refs: Sequence[SegmentRef], options: SourceOptions
+) -> list[InputPartition]:
+    spread = planning.runs(
+        refs, partition_bytes=options.partition_bytes, partitions=options.partitions
+    )
+    return [Run(log.generation, run) for run in spread]
+
+
+def _read(reading: Reading, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    if isinstance(partition, SegmentRows):
+        yield from segment_rows.batches(partition.rows, reading.arrow_schema)
+    elif isinstance(partition, Run):  # else: Spark's placeholder for "no partitions"
+        from tidelog.spark.datasource import executor  # the decoder: not for the planning processes
+
+        log = opened_log(reading.options.path, partition.generation)
+        yield from executor.batches(reading, log, partition.refs)

@@ -1,0 +1,181 @@
+"""Kafka Connect's schemas of Debezium's JSON, as the JSON converter writes them with
+``schemas.enable=true``: what Connect's JDBC sink and Debezium's transforms need.
+
+Each type here is that of the text that `tidelog.spark.formats.json_values` writes of the same
+column.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tidelog.model.formats import TimeMode
+from tidelog.spark.bits import bits_of
+from tidelog.spark.formats.json_values import (
+    Handling,
+    holds_bits,
+    is_bigint_unsigned,
+    is_short,
+    is_time,
+)
+
+Schema = dict[str, Any]
+
+_PLAIN: dict[pa.DataType, str] = {
+    pa.bool_(): "boolean",
+    pa.int8(): "int8",
+    pa.int16(): "int16",
+    pa.int32(): "int32",
+    pa.int64(): "int64",
+    pa.float32(): "float",
+    pa.float64(): "double",
+}
+_TIME = "io.debezium.time."
+_CONNECT = "org.apache.kafka.connect.data."
+# Texts with a meaning, by the source's spelling of their type.
+_TEXTS = (
+    (re.compile("jsonb?", re.IGNORECASE), "io.debezium.data.Json"),
+    (re.compile("uuid", re.IGNORECASE), "io.debezium.data.Uuid"),
+    (re.compile("xml", re.IGNORECASE), "io.debezium.data.Xml"),
+)
+_TRANSACTION: Schema = {
+    "type": "struct",
+    "fields": [
+        {"type": "string", "optional": False, "field": "id"},
+        {"type": "int64", "optional": False, "field": "total_order"},
+        {"type": "int64", "optional": False, "field": "data_collection_order"},
+    ],
+    "optional": True,
+    "name": "event.block",
+    "version": 1,
+    "field": "transaction",
+}
+
+
+def key_schema(name: str, fields: Sequence[Schema]) -> Schema:
+    """Of the messages' keys."""
+    return _struct(f"{name}.Key", fields, optional=False)
+
+
+def envelope_schema(name: str, fields: Sequence[Schema], source: Schema) -> Schema:
+    """Of Debezium's envelope.
+
+    Args:
+        name: of the table, with what stands before it in names of schemas.
+        fields: of the row.
+        source: of the block ``source``.
+    """
+    row = _struct(f"{name}.Value", fields, optional=True)
+    times = [{"type": "int64", "optional": True, "field": f"ts_{u}"} for u in ("ms", "us", "ns")]
+    members = [
+        {**row, "field": "before"},
+        {**row, "field": "after"},
+        {**source, "field": "source"},
+        _TRANSACTION,
+        {"type": "string", "optional": False, "field": "op"},
+        *times,
+    ]
+    return {**_struct(f"{name}.Envelope", members, optional=False), "version": 2}
+
+
+def source_schema(connector: str, fields: Sequence[tuple[str, str, bool]]) -> Schema:
+    """Of the block ``source``; ``fields``: name, Connect's type, may it be null?"""
+    members = [{"type": kind, "optional": null, "field": name} for name, kind, null in fields]
+    return _struct(f"io.debezium.connector.{connector}.Source", members, optional=False)
+
+
+def row_fields(
+    row: pa.StructType,
+    names: Sequence[str],
+    required: Collection[str],
+    how: Handling,
+    types: Mapping[str, str],
+) -> list[Schema]:
+    """The columns ``names`` of a row, as its JSON has them.
+
+    Args:
+        row: the Arrow types.
+        names: the columns, in their order.
+        required: columns that no row lacks and that are never null. Of all others a delete may
+            tell nothing, whatever the source's NOT NULL says.
+        how: the modes by which values are written.
+        types: `tidelog.spark.formats.json_values.type_names`.
+    """
+    found = []
+    for name in names:
+        kind = type_of(row.field(row.get_field_index(name)).type, how, types.get(name))
+        base = kind.pop("type")
+        optional = {"optional": name not in required}
+        found.append({"type": base, **optional, **kind, "field": name})
+    return found
+
+
+def type_of(kind: pa.DataType, how: Handling, type_name: str | None) -> Schema:
+    """Type, name, version and parameters of a column's values."""
+    spelled = type_name or ""
+    bits = bits_of(spelled)
+    if bits is not None and bits > 1 and holds_bits(kind):
+        return {**_named("bytes", "io.debezium.data.Bits"), "parameters": {"length": str(bits)}}
+    if bits == 1 and holds_bits(kind):
+        return {"type": "boolean"}
+    plain = _PLAIN.get(kind)
+    if plain is not None:
+        return {"type": plain}
+    if pa.types.is_date32(kind):
+        if how.time == "isostring":
+            return _named("string", _TIME + "IsoDate")
+        return _named("int32", (_CONNECT if how.time == "connect" else _TIME) + "Date")
+    if pa.types.is_timestamp(kind):
+        if kind.tz is not None:
+            return _named("string", _TIME + "ZonedTimestamp")
+        return _instant(how.time, spelled, "Timestamp", of_day=False)
+    if pa.types.is_decimal(kind):
+        if is_bigint_unsigned(spelled) and how.bigint_unsigned == "long":
+            return {"type": "int64"}
+        return _decimal(kind, how)
+    if pa.types.is_binary(kind):
+        return {"type": "bytes" if how.binary == "bytes" else "string"}
+    if is_time(spelled):
+        return _instant(how.time, spelled, "Time", of_day=True)
+    for pattern, name in _TEXTS:
+        if pattern.fullmatch(spelled):
+            return _named("string", name)
+    return {"type": "string"}
+
+
+def _instant(mode: TimeMode, type_name: str, what: str, *, of_day: bool) -> Schema:
+    if mode == "isostring":
+        return _named("string", f"{_TIME}Iso{what}")
+    if mode == "connect":
+        return _named("int32" if of_day else "int64", _CONNECT + what)
+    if mode == "nanoseconds":
+        return _named("int64", f"{_TIME}Nano{what}")
+    if is_short(mode, type_name, of_day=of_day):
+        return _named("int32" if of_day else "int64", _TIME + what)
+    return _named("int64", f"{_TIME}Micro{what}")
+
+
+def _decimal(kind: pa.Decimal128Type, how: Handling) -> Schema:
+    if how.decimal == "precise":
+        parameters = {"scale": str(kind.scale), "connect.decimal.precision": str(kind.precision)}
+        return {**_named("bytes", _CONNECT + "Decimal"), "parameters": parameters}
+    return {"type": "double" if how.decimal == "double" else "string"}
+
+
+def _named(kind: str, name: str) -> Schema:
+    return {"type": kind, "name": name, "version": 1}
+
+
+def _struct(name: str, fields: Sequence[Schema], *, optional: bool) -> Schema:
+    return {"type": "struct", "fields": list(fields), "optional": optional, "name": name}
+
+
+def opened(schema: Schema) -> str:
+    """What stands before a payload, behind which is a brace."""
+    text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+    return f'{{"schema":{text},"payload":'

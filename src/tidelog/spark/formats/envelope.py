@@ -1,0 +1,179 @@
+"""The shape ``envelope``: all tables in one frame, each row's key and value as Debezium's JSON.
+
+Members stand in the order in which Debezium's JSON converter writes them. What is equal byte for
+byte, and what is not, is listed in docs/reference/debezium.md.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.codecs.columns.joining import Cells, Piece
+from tidelog.codecs.decode import decode
+from tidelog.codecs.source_blocks import source_block
+from tidelog.eventlog.reader import EventLog
+from tidelog.model.records import Kind
+from tidelog.model.schema import TableSchema
+from tidelog.ports import SourceId
+from tidelog.spark.datasource.options import SourceOptions
+from tidelog.spark.formats.json_values import joined as joined
+from tidelog.spark.formats.json_values import json_rows as json_rows
+from tidelog.spark.formats.json_values import json_values as json_values
+from tidelog.spark.formats.json_values import type_names
+from tidelog.spark.formats.shaping import by_schema, key_struct, timestamps
+
+
+def batch(
+    block: pa.RecordBatch, log: EventLog, options: SourceOptions, schema: pa.Schema
+) -> pa.RecordBatch:
+    """Records of any tables in the envelope shape, in log order."""
+
+    def of_one(records: pa.RecordBatch) -> pa.RecordBatch:
+        written = log.schemas.get(records.column("schema_id")[0].as_py())
+        return _of_table(records, log, written, options, schema)
+
+    return by_schema(block, of_one)
+
+
+def _of_table(
+    records: pa.RecordBatch,
+    log: EventLog,
+    written: TableSchema,
+    options: SourceOptions,
+    schema: pa.Schema,
+) -> pa.RecordBatch:
+    names = list(written.column_names)
+    if options.columns is not None:
+        names = [name for name in names if name in options.columns]
+    asked = list(dict.fromkeys([*names, *written.match_key]))
+    decoded = decode(records, written, columns=asked)
+    n = len(decoded)
+    assert decoded.after is not None
+    assert decoded.before is not None
+    keys = key_struct(decoded, pa.struct([_field(decoded.after, n) for n in written.match_key]))
+    missing = None if decoded.missing is None else decoded.missing[:, : len(names)]
+    types = type_names(written)
+    handling = options.handling
+    after = json_rows(decoded.after, names, missing, handling, types)
+    before = pa.nulls(n, pa.string())
+    if options.before:
+        before = json_rows(decoded.before, names, None, handling, types)
+    value = envelope_json(
+        before, after, decoded.op, records, decoded.commit_ts, log.source, written
+    )
+    key = pa.nulls(n, pa.string())
+    if written.match_key:
+        gone = pc.equal(decoded.op, "t")
+        key = pc.if_else(
+            gone,
+            pa.scalar(None, pa.string()),
+            json_rows(keys, written.match_key, None, handling, types),
+        )
+    arrays = [
+        pa.repeat(pa.scalar(str(written.table)), n),
+        decoded.op,
+        decoded.version,
+        pa.repeat(pa.scalar(written.schema_id, pa.int32()), n),
+        timestamps(decoded.commit_ts),
+        key,
+        value,
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _field(struct: pa.StructArray, name: str) -> pa.Field:
+    return struct.type.field(struct.type.get_field_index(name))
+
+
+def envelope_json(
+    before: Piece,
+    after: Piece,
+    op: pa.StringArray,
+    records: pa.RecordBatch,
+    commit_ts: pa.Array,
+    origin: SourceId,
+    schema: TableSchema,
+) -> pa.StringArray:
+    """Debezium's envelope of ``n`` changes of one table.
+
+    Args:
+        before: the old rows as JSON objects, null where there is none.
+        after: the new rows likewise.
+        op: c, u, d, r or t.
+        records: the log's columns that tell where each change comes from.
+        commit_ts: int64[n], microseconds since 1970 UTC.
+        origin: the log's source.
+        schema: the table's.
+    """
+    return joined(
+        '{"before":',
+        before,
+        ',"after":',
+        after,
+        *_source(records, commit_ts, origin, schema),
+        ',"transaction":null,"op":"',
+        op,
+        '","ts_ms":',
+        milliseconds(commit_ts),
+        ',"ts_us":',
+        commit_ts,
+        ',"ts_ns":',
+        commit_ts,
+        "000}",
+    )
+
+
+def _source(
+    records: pa.RecordBatch, commit_ts: pa.Array, origin: SourceId, schema: TableSchema
+) -> list[Piece]:
+    """The member ``source`` with the comma before it, as pieces for `joined`."""
+    block = source_block(origin, schema.table, records)
+    pieces: list[Piece] = [
+        f',"source":{{"version":"{tidelog_version()}","connector":"{block.connector}","name":"tidelog"',
+        ',"ts_ms":',
+        milliseconds(commit_ts),
+        ',"snapshot":"',
+        snapshots(records),
+        f'","db":{_text(block.db)},"sequence":',
+        block.sequence,
+        ',"ts_us":',
+        commit_ts,
+        ',"ts_ns":',
+        commit_ts,
+        "000",
+    ]
+    for name, value in block.own.items():
+        pieces += [f',"{name}":', value if isinstance(value, Cells) else _text(value)]
+    return [*pieces, "}"]
+
+
+def snapshots(records: pa.RecordBatch) -> pa.StringArray:
+    """Debezium's ``snapshot`` of each of the log's records: is it a dump's?"""
+    kinds = records.column("kind").to_numpy()
+    dumped = (kinds == Kind.DUMP_ROW) | (kinds == Kind.ABSENT)
+    return pa.array(["false", "incremental"]).take(pa.array(dumped.astype(np.int8)))
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def milliseconds(microseconds: pa.Array) -> pa.Array:
+    """int64[n] of int64 microseconds."""
+    return pc.divide(microseconds, 1000)
+
+
+@lru_cache(maxsize=1)
+def tidelog_version() -> str:
+    """This program's version."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("tidelog")
+    except PackageNotFoundError:
+        return "0"

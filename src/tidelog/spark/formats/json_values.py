@@ -1,0 +1,333 @@
+"""Columns → JSON texts, as Debezium's connectors with Kafka Connect's JSON converter write them.
+
+Put together by kernels, so that the cost is per column and batch, not per row and cell.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TypeVar, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.codecs.columns.instant_texts import MICROSECONDS, SHORTEST, date_texts, timestamp_texts
+from tidelog.codecs.columns.joining import Cells, Piece, has_escapes, join
+from tidelog.errors import ConfigError, OutputError
+from tidelog.model.formats import BigintUnsignedMode, BinaryMode, DecimalMode, TimeMode
+from tidelog.model.records import Bools
+from tidelog.model.schema import TableSchema
+from tidelog.spark.bits import are_bits, bit_texts, bits_of
+
+UNAVAILABLE = "__debezium_unavailable_value"
+_ESCAPES = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
+_RARE = "[\\x00-\\x1f\\x{10000}-\\x{10ffff}]"  # Jackson writes these as \uXXXX
+_PRECISION = re.compile(r"\((\d)\)")
+_TIME = re.compile(r"time(\(\d\))?( without time zone)?", re.IGNORECASE)
+_TIME_PARTS = r"^(?P<s>-?)(?P<h>\d+):(?P<m>\d+):(?P<x>\d+)\.?(?P<f>\d*)$"
+_UNSIGNED_BIGINT = re.compile(r"bigint.* unsigned.*", re.IGNORECASE)
+_MYSQL_TIME = re.compile(r"(datetime|timestamp|time)(?!\w|\()", re.IGNORECASE)
+_MILLISECONDS = 3  # digits: what Debezium's adaptive modes write as milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """How values are written that JSON has no type for; named as Debezium's properties."""
+
+    decimal: DecimalMode = "string"
+    time: TimeMode = "microseconds"
+    binary: BinaryMode = "base64"
+    bigint_unsigned: BigintUnsignedMode = "long"
+    schemas: bool = False
+    """Is a schema told with the values? Then none may be of another type than its column's."""
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Handling:
+        """From the source's options, with names in lower case. Raises ConfigError."""
+        return cls(
+            _choice(options, "decimalhandlingmode", "string", get_args(DecimalMode)),
+            _choice(options, "timeprecisionmode", "microseconds", get_args(TimeMode)),
+            _choice(options, "binaryhandlingmode", "base64", get_args(BinaryMode)),
+            _choice(options, "bigintunsignedhandlingmode", "long", get_args(BigintUnsignedMode)),
+        )
+
+
+PLAIN = Handling()
+_T = TypeVar("_T")
+
+
+def _choice(options: Mapping[str, str], name: str, default: _T, known: tuple[_T, ...]) -> _T:
+    text = options.get(name, default)
+    for each in known:
+        if each == text:
+            return each
+    spelled = ", ".join(map(str, known))
+    raise ConfigError(f"tidelog source: option {name!r} must be one of {spelled}, not {text!r}")
+
+
+def type_names(schema: TableSchema) -> dict[str, str]:
+    """By column, the source's own spelling of its type, with the precision that it means: MySQL's
+    and MariaDB's ``datetime`` is one of whole seconds, PostgreSQL's ``timestamp`` one of
+    microseconds.
+    """
+    if schema.wire_format == "pgoutput":
+        return {column.name: column.type_name for column in schema.columns}
+    return {c.name: _MYSQL_TIME.sub(r"\1(0)", c.type_name, count=1) for c in schema.columns}
+
+
+def json_rows(
+    rows: pa.StructArray,
+    names: Sequence[str],
+    missing: Bools | None = None,
+    handling: Handling = PLAIN,
+    types: Mapping[str, str] | None = None,
+) -> pa.StringArray:
+    """Each row as a JSON object of the columns ``names``; null for a null row.
+
+    Args:
+        rows: with the columns.
+        names: their order.
+        missing: bool[n, names]: cells that the log does not tell.
+        handling: of values that JSON has no type for.
+        types: `type_names`; with them, times of day are numbers.
+    """
+    n = len(rows)
+    if rows.null_count == n:
+        return pa.nulls(n, pa.string())
+    pieces: list[Piece] = []
+    for number, name in enumerate(names):
+        pieces.append(("{" if not number else ",") + json.dumps(name, ensure_ascii=False) + ":")
+        values = rows.field(rows.type.get_field_index(name))
+        cells = _cells(values, handling, None if types is None else types.get(name))
+        if missing is not None and missing[:, number].any():
+            unknown = pa.array(missing[:, number])
+            told = _unavailable(values.type, handling, None if types is None else types.get(name))
+            cells = Cells(pc.if_else(unknown, told, cells.texts()))
+        pieces.append(cells)
+    text = joined(*pieces, "}") if names else pa.repeat(pa.scalar("{}"), n)
+    if rows.null_count:
+        text = pc.if_else(rows.is_valid(), text, pa.scalar(None, pa.string()))
+    return text
+
+
+def _unavailable(kind: pa.DataType, handling: Handling, type_name: str | None) -> pa.Scalar:
+    """What stands for a value that the log does not tell, as a JSON text or null."""
+    if not handling.schemas:
+        return pa.scalar(f'"{UNAVAILABLE}"')
+    if pa.types.is_binary(kind):
+        return pa.scalar(f'"{_binary(UNAVAILABLE.encode(), handling.binary)}"')
+    bits = bits_of(type_name or "")
+    if bits is not None and bits > 1 and holds_bits(kind):
+        return pa.scalar(f'"{_binary(UNAVAILABLE.encode(), "base64")}"')
+    text = pa.types.is_string(kind) and not is_time(type_name or "") and bits is None
+    return pa.scalar(f'"{UNAVAILABLE}"' if text else None, pa.string())
+
+
+def is_time(type_name: str) -> bool:
+    """Is it a time of day, or MySQL's of any length? Such values are written as numbers."""
+    return _TIME.fullmatch(type_name) is not None
+
+
+def is_bigint_unsigned(type_name: str) -> bool:
+    """Is it MySQL's BIGINT UNSIGNED, which no integer type of Arrow's on Spark can hold?"""
+    return _UNSIGNED_BIGINT.fullmatch(type_name) is not None
+
+
+def is_short(mode: TimeMode, type_name: str, *, of_day: bool) -> bool:
+    """Does an adaptive mode write such a column as milliseconds?"""
+    precision = _PRECISION.search(type_name)
+    adaptive = mode == "adaptive" or (mode == "adaptive_time_microseconds" and not of_day)
+    return adaptive and precision is not None and int(precision[1]) <= _MILLISECONDS
+
+
+def json_values(
+    values: pa.Array, handling: Handling = PLAIN, type_name: str | None = None
+) -> pa.StringArray:
+    """Each value as JSON text; null stays null. ``type_name`` as ``types`` of `json_rows`."""
+    return _cells(values, handling, type_name).texts()
+
+
+def joined(*pieces: Piece) -> pa.StringArray:
+    """The pieces one after the other, row by row; a null is written ``null``."""
+    return join(pieces, "null")
+
+
+def _cells(values: pa.Array, handling: Handling, type_name: str | None) -> Cells:
+    kind = values.type
+    bits = bits_of(type_name or "")
+    if bits is not None and are_bits(values):
+        return Cells(bit_texts(values, bits))
+    if pa.types.is_boolean(kind):
+        return Cells(pc.if_else(values, "true", "false"))
+    if pa.types.is_integer(kind):
+        return Cells(values)
+    if pa.types.is_floating(kind):
+        return Cells(_floats(values))
+    if pa.types.is_date32(kind):
+        if handling.time == "isostring":
+            return Cells(date_texts(values), '"', 'Z"')
+        return Cells(values.view(pa.int32()))
+    if pa.types.is_timestamp(kind):
+        return _timestamps(values, handling.time, type_name or "")
+    if pa.types.is_decimal(kind):
+        if is_bigint_unsigned(type_name or "") and handling.bigint_unsigned == "long":
+            return Cells(values.cast(pa.string()))
+        return _decimals(values, handling.decimal)
+    if pa.types.is_binary(kind):
+        return _binaries(values, handling.binary)
+    if type_name is not None and is_time(type_name):
+        return _times(values, handling.time, type_name)
+    return _quoted(values)
+
+
+def holds_bits(kind: pa.DataType) -> bool:
+    """May a column of this type be one of bits, as the log has it?"""
+    return bool(pa.types.is_string(kind) or pa.types.is_int64(kind) or pa.types.is_decimal(kind))
+
+
+def _floats(values: pa.Array) -> pa.StringArray:
+    """As Java writes them."""
+    texts = values.cast(pa.string())
+    sizes = pc.abs(values)
+    whole = pc.and_(pc.invert(pc.match_substring(texts, ".")), pc.less(sizes, 1e7))
+    usual = pc.if_else(whole, pc.binary_join_element_wise(texts, ".0", ""), texts)
+    plain = pc.or_(pc.and_(pc.greater_equal(sizes, 1e-3), pc.less(sizes, 1e7)), pc.equal(values, 0))
+    rest = pc.fill_null(pc.invert(plain), False)
+    if not pc.any(rest).as_py():
+        return usual
+    spelled = [_float(text) for text in texts.filter(rest).to_pylist()]
+    return pc.replace_with_mask(usual, rest, pa.array(spelled, pa.string()))
+
+
+def _float(text: str) -> str:
+    if text in ("nan", "inf", "-inf"):
+        return {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}[text]
+    sign, digits, exponent = Decimal(text).normalize().as_tuple()
+    assert isinstance(exponent, int)  # finite
+    rest = "".join(map(str, digits[1:])) or "0"
+    return f"{'-' * sign}{digits[0]}.{rest}E{exponent + len(digits) - 1}"
+
+
+def _timestamps(values: pa.TimestampArray, mode: TimeMode, type_name: str) -> Cells:
+    instants = values.view(pa.int64())
+    if values.type.tz is None and mode != "isostring":
+        return _micros(instants, mode, type_name)
+    if values.type.tz is None:
+        digits = SHORTEST
+    else:
+        precision = _PRECISION.search(type_name)
+        digits = MICROSECONDS if precision is None else int(precision[1])
+    return Cells(timestamp_texts(values, digits=digits), '"', 'Z"')
+
+
+def _times(texts: pa.StringArray, mode: TimeMode, type_name: str) -> Cells:
+    """Times of day, or MySQL's of any length, in the source's texts."""
+    if mode == "isostring":
+        return Cells(pc.replace_substring_regex(texts, "^24", "00"), '"', 'Z"')
+    return _micros(_micros_of(texts), mode, type_name, of_day=True)
+
+
+def time_micros(texts: pa.StringArray, column: str) -> pa.Int64Array:
+    """Microseconds of times of day, or MySQL's of any length, in the source's texts.
+
+    Raises OutputError, which names the column, if a text is none.
+    """
+    micros = _micros_of(texts)
+    if micros.null_count != texts.null_count:
+        raise OutputError(f"column {column}: a row's value is no time, as its type says")
+    return micros
+
+
+def _micros_of(texts: pa.StringArray) -> pa.Int64Array:
+    parts = pc.extract_regex(texts, _TIME_PARTS)
+    hours, minutes, seconds = (
+        pc.struct_field(parts, name).cast(pa.int64()) for name in ("h", "m", "x")
+    )
+    fraction = pc.utf8_rpad(pc.struct_field(parts, "f"), 6, "0").cast(pa.int64())
+    whole = pc.add(pc.multiply(pc.add(pc.multiply(hours, 60), minutes), 60), seconds)
+    micros = pc.add(pc.multiply(whole, 1_000_000), fraction)
+    negative = pc.equal(pc.struct_field(parts, "s"), "-")
+    return pc.if_else(negative, pc.negate(micros), micros)
+
+
+def _micros(micros: pa.Int64Array, mode: TimeMode, type_name: str, of_day: bool = False) -> Cells:
+    if mode == "connect" or is_short(mode, type_name, of_day=of_day):
+        plain = pc.fill_null(micros, 0).to_numpy(zero_copy_only=False) // 1000
+        micros = pa.array(plain, mask=micros.is_null().to_numpy(zero_copy_only=False))
+    elif mode == "nanoseconds":
+        micros = _nanoseconds(micros)
+    return Cells(micros)
+
+
+def _nanoseconds(micros: pa.Int64Array) -> pa.Int64Array:
+    """What 64 bits can't hold (before 1677, after 2262) is the least or the greatest there is."""
+    limit = np.iinfo(np.int64)
+    low, high = int(limit.min) // 1000 + 1, int(limit.max) // 1000
+    found = pc.multiply(pc.max_element_wise(pc.min_element_wise(micros, high), low), 1000)
+    found = pc.if_else(pc.greater(micros, high), int(limit.max), found)
+    return pc.if_else(pc.less(micros, low), int(limit.min), found)
+
+
+def _decimals(values: pa.Decimal128Array, mode: DecimalMode) -> Cells:
+    if mode == "double":
+        return Cells(_floats(values.cast(pa.float64())))
+    if mode == "precise":
+        scale = values.type.scale
+        found = [None if v is None else _unscaled(v, scale) for v in values.to_pylist()]
+        return Cells(pa.array(found, pa.string()))
+    texts = values.cast(pa.string())
+    rest = pc.fill_null(pc.match_substring(texts, "E"), False)
+    if pc.any(rest).as_py():
+        spelled = [f"{value:f}" for value in values.filter(rest).to_pylist()]
+        texts = pc.replace_with_mask(texts, rest, pa.array(spelled, pa.string()))
+    return Cells(texts, '"', '"')
+
+
+def _unscaled(value: Decimal, scale: int) -> str:
+    sign, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int)  # finite
+    number = int("".join(map(str, digits))) * 10 ** (scale + exponent)
+    number = -number if sign else number
+    size = (number if number >= 0 else ~number).bit_length() // 8 + 1
+    return f'"{base64.b64encode(number.to_bytes(size, "big", signed=True)).decode()}"'
+
+
+def _binaries(values: pa.BinaryArray, mode: BinaryMode) -> Cells:
+    found = [None if v is None else _binary(v, mode) for v in values.to_pylist()]
+    return Cells(pa.array(found, pa.string()), '"', '"')
+
+
+def _binary(value: bytes, mode: BinaryMode) -> str:
+    if mode == "hex":
+        return value.hex()
+    if mode == "base64-url-safe":
+        return base64.urlsafe_b64encode(value).decode()
+    return base64.b64encode(value).decode()
+
+
+def _quoted(texts: pa.StringArray) -> Cells:
+    if not has_escapes(texts):
+        return Cells(texts, '"', '"')
+    escaped = texts
+    for character, code in _ESCAPES:
+        escaped = pc.replace_substring(escaped, character, code)
+    rest = pc.fill_null(pc.match_substring_regex(escaped, _RARE), False)
+    if pc.any(rest).as_py():  # rare, so row by row
+        spelled = [_RARE_TEXT.sub(_escape, text) for text in escaped.filter(rest).to_pylist()]
+        escaped = pc.replace_with_mask(escaped, rest, pa.array(spelled, pa.string()))
+    return Cells(escaped, '"', '"')
+
+
+_RARE_TEXT = re.compile("[\x00-\x1f\U00010000-\U0010ffff]")
+
+
+def _escape(found: re.Match[str]) -> str:
+    short = {"\b": "\\b", "\f": "\\f"}.get(found[0])
+    units = np.frombuffer(found[0].encode("utf-16-be"), ">u2").tolist()
+    return short or "".join(f"\\u{unit:04X}" for unit in units)

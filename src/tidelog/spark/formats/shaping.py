@@ -1,0 +1,174 @@
+"""Records → Arrow batches of a shape, column-wise, on executors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.codecs.decode import Decoded, decode
+from tidelog.codecs.fold import KeyedChanges
+from tidelog.model.records import Bools, Kind
+from tidelog.model.schema import TableName, TableSchema
+
+
+def typed_batch(
+    records: pa.RecordBatch,
+    written: TableSchema,
+    target: TableSchema,
+    columns: Sequence[str] | None,
+    before: bool,
+    schema: pa.Schema,
+) -> pa.RecordBatch:
+    """Records of one schema version in the typed shape of ``target``; ``schema`` is the shape's."""
+    names = list(target.column_names if columns is None else columns)
+    asked = list(dict.fromkeys([*names, *target.match_key]))
+    decoded = decode(records, written, target=target, columns=asked)
+    n = len(decoded)
+    struct = schema.field("after").type
+    after, old = decoded.after, decoded.before
+    assert after is not None  # both were asked for
+    assert old is not None
+    arrays = [
+        decoded.op,
+        _struct(old, struct) if before else pa.nulls(n, struct),
+        _struct(after, struct),
+        key_struct(decoded, schema.field("key").type),
+        decoded.version,
+        _repeated(pa.scalar(written.schema_id, pa.int32()), n),
+        source_struct(records, decoded, target.table, schema.field("source").type),
+        timestamps(decoded.commit_ts),
+        missing_names(decoded.missing, asked, n),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def by_schema(
+    records: pa.RecordBatch, of_one: Callable[[pa.RecordBatch], pa.RecordBatch]
+) -> pa.RecordBatch:
+    """Records of any tables, shaped by ``of_one`` version by version, in log order."""
+    ids = records.column("schema_id").to_numpy()
+    parts = []
+    for schema_id in np.unique(ids).tolist():
+        mask = ids == schema_id
+        parts.append(of_one(records if mask.all() else records.filter(pa.array(mask))))
+    if len(parts) == 1:
+        return parts[0]
+    shaped = pa.concat_batches(parts)
+    return shaped.take(pc.sort_indices(shaped.column("version")))
+
+
+def key_struct(decoded: Decoded, kind: pa.StructType) -> pa.StructArray:
+    """The match key: of the new row, or of the old row where that is all there is."""
+    after, old = decoded.after, decoded.before
+    assert after is not None
+    assert old is not None
+    if not after.null_count:
+        return _struct(after, kind, valid=True)
+    gone = after.is_null()
+    children = [
+        pc.if_else(gone, _child(old, field.name), _child(after, field.name)) for field in kind
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(kind))
+
+
+def raw_batch(
+    records: pa.RecordBatch, schema_of: Callable[[int], TableSchema], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Records as they are stored, with their table and schema (JSON); control records with the
+    table that they are about.
+    """
+    kinds, kind_at = np.unique(records.column("kind").to_numpy(), return_inverse=True)
+    ids, id_at = np.unique(records.column("schema_id").to_numpy(), return_inverse=True)
+    schemas = [schema_of(number) if number else None for number in ids.tolist()]
+    names = [None if each is None else str(each.table) for each in schemas]
+    tables = pa.array(names, pa.string()).take(pa.array(id_at))
+    ours = np.flatnonzero(ids[id_at] == 0) if 0 in ids else ()
+    if len(ours):
+        spelled = tables.to_pylist()
+        for place in ours:
+            spelled[place] = control_table(records, int(place))
+        tables = pa.array(spelled, pa.string())
+    described = [None if each is None else json.dumps(each.to_json()) for each in schemas]
+    arrays = [
+        records.column("offset"),
+        pa.array([Kind(code).name.lower() for code in kinds.tolist()]).take(pa.array(kind_at)),
+        records.column("schema_id"),
+        records.column("position"),
+        records.column("ordinal"),
+        records.column("xid"),
+        timestamps(records.column("commit_ts")),
+        records.column("payload"),
+        tables,
+        pa.array(described, pa.string()).take(pa.array(id_at)),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def control_table(records: pa.RecordBatch, place: int) -> str | None:
+    """The table that the control record at ``place`` is about; None of another record."""
+    if records.column("kind")[place].as_py() != Kind.CONTROL:
+        return None
+    found: str | None = json.loads(records.column("payload")[place].as_py()).get("table")
+    return found
+
+
+def changes_batch(folded: KeyedChanges, schema: pa.Schema) -> pa.RecordBatch:
+    """Folded rows in the shape `changes`; of truncates the output reads for itself."""
+    arrays = [folded.op, folded.version, *folded.rows.columns, folded.missing]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def missing_names(missing: Bools | None, names: Sequence[str], n: int) -> pa.Array:
+    """Per row the names of columns that the record does not tell; null for a complete row."""
+    if missing is None:
+        return pa.nulls(n, pa.list_(pa.string()))
+    counts = missing.sum(axis=1)
+    bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    texts = pa.array(list(names), pa.string()).take(pa.array(np.nonzero(missing)[1]))
+    valid = pa.py_buffer(np.packbits(counts > 0, bitorder="little"))
+    buffers = [valid, pa.py_buffer(bounds)]
+    return pa.Array.from_buffers(pa.list_(pa.string()), len(counts), buffers, children=[texts])
+
+
+def timestamps(microseconds: pa.Array) -> pa.Array:
+    """int64 microseconds since 1970 UTC as instants, not copied."""
+    return microseconds.view(pa.timestamp("us", tz="UTC"))
+
+
+def source_struct(
+    records: pa.RecordBatch, decoded: Decoded, table: TableName, kind: pa.StructType
+) -> pa.StructArray:
+    """Where each record comes from: the column ``source`` of the shapes typed and variant."""
+    n = len(decoded)
+    kinds = records.column("kind").to_numpy(zero_copy_only=True)
+    dumped = (kinds == Kind.DUMP_ROW) | (kinds == Kind.ABSENT)
+    origin = pa.array(["log", "dump"]).take(pa.array(dumped.astype(np.int8)))
+    children = [
+        _repeated(pa.scalar(str(table)), n),
+        decoded.position,
+        records.column("ordinal"),
+        decoded.xid,
+        timestamps(decoded.commit_ts),
+        origin,
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(kind))
+
+
+def _struct(array: pa.StructArray, kind: pa.StructType, valid: bool = False) -> pa.StructArray:
+    """``array`` with the fields of ``kind`` only, in their order, and its own validity."""
+    children = [_child(array, field.name) for field in kind]
+    validity = None if valid or not array.null_count else array.buffers()[0]
+    return pa.Array.from_buffers(kind, len(array), [validity], children=children)
+
+
+def _child(array: pa.StructArray, name: str) -> pa.Array:
+    # Columns of a table may repeat no name, so the index is the one.
+    return array.field(array.type.get_field_index(name))
+
+
+def _repeated(value: pa.Scalar, n: int) -> pa.Array:
+    return pa.repeat(value, n)

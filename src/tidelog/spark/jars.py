@@ -1,0 +1,75 @@
+"""Delta's and Iceberg's jars: pinned, checked, fetched once into a directory of ours.
+
+They are passed to Spark by ``spark.jars`` and not by ``spark.jars.packages``: Ivy consults the
+local Maven repository first and fails on one that holds a pom without its jar, and it would resolve
+again at every start.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidelog.system.maven import Jar, fetch
+
+# delta-spark and delta-storage run everything that we use; the kernel jars are what delta-spark's
+# SQL catalogue links to on its other paths. Unity Catalog's and cloud clients are not needed.
+DELTA_VERSION = "4.4.0"
+SPARK_OF_DELTA = "4.2"
+DELTA_JARS = (
+    Jar(
+        "io.delta",
+        "delta-spark_4.2_2.13",
+        DELTA_VERSION,
+        "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
+    ),
+    Jar(
+        "io.delta",
+        "delta-storage",
+        DELTA_VERSION,
+        "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
+    ),
+    Jar(
+        "io.delta",
+        "delta-kernel-api",
+        DELTA_VERSION,
+        "ee9b5a14ac3b7efdff4d61a58478fe8eb0e5a3fbca43889dca7290795fe79a11",
+    ),
+    Jar(
+        "io.delta",
+        "delta-kernel-defaults",
+        DELTA_VERSION,
+        "225c975199e4718b38ee5b7e6da7f19e9585024262b2cec2656b32151a856b0b",
+    ),
+    Jar(
+        "io.delta",
+        "delta-kernel-unitycatalog",
+        DELTA_VERSION,
+        "cea22dfb4ac562b3cd27bf652697750e8336009d73fb06631363aaaad5345ffa",
+    ),
+)
+
+# All in one: what Iceberg needs beside Spark is inside, under names of its own. Clients of cloud
+# stores are jars of their own (iceberg-aws-bundle, …), to be given to Spark where they are needed.
+ICEBERG_VERSION = "1.12.0"
+SPARK_OF_ICEBERG = "4.1"
+ICEBERG_JARS = (
+    Jar(
+        "org.apache.iceberg",
+        "iceberg-spark-runtime-4.1_2.13",
+        ICEBERG_VERSION,
+        "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
+    ),
+)
+
+
+def delta_jars(directory: Path | None = None) -> list[Path]:
+    """Paths of Delta's jars, fetched if they are not there yet: see `tidelog.system.maven.fetch`.
+
+    Raises UsageError that says how to go on without network.
+    """
+    return fetch(DELTA_JARS, "Delta's jars", directory)
+
+
+def iceberg_jars(directory: Path | None = None) -> list[Path]:
+    """Paths of Iceberg's jars, like `delta_jars`."""
+    return fetch(ICEBERG_JARS, "Iceberg's jars", directory)

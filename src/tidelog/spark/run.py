@@ -1,0 +1,172 @@
+"""The pipeline: a streaming query over the shape ``segments`` for each output.
+
+Outputs go on one by one: what one of them can't take now, or is slow with, holds up no other.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from tidelog.errors import TidelogError
+from tidelog.eventlog.consumers import Consumers, Destination, Stopped
+from tidelog.eventlog.reader import EventLog
+from tidelog.ports import Output
+from tidelog.spark.changes.batches import DUMP_COMPLETED as DUMP_COMPLETED
+from tidelog.spark.datasource.source import register
+from tidelog.spark.stream import OutputStream, StreamOptions
+from tidelog.spark.stream import Progress as Progress
+from tidelog.spark.together import OnState, Together
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Payload bytes of a batch. A MERGE costs mostly by the keys it touches, so larger batches cost
+# less a row; executors fold a batch in blocks, so its size is not what they need in memory.
+MAX_BATCH_BYTES = 512 << 20
+
+
+def run_pipeline(
+    spark: SparkSession,
+    log_path: str,
+    outputs: Sequence[Output],
+    checkpoint: str,
+    *,
+    once: bool = False,
+    name: str = "pipeline",
+    on_progress: Callable[[Progress], None] | None = None,
+    stop: threading.Event | None = None,
+    max_batch_bytes: int = MAX_BATCH_BYTES,
+    trigger_s: float = 0.0,
+    destinations: Mapping[str, Destination] | None = None,
+    on_state: OnState | None = None,
+) -> int:
+    """Bring the event log over to ``outputs``, until ``stop`` is set or, with ``once``, until
+    everything is there that was in the log when it started.
+
+    Each output is at a place of its own. One that is new begins where the log begins; one that
+    fails is tried again by itself. One that can't go on stops alone: the others go on, it is tried
+    again now and then, and what stopped it is raised when they have ended.
+
+    Args:
+        spark: any session; Delta outputs need one with Delta.
+        log_path: the event log's directory.
+        outputs: each gets every batch.
+        checkpoint: directory of Spark's checkpoints, one for each output's name. It may be lost:
+            outputs know what they have.
+        once: stop when caught up.
+        name: registers the pipeline as a consumer of the log, so that retention waits for it.
+        on_progress: called after each batch of each output, one call at a time.
+        stop: ends the run after the batches under way.
+        max_batch_bytes: payload bytes of a batch.
+        trigger_s: least time between the starts of two batches of an output.
+        destinations: by output's name, where it writes: kept for other pipelines to see.
+        on_state: called when an output has stopped, with what stopped it, and when it goes on.
+
+    Returns the offset below which everything was brought over.
+
+    Raises the TidelogError that stopped it, before anything is begun if an output can't be used.
+    """
+    log = EventLog.open(log_path)
+    register(spark)
+    stop = stop or threading.Event()
+    book = _Book(log, name, [output.name for output in outputs], destinations or {})
+
+    def tell(output: str, error: BaseException | None) -> None:
+        book.note(output, error)
+        if on_state is not None:
+            on_state(output, error)
+
+    together = Together(tell, once=once)
+
+    def moved(progress: Progress) -> None:
+        together.moved(progress.output)
+        if on_progress is not None:
+            on_progress(progress)
+
+    options = StreamOptions(once, max_batch_bytes, trigger_s, _one_at_a_time(moved))
+    streams = [
+        OutputStream(
+            spark,
+            log,
+            log_path,
+            output,
+            f"{checkpoint.rstrip('/')}/{output.name}",
+            name if len(outputs) == 1 else f"{name}/{output.name}",
+            book.mover(output.name),
+            book.offsets[output.name],
+            options,
+        )
+        for output in outputs
+    ]
+    for stream in streams:
+        stream.prepare()
+    together.run(streams, stop)
+    return min(stream.done for stream in streams)
+
+
+def _one_at_a_time(report: Callable[[Progress], None]) -> Callable[[Progress], None]:
+    lock = threading.Lock()
+
+    def locked(progress: Progress) -> None:
+        with lock:
+            report(progress)
+
+    return locked
+
+
+class _Book:
+    """How far each output is, for retention and for whoever waits for it."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        name: str,
+        outputs: Sequence[str],
+        destinations: Mapping[str, Destination],
+    ) -> None:
+        self._destinations = dict(destinations)
+        self._consumers = Consumers(log.storage)
+        self._name = name
+        self._lock = threading.Lock()
+        found = next((each for each in self._consumers.all() if each.name == name), None)
+        known = {} if found is None else found.outputs
+        self._stopped: dict[str, Stopped] = {}
+        before = {} if found is None else {**found.former, **found.destinations}
+        self._former = {output: each for output, each in before.items() if output not in outputs}
+        self.offsets = {output: known.get(output, log.head_offset) for output in outputs}
+        # A version before this one noted one place for all: they know what they have, and go
+        # through the log once more, which must be there.
+        self._register()
+
+    def mover(self, output: str) -> Callable[[int], None]:
+        def move(offset: int) -> None:
+            with self._lock:
+                self.offsets[output] = offset
+                self._register()
+
+        return move
+
+    def note(self, output: str, error: BaseException | None) -> None:
+        """What stopped it; None: it goes on."""
+        with self._lock:
+            self._stopped.pop(output, None)
+            if error is not None:
+                message = str(error) if isinstance(error, TidelogError) else "an internal error"
+                now_ms = time.time_ns() // 1_000_000
+                self._stopped[output] = Stopped(type(error).__name__, message, now_ms)
+            with suppress(TidelogError):  # the next batch notes it, and fails if it can't
+                self._register()
+
+    def _register(self) -> None:
+        self._consumers.register(
+            self._name,
+            min(self.offsets.values()),
+            self.offsets,
+            self._destinations,
+            self._stopped,
+            self._former,
+        )

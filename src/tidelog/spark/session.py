@@ -1,0 +1,191 @@
+"""A Spark session that is good for Tidelog on one machine; any other session works too."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidelog import _version
+from tidelog.errors import UsageError
+from tidelog.spark.installed import check_spark_runs
+from tidelog.spark.jars import DELTA_VERSION, SPARK_OF_DELTA, delta_jars, iceberg_jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# What Delta needs of any session that runs our Delta output.
+DELTA_CONF = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+_DEFAULT_CONF = {
+    "spark.app.name": "tidelog",
+    "spark.driver.memory": "2g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # Forked workers inherit what this daemon has imported (numba, the decoder), so no worker pays
+    # for it again: the difference between 2 s and 0.1 s at every first use.
+    "spark.python.daemon.module": "tidelog.spark.daemon",
+    # Delta reads a table's log with 50 tasks by default; ours are small and there are two cores.
+    "spark.databricks.delta.snapshotPartitions": "1",
+    # Dates and timestamps are proleptic Gregorian everywhere; nothing is to be rebased or refused.
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # A stopped query is stopped on purpose.
+    "spark.sql.streaming.stopTimeout": "30s",
+}
+
+# The JVM compiles with its optimising compiler what ran 5,000 times; most of Spark's and Delta's
+# code never pays that back: it took a third of the CPU of the first minutes. Eight times later, the
+# hot loops are still compiled and the rest is not (benchmarks/bench_delta.py, bench_spark.py).
+_JIT_OPTIONS = (
+    "-XX:Tier4InvocationThreshold=40000 -XX:Tier4MinInvocationThreshold=5000 "
+    "-XX:Tier4CompileThreshold=120000 -XX:Tier4BackEdgeThreshold=320000"
+)
+
+_QUIET_LOG4J = """rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
+"""
+
+
+def spark_session(
+    master: str | None = None,
+    *,
+    conf: Mapping[str, str] | None = None,
+    delta: bool = True,
+    iceberg: bool = False,
+    warehouse: Path | None = None,
+) -> SparkSession:
+    """A session with Delta and the ``tidelog`` source; the running one if there is one.
+
+    Args:
+        master: a Spark master; by default ``$SPARK_MASTER`` or all cores of this machine.
+        conf: settings that win over our defaults.
+        delta: fetch (once) and load Delta's jars.
+        iceberg: those of Iceberg; never both.
+        warehouse: Spark's warehouse directory; by default a name under the system's temporary
+            directory, so that no ``spark-warehouse`` appears where the command was run.
+
+    Raises UsageError if Delta's jars can't be had or there is no Java, MissingExtraError without
+    pyspark.
+    """
+    check_spark_runs("iceberg" if iceberg else "spark")
+    from pyspark.sql import SparkSession
+
+    from tidelog.spark.datasource.source import register
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        register(running)
+        return running
+    settings = dict(_DEFAULT_CONF)
+    cores = os.cpu_count() or 1
+    settings["spark.sql.shuffle.partitions"] = str(cores)
+    settings["spark.sql.warehouse.dir"] = str(warehouse or scratch_directory() / "warehouse")
+    options = f"-Dlog4j2.configurationFile={_quiet_log_configuration()} {_JIT_OPTIONS}"
+    settings["spark.driver.extraJavaOptions"] = options
+    if delta:
+        _check_spark_version()
+        settings.update(DELTA_CONF)
+        settings["spark.jars"] = ",".join(str(path) for path in delta_jars())
+    elif iceberg:
+        settings["spark.jars"] = ",".join(str(path) for path in iceberg_jars())
+    settings.update(conf or {})
+    builder = SparkSession.builder.master(master or os.environ.get("SPARK_MASTER") or "local[*]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    _let_workers_import_us()
+    with _deaf_to_sigterm():
+        session = builder.getOrCreate()
+    register(session)
+    return session
+
+
+@contextmanager
+def _deaf_to_sigterm() -> Iterator[None]:
+    """Have the JVM that is started here ignore SIGTERM, as PySpark has it ignore SIGINT.
+
+    systemd, and others that end a service, send it to all of its processes at once. The JVM would
+    be gone before this process has ended its batches; it ends with this process anyhow, by the end
+    of its standard input.
+    """
+    from pyspark import java_gateway
+
+    gateway: Any = java_gateway
+    popen = gateway.Popen
+
+    def deaf(*args: Any, preexec_fn: Callable[[], None] | None = None, **how: Any) -> Any:
+        def before() -> None:
+            if preexec_fn is not None:
+                preexec_fn()
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+        return popen(*args, preexec_fn=before, **how)
+
+    gateway.Popen = deaf
+    try:
+        yield
+    finally:
+        gateway.Popen = popen
+
+
+def _check_spark_version() -> None:
+    """Delta calls Spark's internals: with another minor version it fails inside the first write."""
+    import pyspark
+
+    if not pyspark.__version__.startswith(f"{SPARK_OF_DELTA}."):
+        raise UsageError(
+            f"Delta {DELTA_VERSION} is built for Spark {SPARK_OF_DELTA}, installed is pyspark "
+            f"{pyspark.__version__}: pip install 'pyspark=={SPARK_OF_DELTA}.*'"
+        )
+
+
+def _let_workers_import_us() -> None:
+    """Workers and the planning processes import tidelog: give them this process's path to it.
+
+    Spark starts them with the environment's PYTHONPATH, not with ``sys.path``; a checkout that is
+    not installed would be missing there.
+    """
+    root = str(Path(_version.__file__).parent.parent)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run any "python3"
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if root not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join([root, *(part for part in known if part)])
+
+
+def scratch_directory() -> Path:
+    """For files of no value, which nobody else can have put there."""
+    import tempfile
+
+    directory = Path(tempfile.gettempdir()) / f"tidelog-spark-{os.getuid()}"
+    with suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    status = directory.lstat()
+    if status.st_uid == os.getuid() and stat.S_ISDIR(status.st_mode):
+        directory.chmod(0o700)
+        return directory
+    return Path(tempfile.mkdtemp(prefix="tidelog-spark-"))  # somebody else made it
+
+
+def _quiet_log_configuration() -> Path:
+    """Spark logs its start-up before any log level can be set through the session."""
+    path = scratch_directory() / "log4j2.properties"
+    if not path.exists() or path.read_text() != _QUIET_LOG4J:
+        fresh = path.with_suffix(f".{os.getpid()}")
+        fresh.write_text(_QUIET_LOG4J)
+        fresh.replace(path)
+    return path

@@ -1,0 +1,331 @@
+"""One output's streaming query over the shape ``segments``: from the event log to the output."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidelog.errors import EventLogError, OutputError, Policy, TidelogError
+from tidelog.eventlog.reader import EventLog
+from tidelog.ports import Output
+from tidelog.spark.changes.batches import output_batch, rest_of
+from tidelog.spark.failures import find_error
+from tidelog.spark.versions import STREAMS_ARE_LIMITED
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+logger = logging.getLogger(__name__)
+
+# Of a process that plans batches, or of a task, within 10 s (Spark's PythonWorkerFactory).
+_NOT_STARTED = "Python worker failed to connect back"
+_BUSY = (
+    "Spark's Python worker did not start within 10 s: the host is busy, or PYSPARK_PYTHON names no "
+    "Python that has Tidelog"
+)
+
+_WAIT_S = 0.2
+_STOPPING_S = 0.5
+_FIRST_RETRY_S = 1.0
+_LAST_RETRY_S = 60.0
+_RETRIES_ONCE, _RETRIES_BUSY = 3, 10
+
+
+class HostBusyError(OutputError):
+    """What Spark starts did not come up in time: nothing is wrong with the output."""
+
+
+def is_busy(error: BaseException) -> bool:
+    """Is that what it comes from?"""
+    found: BaseException | None = error
+    while found is not None:
+        if _NOT_STARTED in str(found):
+            return True
+        found = found.__cause__
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a finished batch brought over to ``output``."""
+
+    batch_id: int
+    start: int
+    end: int
+    rows: int
+    rows_by_table: dict[str, int]
+    seconds: float
+    output: str = ""
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """See `tidelog.spark.run.run_pipeline`."""
+
+    once: bool
+    max_batch_bytes: int
+    trigger_s: float
+    on_progress: Callable[[Progress], None] | None
+
+
+class OutputStream:
+    """Brings the log over to one output, and tries again what may pass.
+
+    Args:
+        spark: any session.
+        log: the event log, at ``log_path``.
+        output: gets every batch.
+        checkpoint: directory of the query's checkpoint.
+        name: of the query.
+        released: called with an offset: Spark will not plan what is before it again.
+        done: everything before it was brought over in earlier runs.
+        options: of all outputs.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log: EventLog,
+        log_path: str,
+        output: Output,
+        checkpoint: str,
+        name: str,
+        released: Callable[[int], None],
+        done: int,
+        options: StreamOptions,
+    ) -> None:
+        self.output = output
+        self._spark = spark
+        self._log_path = log_path
+        self._checkpoint = checkpoint
+        self._options = options
+        self._prepared = False
+        self._log = log
+        self._loop = _Loop(log, output, released, name, options.on_progress, done)
+
+    @property
+    def name(self) -> str:
+        """The output's."""
+        return self.output.name
+
+    @property
+    def done(self) -> int:
+        """The offset below which everything was brought over."""
+        return self._loop.done
+
+    def prepare(self) -> None:
+        """Check the output. What may pass is passed over: `run` prepares it again."""
+        try:
+            self._prepare()
+        except TidelogError as error:
+            if error.policy is not Policy.RETRY:
+                raise
+            logger.warning("output %s is not ready: %s", self.output.name, error)
+
+    def _prepare(self) -> None:
+        if self._prepared:
+            return
+        try:
+            self.output.prepare(self._log.generation)
+        except Exception as error:
+            if not is_busy(error):
+                raise
+            raise HostBusyError(_BUSY) from error
+        self._prepared = True
+
+    def run(self, stop: threading.Event) -> None:
+        """Until ``stop`` is set or, with ``once``, everything is there that was in the log.
+
+        Raises the TidelogError that ended it; errors whose policy is to retry are retried, for ever
+        in a stream and three times with ``once`` (ten times where it is the host that is busy).
+        """
+        wait_s, failures = _FIRST_RETRY_S, 0
+        while not stop.is_set():
+            before = self._loop.done
+            try:
+                self._prepare()
+                self._query(stop)
+                break
+            except TidelogError as error:
+                if stop.wait(_STOPPING_S):  # whoever ends a service ends Spark's workers as well
+                    logger.info("output %s stopped amid a batch: %s", self.output.name, error)
+                    break
+                if self._loop.done > before:
+                    wait_s, failures = _FIRST_RETRY_S, 0
+                failures += 1
+                tries = _RETRIES_BUSY if isinstance(error, HostBusyError) else _RETRIES_ONCE
+                if error.policy is not Policy.RETRY or (self._options.once and failures > tries):
+                    self._prepared = False  # whoever tries again wants it checked again
+                    raise
+                logger.warning("the pipeline tries again in %.0f s: %s", wait_s, error)
+                stop.wait(wait_s)
+                wait_s = min(2 * wait_s, _LAST_RETRY_S)
+
+    def _query(self, stop: threading.Event) -> None:
+        """Raises what ended it."""
+        loop = self._loop
+        loop.failure = None
+        try:
+            self._start(stop)
+        except TidelogError:
+            raise
+        except Exception as error:
+            raise loop.explain(error) from error
+
+    def _start(self, stop: threading.Event) -> None:
+        once, loop = self._options.once, self._loop
+        reader = self._spark.readStream.format("tidelog").option("path", self._log_path)
+        reader = reader.option("shape", "segments")
+        reader = reader.option("maxBytesPerTrigger", str(self._options.max_batch_bytes))
+        writer = reader.load().writeStream.foreachBatch(loop.batch)
+        writer = writer.option("checkpointLocation", self._checkpoint).queryName(loop.name)
+        if once:
+            writer = writer.trigger(availableNow=True)
+        else:
+            pause_ms = int(self._options.trigger_s * 1000)
+            writer = writer.trigger(processingTime=f"{pause_ms} milliseconds")
+        until = loop.latest_offset()
+        while True:
+            loop.batch_end = until
+            _await(writer.start(), loop, stop)
+            # Spark 4.1 ends "once" after one batch.
+            if STREAMS_ARE_LIMITED or not once or stop.is_set() or loop.batch_end >= until:
+                return
+
+
+def _await(query: StreamingQuery, loop: _Loop, stop: threading.Event) -> None:
+    """Until it ends, or ``stop`` is set. Raises what ended it."""
+    loop.failure = None
+    try:
+        while query.isActive and not stop.is_set():
+            query.awaitTermination(_WAIT_S)  # type: ignore[arg-type]  # takes a float
+            loop.release(query)
+    except Exception as error:
+        raise loop.explain(error) from error
+    finally:
+        if query.isActive:
+            loop.finish_batch()
+            loop.wait_for_commit(query)
+            query.stop()
+        loop.release(query)
+    ended_by = query.exception()
+    if ended_by is not None and not stop.is_set():
+        raise loop.explain(ended_by) from ended_by
+
+
+class _Loop:
+    """Spark calls `batch` for every micro-batch, in order."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        output: Output,
+        released: Callable[[int], None],
+        name: str,
+        on_progress: Callable[[Progress], None] | None,
+        done: int,
+    ) -> None:
+        self.name = name
+        self.done = done
+        self.batch_end = 0  # of the newest batch
+        self.batch_id = -1
+        self._released = done
+        self.failure: TidelogError | None = None
+        self._log = log
+        self._output = output
+        self._when_released = released
+        self._on_progress = on_progress
+        self._idle = threading.Event()
+        self._idle.set()
+
+    def batch(self, frame: DataFrame, batch_id: int) -> None:
+        """Write one micro-batch to the output."""
+        self._idle.clear()
+        try:
+            self._write(frame, batch_id)
+        except TidelogError as error:
+            self.failure = HostBusyError(_BUSY) if is_busy(error) else error
+            raise
+        except Exception as error:
+            self.failure = (
+                HostBusyError(_BUSY)
+                if is_busy(error)
+                else find_error(str(error))
+                or OutputError(f"a batch failed with {type(error).__name__}; Spark's log has more")
+            )
+            raise
+        finally:
+            self._idle.set()
+
+    def latest_offset(self) -> int:
+        """Where the log ends."""
+        return self._log.latest_offset()
+
+    def explain(self, error: Exception) -> TidelogError:
+        """What ended the query. Spark's own message may hold values of rows: it stays the cause."""
+        found = self.failure or find_error(str(error))
+        if found is None and is_busy(error):
+            return HostBusyError(_BUSY)
+        return found or EventLogError(
+            f"the pipeline's query failed with {type(error).__name__}; Spark's log has more"
+        )
+
+    def finish_batch(self) -> None:
+        """Wait for the batch under way: Spark stopped inside a commit would do it again."""
+        self._idle.wait(30)
+
+    def release(self, query: StreamingQuery) -> None:
+        """Let retention have what Spark will not plan again: its checkpoint has the batch."""
+        done = self.done  # first: a batch that begins now is not committed
+        if done > self._released and self._committed(query):
+            self._released = done
+            self._when_released(done)
+
+    def wait_for_commit(self, query: StreamingQuery) -> None:
+        """Spark notes that a batch is done after `batch` has returned."""
+        deadline = time.monotonic() + 10
+        while query.isActive and not self._committed(query) and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def _committed(self, query: StreamingQuery) -> bool:
+        last = query.lastProgress
+        if self.batch_id < 0 or last is None:
+            return self.batch_id < 0
+        # An idle query reports the number of the batch that comes next.
+        ran = "addBatch" in last["durationMs"]
+        return bool(last["batchId"] >= self.batch_id + (not ran))
+
+    def _write(self, frame: DataFrame, batch_id: int) -> None:
+        self.batch_id = batch_id
+        started = time.monotonic()
+        rows = frame.collect()
+        if not rows:
+            return
+        batch = output_batch(self._log, rows)
+        self._output.write(batch)
+        self.batch_end = batch.end
+        # Spark runs a batch again whose end it could not note: it was told of before.
+        before = self.done
+        told = batch.end <= before
+        self.done = max(self.done, batch.end)
+        if self._on_progress is not None and not told:
+            counted = batch
+            if batch.start < before:  # cut otherwise than before: that part was told of
+                counted = rest_of(self._log, before, batch.end)
+            by_table = {str(each.table): each.rows for each in counted.tables}
+            self._on_progress(
+                Progress(
+                    batch_id,
+                    counted.start,
+                    batch.end,
+                    sum(by_table.values()),
+                    by_table,
+                    time.monotonic() - started,
+                    self._output.name,
+                )
+            )

@@ -1,0 +1,1 @@
+"""Compares what outputs hold with what the source holds."""

@@ -1,0 +1,93 @@
+"""Jars of the S3 server for tests: what S3Proxy needs to serve a directory of files."""
+
+from __future__ import annotations
+
+from tidelog.system.maven import Jar
+
+S3PROXY_VERSION = "4.0.0"
+S3PROXY_JARS = (
+    Jar(
+        "args4j",
+        "args4j",
+        "2.37",
+        "5a13b0f7ff519183e55b8f453b8faaa23b92ccf0443f1fac515fedf2246bdc18",
+    ),
+    Jar(
+        "ch.qos.logback",
+        "logback-classic",
+        "1.6.1",
+        "be8970a67c145e610071817622212b50ee531f2ee8649d70a704e8549b958bbd",
+    ),
+    Jar(
+        "ch.qos.logback",
+        "logback-core",
+        "1.6.1",
+        "ca24a516db9c9bf43ff5c41ce9648ee546869aa7a30d349c531b3755af4f9db6",
+    ),
+    Jar(
+        "com.fasterxml.jackson.core",
+        "jackson-annotations",
+        "2.22",
+        "21ddb598807d3a51a876704eb979d9296e1c6a6f47ab1826ff88c6d6a127a2d0",
+    ),
+    Jar(
+        "com.fasterxml.woodstox",
+        "woodstox-core",
+        "7.0.0",
+        "eeb3853282c24964a93a6eb4c1bbcb60c8d09fd8e0ffc75ab64ad21045a1fa78",
+    ),
+    Jar(
+        "com.google.guava",
+        "failureaccess",
+        "1.0.3",
+        "cbfc3906b19b8f55dd7cfd6dfe0aa4532e834250d7f080bd8d211a3e246b59cb",
+    ),
+    Jar(
+        "com.google.guava",
+        "guava",
+        "33.6.0-jre",
+        "dc573e1fca4fd5454f4a5fd3d7da2df03002876a4175bafc14a95980dd7713b3",
+    ),
+    Jar(
+        "jakarta.servlet",
+        "jakarta.servlet-api",
+        "6.0.0",
+        "c034eb1afb158987dbb53a5fea0cadf611c8dae8daadd59c44d9d5ab70129cef",
+    ),
+    Jar(
+        "org.codehaus.woodstox",
+        "stax2-api",
+        "4.2.2",
+        "a61c48d553efad78bc01fffc4ac528bebbae64cbaec170b2a5e39cf61eb51abe",
+    ),
+    Jar(
+        "org.gaul",
+        "s3proxy",
+        "4.0.0",
+        "a8f69241a0421d3739c72f3c49e3f25832176d586f9b23e97eec6a2e5fe2f953",
+    ),
+    Jar(
+        "org.slf4j",
+        "slf4j-api",
+        "2.0.18",
+        "44508fd1576500688c790b190acdd16fec4f8c79a3e0b900afd70503cf055f55",
+    ),
+    Jar(
+        "tools.jackson.core",
+        "jackson-core",
+        "3.2.1",
+        "2688aaa60b207403287e16a71fb5644bf2f9cfc464cc601ae95c6c86a5af1f94",
+    ),
+    Jar(
+        "tools.jackson.core",
+        "jackson-databind",
+        "3.2.1",
+        "8d005c5626b1839e2eea6bd33a437287e7a24d54e1bb3746b8f861193262b519",
+    ),
+    Jar(
+        "tools.jackson.dataformat",
+        "jackson-dataformat-xml",
+        "3.2.1",
+        "70a5b176d1c4be17aac0cb8d42aa23a5866b5ee95b101535003edad36ad66c4a",
+    ),
+)

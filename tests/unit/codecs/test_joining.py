@@ -1,0 +1,61 @@
+"""Texts of rows, put together by kernels: against what Arrow's own functions make of the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from tidelog.codecs.columns.joining import Cells, has_escapes, join
+
+WORDS = ["", "a", "ä€\U0001f600", "line\nend", "x" * 300, None]
+NUMBERS = [0, 9, 10, -1, 99, 100, 12345, -(2**63), 2**63 - 1, None, 10**18, -100]
+
+
+def test_as_arrow_joins() -> None:
+    random = np.random.default_rng(5)
+    for n in (1, 7, 5_000):
+        words = pa.array([WORDS[at] for at in random.integers(0, len(WORDS), n)])
+        numbers = pa.array([NUMBERS[at] for at in random.integers(0, len(NUMBERS), n)], pa.int64())
+        found = join(['{"w":', words, ',"n":', numbers, words, "}"], "null")
+        texts = numbers.cast(pa.string())
+        expected = pc.binary_join_element_wise(
+            '{"w":', words, ',"n":', texts, words, "}", "",
+            null_handling="replace", null_replacement="null",
+        )  # fmt: skip
+        found.validate(full=True)
+        assert found.equals(expected)
+        assert join([words, numbers], "null", large=True).equals(
+            join([words, numbers], "null").cast(pa.large_string())
+        )
+
+
+def test_of_slices_and_of_no_rows() -> None:
+    words = pa.array(["one", None, "three", "four"])
+    assert join([words.slice(1, 2), "-"], "?").to_pylist() == ["?-", "three-"]
+    assert join([words.slice(4), "-"], "?").to_pylist() == []
+    nothing = pa.StringArray.from_buffers(0, pa.py_buffer(b""), pa.py_buffer(b""))
+    assert not has_escapes(nothing)
+    assert join([nothing, "-"], "?").to_pylist() == []
+    assert join([pa.array([3], pa.int8()), pa.array([4], pa.uint64())], "").to_pylist() == ["34"]
+
+
+def test_what_encloses_values_does_not_enclose_nulls() -> None:
+    words = pa.array(["one", None, "three"])
+    cells = Cells(words, "<", ">", where=np.array([True, True, False]))
+    assert join(["=", cells], "null").to_pylist() == ["=<one>", "=null", "=null"]
+    assert cells.texts().to_pylist() == ["<one>", None, None]
+    assert Cells(pa.array([1, None])).texts().to_pylist() == ["1", None]
+
+
+def test_more_than_offsets_hold_is_refused() -> None:
+    word = pa.array(["x" * (1 << 20)])
+    with pytest.raises(pa.ArrowCapacityError, match="1 texts are"):
+        join([word] * 2048, "")
+
+
+@pytest.mark.parametrize("text", ['"', "\\", "\x00", "\x1f", "\U00010000", "\U0010ffff"])
+def test_escapes_are_found(text: str) -> None:
+    assert has_escapes(pa.array(["plain", f"a{text}b", "plain"]))
+    assert not has_escapes(pa.array(["plain", f"a{text}b", "\uffff € ~\x7f"]).slice(2))

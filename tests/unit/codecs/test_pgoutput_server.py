@@ -1,0 +1,223 @@
+"""What a real server sends, so that the builders of the other tests can't agree on a mistake."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import psycopg
+import pytest
+from tests.support import pgoutput_messages as pg
+from tests.support.oracle.pgoutput import parse_stream
+
+from tidelog.codecs.postgres.pgoutput import LogicalMessage, PgoutputScanner, RelationSeen
+from tidelog.codecs.postgres.tuples import PgoutputKeys, copy_text_rows
+from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.model.records import KeyEffect, LogBatch
+from tidelog.model.schema import Column, TableName, TableSchema
+
+pytestmark = pytest.mark.integration
+
+COMPLETE, PARTIAL, GONE, MOVED_PARTIAL = KeyEffect
+LONG = "repeat(md5('{}'), 300)"  # 9,600 bytes, stored out of line
+
+DDL = """
+CREATE TABLE plain (id text PRIMARY KEY, big text, n int);
+CREATE TABLE whole (id text PRIMARY KEY, big text, n int);
+CREATE TABLE other (id text PRIMARY KEY, big text, code int NOT NULL UNIQUE);
+ALTER TABLE plain ALTER big SET STORAGE EXTERNAL;
+ALTER TABLE plain ALTER id SET STORAGE EXTERNAL;
+ALTER TABLE whole ALTER big SET STORAGE EXTERNAL;
+ALTER TABLE other ALTER big SET STORAGE EXTERNAL;
+ALTER TABLE whole REPLICA IDENTITY FULL;
+ALTER TABLE other REPLICA IDENTITY USING INDEX other_code_key;
+CREATE PUBLICATION p FOR ALL TABLES;
+"""
+SLOT = "SELECT pg_create_logical_replication_slot(current_database() || '_s', 'pgoutput')"
+
+
+def changes(connection: psycopg.Connection[tuple[object, ...]]) -> list[bytes]:
+    rows = connection.execute(
+        "SELECT data FROM pg_logical_slot_get_binary_changes(current_database() || '_s', NULL,"
+        " NULL, 'proto_version', '1', 'publication_names', 'p', 'messages', 'true')"
+    ).fetchall()
+    return [bytes(row[0]) for row in rows]  # type: ignore[call-overload]
+
+
+def schema_of(seen: RelationSeen, schema_id: int) -> TableSchema:
+    flagged = tuple(name for flags, name, _, _ in seen.columns if flags & 1)
+    return TableSchema(
+        table=TableName(seen.namespace, seen.name),
+        relation_id=seen.relation_id,
+        columns=tuple(Column(name, oid, mod, "", "text") for _, name, oid, mod in seen.columns),
+        key=("id",),
+        identity=flagged,
+        identity_kind="i" if seen.replica_identity == "i" else seen.replica_identity,
+        wire_format="pgoutput",
+        schema_id=schema_id,
+    )
+
+
+@pytest.mark.parametrize("version", ["postgres16", "postgres18"])
+def test_a_servers_stream(version: str, request: pytest.FixtureRequest) -> None:
+    server: PostgresServer = request.getfixturevalue(version)
+    name = f"wire_{version}"
+    dsn = server.create_database(name)
+    try:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            check_stream(connection)
+    finally:
+        server.drop_database(name)
+
+
+def check_stream(connection: psycopg.Connection[tuple[object, ...]]) -> None:
+    connection.execute(DDL)
+    connection.execute(SLOT)
+    toasted_key = "(SELECT string_agg(md5(i::text), '') FROM generate_series(1, 80) i)"
+    with connection.transaction():
+        connection.execute(f"INSERT INTO plain VALUES ('a', {LONG.format(1)}, 1), ('b', NULL, 2)")
+        connection.execute("SELECT pg_logical_emit_message(true, 'app', 'inside')")
+        connection.execute("UPDATE plain SET n = n + 1 WHERE id = 'a'")
+        connection.execute("UPDATE plain SET id = 'c' WHERE id = 'a'")
+        connection.execute("DELETE FROM plain WHERE id = 'b'")
+    connection.execute("SELECT pg_logical_emit_message(false, 'app', 'outside')")
+    connection.execute(f"INSERT INTO whole VALUES ('a', {LONG.format(2)}, 1)")
+    connection.execute("UPDATE whole SET n = 2")
+    connection.execute("UPDATE whole SET id = 'b'")
+    connection.execute("DELETE FROM whole")
+    connection.execute("INSERT INTO other VALUES ('a', NULL, 7)")
+    connection.execute("UPDATE other SET id = 'b'")
+    connection.execute("DELETE FROM other")
+    # a key of 2,560 bytes, out of line: sent as unchanged, with the old key before it
+    connection.execute(f"INSERT INTO plain VALUES ({toasted_key}, {LONG.format(3)}, 1)")
+    connection.execute("UPDATE plain SET n = 5 WHERE length(id) > 1000")
+    connection.execute("TRUNCATE plain, whole")
+
+    (base,) = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone() or (0,)
+    assert isinstance(base, int)
+    scanner = PgoutputScanner(None, base)
+    schemas: dict[int, TableSchema] = {}
+    seen: list[object] = []
+    long_key = (connection.execute(f"SELECT {toasted_key}").fetchone() or ("",))[0]
+    keys = PgoutputKeys()
+    last = (0, -1)
+    for item in scanner.feed(*pg.packed(changes(connection))):
+        if isinstance(item, RelationSeen):
+            schemas[len(schemas) + 1] = schema_of(item, len(schemas) + 1)
+            scanner.bind(item.relation_id, len(schemas))
+        elif isinstance(item, LogicalMessage):
+            seen.append((item.transactional, item.prefix, item.content))
+            last = max(last, (item.position, item.ordinal))
+        elif isinstance(item, LogBatch):
+            for index in range(len(item)):
+                here = (int(item.position[index]), int(item.ordinal[index]))
+                assert here > last
+                last = here
+                assert 0 <= base - item.xid[index] < 1000
+                table = schemas[int(item.schema_id[index])]
+                kind = chr(item.kind[index])
+                if kind == "T":
+                    seen.append((table.table.name, kind))
+                found = keys.keys(item, np.array([index], dtype=np.int32), table)
+                for i in range(len(found)):
+                    (text,) = keys.texts(found.key(i), table)
+                    text = "LONG" if text == long_key else text
+                    seen.append((table.table.name, kind, text, KeyEffect(int(found.effect[i]))))
+    assert seen == [
+        ("plain", "I", "a", COMPLETE),
+        ("plain", "I", "b", COMPLETE),
+        (True, "app", b"inside"),
+        ("plain", "U", "a", PARTIAL),
+        ("plain", "U", "a", GONE),
+        ("plain", "U", "c", MOVED_PARTIAL),
+        ("plain", "D", "b", GONE),
+        (False, "app", b"outside"),
+        ("whole", "I", "a", COMPLETE),
+        ("whole", "U", "a", COMPLETE),
+        ("whole", "U", "a", GONE),
+        ("whole", "U", "b", COMPLETE),
+        ("whole", "D", "b", GONE),
+        ("other", "I", "7", COMPLETE),
+        ("other", "U", "7", COMPLETE),
+        ("other", "D", "7", GONE),
+        ("plain", "I", "LONG", COMPLETE),
+        ("plain", "U", "LONG", PARTIAL),
+        ("plain", "T"),
+        ("whole", "T"),
+    ]
+    assert not scanner.in_transaction
+    position = scanner.resume.acknowledge
+    assert 0 < scanner.resume.position < position
+
+
+def test_rows_read_by_copy_equal_those_of_the_log(database: str) -> None:
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(DDL)
+        connection.execute(SLOT)
+        every = "".join(chr(code) for code in range(1, 300))
+        rows = [("a", every, 1), ("\\N", "\\", None), ("", None, -7), ("\\.", "\t\n\r", 0)]
+        with connection.cursor() as cursor:
+            cursor.executemany("INSERT INTO plain VALUES (%s, %s, %s)", rows)
+        scanner = PgoutputScanner()
+        batches = []
+        for item in scanner.feed(*pg.packed(changes(connection))):
+            if isinstance(item, RelationSeen):
+                scanner.bind(item.relation_id, 1)
+                relation_id = item.relation_id
+            elif isinstance(item, LogBatch):
+                batches.append(item)
+        with connection.cursor().copy("COPY plain TO STDOUT") as copy:
+            text = b"".join(bytes(part) for part in copy)
+        read = copy_text_rows(text, relation_id, 1, 3)
+        logged = [payload for batch in batches for payload in payloads(batch)]
+        assert payloads(read) == logged
+        assert len(logged) == len(rows)
+
+
+def payloads(batch: LogBatch) -> list[bytes]:
+    return [batch.payload[a:b].tobytes() for a, b in pairwise(batch.payload_offsets)]
+
+
+@pytest.mark.parametrize(("version", "aborts"), [("postgres16", 0), ("postgres18", 1)])
+def test_an_aborted_transaction_leaves_no_trace_also_where_the_server_announces_it(
+    version: str, aborts: int, request: pytest.FixtureRequest
+) -> None:
+    """PostgreSQL 18 sends Stream Abort although nobody asked for streaming.
+
+    src/backend/replication/logical/reorderbuffer.c: ReorderBufferCheckMemoryLimit is about to spill
+    the largest transaction, ReorderBufferCheckAndTruncateAbortedTXN finds it aborted,
+    ReorderBufferTruncateTXN marks those of its subtransactions that hold changes in memory as
+    streamed, and at the abort record ReorderBufferAbort calls stream_abort for each of them. So it
+    takes a top-level transaction of more than logical_decoding_work_mem, itself larger than its
+    subtransaction, that is aborted before it is decoded.
+    """
+    server: PostgresServer = request.getfixturevalue(version)
+    name = f"aborted_{version}"
+    dsn = server.create_database(name)
+    try:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(DDL)
+            connection.execute(SLOT)
+            connection.execute("INSERT INTO plain VALUES ('before', NULL, 1)")
+            with connection.transaction(force_rollback=True):
+                with connection.transaction():  # a savepoint, released
+                    connection.execute("INSERT INTO plain VALUES ('sub', NULL, 1)")
+                connection.execute(
+                    "INSERT INTO plain SELECT i, repeat('x', 200) FROM generate_series(1, 1000) i"
+                )
+            connection.execute("INSERT INTO plain VALUES ('after', NULL, 2)")
+            connection.execute("SET logical_decoding_work_mem = '64kB'")
+            messages = changes(connection)
+    finally:
+        server.drop_database(name)
+    assert [len(message) for message in messages if message[:1] == b"A"] == [9] * aborts
+    scanner = PgoutputScanner()
+    rows = []
+    for item in scanner.feed(*pg.packed(messages)):
+        if isinstance(item, RelationSeen):
+            scanner.bind(item.relation_id, 1)
+        elif isinstance(item, LogBatch):
+            rows += list(zip(item.kind.tobytes().decode(), item.ordinal.tolist(), strict=True))
+    assert rows == [("I", 0), ("I", 0)]
+    (committed,) = parse_stream(messages, {}, "")[1:]
+    assert [change.new and change.new["id"] for change in committed.changes] == ["after"]

@@ -1,0 +1,70 @@
+"""Fetching Delta's jars, from a local repository only: tests use no network."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from tidelog.errors import UsageError
+from tidelog.spark import jars
+from tidelog.system import maven
+from tidelog.system.maven import Jar
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A home directory without anything, and pinned jars of our own making."""
+    data = b"a jar"
+    jar = Jar("org.made", "up", "1.0", hashlib.sha256(data).hexdigest())
+    monkeypatch.setattr(jars, "DELTA_JARS", (jar,))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("TIDELOG_MAVEN_URL", raising=False)
+    monkeypatch.setattr(maven, "_from_ivy", lambda jars, scratch: None)
+    monkeypatch.setattr(maven, "_from_mvn", lambda jars, scratch: None)
+    return tmp_path
+
+
+def put(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+LOCAL = ".m2/repository/org/made/up/1.0/up-1.0.jar"
+
+
+def test_a_jar_of_the_local_repository_is_taken_once(offline: Path) -> None:
+    put(offline / LOCAL, b"a jar")
+    found = jars.delta_jars(offline / "cache")
+    assert [path.read_bytes() for path in found] == [b"a jar"]
+    (offline / LOCAL).unlink()
+    assert jars.delta_jars(offline / "cache") == found
+
+
+def test_a_jar_with_another_checksum_is_not_used(offline: Path) -> None:
+    put(offline / LOCAL, b"torn")
+    with pytest.raises(UsageError, match="could not be fetched"):
+        jars.delta_jars(offline / "cache")
+
+
+def test_a_damaged_cached_jar_is_fetched_again(offline: Path) -> None:
+    put(offline / "cache" / "up-1.0.jar", b"torn")
+    put(offline / LOCAL, b"a jar")
+    assert jars.delta_jars(offline / "cache")[0].read_bytes() == b"a jar"
+
+
+def test_a_repository_of_ones_own(offline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(offline / "mirror/org/made/up/1.0/up-1.0.jar", b"a jar")
+    monkeypatch.setenv("TIDELOG_MAVEN_URL", (offline / "mirror").as_uri())
+    assert jars.delta_jars(offline / "cache")[0].read_bytes() == b"a jar"
+
+
+def test_without_network_the_error_says_how_to_go_on(offline: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        jars.delta_jars(offline / "cache")
+    text = str(caught.value)
+    assert "org.made:up:1.0" in text
+    assert "TIDELOG_JARS" in text
+    assert "TIDELOG_MAVEN_URL" in text
+    assert str(offline / "cache") in text

@@ -1,0 +1,119 @@
+"""What becomes of batches that come again, and of errors that end an output's query."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.build_log import BuiltLog
+
+from tidelog.errors import EventLogError, OutputError, Policy
+from tidelog.ports import OutputBatch
+from tidelog.spark.datasource import segment_rows
+from tidelog.spark.formats.shapes import SEGMENTS
+from tidelog.spark.stream import HostBusyError, Progress, _Loop
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "policy"),
+    [
+        (
+            "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to "
+            "connect back. SQLSTATE: XXKST",
+            HostBusyError,
+            Policy.RETRY,
+        ),
+        ("[STREAM_FAILED] Query [id = 1] terminated with exception: secret", EventLogError, None),
+    ],
+)
+def test_a_worker_that_did_not_start_is_tried_again(
+    tmp_path: Path, said: str, kind: type[Exception], policy: Policy | None
+) -> None:
+    output: Any = None
+    loop = _Loop(BuiltLog(tmp_path / "log").log, output, lambda _: None, "q", None, 0)
+    found = loop.explain(RuntimeError(said))
+    assert type(found) is kind
+    assert "secret" not in str(found)
+    assert policy is None or found.policy is policy
+
+
+class Noting:
+    """An output that notes the ends of batches."""
+
+    name = "noting"
+
+    def __init__(self) -> None:
+        self.ends: list[int] = []
+
+    def write(self, batch: OutputBatch) -> None:
+        self.ends.append(batch.end)
+
+
+class Frame:
+    """Rows of the shape ``segments``, as Spark hands them to a batch."""
+
+    def __init__(self, built: BuiltLog, start: int, end: int) -> None:
+        found = segment_rows.rows(built.log, start, end, ())
+        self._rows = [dict(zip(SEGMENTS.names, row, strict=True)) for row in found]
+
+    def collect(self) -> list[dict[str, Any]]:
+        return self._rows
+
+
+def test_a_batch_that_comes_again_is_told_once(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path / "log")
+    table = built.table("public.t", {"id": "int64"})
+    bounds = [built.log.head_offset]
+    for count in (3, 2):
+        for row in range(count):
+            built.insert(table, str(row))
+        bounds.append(built.flush().next)
+    told: list[Progress] = []
+    output: Any = Noting()
+    loop = _Loop(built.log, output, lambda _: None, "q", told.append, 0)
+    frames: list[Any] = [Frame(built, bounds[0], bounds[1]), Frame(built, bounds[1], bounds[2])]
+    for number, frame in enumerate([frames[0], frames[0], frames[1]]):
+        loop.batch(frame, number)
+    assert output.ends == [bounds[1], bounds[1], bounds[2]]
+    assert [(each.rows, each.end, each.output) for each in told] == [
+        (3, bounds[1], "noting"),
+        (2, bounds[2], "noting"),
+    ]
+
+
+def test_of_a_batch_that_is_cut_otherwise_only_the_rest_is_told(tmp_path: Path) -> None:
+    """As after a lost checkpoint: what earlier runs brought over is not in the report again."""
+    built = BuiltLog(tmp_path / "log")
+    table = built.table("public.t", {"id": "int64"})
+    bounds = [built.log.head_offset]
+    for count in (3, 2):
+        for row in range(count):
+            built.insert(table, str(row))
+        bounds.append(built.flush().next)
+    told: list[Progress] = []
+    output: Any = Noting()
+    loop = _Loop(built.log, output, lambda _: None, "q", told.append, bounds[1])
+    frame: Any = Frame(built, bounds[0], bounds[2])
+    loop.batch(frame, 0)
+    assert output.ends == [bounds[2]]
+    assert [(each.start, each.end, each.rows) for each in told] == [(bounds[1], bounds[2], 2)]
+
+
+class Busy(Noting):
+    """An output of which a task's Python worker did not start."""
+
+    def write(self, batch: OutputBatch) -> None:
+        cause = RuntimeError("Python worker failed to connect back.")
+        raise OutputError("writing failed") from cause
+
+
+def test_a_worker_that_did_not_start_amid_a_write_is_the_host_s_fault(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path / "log")
+    built.insert(built.table("public.t", {"id": "int64"}), "1")
+    output: Any = Busy()
+    loop = _Loop(built.log, output, lambda _: None, "q", None, 0)
+    frame: Any = Frame(built, built.log.head_offset, built.flush().next)
+    with pytest.raises(OutputError):
+        loop.batch(frame, 0)
+    assert isinstance(loop.explain(RuntimeError("the query failed")), HostBusyError)

@@ -1,0 +1,102 @@
+"""Outputs beside each other: what becomes of one that can't go on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tidelog.errors import OutputRefusedError
+from tidelog.spark.together import Together
+
+
+class Stream:
+    """Fails as long as ``failing``; then, or without that, runs until it is to stop."""
+
+    def __init__(self, name: str, *, failing: bool = False) -> None:
+        self.name = name
+        self.failing = failing
+        self.tries = 0
+        self.moved: Callable[[str], None] = lambda name: None
+
+    def run(self, stop: threading.Event) -> None:
+        self.tries += 1
+        if self.failing:
+            raise OutputRefusedError(f"{self.name} may not write")
+        self.moved(self.name)
+        stop.wait(60)
+
+
+class Running:
+    """`Together.run` in a thread."""
+
+    def __init__(self, *streams: Stream, once: bool = False) -> None:
+        self.told: list[tuple[str, str | None]] = []
+        self.stop = threading.Event()
+        self.raised: BaseException | None = None
+        together = Together(self._tell, once=once, retry_s=(0.2, 0.4))
+        for stream in streams:
+            stream.moved = together.moved
+        self._call = lambda: together.run(streams, self.stop)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _tell(self, name: str, error: BaseException | None) -> None:
+        self.told.append((name, None if error is None else str(error)))
+
+    def _run(self) -> None:
+        try:
+            self._call()
+        except OutputRefusedError as error:
+            self.raised = error
+
+    def end(self, *, stop: bool = True) -> None:
+        if stop:
+            self.stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_one_that_stopped_is_tried_again_and_goes_on_once_it_is_mended() -> None:
+    bad, well = Stream("bad", failing=True), Stream("well")
+    running = Running(bad, well)
+    until(lambda: bad.tries > 2)
+    bad.failing = False
+    until(lambda: running.told[-1] == ("bad", None))
+    running.end()
+    assert running.raised is None
+    assert well.tries == 1
+    assert set(running.told[:-1]) == {("bad", "bad may not write")}
+
+
+def test_one_that_is_stopped_in_the_end_is_raised() -> None:
+    running = Running(Stream("bad", failing=True), Stream("well"))
+    until(lambda: bool(running.told))
+    running.end()
+    assert "bad may not write" in str(running.raised)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_where_none_goes_on_all_is_over(count: int) -> None:
+    running = Running(*(Stream(f"bad {number}", failing=True) for number in range(count)))
+    running.end(stop=False)
+    assert "may not write" in str(running.raised)
+    assert len(running.told) >= count
+
+
+def test_once_tries_nothing_again_and_lets_the_others_end() -> None:
+    bad, well = Stream("bad", failing=True), Stream("well")
+    running = Running(bad, well, once=True)
+    until(lambda: bool(running.told) and well.tries == 1)
+    running.end()
+    assert (bad.tries, well.tries) == (1, 1)
+    assert running.raised is not None

@@ -22,7 +22,7 @@ from tests.support.build_log import BuiltLog
 from benchmarks.spark_workload import COLUMNS, Meter, Reading, append, drawn, report
 from benchmarks.table import Row, show
 from tidelog.outputs.lake.delta import DeltaOutput
-from tidelog.spark import spark_session
+from tidelog.pipeline import spark_session
 from tidelog.spark.run import run_pipeline
 
 _PARALLEL = 2  # the output's default

@@ -147,7 +147,7 @@ def test_unexpected_error_shows_where_but_not_its_text(
     assert invoke("status", config, "--json") == 1
     captured = capsys.readouterr()
     assert "internal error (ValueError)" in captured.err
-    assert "looking.py" in captured.err
+    assert "inspect.py" in captured.err
     assert "s3cret" not in captured.err + captured.out
     monkeypatch.setenv("TIDELOG_DEBUG", "1")
     assert invoke("status", config) == 1

@@ -16,18 +16,18 @@ import pytest
 
 import tidelog
 import tidelog.errors
-import tidelog.spark
+import tidelog.pipeline
 
 ROOT = Path(__file__).parent.parent.parent
 PUBLIC = {
     "tidelog": set(tidelog.__all__),
-    "tidelog.spark": set(tidelog.spark.__all__),
+    "tidelog.pipeline": set(tidelog.pipeline.__all__),
     "tidelog.errors": set(vars(tidelog.errors)),
 }
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
-@pytest.mark.parametrize("module", [tidelog, tidelog.spark])
+@pytest.mark.parametrize("module", [tidelog, tidelog.pipeline])
 def test_names_are_the_same_at_run_time_and_for_type_checkers(module: object) -> None:
     source = Path(str(getattr(module, "__file__", "")))
     (typed,) = (node for node in ast.parse(source.read_text()).body if isinstance(node, ast.If))
@@ -45,7 +45,7 @@ def test_names_are_the_same_at_run_time_and_for_type_checkers(module: object) ->
     assert set(vars(module)["__all__"]) - told.keys() <= {"__version__", "errors"}
     for name in vars(module)["__all__"]:
         assert getattr(module, name) is not None
-        assert name in dir(module) or module is tidelog.spark
+        assert name in dir(module) or module is tidelog.pipeline
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = module.nonsense  # type: ignore[attr-defined]
 
@@ -76,7 +76,7 @@ def test_pages_import_only_what_is_public(page: Path) -> None:
 
 def test_every_public_name_is_on_its_page() -> None:
     page = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
-    for name in (PUBLIC["tidelog"] | PUBLIC["tidelog.spark"]) - {"__version__"}:
+    for name in (PUBLIC["tidelog"] | PUBLIC["tidelog.pipeline"]) - {"__version__"}:
         assert f"`{name}`" in page, name
 
 
@@ -87,7 +87,7 @@ import tidelog
 from pyspark.sql import DataFrame, SparkSession
 from tidelog import Capture, Config, Engine, ExecuteSnapshot, Outcome, Rejection, Writer
 from tidelog.errors import ConfigError
-from tidelog.spark import as_of
+from tidelog.pipeline import as_of
 
 
 def captured(path: str) -> Outcome | None:
@@ -124,7 +124,7 @@ tidelog.load_config(5)
 """
 FOUND = """\
 29: note: Revealed type is "int"
-35: note: Revealed type is "def (config: tidelog.config.Config | str | pathlib.Path,
+35: note: Revealed type is "def (config: tidelog.config.models.Config | str | pathlib.Path,
 36: note: Revealed type is "def (df: pyspark.sql.dataframe.DataFrame,
 37: note: Revealed type is "def (spark: pyspark.sql.session.SparkSession,
 38: error: Module has no attribute "nonsense"

@@ -1,34 +1,4 @@
-"""From the event log to destinations, on Spark. What is in `__all__` is for programs of users.
+"""From the event log to destinations, on Spark. Programs use `tidelog.pipeline`.
 
-The only place, with `tidelog.outputs`, that imports pyspark: on first use, for who only wants a
-session's jars need not wait for the source and the decoder.
+The only place, with `tidelog.verify` and `tidelog.outputs`, that imports pyspark.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-__all__ = ["DELTA_CONF", "as_of", "delta_jars", "lag_of", "register", "spark_session"]
-
-if TYPE_CHECKING:
-    from tidelog.spark.changes.replaying import as_of
-    from tidelog.spark.datasource.lag import lag_of
-    from tidelog.spark.datasource.source import register
-    from tidelog.spark.jars import delta_jars
-    from tidelog.spark.session import DELTA_CONF, spark_session
-else:
-    _LAZY = {
-        "DELTA_CONF": "tidelog.spark.session",
-        "as_of": "tidelog.spark.changes.replaying",
-        "delta_jars": "tidelog.spark.jars",
-        "lag_of": "tidelog.spark.datasource.lag",
-        "register": "tidelog.spark.datasource.source",
-        "spark_session": "tidelog.spark.session",
-    }
-
-    def __getattr__(name):
-        if name not in _LAZY:
-            raise AttributeError(f"module 'tidelog.spark' has no attribute {name!r}")
-        from importlib import import_module
-
-        return getattr(import_module(_LAZY[name]), name)

@@ -10,7 +10,7 @@ import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.outputs.lake.delta import DeltaOptions, DeltaOutput
-from tidelog.spark import spark_session
+from tidelog.pipeline import spark_session
 from tidelog.spark.jars import SPARK_OF_ICEBERG
 from tidelog.spark.run import run_pipeline
 from tidelog.spark.versions import SPARK_VERSION

@@ -248,7 +248,7 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
     def crashes(self) -> None:
         """Wait for the failure that a failpoint was armed with."""
         assert self._thread is not None
-        self._thread.join(PATIENCE_S)
+        self._thread.join(self.patience_s)
         assert isinstance(self.failure, Crash), self.failure
         self._thread = None
 

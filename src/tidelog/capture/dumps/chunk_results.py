@@ -7,11 +7,11 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from tidelog.capture.dumps.actions import Actions
-from tidelog.capture.dumps.chunk_queue import Task, Tasks
+from tidelog.capture.dumps.chunk_queue import ChunkQueue, Task
 from tidelog.capture.dumps.notices import DumpNotices
-from tidelog.capture.dumps.refetch import Rereads, Taken
+from tidelog.capture.dumps.refetch import RefetchQueue, Taken
 from tidelog.capture.dumps.state import Key
-from tidelog.capture.dumps.store import DumpBook, missing_set
+from tidelog.capture.dumps.store import DumpStore, missing_set
 from tidelog.capture.dumps.tables import DumpTables
 from tidelog.capture.windows.windows import Closed, Voided, VoidReason
 from tidelog.errors import (
@@ -30,11 +30,11 @@ from tidelog.system import failpoints
 READS_BEFORE_HALVING = 3
 LOSSES_A_FAILURE = 3
 """So many times a chunk's connection broke, and another could be made: the chunk is to blame."""
-PASSING = (ConnectionLostError, ChunkLostError, ChunkBusyError)
+TRANSIENT = (ConnectionLostError, ChunkLostError, ChunkBusyError)
 """The reader connects anew; a lock will be let go."""
 
 
-class Outcomes:
+class ChunkResults:
     """Draws the consequences of a chunk's end. The coordinator's lock is held by who calls."""
 
     def __init__(
@@ -42,29 +42,29 @@ class Outcomes:
         catalogue: Catalogue,
         keys: KeyExtractor,
         actions: Actions,
-        book: DumpBook,
-        tasks: Tasks,
+        store: DumpStore,
+        queue: ChunkQueue,
         tables: DumpTables,
-        rereads: Rereads,
+        refetch_queue: RefetchQueue,
         notices: DumpNotices,
     ) -> None:
         self._catalogue = catalogue
         self._keys = keys
         self._actions = actions
-        self._book = book
-        self._tasks = tasks
+        self._store = store
+        self._queue = queue
         self._tables = tables
-        self._rereads = rereads
+        self._refetch_queue = refetch_queue
         self._notices = notices
 
     def durable(self, task: Task, closed: Closed, absent: list[Key]) -> None:
         """Its rows are in the event log: progress is stored."""
-        self._tasks.end(closed.window)
-        counters = self._book.counters
+        self._queue.end(closed.window)
+        counters = self._store.counters
         counters.chunks += 1
         counters.rows += len(closed.rows)
         counters.superseded += closed.rows_superseded
-        self._book.note(
+        self._store.note(
             "durable",
             closed.window.chunk_id,
             str(task.table),
@@ -73,10 +73,10 @@ class Outcomes:
         )
         failpoints.hit("chunk.durable_before_progress")
         if task.dump is None or task.progress is None:
-            again = {self._keys.texts(key, closed.schema) for key in closed.reread}
+            again = {self._keys.texts(key, closed.schema) for key in closed.refetch}
             if again:  # still unseen: give the transaction time to become visible
-                self._tasks.reread_not_before = time.monotonic() + 0.2
-            self._reread_done(task, again)
+                self._queue.refetch_not_before = time.monotonic() + 0.2
+            self._refetched(task, again)
             return
         progress = task.progress
         progress.chunks += 1
@@ -86,25 +86,25 @@ class Outcomes:
             first = int(task.order)
             if progress.missing == "list":
                 name, count = missing_set(task.dump.dump_id), len(task.request.keys)
-                self._book.key_sets.put_piece(name, first, absent, covers=count)
+                self._store.key_sets.put_piece(name, first, absent, covers=count)
             progress.keys_absent += len(absent)
             progress.add_keys(first, len(task.request.keys))
         else:
             progress.add_range(task.request.after, task.request.upto, task.order)
         self._notices.in_progress(task.dump, progress)
-        self._book.store_soon(task.dump)
+        self._store.store_soon(task.dump)
         if task.ended:
             self._tables.release(task.table)
 
     def void(self, voided: Voided) -> None:
         """Its rows can't be used: it is read again."""
-        task = self._tasks.end(voided.window)
+        task = self._queue.end(voided.window)
         if task is None:
             return
         name = voided.reason.name.lower()
-        counts = self._book.counters.voided
+        counts = self._store.counters.voided
         counts[name] = counts.get(name, 0) + 1
-        self._book.note("voided", voided.window.chunk_id, str(task.table))
+        self._store.note("voided", voided.window.chunk_id, str(task.table))
         if task.progress is not None:
             task.progress.chunks_voided += 1
         engine = self._actions.engine
@@ -118,15 +118,15 @@ class Outcomes:
 
     def failed(self, task: Task, error: SourceError) -> None:
         """It could not be read: it is read again, then halved, down to the row that can't be."""
-        self._tasks.end(task.window)
-        self._book.counters.last_error = str(error)
-        self._book.counters.failed += 1
+        self._queue.end(task.window)
+        self._store.counters.last_error = str(error)
+        self._store.counters.failed += 1
         if task.window is not None:
-            self._book.note("failed", task.window.chunk_id, str(task.table))
-        hopeless = isinstance(error, (ChunkRefusedError, ChunkVoidError))
+            self._store.note("failed", task.window.chunk_id, str(task.table))
+        permanent = isinstance(error, (ChunkRefusedError, ChunkVoidError))
         task.losses += isinstance(error, ChunkLostError)
         often_lost = isinstance(error, ChunkLostError) and task.losses % LOSSES_A_FAILURE == 0
-        if often_lost or not isinstance(error, PASSING):
+        if often_lost or not isinstance(error, TRANSIENT):
             task.failures += 1
         if task.ended:
             self.drop(task)
@@ -136,7 +136,7 @@ class Outcomes:
             reason = f"{error} {task.losses} times: check the dump's condition"
             self._tables.fail(task.dump, task.progress, reason)
             return
-        if not hopeless and task.failures < READS_BEFORE_HALVING:
+        if not permanent and task.failures < READS_BEFORE_HALVING:
             self._again(task)
             return
         try:
@@ -153,9 +153,9 @@ class Outcomes:
         if task.dump is None or task.progress is None:
             if shape is None or shape.schema.match_key != task.request.key_columns:
                 # The keys tell nothing any more, and a dump of the table, if it is there, is due.
-                self._reread_done(task, ())
+                self._refetched(task, ())
                 return
-        elif hopeless or shape is None:
+        elif permanent or shape is None:
             self._tables.fail(task.dump, task.progress, str(error))
             return
         self._halve(task)
@@ -172,7 +172,7 @@ class Outcomes:
         keys, limit = task.request.keys, task.request.limit_rows
         if keys is None:
             if limit == 1:
-                self._tasks.stuck.append(task)
+                self._queue.stuck.append(task)
                 self._actions.wake()
                 return
             task.request = replace(task.request, limit_rows=limit // 2)
@@ -184,45 +184,45 @@ class Outcomes:
             rest = replace(task, window=None, tries=0, failures=1, order=task.order + half)
             rest.request = replace(task.request, keys=keys[half:])
             task.request = replace(task.request, keys=keys[:half])
-            self._tasks.again(rest)
+            self._queue.again(rest)
         task.failures, task.tries = 1, 0
         self._again(task)
 
     def _give_up_key(self, task: Task, key: Key) -> None:
         if task.dump is None or task.progress is None:
-            self._rereads.put_aside(_taken(task))
+            self._refetch_queue.quarantine(_taken(task))
             self._tables.release(task.table)
             return
         task.progress.chunks_failed += 1
         task.progress.add_failed(key, key, task.order)
         task.progress.add_keys(int(task.order), 1)
-        self._book.store(task.dump)
+        self._store.store(task.dump)
 
     def give_up(self, task: Task, end: Key | None) -> None:
         """The row of ``task`` can't be read; it ends at ``end`` (None: with the task's range)."""
         assert task.dump is not None
         assert task.progress is not None
-        if task not in self._tasks.stuck:  # its table was cancelled, or has failed
+        if task not in self._queue.stuck:  # its table was cancelled, or has failed
             return
-        self._tasks.leave_out(task, end)
+        self._queue.leave_out(task, end)
         task.progress.chunks_failed += 1
         task.progress.add_failed(task.request.after, task.request.upto, task.order)
-        self._book.note("failed", "", str(task.table))
-        self._book.store(task.dump)
+        self._store.note("failed", "", str(task.table))
+        self._store.store(task.dump)
 
     def drop(self, task: Task) -> None:
         """A chunk of a table that was cancelled or has failed is of no use any more."""
-        self._tasks.end(task.window)
+        self._queue.end(task.window)
         self._tables.release(task.table)
 
     def _again(self, task: Task) -> None:
         if task.ended:
             self.drop(task)
         else:
-            self._tasks.again(task)
+            self._queue.again(task)
 
-    def _reread_done(self, task: Task, unread: Collection[Key]) -> None:
-        self._rereads.done(_taken(task), unread)
+    def _refetched(self, task: Task, unread: Collection[Key]) -> None:
+        self._refetch_queue.done(_taken(task), unread)
         self._tables.release(task.table)
 
 

@@ -1,7 +1,8 @@
-"""How much longer commits take in the source than at best, told by the marks that chunks write.
+"""How much longer commits take in the source than at best, told by the watermarks that chunks
+write.
 
-Pure: time is given. A mark is a commit as others make it: it waits for the same cores, locks and
-disk. The least round trip of the last minutes is what network and disk take of themselves; what
+Pure: time is given. A watermark is a commit as others make it: it waits for the same cores, locks
+and disk. The least round trip of the last minutes is what network and disk take of themselves; what
 comes on top is waiting. A dump that has the source to itself delays nobody: the time counts only
 while others commit too.
 """
@@ -10,11 +11,11 @@ from __future__ import annotations
 
 from collections import deque
 
-KEPT = 16  # marks that are looked at; of them the two longest, which a stalled disk may be, are not
+KEPT = 16  # watermarks looked at; the two longest are not: a disk may have stalled
 LEFT_OUT = 2
-STALE_S = 30.0  # a mark says nothing any more after this
+STALE_S = 30.0  # a watermark says nothing any more after this
 CALM_S = 300.0  # the least round trip is of the last one to two such spans
-OWN_OF_CHUNK = 4  # transactions that one chunk makes in the source: two marks, a read, planning
+OWN_OF_CHUNK = 4  # transactions of one chunk in the source: two watermarks, a read, planning
 OTHERS_A_SECOND = 50.0  # fewer may be our own looks, and nobody's hurry
 
 
@@ -31,7 +32,7 @@ class CommitTimes:
         self._others_s: float | None = None  # transactions of others, a second
 
     def wrote(self, now: float, seconds: float) -> None:
-        """A mark's commit took ``seconds``."""
+        """A watermark's commit took ``seconds``."""
         if self._span_at is None or now - self._span_at > CALM_S:
             self._span_at = now
             self._least = [float("inf"), self._least[0]]

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Literal
 
 from tidelog.capture.dumps.actions import Actions
-from tidelog.capture.dumps.chunk_queue import Spot, Task, Tasks
+from tidelog.capture.dumps.chunk_queue import ChunkQueue, DumpTable, Task
 from tidelog.capture.dumps.notices import DumpNotices
-from tidelog.capture.dumps.refetch import Rereads
+from tidelog.capture.dumps.refetch import RefetchQueue
 from tidelog.capture.dumps.state import FINISHED, DumpState, TableProgress, whole_table
-from tidelog.capture.dumps.store import AUTOMATIC, DumpBook
+from tidelog.capture.dumps.store import AUTOMATIC, DumpStore
 from tidelog.capture.notifications import TableScanStatus
 from tidelog.capture.refused_tables import RefusedTables
 from tidelog.errors import (
@@ -31,7 +31,7 @@ from tidelog.ports import Catalogue
 RECONNECT_S = 0.5
 OWN = ("start-", "gap-")
 """So begin the names of further dumps that capture asks for."""
-REREADS_END_S = 5.0
+REFETCH_END_S = 5.0
 """So long a table that was read to its end waits for a moment without keys to be read again."""
 
 
@@ -44,27 +44,27 @@ class DumpTables:
         catalogue: Catalogue,
         refused: RefusedTables,
         actions: Actions,
-        book: DumpBook,
-        tasks: Tasks,
-        rereads: Rereads,
+        store: DumpStore,
+        queue: ChunkQueue,
+        refetch_queue: RefetchQueue,
         notices: DumpNotices,
     ) -> None:
         self._take_snapshot = take_snapshot
         self._catalogue = catalogue
         self._refused = refused
         self._actions = actions
-        self._book = book
-        self._tasks = tasks
-        self._rereads = rereads
+        self._store = store
+        self._queue = queue
+        self._refetch_queue = refetch_queue
         self._notices = notices
-        self._started: set[Spot] = set()
-        self._starting: set[Spot] = set()
-        self._completing: set[Spot] = set()
-        self._read_at: dict[Spot, tuple[float, int]] = {}
+        self._started: set[DumpTable] = set()
+        self._starting: set[DumpTable] = set()
+        self._completing: set[DumpTable] = set()
+        self._read_at: dict[DumpTable, tuple[float, int]] = {}
         """When a table was read to its end, and the newest request for keys by then."""
-        self._asked_before: dict[Spot, int] = {}
+        self._asked_before: dict[DumpTable, int] = {}
         """The newest request for keys when a table began: its rows answer it."""
-        self._not_before: dict[Spot, float] = {}
+        self._not_before: dict[DumpTable, float] = {}
         """When a table is looked up again, after the catalogue could not be asked."""
 
     def next_of(self, dump: DumpState, readers: int) -> Task | None:
@@ -74,19 +74,21 @@ class DumpTables:
         self.begin(dump)
         under_way = 0
         for progress in dump.tables:
-            spot = (dump.dump_id, progress.table)
-            if progress.status in FINISHED or spot in self._completing:
+            dump_table = (dump.dump_id, progress.table)
+            if progress.status in FINISHED or dump_table in self._completing:
                 continue
             if under_way >= readers:
                 return None
             under_way += 1
-            if spot in self._starting or time.monotonic() < self._not_before.get(spot, 0.0):
+            if dump_table in self._starting or time.monotonic() < self._not_before.get(
+                dump_table, 0.0
+            ):
                 continue
-            if spot not in self._started:
+            if dump_table not in self._started:
                 self._start(dump, progress)
                 continue
-            rows = self._book.options.chunk_rows
-            task = self._tasks.next_chunk(spot, rows, planned=readers > 1)
+            rows = self._store.options.chunk_rows
+            task = self._queue.next_chunk(dump_table, rows, planned=readers > 1)
             if task is not None:
                 return task
             self._complete_if_read(dump, progress)
@@ -135,7 +137,7 @@ class DumpTables:
 
     def _start(self, dump: DumpState, progress: TableProgress) -> None:
         """Append the dump's first record: from its offset on, replay gives the table."""
-        spot = (dump.dump_id, progress.table)
+        dump_table = (dump.dump_id, progress.table)
         table = TableName.parse(progress.table)
         try:
             if not self.prepare(dump, progress):
@@ -143,15 +145,15 @@ class DumpTables:
         except SourceError as error:
             if error.policy is not Policy.RETRY:
                 raise
-            self._book.counters.last_error = str(error)
-            self._not_before[spot] = time.monotonic() + RECONNECT_S
+            self._store.counters.last_error = str(error)
+            self._not_before[dump_table] = time.monotonic() + RECONNECT_S
             return
-        self._not_before.pop(spot, None)
+        self._not_before.pop(dump_table, None)
         if progress.first_offset is not None:  # started before a restart
-            self._started.add(spot)
-            self._tasks.start(dump, progress, self._book.options.chunk_rows)
+            self._started.add(dump_table)
+            self._queue.start(dump, progress, self._store.options.chunk_rows)
             return
-        self._starting.add(spot)
+        self._starting.add(dump_table)
 
         def started(offset: int) -> None:
             def act() -> None:
@@ -160,21 +162,21 @@ class DumpTables:
                 try:
                     snapshot = self._take_snapshot()
                 except (ChunkError, ConnectionLostError) as error:
-                    self._book.counters.last_error = str(error)
+                    self._store.counters.last_error = str(error)
                     time.sleep(RECONNECT_S)
                     self._actions.post(act)
                     return
                 unseen = self._actions.engine.first_unseen(snapshot, table)
-                self._starting.discard(spot)
+                self._starting.discard(dump_table)
                 if progress.status in FINISHED:  # cancelled meanwhile
                     self.release(table)
                     return
-                self._started.add(spot)
-                self._asked_before[spot] = self._rereads.number
+                self._started.add(dump_table)
+                self._asked_before[dump_table] = self._refetch_queue.number
                 progress.first_offset = offset if unseen is None else min(offset, unseen)
                 progress.status = "running"
-                self._tasks.start(dump, progress, self._book.options.chunk_rows)
-                self._book.store(dump)
+                self._queue.start(dump, progress, self._store.options.chunk_rows)
+                self._store.store(dump)
 
             self._actions.post(act)
 
@@ -185,23 +187,23 @@ class DumpTables:
 
     def _complete_if_read(self, dump: DumpState, progress: TableProgress) -> None:
         """Append the dump's last record, once all is read, also what is to be read again."""
-        spot = (dump.dump_id, progress.table)
-        if not self._tasks.drained(progress):
+        dump_table = (dump.dump_id, progress.table)
+        if not self._queue.exhausted(progress):
             return
         if not progress.complete:
             self.fail(dump, progress, _lost(progress))
             return
-        if self._rereads_wait(spot):
+        if self._refetch_waits(dump_table):
             return
-        reason = self._unread(spot, progress)
+        reason = self._unread(dump_table, progress)
         if reason:
             self.fail(dump, progress, reason)
             return
-        self._completing.add(spot)
+        self._completing.add(dump_table)
 
         def completed(offset: int) -> None:
             def act() -> None:
-                self._completing.discard(spot)
+                self._completing.discard(dump_table)
                 self.done(dump, progress, offset)
 
             self._actions.post(act)
@@ -209,7 +211,7 @@ class DumpTables:
         record = completed_record(dump, progress)
         self._actions.call_later(lambda: self._actions.engine.append_control(record, completed))
 
-    def _unread(self, spot: Spot, progress: TableProgress) -> str:
+    def _unread(self, dump_table: DumpTable, progress: TableProgress) -> str:
         """Which of its rows could not be read, though all else was; empty: none."""
         if progress.failed:
             count = len(progress.failed)
@@ -217,7 +219,9 @@ class DumpTables:
                 f"{count} key range{'s' * (count > 1)} could not be read; all other rows were: "
                 "`tidelog status --ranges` shows which, mend them and dump the table again"
             )
-        count = self._rereads.unread(spot[1], since=self._asked_before.get(spot, -1))
+        count = self._refetch_queue.unread(
+            dump_table[1], since=self._asked_before.get(dump_table, -1)
+        )
         if count:
             return (
                 f"{count} row{'s' * (count > 1)} that changed meanwhile could not be read, and "
@@ -226,25 +230,25 @@ class DumpTables:
             )
         return ""
 
-    def _rereads_wait(self, spot: Spot) -> bool:
+    def _refetch_waits(self, dump_table: DumpTable) -> bool:
         """Must keys be read again before the table counts as complete? All that wait, as long as
         they come to an end; where there are always new ones, those that its reading left behind.
         """
         now = time.monotonic()
-        since, number = self._read_at.setdefault(spot, (now, self._rereads.number))
-        upto = None if now - since < REREADS_END_S else number
-        return self._rereads.any_of(spot[1], upto)
+        since, number = self._read_at.setdefault(dump_table, (now, self._refetch_queue.number))
+        upto = None if now - since < REFETCH_END_S else number
+        return self._refetch_queue.any_of(dump_table[1], upto)
 
     def done(self, dump: DumpState, progress: TableProgress, offset: int) -> None:
         """The table's last record stands at ``offset``."""
-        spot = (dump.dump_id, progress.table)
+        dump_table = (dump.dump_id, progress.table)
         if progress.status not in FINISHED:
             progress.status = "done"
             progress.finalized_until = offset + 1
             progress.finished_ms = int(time.time() * 1000)
             self._notices.scanned(dump, progress)
-            if whole_table(progress) and spot in self._asked_before:
-                self._rereads.dumped(progress.table, self._asked_before[spot])
+            if whole_table(progress) and dump_table in self._asked_before:
+                self._refetch_queue.dumped(progress.table, self._asked_before[dump_table])
         self._forget(dump, progress)
         self._finish(dump)
 
@@ -253,7 +257,7 @@ class DumpTables:
         another, unless this one is capture's own.
         """
         changed, due = [], []
-        for dump in self._book.selected(dump_id, {"queued", "running", "paused"}):
+        for dump in self._store.selected(dump_id, {"queued", "running", "paused"}):
             stopped = []
             for progress in dump.tables:
                 if progress.status not in FINISHED and (not tables or progress.table in tables):
@@ -266,7 +270,7 @@ class DumpTables:
                 self._notices.stopped(dump, stopped)
             # Before the end is stored: a crash in between has the table dumped twice.
             for progress in due:
-                self._book.request_due(progress.table, progress.due, int(time.time() * 1000))
+                self._store.request_due(progress.table, progress.due, int(time.time() * 1000))
             due.clear()
             self._finish(dump, stopped=not tables)
         return list(dict.fromkeys(changed))
@@ -300,7 +304,7 @@ class DumpTables:
 
     def release(self, table: TableName) -> None:
         """Let the table's key history go if nothing reads the table any more."""
-        if self._tasks.any_of(table):
+        if self._queue.any_of(table):
             return
         if any(name == str(table) for _dump, name in (*self._started, *self._starting)):
             return
@@ -319,16 +323,16 @@ class DumpTables:
         self._forget(dump, progress)
 
     def _finish(self, dump: DumpState, *, stopped: bool = False) -> None:
-        if self._book.finish_if_done(dump):
+        if self._store.finish_if_done(dump):
             self._notices.finished(dump, stopped=stopped)
-        self._book.store(dump)
+        self._store.store(dump)
 
     def _forget(self, dump: DumpState, progress: TableProgress) -> None:
-        spot = (dump.dump_id, progress.table)
-        self._started.discard(spot)
-        self._read_at.pop(spot, None)
-        self._asked_before.pop(spot, None)
-        self._tasks.forget(dump, progress)
+        dump_table = (dump.dump_id, progress.table)
+        self._started.discard(dump_table)
+        self._read_at.pop(dump_table, None)
+        self._asked_before.pop(dump_table, None)
+        self._queue.forget(dump, progress)
         self.release(TableName.parse(progress.table))
 
 

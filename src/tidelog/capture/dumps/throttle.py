@@ -134,7 +134,7 @@ class Throttle:
         return min(self._select_s / self._pace, MAX_SPREAD_S)
 
     def wrote(self, now: float, seconds: float) -> None:
-        """A mark was written and committed within ``seconds``."""
+        """A watermark was written and committed within ``seconds``."""
         self._commits.wrote(now, seconds)
 
     def read(self, now: float, rows: int, seconds: float, rested_s: float = 0.0) -> None:

@@ -22,7 +22,7 @@ from tidelog.state.opening import open_state
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidelog.outputs.base.output import Delivery
+    from tidelog.outputs.base.delivery import Delivery
     from tidelog.outputs.database.dialect import Dialect
     from tidelog.outputs.registry import ExecutorSection
     from tidelog.spark.formats.json_values import Handling
@@ -97,7 +97,7 @@ def delivery_of(
         order: of every change: key, total or none.
         message_format: of every change: a formatter's name, or ``rows``.
     """
-    from tidelog.outputs.base.output import Delivery
+    from tidelog.outputs.base.delivery import Delivery
     from tidelog.outputs.base.rejections import JsonDeadLetters, StopAtRejection
     from tidelog.outputs.formatters import formatter
 

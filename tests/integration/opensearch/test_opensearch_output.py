@@ -21,7 +21,7 @@ from tidelog.app.pipeline_run import pipeline
 from tidelog.config import load_config
 from tidelog.demo.servers.certificates import write_certificates
 from tidelog.errors import OutputError, OutputRefusedError
-from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.opensearch.client import ClusterOptions
 from tidelog.state.sqlite import SqliteState

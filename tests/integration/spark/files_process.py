@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.files.output import FilesOutput
 from tidelog.pipeline import spark_session
 from tidelog.spark.run import run_pipeline

@@ -15,7 +15,7 @@ from tests.support.build_log import BuiltLog
 from tidelog.app.pipeline_run import pipeline
 from tidelog.config import load_config
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.database.output import DatabaseOutput
 from tidelog.state.sqlite import SqliteState

@@ -132,7 +132,7 @@ class _Book:
         self._consumers = Consumers(log.storage)
         self._name = name
         self._lock = threading.Lock()
-        found = next((each for each in self._consumers.all() if each.name == name), None)
+        found = self._consumers.find(name)
         known = {} if found is None else found.outputs
         self._stopped: dict[str, Stopped] = {}
         before = {} if found is None else {**found.former, **found.destinations}

@@ -20,7 +20,7 @@ from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.lake import output as lake_module
 from tidelog.spark.changes.folding import folded
 from tidelog.spark.formats import shapes
-from tidelog.spark.run import QueryProgress, run_pipeline
+from tidelog.spark.queries.run import QueryProgress, run_pipeline
 from tidelog.spark.transforms import Step
 
 pytestmark = pytest.mark.spark

@@ -6,7 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from tidelog.app.outputs import make_output
+from tidelog.app.pipeline.outputs import make_output
 from tidelog.app.sources.kinds import source_kind
 from tidelog.config import Config
 from tidelog.config.source import MySqlSourceSection, PostgresSourceSection

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Collection
 
 from tidelog.app.client import send_command
-from tidelog.app.destinations import destinations
+from tidelog.app.pipeline.destinations import destinations
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot, build
 from tidelog.control.mailbox import new_id

@@ -17,9 +17,9 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Output
 from tidelog.spark.changes.batches import DUMP_COMPLETED as DUMP_COMPLETED
 from tidelog.spark.datasource.source import register
-from tidelog.spark.stream import OutputStream, StreamOptions
-from tidelog.spark.stream import QueryProgress as QueryProgress
-from tidelog.spark.together import OnState, Together
+from tidelog.spark.queries.stream import OutputStream, StreamOptions
+from tidelog.spark.queries.stream import QueryProgress as QueryProgress
+from tidelog.spark.queries.together import OnState, Together
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

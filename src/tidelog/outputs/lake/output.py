@@ -321,7 +321,15 @@ class LakeOutput(ABC):
                 lake_rows.append(copy, source, columns)
             else:
                 lacking = frozenset(may_lack) - set(target.key)
-                lake_rows.merge(copy, source, columns, target.key, lacking, task.deleted_below)
+                lake_rows.merge(
+                    copy,
+                    source,
+                    columns,
+                    target.key,
+                    lacking,
+                    task.deleted_below,
+                    null_key=bool(target.schema.nan_key),
+                )
         finally:
             if held is not None:
                 held.unpersist()

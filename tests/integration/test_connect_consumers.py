@@ -104,6 +104,52 @@ def test_connects_converter_reads_every_mode(
             assert found.get("op") == payload["op"]
 
 
+STRUCTURES = """
+CREATE TABLE t (
+  x int PRIMARY KEY, free numeric, long numeric(50,10), i int[], t text[], f float8[], n numeric[],
+  nn numeric(10,2)[], ts timestamp(3)[], by bytea[], deep int[])
+"""
+STRUCTURES_ROW = (
+    "({}, 1234.50, 1.5, '{{1,NULL}}', '{{a}}', '{{0.1}}', '{{1.50,NaN}}', '{{1.5}}', "
+    "'{{\"2024-02-29 01:02:03.5\"}}', '{{\"\\\\x00ff\"}}', '{{{{1,2}},{{3,4}}}}')"
+)
+
+
+@pytest.mark.parametrize("decimal", get_args(DecimalMode))
+def test_connects_converter_reads_structures(
+    decimal: DecimalMode, connect: Connect, postgres: PostgresServer, database: str, tmp_path: Path
+) -> None:
+    """Arrays and numbers of any scale; of several dimensions and what is no number are null."""
+    name = database.rsplit("/", 1)[1].split("?")[0]
+    postgres.execute(STRUCTURES, name)
+    postgres.execute(f"INSERT INTO t VALUES {STRUCTURES_ROW.format(1)}", name)
+    postgres.execute("INSERT INTO t VALUES (2)", name)
+    with capturing(tmp_path, "postgres", database) as config:
+        wait_for(config, 2)
+    handling = Handling(decimal, "adaptive", "bytes", schemas=True)
+    first, second = (
+        record.value().get("after")
+        for record in connect.records("t", messages(config, Debezium(handling=handling)))
+    )
+    fields = [field.name() for field in second.schema().fields()]
+    assert [second.get(field) for field in fields] == [2, *[None] * (len(fields) - 1)]
+    assert list(first.get("i")) == [1, None]
+    assert (list(first.get("t")), list(first.get("f"))) == (["a"], [0.1])
+    assert list(first.get("ts")) == [1_709_168_523_500]
+    assert first.get("deep") is None
+    if decimal == "precise":
+        assert (first.get("free").get("scale"), str(first.get("long"))) == (1, "1.5000000000")
+        assert (
+            first.schema().field("free").schema().name() == "io.debezium.data.VariableScaleDecimal"
+        )
+        assert [each and each.get("scale") for each in first.get("n")] == [1, None]
+        assert [str(each) for each in first.get("nn")] == ["1.50"]
+    elif decimal == "double":
+        assert (first.get("free"), first.get("long"), list(first.get("nn"))) == (1234.5, 1.5, [1.5])
+    else:
+        assert (first.get("free"), list(first.get("n"))) == ("1234.50", ["1.50", "NaN"])
+
+
 def test_names_of_types_are_debeziums(log: Config, connect: Connect) -> None:
     record = connect.records("t", messages(log, Debezium(handling=TYPED)))[0]
     schema = record.valueSchema()

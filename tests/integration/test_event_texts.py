@@ -17,6 +17,7 @@ from tidelog.app import log_lines
 from tidelog.config import Config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.errors import OutputRefusedError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.formats import BigintUnsignedMode, BinaryMode, DecimalMode, TimeMode
 from tidelog.model.schema import TableName
@@ -207,3 +208,112 @@ def test_dates_of_no_calendar_are_keys_of_their_own(
         batches = [b for ref in log.segments(log.head_offset) for b in log.batches(ref)]
         records = [b.filter(pc.equal(b.column("schema_id"), schema.schema_id)) for b in batches]
         assert sum(len(chosen.of(each, schema)) for each in records) == wanted
+
+
+ARRAYS = """
+CREATE TYPE mood AS ENUM ('glad');
+CREATE TABLE t (
+  x int PRIMARY KEY, i2 smallint[], i4 int[], i8 bigint[], t text[], vc varchar(9)[], b bool[],
+  f4 real[], f8 float8[], n numeric[], nn numeric(10,2)[], d date[], ts timestamp[],
+  tz timestamptz[], by bytea[], u uuid[], j jsonb[], m mood[],
+  free numeric, long numeric(50,10))
+"""
+ARRAYS_ROW = r"""({x}, '{{1,NULL}}', '[5:6]={{1,-2}}', '{{{{1,2}},{{3,4}}}}',
+  '{{a,NULL,"NULL","","q\"\\,{{}}"}}',
+  '{{é}}', '{{t,f}}', '{{1.5,NaN}}', '{{0.1,-Infinity,1e20}}', '{{1.50,NaN}}', '{{1.5,-2}}',
+  '{{2024-02-29}}', '{{"2024-02-29 01:02:03.5"}}', '{{"2024-02-29 01:02:03.5+00"}}',
+  '{{"\\x00ff"}}',
+  '{{6f8b6f6e-0000-4000-8000-000000000001}}', '{{"{{\"a\": [1]}}"}}', '{{glad}}',
+  -12345678901234567890.1230, 1234567890123456789012345678901234567890.5)"""
+
+
+def test_arrays_and_long_numbers(postgres: PostgresServer, database: str, tmp_path: Path) -> None:
+    """As Debezium has them; dumped and logged ones alike."""
+    name = database.rsplit("/", 1)[1].split("?")[0]
+    postgres.execute(ARRAYS, name)
+    postgres.execute(f"INSERT INTO t VALUES {ARRAYS_ROW.format(x=1)}", name)
+    with capturing(tmp_path, "postgres", database) as config:
+        wait_for(config, 1)
+        postgres.execute(f"INSERT INTO t VALUES {ARRAYS_ROW.format(x=2)}", name)
+        wait_for(config, 2)
+    seconds = 1_709_168_523
+    for handling in (Handling(), Handling("precise", "adaptive", "bytes"), Handling("double")):
+        (_, dumped), (_, row) = told(config, handling)
+        assert {**dumped, "x": 2} == row
+        assert (row["i2"], row["i4"], row["i8"]) == ([1, None], [1, -2], [[1, 2], [3, 4]])
+        assert row["t"] == ["a", None, "NULL", "", 'q"\\,{}']
+        assert (row["vc"], row["b"], row["f4"]) == (["é"], [True, False], [1.5, "NaN"])
+        assert row["f8"] == [0.1, "-Infinity", 1e20]
+        assert row["d"] == [19_782]
+        assert row["ts"] == [(seconds * 1000 + 500) * 1000]
+        assert row["tz"] == ["2024-02-29T01:02:03.500000Z"]
+        assert row["by"] == ["AP8="]
+        assert row["u"] == ["6f8b6f6e-0000-4000-8000-000000000001"]
+        assert (row["j"], row["m"]) == (['{"a": [1]}'], ["glad"])
+    (_, text), (_, precise), (_, double) = (
+        told(config, Handling(mode))[1] for mode in ("string", "precise", "double")
+    )
+    assert (text["n"], text["nn"]) == (["1.50", "NaN"], ["1.50", "-2.00"])
+    assert text["free"] == "-12345678901234567890.1230"
+    assert precise["n"] == [{"scale": 1, "value": "Dw=="}, "NaN"]
+    assert precise["nn"] == ["AJY=", "/zg="]
+    assert precise["free"]["scale"] == 3
+    number = int.from_bytes(base64.b64decode(precise["free"]["value"]), "big", signed=True)
+    assert number == -12345678901234567890123
+    number = int.from_bytes(base64.b64decode(precise["long"]), "big", signed=True)
+    assert number == 12345678901234567890123456789012345678905 * 10**9
+    assert (double["n"], double["nn"]) == ([1.5, "NaN"], [1.5, -2.0])
+    assert double["free"] == -1.2345678901234567e19
+
+
+def test_geometries_are_structures_of_wkb(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str, tmp_path: Path
+) -> None:
+    """From a dump and from the log. The SRID is not kept."""
+    name, url = mysql_family_database, mysql_family.dsn(mysql_family_database)
+    insert = (
+        "INSERT INTO t VALUES ({}, ST_GeomFromText('POINT(1.5 -2)', 4326), "
+        "ST_GeomFromText('LINESTRING(0 0, 1 1)'), NULL)"
+    )
+    mysql_family.execute("CREATE TABLE t (x int PRIMARY KEY, p POINT, g GEOMETRY, n POLYGON)", name)
+    mysql_family.execute(insert.format(1), name)
+    with capturing(tmp_path, url.split(":")[0], url, f"{name}.t") as config:
+        wait_for(config, 1)
+        mysql_family.execute(insert.format(2), name)
+        wait_for(config, 2)
+    with mysql_family.connect(name) as session, session.cursor() as sql:
+        sql.execute("SELECT p, g FROM t WHERE x = 1")
+        point, line = (base64.b64encode(value[4:]).decode() for value in sql.fetchone())
+    (_, dumped), (_, row) = told(config, Handling(binary="hex"))
+    assert {**dumped, "x": 2} == row
+    assert list(row["p"]) == ["x", "y", "wkb", "srid"]
+    assert sorted((row["p"]["x"], row["p"]["y"])) == [-2.0, 1.5]
+    assert (row["p"]["wkb"], row["p"]["srid"]) == (point, None)
+    assert (row["g"], row["n"]) == ({"wkb": line, "srid": None}, None)
+
+
+def test_nan_is_a_key_of_its_own(postgres: PostgresServer, database: str, tmp_path: Path) -> None:
+    """It is null in JSON, and no other key is."""
+    name = database.rsplit("/", 1)[1].split("?")[0]
+    postgres.execute("CREATE TABLE t (k numeric(4,2) PRIMARY KEY, v int)", name)
+    postgres.execute("INSERT INTO t VALUES ('NaN', 1)", name)
+    with capturing(tmp_path, "postgres", database) as config:
+        wait_for(config, 1)
+        postgres.execute("UPDATE t SET v = 2", name)
+        postgres.execute("UPDATE t SET k = 1.5", name)
+        postgres.execute("UPDATE t SET k = 'NaN'", name)
+        postgres.execute("DELETE FROM t", name)
+        wait_for(config, 5)
+    found = messages(config, Debezium(tombstones=False))
+    assert [(json.loads(value or b"")["op"], key) for key, value in found] == [
+        ("r", b'{"k":null}'), ("u", b'{"k":null}'), ("d", b'{"k":null}'), ("c", b'{"k":"1.50"}'),
+        ("d", b'{"k":"1.50"}'), ("c", b'{"k":null}'), ("d", b'{"k":null}'),
+    ]  # fmt: skip
+    with pytest.raises(OutputRefusedError, match=r"column k is null.*NaN"):
+        messages(config, Debezium(handling=Handling(schemas=True)))
+    log = EventLog.open(str(config.log.path))
+    (schema,) = log.schemas.versions(TableName("public", "t"))
+    chosen = KeyFilter.parse('{"k": "NaN"}')
+    batches = [b for ref in log.segments(log.head_offset) for b in log.batches(ref)]
+    records = [b.filter(pc.equal(b.column("schema_id"), schema.schema_id)) for b in batches]
+    assert sum(len(chosen.of(each, schema)) for each in records) == 5

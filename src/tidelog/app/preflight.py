@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -20,6 +20,7 @@ from tidelog.eventlog.log_files import LOG_FILE
 from tidelog.eventlog.storage.opening import is_url, storage_at
 from tidelog.model.patterns import matches
 from tidelog.model.printable import printable
+from tidelog.model.schema import TableName
 from tidelog.state.opening import state_path
 from tidelog.system.private_files import seen_by_others, users_of
 
@@ -128,8 +129,19 @@ def _check_patterns(config: Config) -> Iterator[dict[str, Any]]:
             "check": "tables",
             "level": "warning",
             "message": f"{place}: no {of} matches '{printable(pattern)}', others do",
-            "fix": "correct it, or leave it if its tables are yet to be created",
+            "fix": _spelled_so(pattern, captured)
+            or "correct it, or leave it if its tables are yet to be created",
         }
+
+
+def _spelled_so(pattern: str, captured: Sequence[TableName]) -> str:
+    """How to write the pattern of an output, where only its case is another one: a server may take
+    names in any, and capture then does; the event log has them as the server lists them.
+    """
+    for table in captured:
+        if matches([pattern.lower()], TableName(table.namespace.lower(), table.name.lower())):
+            return f"write names as the server lists them, upper and lower case too: {table}"
+    return ""
 
 
 def _check_spark(config: Config) -> Iterator[dict[str, Any]]:

@@ -99,6 +99,19 @@ class TableSchema:
         return self.identity if self.identity_kind == "i" else self.key
 
     @cached_property
+    def nan_key(self) -> frozenset[str]:
+        """Columns of the match key whose typed value may be null, and then means PostgreSQL's
+        ``NaN`` of a ``numeric(p,s)``, which no decimal has: one value, so that null is one key.
+        """
+        if self.wire_format != "pgoutput":
+            return frozenset()
+        return frozenset(
+            column.name
+            for column in self.columns
+            if column.name in self.match_key and column.logical.startswith("decimal(")
+        )
+
+    @cached_property
     def column_names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
 

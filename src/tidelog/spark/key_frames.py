@@ -96,6 +96,11 @@ def _text(df: DataFrame, name: str, columns: Sequence[str]) -> Column:
     return as_text(name, found[0])
 
 
+def with_nan(text: Column) -> Column:
+    """The text of a column of `TableSchema.nan_key`, where null is ``NaN``."""
+    return f.coalesce(text, f.lit("NaN"))
+
+
 def as_text(name: str, kind: t.DataType) -> Column:
     """The column ``name`` of type ``kind`` as a text that the source's input functions read.
 

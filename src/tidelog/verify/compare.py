@@ -307,7 +307,9 @@ class _Comparison:
         judge = self._source.watch(self._schema.table, self._copy)
         source = source_frame(self._spark, self._source.open_reader, self._schema, requests)
         expected = _transformed(source, self._steps, self._schema)
-        unequal = Unequal(expected, rows(), self._columns, self._target.key, keys)
+        pairs = zip(self._schema.match_key, self._target.key, strict=True)
+        nan_key = {ours for name, ours in pairs if name in self._schema.nan_key}
+        unequal = Unequal(expected, rows(), self._columns, self._target.key, keys, nan_key)
         changed = judge(self._spark) if unequal.count else False
         most = dict.fromkeys(("missing", "surplus", "different"), MOST_KEYS)
         return unequal.judged(changed, {**most, "unsettled": MOST_UNSETTLED})

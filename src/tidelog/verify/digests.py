@@ -107,7 +107,7 @@ def has_common_order(schema: TableSchema) -> bool:
 
 def ascending(schema: TableSchema, bounds: Sequence[Key]) -> bool:
     """Is each bound above the one before? Not so with an index that counts down, and never with
-    values that are beyond Python's dates.
+    values that are beyond Python's dates or Spark's decimals (``NaN``).
     """
     columns = [schema.columns[schema.column_index(name)] for name in schema.match_key]
     orders = [_order_of(column) for column in columns]
@@ -116,6 +116,8 @@ def ascending(schema: TableSchema, bounds: Sequence[Key]) -> bool:
             tuple(order(text) for order, text in zip(orders, bound, strict=True))  # type: ignore[misc,arg-type]
             for bound in bounds
         ]
+        if any("NaN" in bound for bound in bounds):
+            return False
         return all(low < high for low, high in pairwise(values))
     except (ValueError, TypeError, ArithmeticError):
         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 
 from tidelog.spark.arrow_frames import map_in_arrow
-from tidelog.spark.key_frames import as_text
+from tidelog.spark.key_frames import as_text, with_nan
 from tidelog.verify.digests import Key, held_as
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Unequal:
         columns: to be compared.
         key: of them, what rows are matched by.
         keys: rows with another key are left out.
+        nan_key: columns of the key of which null means ``NaN`` (`TableSchema.nan_key`).
     """
 
     def __init__(
@@ -61,9 +62,10 @@ class Unequal:
         columns: Sequence[str],
         key: Sequence[str],
         keys: Sequence[Key] | None = None,
+        nan_key: Collection[str] = (),
     ) -> None:
         self._names = [f"k{place}" for place in range(len(key))]
-        found = _unequal(source, output, columns, key, keys)
+        found = _unequal(source, output, columns, key, keys, nan_key)
         self._frame = found.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
         self.count = self._frame.count()
 
@@ -113,6 +115,7 @@ def _unequal(
     columns: Sequence[str],
     key: Sequence[str],
     keys: Sequence[Key] | None,
+    nan_key: Collection[str],
 ) -> DataFrame:
     """``kind`` and the key's texts ``k0``, ``k1`` … of the rows that differ."""
     others = [name for name in columns if name not in key]
@@ -125,7 +128,7 @@ def _unequal(
         sound: Column = f.lit(True)
         for name in others:
             sound &= values[name][1]
-        of_key = [f.when(values[name][1], values[name][0]) for name in key]
+        of_key = [f.when(values[n][1], _of_key(values[n][0], n in nan_key)) for n in key]
         held = [values[n][0].alias(f"c{i}") for i, n in enumerate(others)]
         found = frame.select(
             *[value.alias(name) for value, name in zip(of_key, names, strict=True)],
@@ -145,6 +148,11 @@ def _unequal(
     )
     texts = [as_text(name, joined.schema[name].dataType).alias(name) for name in names]
     return joined.select(kind.alias("kind"), *texts).where("kind is not null")
+
+
+def _of_key(value: Column, may_be_nan: bool) -> Column:
+    """Of a value of the key, what rows are joined by: never null."""
+    return with_nan(value.cast("string")) if may_be_nan else value
 
 
 def _of_keys(frame: DataFrame, names: Sequence[str], keys: Sequence[Key]) -> DataFrame:

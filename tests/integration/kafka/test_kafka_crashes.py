@@ -76,7 +76,7 @@ def versions(messages: list[Read]) -> dict[str, list[int]]:
 
 def output_of(spark: Any, built: BuiltLog, path: Path, kafka: KafkaServer, **how: Any) -> Any:
     topic = f"{path.name}-{{name}}"
-    made = formatter("flat", topic=topic)
+    made = formatter(how.pop("format", "flat"), topic=topic)
     skipped = how.pop("skipped", frozenset())
     delivery = Delivery("kafka", keyed=False, formatter=made, skipped=skipped)
     return KafkaOutput(

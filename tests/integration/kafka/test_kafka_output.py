@@ -48,6 +48,31 @@ def test_a_delete_is_an_event_and_a_tombstone_with_version_and_schema(
     assert {each.headers["tidelog-schema"] for each in found} == {str(table.schema_id)}
 
 
+def test_a_changed_key_is_told_in_debeziums_headers(
+    spark: Any, kafka: KafkaServer, built: BuiltLog, tmp_path: Path
+) -> None:
+    """On the delete and on the creation, wherever their partitions are; not on the tombstone."""
+    table = built.table("public.t", COLUMNS)
+    for key in range(1, 9):
+        built.insert(table, str(key), "a")
+        built.update(table, str(10 * key), "b", key=[str(key)])
+    built.delete(table, "20")
+    built.flush()
+    bring(output_of(spark, built, tmp_path, kafka, format="debezium"), built)
+    told = {
+        (each.key, each.value and each.value["op"]): {
+            name: value for name, value in each.headers.items() if name.startswith("__debezium")
+        }
+        for each in read(f"{tmp_path.name}-t", servers=kafka.servers)
+    }
+    for key in range(1, 9):
+        old, new = f'{{"id":{key}}}', f'{{"id":{10 * key}}}'
+        assert told[old, "c"] == told[old, None] == {}
+        assert told[old, "d"] == {"__debezium.newkey": new}
+        assert told[new, "c"] == {"__debezium.oldkey": old}
+    assert told['{"id":20}', "d"] == {}
+
+
 def test_a_truncate_becomes_tombstones_in_a_compacted_topic(
     spark: Any, kafka: KafkaServer, built: BuiltLog, tmp_path: Path
 ) -> None:

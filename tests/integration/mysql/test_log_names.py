@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
 
+from tidelog.app import check
+from tidelog.config import load_config
 from tidelog.demo.servers.mysql import MariaDbServer
 from tidelog.sources.mysql.chunks.watermarks import commit_watermark
 from tidelog.sources.mysql.stream import log_reader
@@ -15,7 +18,7 @@ from tidelog.sources.mysql.stream import log_reader
 pytestmark = pytest.mark.integration
 
 
-def test_names_are_found_in_any_case_where_the_server_takes_them_so() -> None:
+def test_names_are_found_in_any_case_where_the_server_takes_them_so(tmp_path: Path) -> None:
     with MariaDbServer(settings={"lower_case_table_names": 1}) as server:
         server.execute("CREATE DATABASE Shop")
         server.execute("CREATE TABLE Shop.Orders (a INT PRIMARY KEY)")
@@ -31,6 +34,16 @@ def test_names_are_found_in_any_case_where_the_server_takes_them_so() -> None:
             capture.catch_up()
         finally:
             capture.reader.close()
+        file = tmp_path / "tidelog.yaml"
+        file.write_text(
+            f"source: {{kind: mariadb, url: '{server.dsn()}', tables: [Shop.*]}}\n"
+            f"log: {{path: {tmp_path}/log}}\nstate: {{url: 'sqlite:///{tmp_path}/state.db'}}\n"
+            f"outputs: [{{kind: files, path: {tmp_path}/out, tables: [Shop.Orders]}}]\n"
+        )
+        found = {each["message"]: each["fix"] for each in check(load_config(file))}
+    # Outputs know the log's names alone, which are as the server lists them.
+    told = found["tables of output files: no captured table matches 'Shop.Orders', others do"]
+    assert told.endswith(": shop.orders")
     assert [(row.table, row.new) for row in capture.rows] == [
         ("shop.orders", {"a": 1}),
         ("shop.orders", {"a": 2}),

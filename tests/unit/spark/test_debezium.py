@@ -73,7 +73,7 @@ COLUMNS = {
     "bigt": ("text", "text"),
 }
 # What is the source's text with us (docs/reference/debezium.md).
-UNEQUAL = {"ttz", "iv", "arr"}
+UNEQUAL = {"ttz", "iv"}
 
 FIRST: tuple[Value, ...] = (
     "1", "7", "-8", "1234.50", "1234.50", "1.5", "0.1", "t", "2024-02-29",
@@ -170,11 +170,6 @@ def test_messages_are_debeziums_byte_for_byte(name: str, tmp_path: Path) -> None
     theirs = recorded(name)
     assert [key for key, _ in ours] == [key for key, _ in theirs]
     for (_, mine), (key, wanted) in zip(ours, theirs, strict=True):
-        if wanted is not None and MODES[name].get("decimalHandlingMode") in ("precise", "double"):
-            # A numeric without scale is a structure, or a number, there, and its text with us.
-            assert mine is not None
-            nn = r',"nn":(\{[^}]*\}|"[^"]*"|[^,]*)'
-            mine, wanted = re.sub(nn, "", mine), re.sub(nn, "", wanted)
         if key == '{"id":4}':  # NaN of a decimal is null with us in all modes
             nan = r'"n":(null|"NaN"|"NAN")'
             mine, wanted = (re.sub(nan, "", text or "") for text in (mine, wanted))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelog.model.schema import Column, TableSchema
 from tidelog.outputs.database import merging
@@ -113,6 +114,11 @@ class Postgres:
     def spelled(
         self, rows: pa.RecordBatch, key: Sequence[str], source: TableSchema
     ) -> pa.RecordBatch:
+        for name in key if source.nan_key else ():
+            values = rows.column(name)
+            if pa.types.is_decimal(values.type) and values.null_count:
+                place = rows.schema.get_field_index(name)
+                rows = rows.set_column(place, name, pc.fill_null(values.cast(pa.string()), "NaN"))
         return rows
 
     def connect(self, purpose: str) -> PostgresSession:

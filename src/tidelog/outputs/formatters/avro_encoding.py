@@ -12,6 +12,7 @@ import pyarrow as pa
 from tidelog.codecs.columns import avro_kernels as kernels
 from tidelog.errors import OutputError
 from tidelog.model.records import Bools, bitmap
+from tidelog.outputs.formatters.messages import null_in_key
 
 _MAX_BYTES = 2**31 - 1  # of a batch: Arrow's int32 offsets
 _DECIMAL_BYTES = 16
@@ -52,7 +53,7 @@ class AvroRows:
     ) -> None:
         """A column; of what types, `tidelog.outputs.formatters.avro_schema.type_of` says.
 
-        Raises OutputError, which names the column, for a null that the schema has no place for.
+        Raises OutputRefusedError, which names the column, for a null without a place in the schema.
         """
         if pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type):
             values = values.cast(pa.binary())  # Spark's, if so configured
@@ -161,10 +162,7 @@ def _states(name: str, values: pa.Array, nullable: bool, there: Bools | None) ->
     else:
         state = np.full(len(values), kernels.BARE)
         if not (valid if there is None else valid | ~there).all():
-            raise OutputError(
-                f"avro: column {name} is null in a row, and a column of the key that is NOT NULL "
-                "in the source: look at the output's steps"
-            )
+            raise null_in_key("avro", name)
     if there is not None:
         state = np.where(there, state, kernels.NOTHING)
     return state.astype(np.int8)

@@ -8,7 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.codecs.columns.joining import TextCells
-from tidelog.outputs.formatters.messages import Events, messages, topic_of
+from tidelog.outputs.base.other_keys import OTHER_KEY
+from tidelog.outputs.formatters.messages import (
+    HEADERS,
+    Events,
+    messages,
+    null_in_key,
+    topic_of,
+)
 from tidelog.outputs.formatters.source_fields import connector_of, source_fields
 from tidelog.ports import FormatOptions, TargetTable
 from tidelog.spark.formats.connect_schemas import (
@@ -19,7 +26,9 @@ from tidelog.spark.formats.connect_schemas import (
     source_schema,
 )
 from tidelog.spark.formats.envelope import envelope_json, joined
-from tidelog.spark.formats.json_values import PLAIN, Handling, json_rows, type_names
+from tidelog.spark.formats.json_values import PLAIN, Handling, json_rows, json_values, type_names
+
+NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,13 @@ class Debezium:
             key = pc.if_else(key.is_valid(), joined(schemas[0], key, "}"), None)
             value = joined(schemas[1], value, "}")
         topic = topic_of(self.topic, table)
-        return messages(found, topic, key, value, None, tombstones=self.tombstones)
+        headers = None
+        if OTHER_KEY in events.schema.names:
+            other = json_rows(events.column(OTHER_KEY), table.key, None, *how)
+            if self.handling.schemas:
+                other = pc.if_else(other.is_valid(), joined(schemas[0], other, "}"), None)
+            headers = _headers(found, other)
+        return messages(found, topic, key, value, headers, tombstones=self.tombstones, bare=True)
 
     def _schemas(self, table: TargetTable, found: Events) -> tuple[str, str]:
         """What stands before the payloads of keys and of values."""
@@ -74,9 +89,20 @@ class Debezium:
             for name in table.key
             if name in table.unchanged and not table.unchanged[name].nullable
         }
+        for name in required:
+            values = json_values(found.row.field(name), self.handling, types.get(name))
+            if pc.any(pc.and_not(values.is_null(), found.truncate)).as_py():
+                raise null_in_key("debezium with schemas", name)
         fields = row_fields(found.row.type, found.names, required, self.handling, types)
         own = [field for name in table.key for field in fields if field["field"] == name]
         name = f"tidelog.{table.source}"
         origin = source_schema(connector_of(table.origin), source_fields(table.origin))
         value = envelope_schema(name, fields, origin)
         return opened(key_schema(name, own)), opened(value)
+
+
+def _headers(events: Events, other: pa.StringArray) -> pa.MapArray:
+    """Of a changed key: on the old key's delete the new key, on the new key's creation the old."""
+    names = pc.if_else(events.deleted, NEW_KEY, OLD_KEY).to_pylist()
+    pairs = zip(names, other.to_pylist(), strict=True)
+    return pa.array([None if text is None else [(name, text)] for name, text in pairs], HEADERS)

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.errors import OutputRefusedError
 from tidelog.model.records import Bools, bitmap
 from tidelog.ports import TargetTable
 from tidelog.spark.formats.json_values import PLAIN, Handling, json_rows
@@ -73,6 +74,15 @@ class Events:
         return json_rows(self.row, self.table.key, None, handling, types)
 
 
+def null_in_key(form: str, column: str) -> OutputRefusedError:
+    """The error of a schema that has no place for null in the messages' key."""
+    return OutputRefusedError(
+        f"{form}: column {column} is null in a row, and a column of the key that is NOT NULL in "
+        "the source: look at the output's steps; or it is NaN in a numeric(p,s), which no decimal "
+        "has: leave the table to an output without schemas"
+    )
+
+
 def topic_of(pattern: str, table: TargetTable) -> str:
     """The topic of a table's messages."""
     source = table.source
@@ -87,8 +97,11 @@ def messages(
     headers: pa.Array | None,
     *,
     tombstones: bool,
+    bare: bool = False,
 ) -> pa.RecordBatch:
-    """One message per event and, with ``tombstones``, one more after each delete with a key."""
+    """One message per event and, with ``tombstones``, one more after each delete with a key;
+    ``bare``: without headers.
+    """
     n = events.n
     arrays = [
         key.cast(pa.binary()),
@@ -107,6 +120,8 @@ def messages(
     spread = batch.drop_columns("value").take(pa.array(at))
     columns = list(spread.columns)
     columns.insert(1, _with_nulls(batch.column("value"), second))
+    if bare and headers is not None:
+        columns[2] = batch.column("headers").take(pa.array(at, mask=second))
     return pa.RecordBatch.from_arrays(columns, schema=MESSAGES)
 
 

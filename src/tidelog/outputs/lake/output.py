@@ -298,7 +298,15 @@ class LakeOutput(ABC):
                 lake_rows.append(copy, changes, columns)
             else:
                 lacking = frozenset(may_lack) - set(target.key)
-                lake_rows.merge(copy, changes, columns, target.key, lacking, task.deleted_below)
+                lake_rows.merge(
+                    copy,
+                    changes,
+                    columns,
+                    target.key,
+                    lacking,
+                    task.deleted_below,
+                    null_key=bool(target.schema.nan_key),
+                )
 
     def _table(self, table: TableName) -> LakeTable:
         found = self._tables.get(table)

@@ -31,6 +31,8 @@ def merge(
     key: Sequence[str],
     may_lack: Collection[str],
     deleted_below: int,
+    *,
+    null_key: bool,
 ) -> None:
     """Bring one row per key over, unless the table has it in a later version.
 
@@ -41,11 +43,13 @@ def merge(
         key: those of them by which rows are known.
         may_lack: those of them that may be missing from a row.
         deleted_below: rows of a lower version are gone from the source, told or not.
+        null_key: null in the key is a value like others (`TableSchema.nan_key`).
     """
     view = f"tidelog_changes_{next(_views)}"
     layout = copy.layout
     version, deleted = quoted(layout.version), quoted(layout.deleted)
-    matched = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key)
+    same = "<=>" if null_key else "="
+    matched = " AND ".join(f"t.{quoted(name)} {same} s.{quoted(name)}" for name in key)
     updates = [f"t.{version} = s.{CHANGE_VERSION}"]
     for name in columns:
         value = f"s.{quoted(name)}"

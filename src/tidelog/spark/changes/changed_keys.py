@@ -15,7 +15,7 @@ from tidelog.model.records import Kind, Snapshot, in_ranges, overlap
 from tidelog.model.schema import TableName
 from tidelog.spark.changes.folding import PART_BYTES, planned
 from tidelog.spark.datasource import partitions as planning
-from tidelog.spark.key_frames import as_text
+from tidelog.spark.key_frames import as_text, with_nan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,11 +68,10 @@ def changed_keys(
         return True
     parts = planning.partitioned(refs, partition_bytes=PART_BYTES, partitions=None)
     frame = planned(spark, path, log.generation, schema, refs, parts=len(parts), columns=key)
-    texts = [
-        as_text(name, frame.schema[name].dataType).alias(f"k{place}")
-        for place, name in enumerate(key)
-    ]
-    return frame.select(*texts).distinct().withColumn("touched", f.lit(True))
+    texts = {name: as_text(name, frame.schema[name].dataType) for name in key}
+    texts |= {name: with_nan(texts[name]) for name in schema.nan_key}
+    columns = [text.alias(f"k{place}") for place, text in enumerate(texts.values())]
+    return frame.select(*columns).distinct().withColumn("touched", f.lit(True))
 
 
 def _kinds(log: EventLog, refs: list[SegmentRef], table: TableName) -> set[int]:

@@ -104,6 +104,8 @@ def _equal(cells: pa.Array, value: Any, column: Column) -> pa.BooleanArray:
             wanted = pa.array([_bytes(value)], kind)
         else:
             text = json.dumps(value) if isinstance(value, bool) else str(value)
+            if pa.types.is_decimal(kind) and text == "NaN":
+                return cells.is_null()  # of its key alone (`TableSchema.nan_key`)
             if base == "uuid":
                 text = str(uuid.UUID(text))
             elif base in _NUMERIC and pa.types.is_string(kind):

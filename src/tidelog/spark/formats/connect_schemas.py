@@ -14,8 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidelog.codecs.columns.values import arrow_type
 from tidelog.model.formats import TimeMode
 from tidelog.spark.bits import bits_of
+from tidelog.spark.formats import structured
 from tidelog.spark.formats.json_values import (
     Handling,
     holds_bits,
@@ -123,6 +125,9 @@ def type_of(kind: pa.DataType, how: Handling, type_name: str | None) -> Schema:
         return {**_named("bytes", "io.debezium.data.Bits"), "parameters": {"length": str(bits)}}
     if bits == 1 and holds_bits(kind):
         return {"type": "boolean"}
+    shaped = _structured(kind, how, spelled)
+    if shaped is not None:
+        return shaped
     plain = _PLAIN.get(kind)
     if plain is not None:
         return {"type": plain}
@@ -146,6 +151,28 @@ def type_of(kind: pa.DataType, how: Handling, type_name: str | None) -> Schema:
         if pattern.fullmatch(spelled):
             return _named("string", name)
     return {"type": "string"}
+
+
+def _structured(kind: pa.DataType, how: Handling, type_name: str) -> Schema | None:
+    """Of a column that `tidelog.spark.formats.structured` writes; None of another one."""
+    shape = structured.geometry_of(kind, type_name)
+    if shape is not None:
+        return structured.geometry_schema(shape)
+    element = structured.element_of(type_name)
+    if not pa.types.is_string(kind):
+        return None
+    if element is not None:
+        of_element = arrow_type(structured.element_type(element))
+        return structured.array_schema(type_of(of_element, how, element))
+    scale = structured.number_scale(type_name)
+    if scale is not None and how.decimal == "double":
+        return {"type": "double"}
+    if scale is not None and how.decimal == "precise":
+        if scale[0] is None:
+            return structured.variable_scale_schema()
+        parameters = {"scale": str(scale[0])}
+        return {**_named("bytes", _CONNECT + "Decimal"), "parameters": parameters}
+    return _named("string", "io.debezium.data.Json") if structured.is_hstore(type_name) else None
 
 
 def _instant(mode: TimeMode, type_name: str, what: str, *, of_day: bool) -> Schema:

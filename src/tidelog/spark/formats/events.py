@@ -76,7 +76,10 @@ def _moved(decoded: Decoded, target: TableSchema) -> Bools:
         return moved
     for name in target.match_key:
         at = before.type.get_field_index(name)
+        old, new = before.field(at), after.field(at)
         # A null old key is one that the record does not tell: unchanged.
-        differs = pc.fill_null(pc.not_equal(before.field(at), after.field(at)), False)
+        differs = pc.fill_null(pc.not_equal(old, new), False)
+        if name in target.nan_key and (target.identity_kind == "f" or name in target.identity):
+            differs = pc.or_(differs, pc.not_equal(old.is_null(), new.is_null()))  # NaN
         moved |= pc.and_(both, differs).to_numpy(zero_copy_only=False)
     return moved

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import TypeVar, get_args
 
 import numpy as np
@@ -24,6 +23,8 @@ from tidelog.model.formats import BigintUnsignedMode, BinaryMode, DecimalMode, T
 from tidelog.model.records import Bools
 from tidelog.model.schema import TableSchema
 from tidelog.spark.bits import are_bits, bit_texts, bits_of
+from tidelog.spark.formats import structured
+from tidelog.spark.formats.structured import java_double, unscaled
 
 UNAVAILABLE = "__debezium_unavailable_value"
 _ESCAPES = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
@@ -120,13 +121,25 @@ def _unavailable(kind: pa.DataType, handling: Handling, type_name: str | None) -
     """What stands for a value that the log does not tell, as a JSON text or null."""
     if not handling.schemas:
         return pa.scalar(f'"{UNAVAILABLE}"')
-    if pa.types.is_binary(kind):
+    if pa.types.is_binary(kind) and structured.geometry_of(kind, type_name or "") is None:
         return pa.scalar(f'"{_binary(UNAVAILABLE.encode(), handling.binary)}"')
     bits = bits_of(type_name or "")
     if bits is not None and bits > 1 and holds_bits(kind):
         return pa.scalar(f'"{_binary(UNAVAILABLE.encode(), "base64")}"')
-    text = pa.types.is_string(kind) and not is_time(type_name or "") and bits is None
+    plain = type_name is None or not (
+        is_time(type_name) or _is_structured(kind, handling, type_name)
+    )
+    text = pa.types.is_string(kind) and plain and bits is None
     return pa.scalar(f'"{UNAVAILABLE}"' if text else None, pa.string())
+
+
+def _is_structured(kind: pa.DataType, handling: Handling, type_name: str) -> bool:
+    """Is such a column's value no text in JSON?"""
+    return (
+        structured.element_of(type_name) is not None
+        or structured.geometry_of(kind, type_name) is not None
+        or (structured.number_scale(type_name) is not None and handling.decimal != "string")
+    )
 
 
 def is_time(type_name: str) -> bool:
@@ -163,6 +176,9 @@ def _cells(values: pa.Array, handling: Handling, type_name: str | None) -> TextC
     bits = bits_of(type_name or "")
     if bits is not None and are_bits(values):
         return TextCells(bit_texts(values, bits))
+    structured_texts = _structured(values, handling, type_name or "")
+    if structured_texts is not None:
+        return structured_texts
     if pa.types.is_boolean(kind):
         return TextCells(pc.if_else(values, "true", "false"))
     if pa.types.is_integer(kind):
@@ -184,6 +200,28 @@ def _cells(values: pa.Array, handling: Handling, type_name: str | None) -> TextC
     if type_name is not None and is_time(type_name):
         return _times(values, handling.time, type_name)
     return _quoted(values)
+
+
+def _structured(values: pa.Array, handling: Handling, type_name: str) -> TextCells | None:
+    """Of a column whose text or bytes mean more than a text or bytes; None of any other."""
+    shape = structured.geometry_of(values.type, type_name)
+    found = None if shape is None else structured.geometry_texts(values, shape)
+    if pa.types.is_string(values.type):
+        element = structured.element_of(type_name)
+        scale = structured.number_scale(type_name)
+        if element is not None:
+            found = structured.array_texts(
+                values,
+                element,
+                lambda leaves: _cells(leaves, handling, element).texts(),
+                typed=handling.schemas,
+            )
+        elif scale is not None and handling.decimal != "string":
+            mode, typed = handling.decimal, handling.schemas
+            found = structured.number_texts(values, scale[0], mode, typed=typed)
+        elif structured.is_hstore(type_name):
+            return _quoted(structured.hstore_texts(values))
+    return None if found is None else TextCells(found)
 
 
 def holds_bits(kind: pa.DataType) -> bool:
@@ -208,10 +246,7 @@ def _floats(values: pa.Array) -> pa.StringArray:
 def _float(text: str) -> str:
     if text in ("nan", "inf", "-inf"):
         return {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}[text]
-    sign, digits, exponent = Decimal(text).normalize().as_tuple()
-    assert isinstance(exponent, int)  # finite
-    rest = "".join(map(str, digits[1:])) or "0"
-    return f"{'-' * sign}{digits[0]}.{rest}E{exponent + len(digits) - 1}"
+    return java_double(float(text))
 
 
 def _timestamps(values: pa.TimestampArray, mode: TimeMode, type_name: str) -> TextCells:
@@ -281,23 +316,14 @@ def _decimals(values: pa.Decimal128Array, mode: DecimalMode) -> TextCells:
         return TextCells(_floats(values.cast(pa.float64())))
     if mode == "precise":
         scale = values.type.scale
-        found = [None if v is None else _unscaled(v, scale) for v in values.to_pylist()]
-        return TextCells(pa.array(found, pa.string()))
+        found = [None if v is None else unscaled(v, scale) for v in values.to_pylist()]
+        return TextCells(pa.array(found, pa.string()), '"', '"')
     texts = values.cast(pa.string())
     rest = pc.fill_null(pc.match_substring(texts, "E"), False)
     if pc.any(rest).as_py():
         spelled = [f"{value:f}" for value in values.filter(rest).to_pylist()]
         texts = pc.replace_with_mask(texts, rest, pa.array(spelled, pa.string()))
     return TextCells(texts, '"', '"')
-
-
-def _unscaled(value: Decimal, scale: int) -> str:
-    sign, digits, exponent = value.as_tuple()
-    assert isinstance(exponent, int)  # finite
-    number = int("".join(map(str, digits))) * 10 ** (scale + exponent)
-    number = -number if sign else number
-    size = (number if number >= 0 else ~number).bit_length() // 8 + 1
-    return f'"{base64.b64encode(number.to_bytes(size, "big", signed=True)).decode()}"'
 
 
 def _binaries(values: pa.BinaryArray, mode: BinaryMode) -> TextCells:

@@ -13,6 +13,7 @@ from tidelog.codecs.missing import named_lists
 from tidelog.errors import OutputError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.schema import TableSchema
+from tidelog.outputs.base import other_keys
 from tidelog.outputs.base.executors import hash_partitions
 from tidelog.ports import DeadLetters, Formatter, Rejection, TargetTable, TaskWriter, WriteTask
 from tidelog.spark.datasource.options import SourceOptions
@@ -156,7 +157,9 @@ def _read_items(work: Work, items: Sequence[Item]) -> Batches:
     for item in items:
         plan = _read_plan(work, item.table.schema)
         for read in executor.batches(plan, log, item.refs):
-            batch = hash_partitions.of(read, item.table.schema.match_key, *item.hash_partition)
+            key = item.table.schema.match_key
+            told = read if work.formatter is None else other_keys.told(read, key)
+            batch = hash_partitions.of(told, key, *item.hash_partition)
             yield item.table, prepared(batch, item.table, work.task.deleted_below)
 
 
@@ -170,6 +173,8 @@ def _read_in_order(
     plans = {name: _read_plan(work, table.schema) for name, table in by_name.items()}
     for schema, batch in executor.events_in_order(log, refs, plans):
         table = by_name[str(schema.table)]
+        if work.formatter is not None:
+            batch = other_keys.told(batch, table.schema.match_key)
         yield table, prepared(batch, table, {})
 
 

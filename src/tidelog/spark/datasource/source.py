@@ -173,7 +173,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         # Executors get the reader for its `read` only.
-        return {"reading": self.plan}
+        return {"plan": self.plan}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         options = self.options

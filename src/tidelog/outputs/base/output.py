@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError, TidelogError
@@ -28,7 +29,7 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base import evolving, jobs, ranges, tasks
 from tidelog.outputs.base.evolving import ColumnChange
 from tidelog.outputs.base.parts import SHARED_BYTES, TablePart, hash_partition_counts, spread
-from tidelog.outputs.base.progress import OutputProgress
+from tidelog.outputs.base.progress import Columns, OutputProgress
 from tidelog.outputs.base.rejections import StopAtRejection
 from tidelog.outputs.base.tasks import Item, Work, Written
 from tidelog.ports import (
@@ -120,6 +121,16 @@ class ExecutorOutput:
         """Add and widen columns. On the driver; may come again. What can't be followed raises
         OutputRefusedError.
         """
+
+    def takes(self, table: TargetTable, column: str) -> bool:
+        """Does the destination's table take the column's type as it is, or is it not there? Asked
+        of columns whose type changed in the source: somebody may have altered it.
+        """
+        return False
+
+    def way_out(self, table: TargetTable, columns: Sequence[str]) -> str:
+        """What can be done about columns of another type, for messages."""
+        return evolving.LEAVE_OUT
 
     def remove_below(self, table: TargetTable, version: int) -> bool:
         """Delete the table's rows of a lower version (keyed delivery). On the driver, before the
@@ -281,8 +292,15 @@ class ExecutorOutput:
             self.create(found)
             progress.remember(str(table), evolving.described(found.columns))
         else:
-            policy = self.delivery.on_schema_change
-            change = evolving.change(policy, str(table), columns, found.columns, found.key)
+            columns = self._as_altered(found, columns)
+            change = evolving.change(
+                self.delivery.on_schema_change,
+                str(table),
+                columns,
+                found.columns,
+                found.key,
+                partial(self.way_out, found),
+            )
             found = replace(found, columns=change.delivered)
             if not steps_of(self.delivery.steps, table):
                 delivered = ranges.delivered_schema(found.schema, change.delivered.names)
@@ -290,10 +308,17 @@ class ExecutorOutput:
             self.create(found)  # its columns or its key are others now
             if change.alters:
                 self.alter(found, change)
-                progress.remember(str(table), change.remembered(columns))
+            progress.remember(str(table), change.remembered(columns))
         found = self._with_schema_ids(found)
         self._targets[table] = (schema.schema_id, found)
         return found
+
+    def _as_altered(self, table: TargetTable, known: Columns) -> Columns:
+        """What is known of the destination's columns, with what somebody altered there."""
+        now = {field.name: str(field.type) for field in table.columns}
+        changed = {name for name, kind in known if now.get(name, kind) != kind}
+        altered = {name for name in changed if self.takes(table, name)}
+        return [[name, now[name] if name in altered else kind] for name, kind in known]
 
     def _delivered(self, schema: TableSchema) -> TargetTable:
         """The table as records of ``schema`` are delivered: under it or, where it is an old one

@@ -152,6 +152,11 @@ class ExecutorOutput:
 
     # ------------------------------------------------ tidelog.ports.Output
 
+    @property
+    def keyed(self) -> bool:
+        """Does it keep copies, which a whole dump makes right, whatever they lack?"""
+        return self.delivery.keyed
+
     def prepare(self, generation: str) -> None:
         """Check the destination and, for all tables known so far, the steps."""
         if self.log.generation != generation:
@@ -178,7 +183,7 @@ class ExecutorOutput:
         progress = self._opened(batch.generation)
         # Never less than what was begun: a part of it may be there (see progress.py).
         end = max(batch.end, progress.begun)
-        start = batch.start if progress.done is None else progress.done
+        start = batch.start if progress.done is None else max(progress.done, batch.resume)
         if start >= end:
             return
         check_start(self.log, start)

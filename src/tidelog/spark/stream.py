@@ -235,7 +235,7 @@ class _Loop:
         name: str,
         on_progress: Callable[[QueryProgress], None] | None,
         done: int,
-        resume: int,
+        resume: int = 0,
     ) -> None:
         self.name = name
         self.done = done

@@ -12,6 +12,7 @@ from tidelog.app.pipeline import catch_up
 from tidelog.app.pipeline.destinations import destinations
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot, from_json
+from tidelog.errors import OffsetGoneError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.state.sqlite import SqliteState
@@ -131,3 +132,51 @@ def test_what_a_version_before_noted_asks_for_nothing(tmp_path: Path, built: Bui
     wanted = config(tmp_path, "{kind: delta, path: lake}")
     catch_up.catch_up(wanted, built.log)
     assert asked(wanted) == []
+
+
+def left_behind(built: BuiltLog, of: Config) -> int:
+    """The pipeline ran at the log's beginning; now that is removed. The log's head."""
+    done = {section.name: built.log.head_offset for section in of.outputs}
+    consumers = Consumers(built.log.storage)
+    consumers.register("pipeline", built.log.head_offset, done, destinations(of))
+    noted = consumers.all()[0]
+    consumers.forget("pipeline")  # the cap passes over it
+    remove_first_segment(built)
+    consumers.register("pipeline", noted.offset, noted.outputs, noted.destinations)
+    return built.log.head_offset
+
+
+def test_a_copy_that_stands_before_the_log_goes_on_with_dumps(
+    tmp_path: Path, built: BuiltLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = config(tmp_path, "{kind: delta, path: lake}")
+    head = left_behind(built, wanted)
+    started = built.dump_started("q.b").first
+    built.dump_completed("q.b", started)
+    assert catch_up.catch_up(wanted, built.log, ["delta"]) == {"delta": head}
+    assert asked(wanted) == [("p.a",)]
+    assert "output delta stands at offset 0, but retention removed everything" in caplog.text
+
+
+def test_a_copy_goes_on_only_with_dumps(tmp_path: Path, built: BuiltLog) -> None:
+    wanted = config(tmp_path, "{kind: delta, path: lake}", snapshot="no_data")
+    head = left_behind(built, wanted)
+    with pytest.raises(OffsetGoneError, match=r"once the log holds dumps of p.a, q.b: .*`tidelog"):
+        catch_up.catch_up(wanted, built.log, ["delta"])
+    assert asked(wanted) == []
+    for table in ("p.a", "q.b"):
+        built.dump_completed(table, built.dump_started(table).first)
+    assert catch_up.catch_up(wanted, built.log, ["delta"]) == {"delta": head}
+
+
+def test_events_that_are_lost_stop_an_output_until_it_has_a_new_name(
+    tmp_path: Path, built: BuiltLog
+) -> None:
+    wanted = config(tmp_path, "{kind: files, path: f}")
+    left_behind(built, wanted)
+    with pytest.raises(OffsetGoneError, match="Give the output a name that it never had"):
+        catch_up.catch_up(wanted, built.log)
+    assert asked(wanted) == []
+    renamed = config(tmp_path, "{kind: files, name: anew, path: f}")
+    assert catch_up.catch_up(renamed, built.log) == {}
+    assert asked(renamed) == [("p.a", "q.b")]

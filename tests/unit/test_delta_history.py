@@ -54,6 +54,12 @@ def test_the_newest_note_or_restore_tells(
     assert standing(*history(*commits), APP) == expected
 
 
+def test_a_restore_is_found_behind_many_commits_of_others() -> None:
+    """A night of somebody's OPTIMIZE and VACUUM, while the pipeline was stopped."""
+    commits = (MADE, ours(10, -1), ours(20, 1), restore(1), *[OTHER] * 200)
+    assert standing(*history(*commits), APP) == Standing(10, 3)
+
+
 def test_notes_of_other_applications_and_removed_commits_tell_nothing() -> None:
     read, newest = history(ours(10, -1), {"userMetadata": note("another", 20, 0)}, OTHER)
     assert standing(read, newest, APP) == Standing(10)

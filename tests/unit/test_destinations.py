@@ -13,6 +13,7 @@ from tidelog.app.pipeline.destinations import (
     check_unmoved,
     destinations,
 )
+from tidelog.cli import main
 from tidelog.config import Config, load_config
 from tidelog.errors import ConfigError
 from tidelog.eventlog.consumers import Consumers
@@ -32,41 +33,41 @@ def config(path: Path, *outputs: str, name: str = "pipeline") -> Config:
     return load_config(file)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("{kind: delta, path: lake}", "{kind: delta, name: b, path: ./x/../lake/}"),
-        ("{kind: files, path: f}", "{kind: files, name: b, path: f, format: json}"),
-        (
-            "{kind: kafka, servers: 'a:1,b:1', tables: [s.*]}",
-            "{kind: kafka, name: b, servers: 'b:1, A:1', tables: ['*.orders']}",
-        ),
-        ("{kind: http, url: 'http://h/x'}", "{kind: http, name: b, url: 'http://h/x'}"),
-        ("{kind: opensearch, urls: ['http://h:1']}", "{kind: opensearch, name: b, urls: ['http://h:1']}"),
-        (
-            "{kind: postgres, url: 'postgresql://u@h/d'}",
-            "{kind: postgres, name: b, url: 'postgresql://v:w@H/d'}",
-        ),
-        ("{kind: mysql, url: 'mysql://u@h/'}", "{kind: mysql, name: b, url: 'mysql://u@h'}"),
-        (
-            "{kind: python, class: 'm:C', options: {a: 1}}",
-            "{kind: python, name: b, class: 'm:C', options: {a: 1}}",
-        ),
-        ("{kind: iceberg, path: lake}", "{kind: iceberg, name: b, path: lake}"),
-        (
-            "{kind: kafka, servers: 'a:1,b'}",
-            "{kind: kafka, name: b, servers: 'c:1,b:9092'}",
-        ),
-        (
-            "{kind: delta, path: l, tables: [s.t], steps: [{route: 'x.{name}'}]}",
-            "{kind: delta, name: b, path: l, steps: [{route: x.t, tables: [s.t]}]}",
-        ),
-        (
-            "{kind: delta, path: l, tables: [s.t]}",
-            "{kind: delta, name: b, path: l, steps: [{route: '{namespace}.{name}'}]}",
-        ),
-    ],
-)  # fmt: skip
+ONE_PLACE = [
+    ("{kind: delta, path: lake}", "{kind: delta, name: b, path: ./x/../lake/}"),
+    ("{kind: files, path: f}", "{kind: files, name: b, path: f, format: json}"),
+    (
+        "{kind: kafka, servers: 'a:1,b:1', tables: [s.*]}",
+        "{kind: kafka, name: b, servers: 'b:1, A:1', tables: ['*.orders']}",
+    ),
+    ("{kind: http, url: 'http://h/x'}", "{kind: http, name: b, url: 'http://h/x'}"),
+    ("{kind: opensearch, urls: ['http://h:1']}", "{kind: opensearch, name: b, urls: ['http://h:1']}"),
+    (
+        "{kind: postgres, url: 'postgresql://u@h/d'}",
+        "{kind: postgres, name: b, url: 'postgresql://v:w@H/d'}",
+    ),
+    ("{kind: mysql, url: 'mysql://u@h/'}", "{kind: mysql, name: b, url: 'mysql://u@h'}"),
+    (
+        "{kind: python, class: 'm:C', options: {a: 1}}",
+        "{kind: python, name: b, class: 'm:C', options: {a: 1}}",
+    ),
+    ("{kind: iceberg, path: lake}", "{kind: iceberg, name: b, path: lake}"),
+    (
+        "{kind: kafka, servers: 'a:1,b'}",
+        "{kind: kafka, name: b, servers: 'c:1,b:9092'}",
+    ),
+    (
+        "{kind: delta, path: l, tables: [s.t], steps: [{route: 'x.{name}'}]}",
+        "{kind: delta, name: b, path: l, steps: [{route: x.t, tables: [s.t]}]}",
+    ),
+    (
+        "{kind: delta, path: l, tables: [s.t]}",
+        "{kind: delta, name: b, path: l, steps: [{route: '{namespace}.{name}'}]}",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "other"), ONE_PLACE)
 def test_two_outputs_of_one_place_are_refused(tmp_path: Path, one: str, other: str) -> None:
     found = config(tmp_path, one, other)
     with pytest.raises(ConfigError, match=r"outputs: \w+ and b \(\w+\) write to one place"):
@@ -168,6 +169,27 @@ def test_an_output_of_another_pipeline_is_seen(tmp_path: Path) -> None:
         check_alone(ours, built.log)
     consumers.forget("theirs")
     check_alone(ours, built.log)
+
+
+@pytest.mark.parametrize(("one", "other"), ONE_PLACE)
+def test_two_pipelines_of_one_place_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], one: str, other: str
+) -> None:
+    """Whatever the kind; before the second one starts Spark, by the process's exit code."""
+    built = BuiltLog(tmp_path / "log")
+    built.table("s.t", {"id": "int64"})
+    theirs = config(tmp_path, one, name="theirs")
+    Consumers(built.log.storage).register("theirs", 0, {"any": 0}, destinations(theirs))
+    ours = config(tmp_path, other, name="ours")
+    with pytest.raises(
+        ConfigError, match=r"writes to the place of output .* of the pipeline theirs"
+    ):
+        check_alone(ours, built.log)
+    if "iceberg" not in other:  # which asks for another Spark first
+        with pytest.raises(SystemExit) as ended:
+            main(["pipeline", str(tmp_path / "tidelog.yaml"), "--once"])
+        assert ended.value.code == 2
+        assert "of the pipeline theirs" in capsys.readouterr().err
 
 
 def test_patterns_overlap_where_one_table_may_be_of_both() -> None:

@@ -59,7 +59,7 @@ class Log(Section):
     retention_cap: Duration | None = Field(
         default=None,
         description="Remove segments older than this even if an output has not read them; that "
-        "output then stops with an error and has to be dumped again. Unset: never.",
+        "output then stops, and copies are dumped again at the next start. Unset: never.",
         examples=["30d"],
     )
     rollup_bytes: Bytes = Field(

@@ -41,13 +41,18 @@ class TableRange:
 
 @dataclass(frozen=True, slots=True)
 class OutputBatch:
-    """Offsets ``[start, end)`` of the event log of ``generation``, to be written by outputs."""
+    """Offsets ``[start, end)`` of the event log of ``generation``, to be written by outputs.
+
+    ``resume``: an output that stands before it goes on there. Retention removed what lies between,
+    and whole dumps make it good.
+    """
 
     generation: str
     start: int
     end: int
     tables: tuple[TableRange, ...]
     completed: tuple[DumpCompleted, ...] = ()
+    resume: int = 0
 
 
 class Output(Protocol):

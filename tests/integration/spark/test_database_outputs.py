@@ -176,6 +176,32 @@ def test_a_key_that_changes_in_the_source_is_refused_until_the_table_has_it(
     assert copy.rows("public.t") == [{"id": 1, "tenant": 2, "v": "b"}]
 
 
+@pytest.mark.parametrize("statement", ["ALTER", "DROP"])
+def test_a_column_of_another_type_is_followed_once_the_table_holds_it(
+    copy: Copy, built: BuiltLog, statement: str
+) -> None:
+    """What the refusal says, as it stands there."""
+    old = built.table("public.t", {"id": "int64", "v": "int32"})
+    built.insert(old, "1", "7")
+    start, middle = built.log.head_offset, built.flush().next
+    copy.bring((start, middle))
+    new = built.table("public.t", {"id": "int64", "v": "text"})
+    built.insert(new, "2", "seven")
+    until = built.flush().next
+    for _ in range(2):
+        with pytest.raises(OutputRefusedError, match="columns v changed their type") as refused:
+            copy.bring((middle, until))
+    assert copy.rows("public.t") == [{"id": 1, "v": 7}]
+    said = re.search(rf"({statement} TABLE [^;]*?)[;.] ", str(refused.value))
+    assert said, str(refused.value)
+    copy.execute(said[1])
+    first = built.dump_started("public.t").first  # as the message says
+    built.chunk(new, [("1", "7"), ("2", "seven")])
+    end = built.dump_completed("public.t", first).next
+    copy.bring((middle, end))
+    assert copy.rows("public.t") == [{"id": 1, "v": "7"}, {"id": 2, "v": "seven"}]
+
+
 def test_a_dump_in_one_batch_shows_readers_the_rows_all_the_time(
     copy: Copy, built: BuiltLog
 ) -> None:

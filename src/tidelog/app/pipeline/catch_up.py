@@ -1,4 +1,5 @@
-"""What an output that is new, or takes more tables than before, lacks of the time before.
+"""What an output lacks of the time before: one that is new, or takes more tables than before, or
+stands where retention has removed the event log.
 
 It begins where the event log begins. Where that is not the beginning of a table's history, for
 retention removed it, a dump of the table is asked for; as it is for tables that an output takes
@@ -15,6 +16,7 @@ from tidelog.app.pipeline.destinations import destinations
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot, build
 from tidelog.control.mailbox import new_id
+from tidelog.errors import OffsetGoneError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
@@ -25,23 +27,38 @@ logger = logging.getLogger(__name__)
 _ACTED_ON_S = 5.0
 
 
-def catch_up(config: Config, log: EventLog) -> None:
+def catch_up(config: Config, log: EventLog, copies: Collection[str] = ()) -> dict[str, int]:
     """Say of each output that is new what it begins with, and ask for the dumps that it needs.
 
     Before the pipeline notes the outputs: a crash between asks for the dumps again.
+
+    Args:
+        config: of the pipeline.
+        log: the event log.
+        copies: names of outputs whose tables a whole dump makes right, whatever they lack.
+
+    Returns the outputs that stand before the log's head, and where they go on, as dumps make good
+    what they lack. Raises OffsetGoneError if there is one that can't.
     """
     name = config.pipeline.name
     found = Consumers(log.storage).find(name)
     head = log.head_offset
     known = {} if found is None else found.outputs
     if not known and found is not None and found.offset > head:
-        return  # noted by a version that did not tell outputs apart
+        return {}  # noted by a version that did not tell outputs apart
+    behind = {name for name in destinations(config) if known.get(name, head) < head}
+    for output in sorted(behind):
+        if output not in copies:
+            raise OffsetGoneError(_lost(output, known[output], head) + _RENAMED)
     lacking: dict[TableName, list[str]] = {}
     removed = head > log.info.start_offset
     dumped = _dumped_tables(log) if removed else set()
     for output, its in destinations(config).items():
         taken = [table for table in log.schemas.tables() if matches(its.tables, table)]
-        if output not in known:
+        if output in behind:
+            logger.warning("%s", _lost(output, known[output], head))
+            taken = [table for table in taken if str(table) not in dumped]
+        elif output not in known:
             if known or removed:
                 logger.warning("output %s is new: it begins where the event log begins", output)
             taken = [table for table in taken if removed and str(table) not in dumped]
@@ -50,8 +67,29 @@ def catch_up(config: Config, log: EventLog) -> None:
             taken = [t for t in taken if before is not None and not matches(before.tables, t)]
         for table in taken:
             lacking.setdefault(table, []).append(output)
-    if lacking:
-        _ask(config, lacking)
+    asked = not lacking or _ask(config, lacking)
+    for output in sorted(behind):
+        tables = [str(table) for table, outputs in lacking.items() if output in outputs]
+        if tables and not asked:
+            raise OffsetGoneError(
+                _lost(output, known[output], head)
+                + f"It goes on once the log holds dumps of {', '.join(sorted(tables))}: run "
+                "capture, and `tidelog dump` with these tables, then the pipeline again."
+            )
+    return dict.fromkeys(sorted(behind), head)
+
+
+_RENAMED = (
+    "What they held it can't have any more. Give the output a name that it never had: then it goes "
+    "on where the event log begins, and dumps tell it the state of all rows."
+)
+
+
+def _lost(output: str, offset: int, head: int) -> str:
+    return (
+        f"output {output} stands at offset {offset}, but retention removed everything before "
+        f"{head} (log.retention_cap): the changes between are lost to it. "
+    )
 
 
 def _dumped_tables(log: EventLog) -> set[str]:
@@ -63,7 +101,8 @@ def _dumped_tables(log: EventLog) -> set[str]:
     return {m.table for m in found if m.completed and m.whole and m.first_offset >= head}
 
 
-def _ask(config: Config, lacking: dict[TableName, list[str]]) -> None:
+def _ask(config: Config, lacking: dict[TableName, list[str]]) -> bool:
+    """False: they are not dumped, and that was said."""
     outputs = ", ".join(sorted({output for each in lacking.values() for output in each}))
     tables = ", ".join(map(str, sorted(lacking)))
     if config.source.snapshot == "no_data":
@@ -73,7 +112,7 @@ def _ask(config: Config, lacking: dict[TableName, list[str]]) -> None:
             outputs,
             tables,
         )
-        return
+        return False
     error = _send(config, lacking)
     if error is None:
         logger.warning(
@@ -89,6 +128,7 @@ def _ask(config: Config, lacking: dict[TableName, list[str]]) -> None:
             tables,
             error,
         )
+    return error is None
 
 
 def _send(config: Config, tables: Collection[TableName]) -> str | None:

@@ -114,7 +114,9 @@ def pipeline(
     spark = session(config)
     outputs = make_outputs(config, spark)
     try:
-        catch_up(config, log)
+        copies = [output.name for output in outputs if getattr(output, "keyed", False)]
+        check_alone(config, log)  # again: one that was started with us has told its places by now
+        resume = catch_up(config, log, copies)
         run_pipeline(
             spark,
             path,
@@ -128,6 +130,7 @@ def pipeline(
             trigger_s=config.pipeline.trigger_ms / 1000,
             destinations=destinations(config),
             on_state=changed,
+            resume=resume,
         )
     finally:
         for output in outputs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -44,14 +44,27 @@ def described(columns: pa.Schema) -> list[list[str]]:
     return [[field.name, str(field.type)] for field in columns]
 
 
+# Of destinations that have nothing to be altered.
+LEAVE_OUT = (
+    "Set the output's on_schema_change to lenient, which leaves the columns out, or leave them out "
+    "by a step."
+)
+
+
 def change(
-    policy: str, table: str, known: Sequence[Sequence[str]], now: pa.Schema, key: Sequence[str]
+    policy: str,
+    table: str,
+    known: Sequence[Sequence[str]],
+    now: pa.Schema,
+    key: Sequence[str],
+    way_out: Callable[[Sequence[str]], str] = lambda names: LEAVE_OUT,
 ) -> ColumnChange:
     """From the columns ``known`` (`described`) to those of rows ``now``.
 
     A column that was dropped stays in the destination and is not delivered any more. A rename is a
     drop and an addition. Raises OutputRefusedError where the policy says stop, and where a column
-    of the key changed in a way that can't be followed.
+    of the key changed in a way that can't be followed; ``way_out``: what can be done about columns
+    of another type.
     """
     types = {column[0]: column[1] for column in known}
     added = tuple(field for field in now if field.name not in types)
@@ -61,26 +74,33 @@ def change(
     narrower = {f.name for f in changed if holds(types[f.name], str(f.type), _WIDER)}
     others = [f for f in changed if f not in widened and f.name not in narrower]
     if policy == "fail" and (added or dropped or changed):
-        raise _refused(table, [f.name for f in (*added, *changed)] + list(dropped), "changed")
+        names = [f.name for f in (*added, *changed)] + list(dropped)
+        follow = "on_schema_change is fail: set it to evolve, or leave the columns out by a step."
+        raise _refused(table, names, "changed", follow)
     if policy == "ignore":
         keep = [f for f in now if f.name in types and f not in others and f not in widened]
-        _key_survives(table, keep, key)
+        _key_survives(table, keep, key, way_out)
         return ColumnChange(pa.schema(keep))
     if others and policy == "evolve":
-        raise _refused(table, [field.name for field in others], "changed their type")
+        names = [field.name for field in others]
+        raise _refused(table, names, "changed their type", way_out(names))
     kept = [field for field in now if field not in others]
-    _key_survives(table, kept, key)
+    _key_survives(table, kept, key, way_out)
     return ColumnChange(pa.schema(kept), added, widened, dropped)
 
 
-def _key_survives(table: str, kept: Sequence[pa.Field], key: Sequence[str]) -> None:
-    lost = set(key) - {field.name for field in kept}
+def _key_survives(
+    table: str,
+    kept: Sequence[pa.Field],
+    key: Sequence[str],
+    way_out: Callable[[Sequence[str]], str],
+) -> None:
+    lost = sorted(set(key) - {field.name for field in kept})
     if lost:
-        raise _refused(table, sorted(lost), "are of the key and changed their type")
+        raise _refused(table, lost, "are of the key and changed their type", way_out(lost))
 
 
-def _refused(table: str, names: Sequence[str], what: str) -> OutputRefusedError:
+def _refused(table: str, names: Sequence[str], what: str, way_out: str) -> OutputRefusedError:
     return OutputRefusedError(
-        f"{table}: columns {', '.join(names)} {what} in the source. Change the destination's table "
-        "and the output's on_schema_change, or leave the columns out by a step."
+        f"{table}: columns {', '.join(names)} {what} in the source. {way_out}"
     )

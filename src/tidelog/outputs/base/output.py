@@ -15,9 +15,10 @@ may run twice. What makes it exact is that writers are idempotent by key and ver
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from tidelog.errors import OutputError, OutputRefusedError, TidelogError
@@ -30,7 +31,7 @@ from tidelog.outputs.base.evolving import ColumnChange
 from tidelog.outputs.base.executors import tasks
 from tidelog.outputs.base.executors.tasks import Work
 from tidelog.outputs.base.parts import TablePart
-from tidelog.outputs.base.progress import OutputProgress
+from tidelog.outputs.base.progress import Columns, OutputProgress
 from tidelog.outputs.base.scheduling import JobScheduler
 from tidelog.outputs.base.targets import TargetTables, require_generation
 from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter, WriteTask
@@ -131,6 +132,16 @@ class ExecutorOutput:
     def alter(self, table: TargetTable, change: ColumnChange) -> None:
         """Add and widen columns; may come again. Raises OutputRefusedError if it can't be done."""
 
+    def takes(self, table: TargetTable, column: str) -> bool:
+        """Does the destination's table take the column's type as it is, or is it not there? Asked
+        of columns whose type changed in the source: somebody may have altered it.
+        """
+        return False
+
+    def way_out(self, table: TargetTable, columns: Sequence[str]) -> str:
+        """What can be done about columns of another type, for messages."""
+        return evolving.LEAVE_OUT
+
     def remove_below(self, table: TargetTable, version: int) -> bool:
         """Delete the table's rows of a lower version (keyed delivery), now or in `writing`. Before
         the batch's rows. False: not done, the writers do it (`WriteTask.deleted_below`).
@@ -150,6 +161,11 @@ class ExecutorOutput:
         return None
 
     # ------------------------------------------------ tidelog.ports.Output
+
+    @property
+    def keyed(self) -> bool:
+        """Does it keep copies, which a whole dump makes right, whatever they lack?"""
+        return self.delivery.keyed
 
     def prepare(self, generation: str) -> None:
         """Check the destination and, for all tables known so far, the steps."""
@@ -198,7 +214,7 @@ class ExecutorOutput:
         self.begin(again=progress.begun > (progress.done or 0))
         # Never less than what was begun: a part of it may be there (see progress.py).
         end = max(batch.end, progress.begun)
-        start = batch.start if progress.done is None else progress.done
+        start = batch.start if progress.done is None else max(progress.done, batch.resume)
         if start >= end:
             return
         check_start(self.log, start)
@@ -300,8 +316,15 @@ class ExecutorOutput:
             self.create(found)
             progress.remember(str(table), evolving.described(found.columns))
         else:
-            policy = self.delivery.on_schema_change
-            change = evolving.change(policy, str(table), columns, found.columns, found.key)
+            columns = self._as_altered(found, columns)
+            change = evolving.change(
+                self.delivery.on_schema_change,
+                str(table),
+                columns,
+                found.columns,
+                found.key,
+                partial(self.way_out, found),
+            )
             found = replace(found, columns=change.delivered)
             if not steps_of(self.delivery.steps, table):
                 delivered = ranges.delivered_schema(found.schema, change.delivered.names)
@@ -309,7 +332,14 @@ class ExecutorOutput:
             self.create(found)  # its columns or its key are others now
             if change.alters:
                 self.alter(found, change)
-                progress.remember(str(table), change.remembered(columns))
+            progress.remember(str(table), change.remembered(columns))
         found = self._targets.with_schema_ids(found, self.subject(found))
         self._current[table] = (schema.schema_id, found)
         return found
+
+    def _as_altered(self, table: TargetTable, known: Columns) -> Columns:
+        """What is known of the destination's columns, with what somebody altered there."""
+        now = {field.name: str(field.type) for field in table.columns}
+        changed = {name for name, kind in known if now.get(name, kind) != kind}
+        altered = {name for name in changed if self.takes(table, name)}
+        return [[name, now[name] if name in altered else kind] for name, kind in known]

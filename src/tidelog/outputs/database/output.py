@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -92,6 +92,14 @@ class DatabaseOutput(ExecutorOutput):
         self._tables.extend(self._connected(), table, place, change.added, change.widened)
         self._known[table.source] = (table, place)
         self._layouts.pop(table.source, None)
+
+    def takes(self, table: TargetTable, column: str) -> bool:
+        session = self._connected()
+        return self._tables.takes(session, table, self._tables.place(session, table), column)
+
+    def way_out(self, table: TargetTable, columns: Sequence[str]) -> str:
+        session = self._connected()
+        return self._tables.way_out(session, table, self._tables.place(session, table), columns)
 
     def remove_below(self, table: TargetTable, version: int) -> bool:
         """Also forbids older rows to come again; none can come meanwhile."""

@@ -98,6 +98,35 @@ class Tables:
                 change = self._dialect.widen(self._quoted(field.name), sql_type)
                 self._alter(session, place, change)
 
+    def takes(
+        self, session: DatabaseSession, table: TargetTable, place: TableName, column: str
+    ) -> bool:
+        """Does the column hold what rows have of it now? Also if the table is not there."""
+        found = self._dialect.found(session, place.namespace, place.name)
+        if found is None:
+            return True
+        field = table.columns.field(column)
+        return any(
+            each.name == column and self._dialect.holds(each.base, each.sql_type, field)
+            for each in found.columns
+        )
+
+    def way_out(
+        self, session: DatabaseSession, table: TargetTable, place: TableName, names: Sequence[str]
+    ) -> str:
+        """What to do about columns of another type than the table has."""
+        quoted = self._dialect.quoted(place.namespace, place.name)
+        changes = [
+            self._dialect.widen(self._quoted(n), self._type(session, table, table.columns.field(n)))
+            for n in names
+        ]
+        return (
+            f"Let the table hold it: ALTER TABLE {quoted} {', '.join(changes)}; or let it be made "
+            f"again: DROP TABLE {quoted}. Then start the pipeline again, and run `tidelog dump "
+            f"--table {table.source}`. Or set on_schema_change to lenient: the columns stay as "
+            "they are, NULL in new rows."
+        )
+
     def layout(
         self, session: DatabaseSession, table: TargetTable, place: TableName, floor: int
     ) -> TableLayout:

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-# Commits that are looked through for a note; tables that an older Tidelog wrote have none.
-_LOOK_BACK = 30
 # A RESTORE by timestamp tells none of its time zone: taken too early, more comes again, no less.
 _ZONES = timedelta(hours=15)
 
@@ -68,11 +66,10 @@ def standing(read: Callable[[int], DeltaCommit | None], version: int, applicatio
     from the log.
     """
     restored: int | None = None
-    looked = 0
     at = version
-    while at >= 0 and looked < _LOOK_BACK:
+    # However many there are: others' OPTIMIZE and VACUUM are three commits each time.
+    while at >= 0:
         commit = read(at)
-        looked += 1
         if commit is None:
             break
         if commit.operation == "RESTORE":

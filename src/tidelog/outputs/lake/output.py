@@ -106,6 +106,7 @@ class LakeOutput(ABC):
     """
 
     product: str  # what tables are kept in, for messages
+    keyed = True  # copies, which a whole dump makes right, whatever they lack
 
     def __init__(
         self,

@@ -58,6 +58,7 @@ _NAMES = {
     "number, or precise, as decimalHandlingMode says",
 }
 _REFS = "refs"  # internal: the segments to read, planned by the caller
+RESUME = "resume"  # internal: where a stream goes on that stands before it
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -97,6 +98,7 @@ class SourceOptions:
     refs: PlannedRefs | None
     key: KeyFilter | None
     handling: Handling
+    resume: int
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
@@ -108,7 +110,7 @@ class SourceOptions:
                 "query for all later ones of the same DataFrame, which then lack rows. Narrow what "
                 "is read by the options key, tables, startingVersion and endingVersion."
             )
-        unknown = sorted(set(options) - {name.lower() for name in _NAMES} - {_REFS})
+        unknown = sorted(set(options) - {name.lower() for name in _NAMES} - {_REFS, RESUME})
         if unknown:
             known = "\n".join(f"  {name}: {meaning}" for name, meaning in _NAMES.items())
             raise ConfigError(f"tidelog source: unknown option {unknown[0]!r}. Options:\n{known}")
@@ -147,6 +149,7 @@ class SourceOptions:
             refs=PlannedRefs.from_option(options[_REFS]) if options.get(_REFS) else None,
             key=KeyFilter.parse(options["key"]) if options.get("key") else None,
             handling=Handling.parse(options),
+            resume=_size(options, RESUME, 0),
         )
 
 

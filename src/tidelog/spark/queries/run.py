@@ -43,6 +43,7 @@ def run_pipeline(
     trigger_s: float = 0.0,
     destinations: Mapping[str, Destination] | None = None,
     on_state: OnState | None = None,
+    resume: Mapping[str, int] | None = None,
 ) -> int:
     """Bring the event log over to ``outputs``, until ``stop`` is set or, with ``once``, until
     everything is there that was in the log when it started.
@@ -65,6 +66,8 @@ def run_pipeline(
         trigger_s: least time between the starts of two batches of an output.
         destinations: by output's name, where it writes: kept for other pipelines to see.
         on_state: called when an output has stopped, with what stopped it, and when it goes on.
+        resume: by output's name, the offset at which one goes on that stands before it, where
+            retention removed the log: whole dumps make good what it lacks.
 
     Returns the offset below which everything was brought over.
 
@@ -99,6 +102,7 @@ def run_pipeline(
             book.mover(output.name),
             book.offsets[output.name],
             options,
+            (resume or {}).get(output.name, 0),
         )
         for output in outputs
     ]

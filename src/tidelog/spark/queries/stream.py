@@ -6,13 +6,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tidelog.errors import EventLogError, OutputError, Policy, TidelogError
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Output
 from tidelog.spark.changes.batches import output_batch, rest_of
+from tidelog.spark.datasource.options import RESUME
 from tidelog.spark.failures import find_error
 from tidelog.spark.sessions.versions import STREAMS_ARE_LIMITED
 
@@ -85,6 +86,7 @@ class OutputStream:
         released: called with an offset: Spark will not plan what is before it again.
         done: everything before it was brought over in earlier runs.
         options: of all outputs.
+        resume: what lies before it, the output goes without: dumps make it good.
     """
 
     def __init__(
@@ -98,15 +100,17 @@ class OutputStream:
         released: Callable[[int], None],
         done: int,
         options: StreamOptions,
+        resume: int = 0,
     ) -> None:
         self.output = output
         self._spark = spark
         self._log_path = log_path
         self._checkpoint = checkpoint
         self._options = options
+        self._resume = resume
         self._prepared = False
         self._log = log
-        self._loop = _Loop(log, output, released, name, options.on_progress, done)
+        self._loop = _Loop(log, output, released, name, options.on_progress, done, resume)
 
     @property
     def name(self) -> str:
@@ -181,6 +185,8 @@ class OutputStream:
         once, loop = self._options.once, self._loop
         reader = self._spark.readStream.format("tidelog").option("path", self._log_path)
         reader = reader.option("shape", "segments")
+        if self._resume:
+            reader = reader.option(RESUME, str(self._resume))
         reader = reader.option("maxBytesPerTrigger", str(self._options.max_batch_bytes))
         writer = reader.load().writeStream.foreachBatch(loop.batch)
         writer = writer.option("checkpointLocation", self._checkpoint).queryName(loop.name)
@@ -229,9 +235,11 @@ class _Loop:
         name: str,
         on_progress: Callable[[QueryProgress], None] | None,
         done: int,
+        resume: int = 0,
     ) -> None:
         self.name = name
         self.done = done
+        self._resume = resume
         self.batch_end = 0  # of the newest batch
         self.batch_id = -1
         self._released = done
@@ -306,7 +314,7 @@ class _Loop:
         rows = frame.collect()
         if not rows:
             return
-        batch = output_batch(self._log, rows)
+        batch = replace(output_batch(self._log, rows), resume=self._resume)
         self._output.write(batch)
         self.batch_end = batch.end
         # Spark runs a batch again whose end it could not note: it was told of before.

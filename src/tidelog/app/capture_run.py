@@ -260,6 +260,7 @@ class Capture:
                 snapshot=snapshot_reader.current_snapshot,
                 request_dump=request_dump,
                 dump_new=source.snapshot != "no_data",
+                who_is_open=parts.who_is_open,
             ),
             patterns=source.tables,
             chunks=((meta.first, chunk) for meta, chunk in log.chunks()),

@@ -36,7 +36,9 @@ from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.connect import connect, translated
 from tidelog.sources.postgres.preflight.checks import Preflight
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
+from tidelog.sources.postgres.stream.open_transactions import who_is_open
 from tidelog.sources.postgres.stream.slot_owner import SlotOwner
+from tidelog.sources.postgres.stream.standby import in_recovery
 from tidelog.state.opening import open_state, state_exists
 
 
@@ -123,8 +125,6 @@ class PostgresKind:
                 statement_timeout_ms=self._statement_timeout_ms,
             )
 
-        publications = self._publications
-
         def publish() -> Published:
             with connect(self._dsn, purpose="publication") as connection:
                 if self._reader is not None:
@@ -133,12 +133,22 @@ class PostgresKind:
                 added = publications.sync(connection)
                 return Published(added, dict(publications.refused), dict(publications.inserts_only))
 
+        def named() -> str:
+            with (
+                connect(self._dsn, purpose="catalogue") as connection,
+                translated("looking for open transactions"),
+            ):
+                if in_recovery(connection):
+                    return "On the primary, pg_stat_activity and pg_prepared_xacts show them"
+                return who_is_open(connection)
+
         return SourceParts(
             catalogue=self.catalogue(),
             keys=PgoutputKeys(),
             open_reader=open_reader,
             open_blocking=open_blocking,
             publish=publish,
+            who_is_open=named,
         )
 
     def catalogue(self) -> PostgresCatalogue:

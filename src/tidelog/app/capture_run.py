@@ -214,7 +214,7 @@ class Capture:
             resume=begin,
             options=options,
             on_schema=on_schema,
-            on_signal=channels.on_signal,
+            on_signals=channels.on_signals,
             on_unlogged=on_unlogged,
             on_refused=on_refused,
         )

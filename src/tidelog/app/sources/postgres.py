@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelog.app.log_location import log_place
+from tidelog.app.log_location import log_place, which_copy
 from tidelog.app.sources.kinds import SourceParts
 from tidelog.codecs.postgres.pgoutput import PgoutputScanner
 from tidelog.codecs.postgres.tuples import PgoutputKeys
@@ -97,6 +97,7 @@ class PostgresKind:
             expected=expected,
             state=state,
             publications=self._publications,
+            which_copy=lambda: which_copy(self._log_place),
         )
         return self._reader
 
@@ -212,7 +213,7 @@ class PostgresKind:
             log = EventLog.open(self._log_place)
             held = any(meta.resume is not None for meta in log.chain().segments)
             if held or self._claimed(log.generation):
-                owner.generation = log.generation
+                owner.generation, owner.copy = log.generation, which_copy(self._log_place)
         except TidelogError:
             return None
         return owner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,16 +122,15 @@ def test_a_copy_of_event_log_and_state_does_not_touch_the_capture_that_runs(
     source: Source, copied: Copied, changes: bool
 ) -> None:
     """It has the same generation, and the lease of a state store of its own."""
-    source.start()
-    source.wait_led()
-    source.captures[-1].stop()
-    shutil.copytree(source.directory, copied.directory, dirs_exist_ok=True, ignore=CONFIG)
     running = source.start()
-    source.wait_for(lambda: walsender(source))
+    source.wait_led()
+    source.freeze(running)
+    shutil.copytree(source.directory, copied.directory, dirs_exist_ok=True, ignore=CONFIG)
+    reader = walsender(source)
     if changes:
+        running.send(signal.SIGCONT)
         source.write(11, 20)
         source.wait_for(lambda: 20 in source.inserted())
-    reader = walsender(source)
     newcomer = copied.start()
     assert newcomer.wait(120) == 2, newcomer.log_file.read_text()
     said = newcomer.log_file.read_text()
@@ -139,6 +139,8 @@ def test_a_copy_of_event_log_and_state_does_not_touch_the_capture_that_runs(
     assert walsender(source) == reader, "the running capture was not disturbed"
     assert "another copy of this event log" in checked(copied.config_file, "error")
     assert "is being read" in checked(source.config_file, "ok")
+    if not changes:
+        running.send(signal.SIGCONT)
     source.write(21, 30)
     source.wait_for(lambda: 30 in source.inserted())
     assert not running.died

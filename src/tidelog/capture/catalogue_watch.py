@@ -85,6 +85,7 @@ class CatalogueWatch:
         """Told all tables that there are, where another one would be dumped as new."""
         self.inserts_only: Mapping[TableName, Refusal] = {}
         """At the last look: tables whose updates and deletes can't be published."""
+        self._begun = False
         self._stamp: str | None = None
         self._whole_at = 0.0
 
@@ -92,6 +93,8 @@ class CatalogueWatch:
         """Store what the tables are like now, if nothing is stored. Must precede the first dump:
         what changes later is then noticed, also while the dump runs.
         """
+        if self._begun:
+            return
         if self._state.get(SHAPES_KEY) is None:
             added = set(self._published())  # these count as new: `look` waits for their writers
             versions = self._catalogue.versions(self._patterns)
@@ -105,6 +108,7 @@ class CatalogueWatch:
             self._state.put(SHAPES_KEY, found, None)
             stored = {str(t): v for t, v in versions.items() if str(t) in found}
             self._state.put(VERSIONS_KEY, stored, None)
+        self._begun = True
 
     def look(self) -> list[TableName]:
         """Compare once; the tables whose dump was asked for.

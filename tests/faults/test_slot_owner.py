@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.e2e.history_run import CaptureProcess
 from tests.faults.capture_fixture import Source
+from tests.support.oracle.log import read_event_log
 
 from tidelog import app
+from tidelog.app.log_location import log_place
 from tidelog.config import load_config
 from tidelog.demo.servers.postgres import drop_slot
+from tidelog.eventlog.reader import EventLog
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration
+
+CONFIG = shutil.ignore_patterns("*.yaml", "capture-*.log")
 
 
 @pytest.fixture
@@ -108,6 +115,53 @@ def test_a_copied_configuration_does_not_move_the_slot_of_a_capture_that_is_down
     assert "not being read" in checked(source.config_file, "ok")
     source.start()
     source.wait_for(lambda: source.inserted() == list(range(11, 21)))
+
+
+@pytest.mark.parametrize("changes", [False, True], ids=["idle", "behind"])
+def test_a_copy_of_event_log_and_state_does_not_touch_the_capture_that_runs(
+    source: Source, copied: Copied, changes: bool
+) -> None:
+    """It has the same generation, and the lease of a state store of its own."""
+    running = source.start()
+    source.wait_led()
+    source.freeze(running)
+    shutil.copytree(source.directory, copied.directory, dirs_exist_ok=True, ignore=CONFIG)
+    reader = walsender(source)
+    if changes:
+        running.send(signal.SIGCONT)
+        source.write(11, 20)
+        source.wait_for(lambda: 20 in source.inserted())
+    newcomer = copied.start()
+    assert newcomer.wait(120) == 2, newcomer.log_file.read_text()
+    said = newcomer.log_file.read_text()
+    assert "into another copy of this event log" in said, said
+    assert "pg_drop_replication_slot" not in said
+    assert walsender(source) == reader, "the running capture was not disturbed"
+    assert "another copy of this event log" in checked(copied.config_file, "error")
+    assert "is being read" in checked(source.config_file, "ok")
+    if not changes:
+        running.send(signal.SIGCONT)
+    source.write(21, 30)
+    source.wait_for(lambda: 30 in source.inserted())
+    assert not running.died
+
+
+def test_an_event_log_that_was_moved_goes_on(source: Source, copied: Copied) -> None:
+    source.start()
+    source.wait_led()
+    source.captures[-1].stop()
+    source.write(11, 20)
+    shutil.copytree(source.directory, copied.directory, dirs_exist_ok=True, ignore=CONFIG)
+    moved = copied.start()
+    source.wait_for(lambda: moved.died or walsender(source))
+    config = load_config(copied.config_file, {})
+
+    def come() -> bool:
+        log = EventLog.open(log_place(config))
+        found = read_event_log(log, log.head_offset, log.latest_offset())
+        return [int(r.new["id"] or 0) for r in found if r.op == "I" and r.new] == [*range(11, 21)]
+
+    source.wait_for(come)
 
 
 def test_a_capture_that_died_before_it_wrote_its_place_goes_on_with_its_slot(

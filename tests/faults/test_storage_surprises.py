@@ -466,7 +466,7 @@ def test_capture_holds_no_keys_of_a_transaction_that_retention_took(
         resume=Resume(0, 0, -1),
         options=CaptureOptions(),
         on_schema=Mock(),
-        on_signal=Mock(),
+        on_signals=Mock(),
         on_unlogged=Mock(),
         on_refused=Mock(),
     )
@@ -490,7 +490,7 @@ def test_capture_holds_no_keys_of_what_is_not_durable_yet(monkeypatch: pytest.Mo
         resume=Resume(0, 0, -1),
         options=CaptureOptions(),
         on_schema=Mock(),
-        on_signal=Mock(),
+        on_signals=Mock(),
         on_unlogged=Mock(),
         on_refused=Mock(),
     )

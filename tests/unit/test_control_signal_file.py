@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,13 @@ import pytest
 
 from tidelog.capture.notifications import Notification, NotificationType
 from tidelog.control.channels.file import MAX_LINE_BYTES, STATE_KEY, SignalFile
-from tidelog.control.channels.table import SignalIntake, SignalTable
+from tidelog.control.channels.table import KEPT_LENGTH, SignalIntake, SignalTable
 from tidelog.control.commands import Command, ExecuteSnapshot, LogMessage
 from tidelog.control.mailbox import Mailbox
 from tidelog.errors import StateError
 from tidelog.ports import MAX_SIGNAL_BYTES, SignalSeen
 from tidelog.state.sqlite import SqliteState
+from tidelog.system import failpoints
 
 
 class Channel:
@@ -50,6 +53,12 @@ class Channel:
     def _act(self, _command_id: str, command: Command) -> dict[str, Any]:
         self.acted.append(command)
         return {}
+
+    def tell(self, source: str, *signals: SignalSeen) -> None:
+        """The log shows these, one behind the other."""
+        table = SignalTable(self.intake, source, self.state)
+        table.on_signals(signals)
+        table.deliver()
 
     def errors(self) -> list[str]:
         documents = [self.state.get(key) for key in self.state.keys("results/")]
@@ -208,46 +217,45 @@ def seen(position: int, data: str | None, kind: str = "execute-snapshot") -> Sig
 
 def test_signal_row_seen_again_after_a_crash_is_acted_on_once(channel: Channel) -> None:
     data = '{"data-collections": ["public.a"]}'
-    SignalTable(channel.intake, "postgres:1:shop").on_signal(seen(10, data))
-    SignalTable(channel.intake, "postgres:1:shop").on_signal(seen(10, data))
+    channel.tell("postgres:1:shop", seen(10, data))
+    channel.tell("postgres:1:shop", seen(10, data))
     channel.poll()
     assert channel.acted == [
         ExecuteSnapshot(
             dump_id="ad-hoc-1", tables=("public.a",), matching="regex", signal_id="ad-hoc-1"
         )
     ]
-    SignalTable(channel.intake, "postgres:1:shop").on_signal(seen(10, data))
+    channel.tell("postgres:1:shop", seen(10, data))
     assert channel.poll() == []
 
 
 def test_same_id_in_another_row_is_another_signal(channel: Channel) -> None:
-    table = SignalTable(channel.intake, "postgres:1:shop")
     for position in (10, 20):
-        table.on_signal(seen(position, '{"data-collections": ["public.a"]}'))
-    SignalTable(channel.intake, "postgres:2:shop").on_signal(seen(10, "{}", "stop-snapshot"))
+        channel.tell("postgres:1:shop", seen(position, '{"data-collections": ["public.a"]}'))
+    channel.tell("postgres:2:shop", seen(10, "{}", "stop-snapshot"))
     assert channel.poll() == ["execute-snapshot", "execute-snapshot", "stop-snapshot"]
 
 
 def test_malformed_row_returns_normally_and_is_reported_once(channel: Channel) -> None:
-    table = SignalTable(channel.intake, "postgres:1:shop")
     for _ in range(2):
-        table.on_signal(seen(10, "{s3cret"))
+        channel.tell("postgres:1:shop", seen(10, "{s3cret"))
     assert channel.poll() == []
     assert channel.errors() == ["execute-snapshot: data is not JSON"]
     assert channel.notified[0].to_json()["id"] == "ad-hoc-1"
 
 
 def test_row_with_a_text_beyond_all_measure_is_refused(channel: Channel) -> None:
-    table = SignalTable(channel.intake, "postgres:1:shop")
-    table.on_signal(seen(10, "é" * MAX_SIGNAL_BYTES))
-    table.on_signal(SignalSeen("x" * (MAX_SIGNAL_BYTES + 1), "log", None, 20, 0))
-    table.on_signal(seen(30, json.dumps({"message": "x" * (MAX_SIGNAL_BYTES - 20)}), "log"))
+    channel.tell("postgres:1:shop", seen(10, "é" * MAX_SIGNAL_BYTES))
+    channel.tell("postgres:1:shop", SignalSeen("x" * (MAX_SIGNAL_BYTES + 1), "log", None, 20, 0))
+    channel.tell(
+        "postgres:1:shop", seen(30, json.dumps({"message": "x" * (MAX_SIGNAL_BYTES - 20)}), "log")
+    )
     assert [len(text) for text in channel.poll()] == [1000]
     assert channel.errors() == ["a column of more than 1048576 bytes"] * 2
 
 
 def test_log_row_tells_its_position(channel: Channel) -> None:
-    SignalTable(channel.intake, "s").on_signal(seen(77, '{"message": "at {}"}', "log"))
+    channel.tell("s", seen(77, '{"message": "at {}"}', "log"))
     assert channel.poll() == ["at table:s:77:0"]
 
 
@@ -257,3 +265,53 @@ def test_what_was_forgotten_with_its_outcome_may_be_given_again(channel: Channel
     week_ms = 8 * 86_400_000
     channel.mailbox.forget_old_outcomes(2**47 + week_ms)
     assert channel.state.keys("given/") == channel.state.keys("results/") == []
+
+
+def test_many_signals_are_few_writes_and_each_is_acted_on_once_in_order(
+    channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signals = [seen(n, json.dumps({"message": str(n)}), "log") for n in range(250)]
+    put, puts = channel.state.put, itertools.count()
+
+    def counting(*arguments: Any) -> int:
+        next(puts)
+        return put(*arguments)
+
+    table = SignalTable(channel.intake, "s", channel.state)
+    monkeypatch.setattr(channel.state, "put", counting)
+    table.on_signals(signals)
+    assert next(puts) == 3
+    monkeypatch.undo()
+    # The process dies amid the second document; then the log shows all of it again, and more.
+    dying = {"signals.delivered_one": at_hit(120, interrupt)}
+    with failpoints.arm(dying), pytest.raises(KeyboardInterrupt):
+        table.deliver()
+    more = [seen(n, json.dumps({"message": str(n)}), "log") for n in range(100, 300)]
+    channel.tell("s", *more)
+    assert channel.poll() == [str(n) for n in range(300)]
+    assert channel.state.keys("signals/") == []
+    channel.tell("s", *more)
+    assert channel.poll() == []
+
+
+def test_large_signals_are_kept_apart(channel: Channel) -> None:
+    large = json.dumps({"message": "x" * (KEPT_LENGTH // 2)})
+    table = SignalTable(channel.intake, "s", channel.state)
+    table.on_signals([seen(n, large, "log") for n in range(4)])
+    assert len(channel.state.keys("signals/")) == 4
+    table.deliver()
+    assert len(channel.poll()) == 4
+
+
+def at_hit(number: int, act: Callable[[], None]) -> Callable[[], None]:
+    hits = itertools.count(1)
+
+    def acting() -> None:
+        if next(hits) == number:
+            act()
+
+    return acting
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt

@@ -122,13 +122,15 @@ def test_what_a_condition_names() -> None:
 def test_the_signal_table_takes_plain_conditions_only(tmp_path: Path) -> None:
     state = SqliteState(f"sqlite:///{tmp_path}/state.db")
     mailbox, told = Mailbox(state), list[Notification]()
-    table = SignalTable(SignalIntake(mailbox, told.append), "postgres:1:shop")
+    table = SignalTable(SignalIntake(mailbox, told.append), "postgres:1:shop", state)
     form = (
         '{"data-collections": ["public.t"], "additional-conditions": '
         '[{"data-collection": "public.t", "filter": "%s"}]}'
     )
     for place, condition in enumerate(["pg_sleep(1) IS NULL", "SELECT * FROM t WHERE f(a)", "a>1"]):
-        table.on_signal(SignalSeen(f"s{place}", "execute-snapshot", form % condition, place, 0))
+        signal = SignalSeen(f"s{place}", "execute-snapshot", form % condition, place, 0)
+        table.on_signals([signal])
+    table.deliver()
     assert [notice.dump_id for notice in told] == ["s0", "s1"]
     assert all("calls a function" in notice.data["reason"] for notice in told)
     taken = []

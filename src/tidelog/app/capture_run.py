@@ -214,7 +214,7 @@ class Capture:
             resume=begin,
             options=options,
             on_schema=on_schema,
-            on_signal=channels.on_signal,
+            on_signals=channels.on_signals,
             on_unlogged=on_unlogged,
             on_refused=on_refused,
         )
@@ -260,6 +260,7 @@ class Capture:
                 snapshot=snapshot_reader.current_snapshot,
                 request_dump=request_dump,
                 dump_new=source.snapshot != "no_data",
+                who_is_open=parts.who_is_open,
             ),
             patterns=source.tables,
             chunks=((meta.first, chunk) for meta, chunk in log.chunks()),

@@ -51,9 +51,8 @@ class Channels:
             callbacks=callbacks,
         )
         intake = SignalIntake(self.mailbox, self._notifier.notify)
-        self.on_signal: Callable[[SignalSeen], None] = SignalTable(
-            intake, f"{source.kind}:{source.system}:{source.database}"
-        ).on_signal
+        self._table = SignalTable(intake, f"{source.kind}:{source.system}:{source.database}", state)
+        self.on_signals: Callable[[Sequence[SignalSeen]], None] = self._table.on_signals
         self._file = (
             None if control.signal_file is None else SignalFile(control.signal_file, state, intake)
         )
@@ -96,6 +95,7 @@ class Channels:
 
     def act(self) -> None:
         """Take signals in, then act on the commands that wait."""
+        self._table.deliver()
         if self._file is not None:
             self._file.poll()
         if self._actor is not None:

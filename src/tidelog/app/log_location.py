@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+
 from tidelog.config import Config
-from tidelog.eventlog.storage.opening import provide_options
+from tidelog.eventlog.log_files import LOG_FILE
+from tidelog.eventlog.storage.opening import is_url, provide_options
 
 
 def log_place(config: Config) -> str:
@@ -15,3 +19,19 @@ def log_place(config: Config) -> str:
         config.log.path, {name: value.get_secret_value() for name, value in options.items()}
     )
     return config.log.path
+
+
+def which_copy(place: str) -> str:
+    """A few letters that tell an event log from its copies, whose generation is the same; the same
+    from every host that sees this one. Empty: there is none.
+
+    A copy may have the times and the inode of what was copied, but not its change time as well.
+    """
+    known = place.rstrip("/")
+    if not is_url(place):
+        try:
+            status = (Path(place) / LOG_FILE).stat()
+        except OSError:
+            return ""
+        known = f"{status.st_ino} {status.st_ctime_ns}"
+    return hashlib.sha256(known.encode()).hexdigest()[:6]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from tidelog.capture.earlier_writers import EarlierWriters
 from tidelog.capture.refused_tables import RefusedTables
 from tidelog.errors import TableRefusedError
 from tidelog.model.records import Snapshot
@@ -54,6 +55,7 @@ class CatalogueWatch:
         request_dump: called with a table and why; must be safe to call twice. False: not now; the
             difference is looked at again.
         dump_new: whether tables that are new get a dump.
+        who_is_open: see `EarlierWriters`.
     """
 
     def __init__(
@@ -67,22 +69,23 @@ class CatalogueWatch:
         snapshot: Callable[[], Snapshot],
         request_dump: Callable[[TableName, str], bool],
         dump_new: bool,
+        who_is_open: Callable[[], str] = lambda: "",
     ) -> None:
         self._catalogue = catalogue
         self._state = state
         self._patterns = patterns
         self._refused = refused
         self._publish = publish
-        self._snapshot = snapshot
         self._request_dump = request_dump
         self._dump_new = dump_new
-        self._waiting: dict[str, tuple[str, Snapshot]] = {}
+        self.earlier_writers = EarlierWriters(snapshot, who_is_open)
         self.on_relations: Callable[[Mapping[str, int]], None] = lambda relations: None
         """Told the relations' numbers of tables whose shapes were judged, by table."""
         self.on_present: Callable[[Collection[str]], None] = lambda tables: None
         """Told all tables that there are, where another one would be dumped as new."""
         self.inserts_only: Mapping[TableName, Refusal] = {}
         """At the last look: tables whose updates and deletes can't be published."""
+        self._begun = False
         self._stamp: str | None = None
         self._whole_at = 0.0
 
@@ -90,6 +93,8 @@ class CatalogueWatch:
         """Store what the tables are like now, if nothing is stored. Must precede the first dump:
         what changes later is then noticed, also while the dump runs.
         """
+        if self._begun:
+            return
         if self._state.get(SHAPES_KEY) is None:
             added = set(self._published())  # these count as new: `look` waits for their writers
             versions = self._catalogue.versions(self._patterns)
@@ -103,6 +108,7 @@ class CatalogueWatch:
             self._state.put(SHAPES_KEY, found, None)
             stored = {str(t): v for t, v in versions.items() if str(t) in found}
             self._state.put(VERSIONS_KEY, stored, None)
+        self._begun = True
 
     def look(self) -> list[TableName]:
         """Compare once; the tables whose dump was asked for.
@@ -132,6 +138,7 @@ class CatalogueWatch:
         current_versions: dict[str, str] = {}
         asked: list[TableName] = []
         self._refused.keep(list(versions))
+        self.earlier_writers.keep({str(table) for table in versions})
         self._refused.retry_due()
         unjudged = {
             table: None
@@ -158,7 +165,7 @@ class CatalogueWatch:
                 (new and not self._dump_new) or not (new or self._differ(known[name], found))
             ):
                 current[name], current_versions[name] = found, version
-                self._waiting.pop(name, None)
+                self.earlier_writers.forget(name)
                 continue
             if owed:
                 reason = "it could not be captured or dumped before"
@@ -173,7 +180,7 @@ class CatalogueWatch:
                     asked.append(table)
                     self._refused.paid(table)
                 current[name], current_versions[name] = found, version
-                self._waiting.pop(name, None)
+                self.earlier_writers.forget(name)
                 continue
             complete = False
             if not new:
@@ -200,7 +207,7 @@ class CatalogueWatch:
         return (
             same_version
             and known.get(str(table), _UNKNOWN) != _UNKNOWN
-            and str(table) not in self._waiting
+            and not self.earlier_writers.waits(str(table))
             and self._refused.of(table) is None
             and not self._refused.owed(table)
         )
@@ -229,7 +236,7 @@ class CatalogueWatch:
     def dumped(self, table: TableName, shape: TableShape) -> None:
         """A dump of the table was asked for after ``shape`` was read, and was `settled`."""
         known, name = self._known(), str(table)
-        self._waiting.pop(name, None)
+        self.earlier_writers.forget(name)
         if known.get(name) != _fingerprint(shape):
             self._state.put(SHAPES_KEY, {**known, name: _fingerprint(shape)}, None)
 
@@ -268,12 +275,7 @@ class CatalogueWatch:
         return key != key_now or self._catalogue.rows_may_differ(storage, storage_now)
 
     def _settled(self, name: str, found: str) -> bool:
-        """Have all transactions ended that ran when the difference was first seen?"""
-        waiting = self._waiting.get(name)
-        if waiting is None or waiting[0] != found:
-            self._waiting[name] = (found, self._snapshot())
-            return False
-        return self._snapshot().follows(waiting[1])
+        return self.earlier_writers.have_ended(name, found)
 
 
 def _fingerprint(shape: TableShape) -> str:

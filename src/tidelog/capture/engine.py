@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -120,7 +120,7 @@ class CaptureEngine:
         resume: Resume,
         options: CaptureOptions,
         on_schema: Callable[[SchemaSeen], None],
-        on_signal: Callable[[SignalSeen], None],
+        on_signals: Callable[[Sequence[SignalSeen]], None],
         on_unlogged: Callable[[RowsUnlogged | RelationNamed | CatalogueChanged], None],
         on_refused: Callable[[TableRefused], None],
     ) -> None:
@@ -130,7 +130,7 @@ class CaptureEngine:
         self._emitted = emitted
         self._options = options
         self._on_schema = on_schema
-        self._on_signal = on_signal
+        self._on_signals = on_signals
         self._on_unlogged = on_unlogged
         self._on_refused = on_refused
         self._lock = threading.Lock()
@@ -156,8 +156,7 @@ class CaptureEngine:
         try:
             acknowledged = self._resume.acknowledge
             while not stop.is_set():
-                for event in self._reader.poll(0.02):
-                    self._handle(event)
+                self._handle_all(self._reader.poll(0.02))
                 if self._between:
                     self._at_boundary(self._reached)
                 self._append_waiting()
@@ -174,6 +173,22 @@ class CaptureEngine:
         if self._writer.durable.acknowledge > acknowledged:
             self._reader.acknowledge(self._writer.durable.acknowledge)
 
+    def _handle_all(self, events: Iterable[LogEvent]) -> None:
+        """Signals that come one behind the other are told together. They are kept before anything
+        is appended that stands behind them, or a crash could lose them.
+        """
+        signals: list[SignalSeen] = []
+        for event in events:
+            if isinstance(event, SignalSeen):
+                signals.append(event)
+                continue
+            if signals:
+                self._on_signals(signals)
+                signals = []
+            self._handle(event)
+        if signals:
+            self._on_signals(signals)
+
     def _handle(self, event: LogEvent) -> None:
         if isinstance(event, LogBatch):
             self._take(event)
@@ -186,8 +201,6 @@ class CaptureEngine:
             with self._lock:
                 self._windows.on_schema(event.schema)
             self._on_schema(event)
-        elif isinstance(event, SignalSeen):
-            self._on_signal(event)
         elif isinstance(event, (RowsUnlogged, RelationNamed, CatalogueChanged)):
             self._on_unlogged(event)
         elif isinstance(event, TableRefused):

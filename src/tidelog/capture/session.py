@@ -357,6 +357,7 @@ class CaptureSession:
                 {"table": str(table), "reason": refusal.reason, "remedy": refusal.remedy}
                 for table, refusal in sorted(self._automatic.watch.inserts_only.items())
             ],
+            "waiting": self._automatic.watch.earlier_writers.summary(),
             **self.coordinator.summary(finished=FINISHED_SHOWN),
         }
 

@@ -12,11 +12,11 @@ from tests.behaviours.outputs.destinations import Context
 from tests.integration.spark.conftest import Lake
 from tests.integration.spark.orders import orders
 from tests.support.build_log import BuiltLog
-from tidelog.spark.queries.run import run_pipeline
 
 from tidelog.errors import OffsetGoneError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.maintenance import EventLogMaintenance
+from tidelog.spark.queries.run import run_pipeline
 
 pytestmark = pytest.mark.spark
 

@@ -17,7 +17,13 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def hung_standby() -> Iterator[PostgresServer]:
-    settings = {"synchronous_standby_names": "nobody", "synchronous_commit": "local"}
+    settings = {
+        "synchronous_standby_names": "nobody",
+        "synchronous_commit": "local",
+        # Its ANALYZE would commit as the test's database says, wait for the standby for good, and
+        # hold up whoever waits for all transactions that ran.
+        "autovacuum": "off",
+    }
     with PostgresServer(settings=settings) as server:
         yield server
 

@@ -220,6 +220,31 @@ def test_lost_right_to_write_watermarks_leaves_the_log(gathered: Make, revoked: 
     goes_on(live)
 
 
+def test_dump_that_a_refused_table_needs_holds_up_no_other(gathered: Make) -> None:
+    """The log tells of both: what it tells is judged in turn."""
+    live = gathered()
+    live.sql.execute("CREATE TABLE other (id int PRIMARY KEY, n int)")
+    live.sql.execute("ALTER TABLE other OWNER TO shop")
+    live.start()
+    live.wait_for(lambda: live.completions("public.tick"), "the initial dump")
+    before = len(live.completions())
+    live.sql.execute("ALTER TABLE other OWNER TO stranger")
+    live.sql.execute(f"REVOKE SELECT ON other FROM {ROLE}")
+    live.wait_for(lambda: "public.other" in refused(live), "it is told")
+    with live.connect(autocommit=False) as session:
+        session.execute("ALTER TABLE other RENAME TO aside")
+        session.execute("INSERT INTO aside VALUES (1, 1)")
+        session.execute("ALTER TABLE aside RENAME TO other")
+    live.sql.execute("ALTER TABLE t RENAME n TO m")
+    live.sql.execute("UPDATE t SET m = 5 WHERE id = 1")
+    live.wait_for(lambda: len(live.completions()) > before, "the other one is dumped")
+    assert "public.other" in refused(live)
+    done = len(live.completions("public.other"))
+    live.sql.execute(f"GRANT SELECT ON other TO {ROLE}")
+    live.wait_for(lambda: len(live.completions("public.other")) > done, "what is due is dumped")
+    live.check("public.other")
+
+
 def test_table_of_inserts_only_is_shown_until_it_is_mended(gathered: Make) -> None:
     live = gathered()
     live.sql.execute("CREATE TABLE keyless (id int NOT NULL, n int)")

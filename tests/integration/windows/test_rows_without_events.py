@@ -7,9 +7,11 @@ import threading
 
 import pytest
 from tests.integration.windows import mutations
-from tests.integration.windows.live import Live, at, replay
+from tests.integration.windows.live import LOCALLY, Live, at, replay
 from tests.integration.windows.rules import Make, rule
 
+from tidelog import app
+from tidelog.capture import earlier_writers
 from tidelog.capture.catalogue_watch import CatalogueWatch
 
 pytestmark = pytest.mark.integration
@@ -197,6 +199,34 @@ def test_new_table_is_dumped_once_earlier_writers_have_ended(
     live.wait_for(lambda: live.completions("public.late"), "it is dumped")
     live.sql.execute("INSERT INTO late VALUES (3, 1)")
     live.check("public.late")
+
+
+def test_dump_that_waits_for_an_old_transaction_says_so(
+    live: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever that transaction does, and wherever: it holds up the snapshot."""
+    monkeypatch.setattr(earlier_writers, "TOLD_AFTER_S", 0.3)
+    capture = ten_rows(live(snapshot="initial"))
+    capture.wait_for(capture.completions, "the initial dump")
+
+    def waiting() -> set[str]:
+        return {entry["table"] for entry in app.status(capture.config).get("waiting", ())}
+
+    with capture.connect(autocommit=False, options=f"{LOCALLY} -c application_name=old") as old:
+        old.execute("INSERT INTO tick VALUES (-1)")
+        for table in ("late", "gone"):
+            capture.sql.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, n int)".encode())
+        capture.wait_for(lambda: waiting() == {"public.late", "public.gone"}, "it is told")
+        told = [
+            r.getMessage() for r in caplog.records if "public.late: its dump waits" in r.message
+        ]
+        assert len(told) == 1
+        assert f"process {old.info.backend_pid} ('old')" in told[0]
+        capture.sql.execute("DROP TABLE gone")
+        capture.wait_for(lambda: waiting() == {"public.late"}, "it is there no more")
+        assert not capture.completions("public.late")
+    capture.wait_for(lambda: capture.completions("public.late"), "it is dumped")
+    capture.wait_for(lambda: not waiting(), "it waits no more")
 
 
 @rule(mutations.refused_look_ends_capture)

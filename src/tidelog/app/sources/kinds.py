@@ -61,6 +61,7 @@ class SourceParts:
         open_reader: a new reader of chunks, over connections of its own.
         open_blocking: a new reader for a blocking dump of these tables.
         publish: brings what the source publishes in step with the patterns.
+        who_is_open: a sentence about the oldest open transactions; empty: they hold up nothing.
     """
 
     catalogue: Catalogue
@@ -68,6 +69,7 @@ class SourceParts:
     open_reader: Callable[[], ChunkReader]
     open_blocking: Callable[[Sequence[TableName]], BlockingReader]
     publish: Callable[[], Published]
+    who_is_open: Callable[[], str] = lambda: ""
 
 
 class SchemaNotes(Protocol):

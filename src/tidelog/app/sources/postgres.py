@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelog.app.log_location import log_place
+from tidelog.app.log_location import log_place, which_copy
 from tidelog.app.sources.kinds import SourceParts
 from tidelog.codecs.postgres.pgoutput import PgoutputScanner
 from tidelog.codecs.postgres.tuples import PgoutputKeys
@@ -36,7 +36,9 @@ from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.connect import connect, translated
 from tidelog.sources.postgres.preflight.checks import Preflight
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
+from tidelog.sources.postgres.stream.open_transactions import who_is_open
 from tidelog.sources.postgres.stream.slot_owner import SlotOwner
+from tidelog.sources.postgres.stream.standby import in_recovery
 from tidelog.state.opening import open_state, state_exists
 
 
@@ -95,6 +97,7 @@ class PostgresKind:
             expected=expected,
             state=state,
             publications=self._publications,
+            which_copy=lambda: which_copy(self._log_place),
         )
         return self._reader
 
@@ -123,8 +126,6 @@ class PostgresKind:
                 statement_timeout_ms=self._statement_timeout_ms,
             )
 
-        publications = self._publications
-
         def publish() -> Published:
             with connect(self._dsn, purpose="publication") as connection:
                 if self._reader is not None:
@@ -133,12 +134,22 @@ class PostgresKind:
                 added = publications.sync(connection)
                 return Published(added, dict(publications.refused), dict(publications.inserts_only))
 
+        def named() -> str:
+            with (
+                connect(self._dsn, purpose="catalogue") as connection,
+                translated("looking for open transactions"),
+            ):
+                if in_recovery(connection):
+                    return "On the primary, pg_stat_activity and pg_prepared_xacts show them"
+                return who_is_open(connection)
+
         return SourceParts(
             catalogue=self.catalogue(),
             keys=PgoutputKeys(),
             open_reader=open_reader,
             open_blocking=open_blocking,
             publish=publish,
+            who_is_open=named,
         )
 
     def catalogue(self) -> PostgresCatalogue:
@@ -202,7 +213,7 @@ class PostgresKind:
             log = EventLog.open(self._log_place)
             held = any(meta.resume is not None for meta in log.chain().segments)
             if held or self._claimed(log.generation):
-                owner.generation = log.generation
+                owner.generation, owner.copy = log.generation, which_copy(self._log_place)
         except TidelogError:
             return None
         return owner

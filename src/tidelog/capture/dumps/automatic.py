@@ -152,7 +152,11 @@ class AutomaticDumps:
         name, now = str(table), time.monotonic()
         if now < self._absent_until.get(name, 0.0):
             return True
-        if self._catalogue.shape(table) is not None:
+        try:
+            absent = self._catalogue.shape(table) is None
+        except TableRefusedError:
+            absent = False  # its own dump waits for that, and no other one
+        if not absent:
             self._absent_until.pop(name, None)
             return False
         self._absent_until[name] = now + ABSENT_S

@@ -10,19 +10,28 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections.abc import Sequence
+from typing import Any
 
 from tidelog.capture.notifications import Notification, NotificationType, Notify
 from tidelog.control import plain_conditions
 from tidelog.control.commands import Command, ExecuteSnapshot
 from tidelog.control.debezium import Signal, dump_id_of, parse
-from tidelog.control.mailbox import Mailbox
+from tidelog.control.mailbox import Mailbox, new_id
 from tidelog.errors import UsageError
-from tidelog.ports import MAX_SIGNAL_BYTES, SignalSeen
+from tidelog.ports import MAX_SIGNAL_BYTES, SignalSeen, StateStore
+from tidelog.system import failpoints
 
 logger = logging.getLogger(__name__)
 
 SIGNAL_AGGREGATE = "Signal"
 DEBEZIUM_WINDOWS = frozenset({"snapshot-window-open", "snapshot-window-close"})
+KEPT_TOGETHER = 100
+KEPT_LENGTH = 1 << 18
+"""So many signals, and characters of them, are kept in one document, or one larger signal."""
+DELIVERED_AT_ONCE = 5
+"""Documents; then it is the turn of what else there is to do."""
+_KEPT = "signals/"
 
 
 def skipped(signal_id: str, reason: str) -> Notification:
@@ -83,30 +92,71 @@ class SignalIntake:
 class SignalTable:
     """The channel of the source's signal table.
 
+    However many signals one statement inserts, the log waits for few writes: they are kept as they
+    came, several in a document ``signals/<id>``, and `deliver` puts them into the mailbox. The ids
+    sort by time, so signals keep their order.
+
     Args:
         intake: where signals go.
         source: names the log that positions are of, e.g. ``kind:system:database``.
+        state: keeps signals until they are delivered.
     """
 
-    def __init__(self, intake: SignalIntake, source: str) -> None:
+    def __init__(self, intake: SignalIntake, source: str, state: StateStore) -> None:
         self._intake = intake
         self._source = source
+        self._state = state
 
-    def on_signal(self, seen: SignalSeen) -> None:
+    def on_signals(self, seen: Sequence[SignalSeen]) -> None:
         """Called as the log is read, before the position is acknowledged; durable upon return.
 
-        The same row may be seen again after a crash. A bad signal returns normally. The marks of a
-        Debezium that has the same table for its signals are none of ours.
+        The same rows may be seen again after a crash. The marks of a Debezium that has the same
+        table for its signals are none of ours.
         """
-        if seen.type in DEBEZIUM_WINDOWS:
-            return
-        place = f"table:{self._source}:{seen.position}:{seen.ordinal}"
-        texts = (seen.signal_id, seen.type, seen.data or "")
+        kept: list[list[Any]] = []
+        size = 0
+        for one in seen:
+            if one.type in DEBEZIUM_WINDOWS:
+                continue
+            place = f"table:{self._source}:{one.position}:{one.ordinal}"
+            # Of what is too long to be read no more is kept than shows it.
+            texts = [_cut(text) for text in (one.signal_id, one.type, one.data)]
+            length = sum(len(text or "") for text in texts)
+            if kept and (len(kept) == KEPT_TOGETHER or size + length > KEPT_LENGTH):
+                self._keep(kept)
+                kept, size = [], 0
+            kept.append([place, *texts])
+            size += length
+        if kept:
+            self._keep(kept)
+        failpoints.hit("signals.kept")
+
+    def deliver(self) -> None:
+        """Put what is kept into the mailbox, some at a time; called by the thread that acts on it.
+
+        What was delivered before a crash is known there by its place.
+
+        Raises:
+            StateError: the state store failed; it is to be called again.
+        """
+        for key in self._state.keys(_KEPT)[:DELIVERED_AT_ONCE]:
+            document = self._state.get(key)
+            for signal in () if document is None else document.value:
+                self._deliver(*signal)
+                failpoints.hit("signals.delivered_one")
+            self._state.delete(key)
+
+    def _keep(self, signals: list[list[Any]]) -> None:
+        self._state.put(_KEPT + new_id(), signals, 0)
+
+    def _deliver(self, place: str, signal_id: str, type_: str, data: str | None) -> None:
+        """A bad signal is refused, and the next one's turn comes."""
+        texts = (signal_id, type_, data or "")
         if any(_is_too_long(text) for text in texts):
             error = UsageError(f"a column of more than {MAX_SIGNAL_BYTES} bytes")
             self._intake.refuse("\0".join(texts).encode("utf-8", "surrogatepass"), error, place)
             return
-        self._intake.take(Signal(seen.signal_id, seen.type, seen.data), place, plain=True)
+        self._intake.take(Signal(signal_id, type_, data), place, plain=True)
 
 
 def _require_plain(command: Command) -> Command:
@@ -121,6 +171,10 @@ def _require_plain(command: Command) -> Command:
     except ValueError as error:
         raise UsageError(f"{command.type}: additional-conditions: {error}") from None
     return command.model_copy(update={"plain": True})
+
+
+def _cut(text: str | None) -> str | None:
+    return None if text is None else text[: MAX_SIGNAL_BYTES + 1]
 
 
 def _is_too_long(text: str) -> bool:

@@ -24,6 +24,7 @@ from tidelog.errors import (
     SourceError,
     TidelogError,
 )
+from tidelog.sources.postgres import answers
 from tidelog.sources.postgres.encodings import adapt, use_own_encoding
 
 APPLICATION = "tidelog"
@@ -265,7 +266,7 @@ def connect_replication(dsn: str, *, purpose: str) -> pq.abc.PGconn:
         raise connection_error(info, message)
     try:
         if newer := set_newer_timeouts(pgconn.server_version):
-            result = pgconn.exec_(newer)
+            result = answers.commanded(pgconn, newer)
             if result.status != pq.ExecStatus.COMMAND_OK:
                 raise psycopg.errors.error_from_result(result)
         use_own_encoding(pgconn)

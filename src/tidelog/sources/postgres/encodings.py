@@ -16,6 +16,7 @@ from psycopg import pq
 from psycopg.adapt import Dumper, Loader
 
 from tidelog.codecs.postgres.server_texts import ServerText, server_text
+from tidelog.sources.postgres import answers
 
 _TEXTS = (25, 1043, 1042, 19, 705)  # text, varchar, bpchar, name, unknown
 _JSON = (114, 3802)  # json, jsonb
@@ -28,7 +29,7 @@ def use_own_encoding(pgconn: pq.abc.PGconn) -> ServerText | None:
     name = (pgconn.parameter_status(b"server_encoding") or b"UTF8").decode("ascii")
     texts = server_text(name)
     if texts is not None:
-        result = pgconn.exec_(f"SET client_encoding = '{name}'".encode())
+        result = answers.commanded(pgconn, f"SET client_encoding = '{name}'".encode())
         if result.status != pq.ExecStatus.COMMAND_OK:
             raise psycopg.errors.error_from_result(result)
     return texts

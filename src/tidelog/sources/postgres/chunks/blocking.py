@@ -8,7 +8,6 @@ exports a snapshot that sees what committed before that point in the log, and no
 from __future__ import annotations
 
 import secrets
-import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from tidelog.errors import (
 )
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
+from tidelog.sources.postgres import answers
 from tidelog.sources.postgres.catalogue.schemas import PostgresFoundTable, PostgresSchemaFinder
 from tidelog.sources.postgres.catalogue.tables import table_shape
 from tidelog.sources.postgres.chunks.reader import (
@@ -216,7 +216,7 @@ class PostgresBlockingReader:
     def _cancel(self, pgconn: pq.abc.PGconn) -> None:
         """End the walsender's wait: it would not notice that its client is gone."""
         try:
-            pgconn.get_cancel().cancel()
+            answers.cancel(pgconn, CANCEL_TIMEOUT_S)
             _result(pgconn, time.monotonic() + CANCEL_TIMEOUT_S)
         except (psycopg.Error, TidelogError):
             pass  # it ends with the transaction that it waits for
@@ -296,15 +296,7 @@ def create_slot_command(slot: str, server_version: int) -> str:
 
 def _result(pgconn: pq.abc.PGconn, deadline: float) -> pq.abc.PGresult | None:
     """The answer to what was sent; None if there is none by then."""
-    waiter = select.poll()
-    waiter.register(pgconn.socket, select.POLLIN)
     try:
-        while pgconn.is_busy():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return None
-            if waiter.poll(left * 1000):
-                pgconn.consume_input()
-        return pgconn.get_result()
+        return pgconn.get_result() if answers.arrives(pgconn, deadline) else None
     except psycopg.OperationalError:
         raise ConnectionLostError("the replication connection was lost") from None

@@ -10,6 +10,7 @@ import psycopg
 from psycopg import pq
 
 from tidelog.model.records import Int64s, UInt8s
+from tidelog.sources.postgres import answers
 from tidelog.sources.postgres.encodings import encoded
 from tidelog.sources.postgres.stream import libpq
 
@@ -43,19 +44,19 @@ class CopyReader:
         Raises psycopg's error for what the server says. ``query`` is a single statement: the
         extended protocol refuses more, so a condition can't smuggle in a second one.
         """
-        result = pgconn.exec_params(encoded(pgconn, query), [])
+        result = answers.sent(pgconn, encoded(pgconn, query))
         if result.status != pq.ExecStatus.COPY_OUT:
-            raise _error(pgconn, result)
+            raise psycopg.errors.error_from_result(result)
         if not keep and len(self._buffer) > self._initial_bytes:
             self._buffer = np.empty(self._initial_bytes, dtype=np.uint8)
         self.cut = False
         used, rows = self._drain(pgconn, keep, limit_bytes)
-        while (last := pgconn.get_result()) is not None:
+        for last in list(answers.results(pgconn, answers.END_S)):
             if last.status != pq.ExecStatus.FATAL_ERROR:
                 continue
             state = last.error_field(pq.DiagnosticField.SQLSTATE)
             if not (self.cut and state == QUERY_CANCELED):
-                raise _error(pgconn, last)
+                raise psycopg.errors.error_from_result(last)
         return self._buffer[:used], rows
 
     def _drain(self, pgconn: pq.abc.PGconn, keep: int, limit: int) -> tuple[int, int]:
@@ -95,7 +96,7 @@ class CopyReader:
         """Have the server send no more. Where it can't be told, the rest comes for nothing."""
         self.cut = True
         with suppress(psycopg.Error):
-            pgconn.get_cancel().cancel()
+            answers.cancel(pgconn)
 
     def _drain_plainly(self, pgconn: pq.abc.PGconn, keep: int, limit: int) -> tuple[int, int]:
         used, rows = keep, 0
@@ -128,9 +129,3 @@ def _rows(pgconn: pq.abc.PGconn) -> Iterator[bytes]:
         if length <= 0:
             return
         yield bytes(data)
-
-
-def _error(pgconn: pq.abc.PGconn, result: pq.abc.PGresult) -> psycopg.Error:
-    while pgconn.get_result() is not None:
-        pass
-    return psycopg.errors.error_from_result(result)

@@ -11,6 +11,7 @@ import psycopg
 from psycopg import pq
 
 from tidelog.model.schema import TableName
+from tidelog.sources.postgres import answers
 from tidelog.sources.postgres.catalogue.schemas import PostgresFoundTable, PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.reader import chunk_errors
 from tidelog.sources.postgres.chunks.sql import table_reference
@@ -131,9 +132,8 @@ def _selectivity(connection: Connection, source: str, where: str) -> float:
 
 def _planned_rows(connection: Connection, query: str) -> float:
     # The extended protocol refuses a second statement that a condition might smuggle in.
-    result = connection.pgconn.exec_params(
-        encoded(connection.pgconn, f"EXPLAIN (FORMAT JSON) {query}"), []
-    )
+    pgconn = connection.pgconn
+    result = answers.sent(pgconn, encoded(pgconn, f"EXPLAIN (FORMAT JSON) {query}"))
     if result.status != pq.ExecStatus.TUPLES_OK:
         raise psycopg.errors.error_from_result(result)
     plan = json.loads(result.get_value(0, 0) or b"[]")

@@ -77,6 +77,7 @@ class PostgresLogReader:
         buffer_bytes: how much one `poll` returns at most (a larger single message apart).
         publications: instead of those that the arguments say: shared with who calls their `sync`,
             which then also tells what `start` published.
+        which_copy: tells the event log from its copies, once it is there; see `SlotOwner`.
     """
 
     def __init__(
@@ -95,11 +96,13 @@ class PostgresLogReader:
         state: StateStore | None = None,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         publications: Publications | None = None,
+        which_copy: Callable[[], str] = lambda: "",
     ) -> None:
         self._dsn = dsn
         self._registry = registry
         self._slot = slot
         self._owner = SlotOwner(slot, state)
+        self._which_copy = which_copy
         self._last: Callable[[], LastTransaction | None] = lambda: None
         self._tables = tuple(tables)
         self._publications = publications or Publications(
@@ -215,6 +218,7 @@ class PostgresLogReader:
         transaction, looked for where the slot went back. Before `start`.
         """
         self._owner.generation, self._last = generation, last
+        self._owner.copy = self._which_copy()
 
     def start_over(self) -> Resume:
         """Begin anew behind a gap that was consented to, with a new slot. Errors as `start`;
@@ -279,6 +283,8 @@ class PostgresLogReader:
             # All of this before anything is taken from whoever reads it.
             slots.check_slot(state, self._slot, sql.info.dbname)
             if resume is not None:
+                # First: of a copy that has fallen behind no gap is to be told, nor how to mend it.
+                self._owner.require(reader_of(sql, self._slot))
                 slots.check_position(state, self._slot, resume)
                 if not self._owner.knows_publications:
                     self._publications.check_name(sql)

@@ -19,6 +19,7 @@ from psycopg import pq
 from tidelog.codecs.postgres.server_texts import ServerText
 from tidelog.errors import ConnectionLostError, GapError, PreflightError, SourceError, TidelogError
 from tidelog.model.records import Int64s, UInt8s
+from tidelog.sources.postgres import answers
 from tidelog.sources.postgres.connect import (
     connect_replication,
     lsn_text,
@@ -132,7 +133,7 @@ class ReplicationStream:
             f"START_REPLICATION SLOT {quote_ident(slot)} LOGICAL {lsn_text(position)} "
             f"(proto_version '1', messages 'true', publication_names {quote_literal(names)})"
         )
-        result = self._pgconn.exec_(encoded(self._pgconn, command))
+        result = self._command(encoded(self._pgconn, command))
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise self._failure(result, "starting replication")
         self._pgconn.nonblocking = 1
@@ -324,7 +325,7 @@ class ReplicationStream:
         waiter.poll(timeout_s * 1000)
 
     def _query(self, command: str) -> list[str]:
-        result = self._pgconn.exec_(command.encode())
+        result = self._command(command.encode())
         if result.status != pq.ExecStatus.TUPLES_OK:
             raise self._failure(result, command.split()[0])
         values = (result.get_value(0, column) for column in range(result.nfields))
@@ -334,9 +335,15 @@ class ReplicationStream:
             for value in values
         ]
 
+    def _command(self, command: bytes) -> pq.abc.PGresult:
+        try:
+            return answers.commanded(self._pgconn, command)
+        except psycopg.Error as error:
+            raise ConnectionLostError(f"the replication connection was lost: {error}") from None
+
     def _ended(self) -> TidelogError:
         try:
-            result = self._pgconn.get_result()
+            result = next(answers.results(self._pgconn, answers.END_S), None)
         except psycopg.Error:
             result = None
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:

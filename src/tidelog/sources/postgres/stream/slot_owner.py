@@ -2,9 +2,11 @@
 
 A capture may end the backend of whoever reads its slot, and moves the slot on: so it must be its
 own. Two things tell. The walsender's ``application_name`` holds the event log's generation while it
-runs. And what a capture did with its slot is noted in its own state store, before it does it: an
-event log that holds nothing yet goes on with a slot only if it is the one that made it. (An event
-log that holds something has its end, which `slots.check_position` compares.)
+runs, and which of the log's copies it is: a directory that was copied with all state, and that
+somebody captures into elsewhere, would take the slot from the first. And what a capture did with
+its slot is noted in its own state store, before it does it: an event log that holds nothing yet
+goes on with a slot only if it is the one that made it. (An event log that holds something has its
+end, which `slots.check_position` compares.)
 
 The publications' OIDs are noted too. Decoding asks for a publication as it was at each change: one
 that was dropped and made anew gives an error for changes in between (up to PostgreSQL 17), or
@@ -39,13 +41,13 @@ _NAME_BYTES = 63  # NAMEDATALEN - 1, also of application_name
 _LOG = "-log-"
 
 
-def purpose_of(slot: str, generation: str | None) -> str:
+def purpose_of(slot: str, generation: str | None, copy: str = "") -> str:
     """What stands behind ``tidelog-`` in the walsender's application_name. A slot's name is of
     ASCII letters.
     """
     if generation is None:
         return slot
-    rest = f"{_LOG}{generation}"
+    rest = f"{_LOG}{generation}" + (f".{copy}" if copy else "")
     return slot[: _NAME_BYTES - len(APPLICATION) - 1 - len(rest)] + rest
 
 
@@ -67,8 +69,13 @@ class SlotReader:
     @property
     def generation(self) -> str | None:
         """Of the event log it reads for; None if it does not say, as versions before this one."""
-        before, found, generation = self.application.rpartition(_LOG)
-        return generation if found and before else None
+        before, found, log = self.application.rpartition(_LOG)
+        return log.partition(".")[0] if found and before else None
+
+    @property
+    def copy(self) -> str:
+        """Which copy of that event log; empty if it does not say."""
+        return self.application.rpartition(_LOG)[2].partition(".")[2]
 
     def __str__(self) -> str:
         return (
@@ -113,10 +120,12 @@ class SlotOwner:
         self._state = state
         self._note: dict[str, Any] = {}
         self.generation: str | None = None
+        self.copy = ""
+        """Of the event log: which of its copies."""
 
     @property
     def purpose(self) -> str:
-        return purpose_of(self._slot, self.generation)
+        return purpose_of(self._slot, self.generation, self.copy)
 
     def claim(self) -> None:
         """The slot is about to be made for our event log."""
@@ -172,7 +181,7 @@ class SlotOwner:
             )
 
     def require(self, reader: SlotReader | None) -> None:
-        """See that it is no other event log's slot, as far as its reader says.
+        """See that it is no other event log's slot, nor a copy's, as far as its reader says.
 
         Raises PreflightError.
         """
@@ -183,6 +192,14 @@ class SlotOwner:
                 f"slot {self._slot!r} is read by {reader} into another event log, "
                 f"{reader.generation}; ours is {self.generation}. That capture was not disturbed: "
                 "set source.slot and source.publication to names that no other capture has"
+            )
+        if reader.copy and self.copy and reader.copy != self.copy:
+            raise PreflightError(
+                f"slot {self._slot!r} is read by {reader} into another copy of this event log: a "
+                "slot serves one of them. That capture was not disturbed, and this copy is of no "
+                "use any more. For a capture of your own begin a new event log, with a slot and a "
+                "publication (source.slot, source.publication) that no other capture has. If the "
+                "event log was moved here, stop the capture that still runs where it was"
             )
 
     def refuse_new(self, reader: SlotReader | None) -> PreflightError:

@@ -1,0 +1,107 @@
+"""Waiting for the server's answers without holding up the process.
+
+psycopg calls PQgetResult and PQcancel with the interpreter locked, and both wait: on a network that
+stops between two messages they would freeze all threads. Here PQgetResult is called only once it
+has nothing to wait for. psycopg's own statements (`Connection.execute`) wait in this way too.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Iterator
+
+import psycopg
+from psycopg import pq
+
+ANSWER_S = 60.0
+"""So long a command to the walsender may take that the server answers at once."""
+END_S = 30.0
+"""So long the end of an answer may be missing once all else of it has come."""
+
+_COPIES = (pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_BOTH)
+
+
+def arrives(pgconn: pq.abc.PGconn, deadline: float | None = None) -> bool:
+    """Wait until `get_result` would not; False if it still would at the deadline.
+
+    Raises psycopg.OperationalError if the connection breaks.
+    """
+    while pgconn.is_busy():
+        if not _wait(pgconn, select.POLLIN, deadline):
+            return False
+        pgconn.consume_input()
+    return True
+
+
+def results(pgconn: pq.abc.PGconn, timeout_s: float | None) -> Iterator[pq.abc.PGresult]:
+    """What is left of an answer, each part within ``timeout_s``.
+
+    Raises psycopg.OperationalError, and closes the connection, if it does not come in time.
+    """
+    while True:
+        if not arrives(pgconn, None if timeout_s is None else time.monotonic() + timeout_s):
+            pgconn.finish()
+            raise psycopg.OperationalError("the server's answer did not end in time")
+        result = pgconn.get_result()
+        if result is None:
+            return
+        yield result
+
+
+def sent(pgconn: pq.abc.PGconn, query: bytes, *, timeout_s: float | None = None) -> pq.abc.PGresult:
+    """The first part of the answer to a single statement: the extended protocol refuses more. If it
+    is no COPY, it is all of the answer.
+    """
+    pgconn.send_query_params(query, [])
+    return _first(pgconn, timeout_s)
+
+
+def commanded(pgconn: pq.abc.PGconn, command: bytes) -> pq.abc.PGresult:
+    """The same for a command to the walsender, or a SET, within `ANSWER_S`."""
+    pgconn.send_query(command)
+    return _first(pgconn, ANSWER_S)
+
+
+def cancel(pgconn: pq.abc.PGconn, timeout_s: float = 5.0) -> None:
+    """Ask the server to end what the connection runs, over another connection, which is given up
+    after ``timeout_s``. Raises psycopg.OperationalError if the server can't be told.
+    """
+    if not psycopg.capabilities.has_cancel_safe():
+        pgconn.get_cancel().cancel()  # older libpqs can't but wait
+        return
+    deadline = time.monotonic() + timeout_s
+    canceling = pgconn.cancel_conn()
+    try:
+        canceling.start()
+        while (step := canceling.poll()) != pq.PollingStatus.OK:
+            if step == pq.PollingStatus.FAILED:
+                raise psycopg.OperationalError(canceling.get_error_message())
+            reading = step == pq.PollingStatus.READING
+            if not _wait(canceling, select.POLLIN if reading else select.POLLOUT, deadline):
+                raise psycopg.OperationalError("the server could not be told in time")
+    finally:
+        canceling.finish()
+
+
+def _first(pgconn: pq.abc.PGconn, timeout_s: float | None) -> pq.abc.PGresult:
+    while pgconn.flush():
+        # While we write it may write: it must not wait for us to read.
+        _wait(pgconn, select.POLLIN | select.POLLOUT, None)
+        pgconn.consume_input()
+    first = next(results(pgconn, timeout_s), None)
+    if first is None:
+        raise psycopg.OperationalError("the server did not answer")
+    if first.status not in _COPIES:
+        for _ in results(pgconn, END_S):
+            pass
+    return first
+
+
+def _wait(
+    connection: pq.abc.PGconn | pq.abc.PGcancelConn, events: int, deadline: float | None
+) -> bool:
+    waiter = select.poll()
+    waiter.register(connection.socket, events)
+    left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+    return bool(waiter.poll(left))

@@ -1,0 +1,119 @@
+"""A network that stops between two messages holds up who waits for them, and nobody else."""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from tests.faults.stalling_proxy import StallingProxy
+
+from tidelog.demo.servers.postgres import PostgresServer
+
+pytestmark = pytest.mark.integration
+
+PATIENCE_S = 60.0
+FOR_GOOD_S = 600.0
+"""So long the client waits where a test is about its waiting."""
+
+
+class Client:
+    """`tests.faults.stalled_client` in a process of its own, and the lines that it writes."""
+
+    def __init__(self, what: str, proxy: StallingProxy, end_s: float) -> None:
+        dsn = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?sslmode=disable"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.stalled_client", what, dsn, str(end_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line.strip())
+
+    def go_on(self) -> None:
+        assert self._process.stdin is not None
+        print(file=self._process.stdin, flush=True)
+
+    def says(self, *beginnings: str, within_s: float = PATIENCE_S) -> str:
+        """Its next line that begins so."""
+        deadline = time.monotonic() + within_s
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"none of {beginnings} within {within_s} s") from None
+            if line.startswith(beginnings):
+                return line
+
+    def lives(self) -> None:
+        """Its other threads run."""
+        while not self._lines.empty():
+            self._lines.get_nowait()
+        for _ in range(5):
+            self.says("tick", within_s=10.0)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def client(what: str, proxy: StallingProxy, end_s: float = FOR_GOOD_S) -> Iterator[Client]:
+    one = Client(what, proxy, end_s)
+    try:
+        one.says("ready")
+        yield one
+    finally:
+        one.kill()
+
+
+@pytest.mark.parametrize(
+    ("what", "behind"),
+    [
+        ("copy that fails", b"E"),  # no ReadyForQuery
+        ("copy that ends", b"c"),  # CopyDone, and no CommandComplete
+        ("copy that ends", b"d"),  # a row, and not its end
+        ("identify", b"D"),
+    ],
+)
+def test_who_waits_for_an_answer_holds_up_nobody(
+    postgres: PostgresServer, what: str, behind: bytes
+) -> None:
+    with StallingProxy(postgres.port) as proxy, client(what, proxy) as one:
+        proxy.stall_behind(behind)
+        one.go_on()
+        assert proxy.stalled.wait(PATIENCE_S)
+        one.lives()
+        proxy.cut()
+        one.says("ended")
+
+
+def test_who_ends_a_copy_at_its_limit_holds_up_nobody(postgres: PostgresServer) -> None:
+    """That takes another connection. Where it can't be had the rest of the rows comes."""
+    with StallingProxy(postgres.port) as proxy, client("copy that is cut", proxy) as one:
+        proxy.refuses.set()
+        one.go_on()
+        assert proxy.stalled.wait(PATIENCE_S)
+        one.lives()
+        one.says("done")
+
+
+@pytest.mark.parametrize(("what", "behind"), [("copy that fails", b"E"), ("identify", b"D")])
+def test_an_answer_whose_end_does_not_come_is_given_up(
+    postgres: PostgresServer, what: str, behind: bytes
+) -> None:
+    with StallingProxy(postgres.port) as proxy, client(what, proxy, end_s=0.5) as one:
+        proxy.stall_behind(behind)
+        one.go_on()
+        assert "did not end in time" in one.says("ended")

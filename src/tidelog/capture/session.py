@@ -40,6 +40,7 @@ STATUS_KEY = "status"
 GENERATION_KEY = "log-generation"
 GAP_KEY = "log-gap"
 """Set while a gap in the log, that the user consented to, waits for its dump."""
+TURN_S = 0.1
 STATUS_EVERY_S = 1.0
 FINISHED_SHOWN = 20
 LOOK_EVERY_S = 5.0
@@ -62,10 +63,10 @@ PASSING: tuple[type[TidelogError], ...] = (SourceError,)
 
 @dataclass(slots=True)
 class Housekeeping:
-    """What is done beside the log, by one thread.
+    """What is done beside the log.
 
     Attributes:
-        commands: take signals in and act on commands that wait.
+        commands: take signals in and act on commands that wait; on a thread of their own.
         maintain: roll up, retain, quarantine.
         on_status: told the status document now and then.
     """
@@ -156,6 +157,8 @@ class CaptureSession:
             threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
             for name, work in (
                 ("tidelog-dumps", lambda: self.coordinator.run(self._ended)),
+                ("tidelog-commands", self._act_on_commands),
+                ("tidelog-status", self._tell_status),
                 ("tidelog-housekeeping", self._keep_house),
                 ("tidelog-maintenance", self._maintain),
                 ("tidelog-stop", lambda: self._wait_for(stop)),
@@ -227,17 +230,28 @@ class CaptureSession:
             if stop.wait(0.05):
                 self._ended.set()
 
-    def _keep_house(self) -> None:
-        due = dict.fromkeys(("status", "look"), 0.0)
-        every = {"status": STATUS_EVERY_S, "look": LOOK_EVERY_S}
-        hints_from = 0.0
-        while not self._ended.wait(0.1):
+    def _act_on_commands(self) -> None:
+        """Apart from the rest: most ask the source nothing, and must not wait for it."""
+        while not self._ended.wait(TURN_S):
             try:
                 self._housekeeping.commands()
             except GapError:
                 raise
             except PASSING as error:
                 logger.info("commands wait: %s", error)
+
+    def _tell_status(self) -> None:
+        """From memory, whether or not the source answers."""
+        while not self._ended.is_set():
+            self._publish_status()
+            self._end_if_complete()
+            self._ended.wait(STATUS_EVERY_S)
+
+    def _keep_house(self) -> None:
+        due = dict.fromkeys(("load", "look"), 0.0)
+        every = {"load": STATUS_EVERY_S, "look": LOOK_EVERY_S}
+        hints_from = 0.0
+        while not self._ended.wait(TURN_S):
             try:
                 self._automatic.act()
             except PASSING as error:
@@ -261,13 +275,11 @@ class CaptureSession:
                     hints_from = now + max(HINT_LEAST_S, took_s / HINT_SHARE)
 
     def _do(self, work: str) -> None:
-        if work == "status":
+        if work == "load":
             self.engine.prune_journal(self._snapshot_reader.current_snapshot)
             load = self._catalogue.load(self._reached())
             self._lag_bytes = load.lag_bytes
             self.coordinator.observe(self._lag_bytes, load.replica_lag_s, load.commits)
-            self._publish_status()
-            self._end_if_complete()
         else:
             self._automatic.watch.look()
 

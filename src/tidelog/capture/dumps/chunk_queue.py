@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from tidelog.capture.dumps.key_sets import PIECE_KEYS
 from tidelog.capture.dumps.refetch import Rereads, Taken
-from tidelog.capture.dumps.state import FINISHED, DumpState, Key, TableProgress
+from tidelog.capture.dumps.state import DumpState, Key, TableProgress
+from tidelog.capture.dumps.states import CHUNKS, FINISHED, ChunkInput, ChunkStatus, DumpStatus
 from tidelog.capture.windows.windows import Window
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
@@ -43,7 +44,10 @@ class Task:
     bytes: int = 0  # of the rows it holds
     failures: int = 0  # reads that failed, as against windows that were voided
     losses: int = 0  # connections that broke while it was read
-    state: str = "waiting"  # reading, read, closing
+    status: ChunkStatus = CHUNKS.start
+
+    def meet(self, news: ChunkInput) -> None:
+        self.status = CHUNKS.after(self.status, news)
 
     @property
     def ended(self) -> bool:
@@ -88,6 +92,7 @@ class Tasks:
         self._retry: deque[Task] = deque()
         self._given: list[Task] = []  # to a reader that has not begun
         self._inflight: dict[str, Task] = {}
+        self._doubtful: list[Task] = []  # their tables are being looked up
         self._cuts: dict[Spot, Cut] = {}
         self.stuck: list[Task] = []
         """Ranges whose first row can't be read: the planner finds what lies behind it."""
@@ -109,13 +114,15 @@ class Tasks:
 
     def give(self, task: Task) -> None:
         """A reader is about to begin with it: until then it still is one of its table's."""
+        task.meet(ChunkInput.GIVE)
         self._given.append(task)
 
     def taken(self, task: Task) -> None:
         self._given = [given for given in self._given if given is not task]
 
     def begin(self, task: Task, window: Window) -> None:
-        task.window, task.state = window, "reading"
+        task.meet(ChunkInput.BEGIN)
+        task.window = window
         task.begun, task.bytes = time.monotonic(), 0
         self._inflight[window.chunk_id] = task
 
@@ -123,11 +130,29 @@ class Tasks:
         """The chunk is not being read any more."""
         return None if window is None else self._inflight.pop(window.chunk_id, None)
 
-    def again(self, task: Task) -> None:
-        """Read it again, later each time."""
+    def doubt(self, task: Task) -> None:
+        """Its table is looked up: until then it still is one of its table's."""
+        task.meet(ChunkInput.FAIL_OFTEN)
+        self._doubtful.append(task)
+
+    def stick(self, task: Task) -> None:
+        """Its one row can't be read, and its key is not known."""
+        task.meet(ChunkInput.ONE_ROW)
+        self.stuck.append(task)
+
+    def looked_up(self, task: Task) -> None:
+        self._doubtful = [doubtful for doubtful in self._doubtful if doubtful is not task]
+
+    def again(self, task: Task, news: ChunkInput) -> None:
+        """Read it again because of ``news``."""
+        task.meet(news)
+        self.later(task)
+
+    def later(self, task: Task) -> None:
+        """Read it, later each time."""
         task.tries += 1
         task.not_before = time.monotonic() + min(10.0, 0.05 * 2 ** min(task.tries, 8))
-        task.window, task.state, task.bytes = None, "waiting", 0
+        task.window, task.bytes = None, 0
         self._retry.append(task)
 
     def of_progress(self, progress: TableProgress) -> list[Task]:
@@ -138,13 +163,14 @@ class Tasks:
 
     def _all(self) -> list[Task]:
         planned = [task for cut in self._cuts.values() for task in cut.planned]
-        return [*self._inflight.values(), *self._given, *self._retry, *planned, *self.stuck]
+        under_way = [*self._inflight.values(), *self._given, *self._doubtful]
+        return [*under_way, *self._retry, *planned, *self.stuck]
 
     # ------------------------------------------------------------ what is read next
 
     def next_retry(self, now: float) -> Task | None:
         for task in list(self._retry):
-            if task.dump is not None and task.dump.status == "paused":
+            if task.dump is not None and task.dump.status is DumpStatus.PAUSED:
                 continue
             if task.not_before <= now:
                 self._retry.remove(task)
@@ -223,7 +249,7 @@ class Tasks:
             if cut.progress.key_set is None
             and not (cut.drained or cut.planning)
             and cut.plan_not_before <= now
-            and cut.dump.status != "paused"
+            and cut.dump.status is not DumpStatus.PAUSED
             and len(cut.planned) <= ahead // 2
             and not any(not task.cut for task in self.of_progress(cut.progress))
         ]
@@ -344,7 +370,7 @@ class Tasks:
             failures=0,
             not_before=0.0,
             window=None,
-            state="waiting",
+            status=CHUNKS.start,
             bytes=0,
             order=task.order + read,
         )
@@ -354,6 +380,7 @@ class Tasks:
     def leave_out(self, task: Task, end: Key | None) -> None:
         """Go on behind the task's one row, which ends at ``end`` (None: with the task's range)."""
         assert task.dump is not None
+        task.meet(ChunkInput.BEHIND_KNOWN)
         self.stuck.remove(task)
         if end is not None and end != task.request.upto:
             if task.cut:
@@ -375,7 +402,7 @@ class Tasks:
             failures=0,
             not_before=0.0,
             window=None,
-            state="waiting",
+            status=CHUNKS.start,
             bytes=0,
             cut=True,
             request=replace(task.request, after=after, limit_rows=task.full_rows),
@@ -387,6 +414,9 @@ class Tasks:
 
     def forget(self, dump: DumpState, progress: TableProgress) -> None:
         """Cut no more of the table, and read none of it again."""
-        self._cuts.pop((dump.dump_id, progress.table), None)
+        cut = self._cuts.pop((dump.dump_id, progress.table), None)
+        of_table = [task for task in (*self._retry, *self.stuck) if task.progress is progress]
+        for task in (*of_table, *(cut.planned if cut is not None else ())):
+            task.meet(ChunkInput.DROP)
         self._retry = deque(task for task in self._retry if task.progress is not progress)
         self.stuck = [task for task in self.stuck if task.progress is not progress]

@@ -298,9 +298,9 @@ class DumpCoordinator:
                     self._blocking.run(blocking, stop)
                 elif self._give_next(now):
                     wait_s = 0.0
-                    self._actions.tell_engine()
+                    self._actions.run_effects()
                     continue
-                self._actions.tell_engine()
+                self._actions.run_effects()
                 wait_s = TURN_S
         finally:
             self._readers.close()
@@ -335,10 +335,7 @@ class DumpCoordinator:
         if self._actions.engine.decided:
             return True
         with self._lock:
-            if (
-                not any(d.status in ("queued", "running") for d in self._book.all())
-                and not self._rereads.wanted
-            ):
+            if not any(d.active for d in self._book.all()) and not self._rereads.wanted:
                 return False
         try:
             snapshot = self._control.current_snapshot()
@@ -362,11 +359,7 @@ class DumpCoordinator:
 
     def _next_of_dumps(self, readers: int) -> Task | None:
         """Of each dump in turn, so that several share the readers."""
-        dumps = [
-            dump
-            for dump in self._book.all()
-            if dump.status in ("queued", "running") and dump.mode == "incremental"
-        ]
+        dumps = [dump for dump in self._book.all() if dump.active and dump.mode == "incremental"]
         for place in range(len(dumps)):
             dump = dumps[(self._turn + place) % len(dumps)]
             task = self._tables.next_of(dump, readers)
@@ -378,7 +371,7 @@ class DumpCoordinator:
     def _next_blocking(self) -> DumpState | None:
         with self._lock:
             for dump in self._book.all():
-                if dump.mode == "blocking" and dump.status in ("queued", "running"):
+                if dump.mode == "blocking" and dump.active:
                     return dump
         return None
 

@@ -5,21 +5,26 @@ from __future__ import annotations
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tidelog.capture.dumps.key_sets import KeySets
 from tidelog.capture.dumps.refetch import REREAD
 from tidelog.capture.dumps.state import (
-    FINISHED,
     DumpState,
-    DumpStatus,
     Key,
     Mode,
     Rejected,
     TableProgress,
     whole_table,
+)
+from tidelog.capture.dumps.states import (
+    FINISHED,
+    UNFINISHED,
+    DumpInput,
+    DumpStatus,
+    TableStatus,
 )
 from tidelog.capture.dumps.throttle import ThrottleSettings
 from tidelog.errors import UsageError
@@ -165,7 +170,7 @@ class DumpBook:
             if dump.finished or not all(whole_table(t) for t in dump.tables):
                 continue
             for progress in dump.tables:
-                if (progress.table, progress.status) == (table, "pending"):
+                if progress.table == table and progress.status is TableStatus.PENDING:
                     progress.due = progress.due or reason
                     self.store(dump)
                     return dump.dump_id
@@ -185,7 +190,7 @@ class DumpBook:
         """In the order they were requested in."""
         return sorted(self._dumps.values(), key=lambda dump: dump.number)
 
-    def selected(self, dump_id: str | None, statuses: set[str]) -> list[DumpState]:
+    def selected(self, dump_id: str | None, statuses: Collection[DumpStatus]) -> list[DumpState]:
         """The dump of that id, or all if None, that are in one of ``statuses``."""
         if dump_id is not None and dump_id not in self._dumps:
             raise UsageError(f"there is no dump {dump_id!r}; `tidelog status` lists them")
@@ -196,19 +201,21 @@ class DumpBook:
         ]
 
     def pause(self, dump_id: str | None) -> list[DumpState]:
-        selected = self.selected(dump_id, {"queued", "running"})
+        selected = self.selected(dump_id, UNFINISHED - {DumpStatus.PAUSED})
         if dump_id is not None and any(dump.mode == "blocking" for dump in selected):
             raise UsageError(
                 f"dump {dump_id!r} is blocking: the log waits for it, so it can't be paused; "
                 "cancel it instead"
             )
-        return self._change([d for d in selected if d.mode != "blocking"], "paused")
+        return self._change([d for d in selected if d.mode != "blocking"], DumpInput.PAUSE)
 
     def resume(self, dump_id: str | None) -> list[DumpState]:
-        paused = self.selected(dump_id, {"paused"})
+        paused = self.selected(dump_id, {DumpStatus.PAUSED})
         for dump in paused:
-            begun = any(t.started_ms is not None or t.status != "pending" for t in dump.tables)
-            self._change([dump], "running" if begun else "queued")
+            begun = any(
+                t.started_ms is not None or t.status is not TableStatus.PENDING for t in dump.tables
+            )
+            self._change([dump], DumpInput.RESUME if begun else DumpInput.RESUME_UNBEGUN)
         return paused
 
     def set_options(self, **changes: int) -> DumpOptions:
@@ -222,8 +229,8 @@ class DumpBook:
         """Finish the dump if all its tables are, and let the oldest finished ones go."""
         finishes = not dump.finished and all(t.status in FINISHED for t in dump.tables)
         if finishes:
-            done = any(t.status == "done" for t in dump.tables)
-            dump.status = "completed" if done else "aborted"
+            done = any(t.status is TableStatus.DONE for t in dump.tables)
+            dump.meet(DumpInput.TABLES_ENDED if done else DumpInput.NONE_DONE)
             dump.finished_ms = int(time.time() * 1000)
             self.store(dump)  # before its keys go: without them it could not be gone on with
             unfinished = [d for d in self._dumps.values() if not d.finished]
@@ -281,9 +288,9 @@ class DumpBook:
             {"at_ms": at_ms, "chunk": chunk_id[:8], "table": table, "event": event, **numbers}
         )
 
-    def _change(self, dumps: list[DumpState], to: DumpStatus) -> list[DumpState]:
+    def _change(self, dumps: list[DumpState], news: DumpInput) -> list[DumpState]:
         for dump in dumps:
-            dump.status = to
+            dump.meet(news)
             self.store(dump)
         return dumps
 

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Literal
 
 from tidelog.capture.dumps.actions import Actions
 from tidelog.capture.dumps.chunk_queue import Spot, Task, Tasks
 from tidelog.capture.dumps.notices import DumpNotices
 from tidelog.capture.dumps.refetch import Rereads
-from tidelog.capture.dumps.state import FINISHED, DumpState, TableProgress, whole_table
+from tidelog.capture.dumps.state import (
+    DumpState,
+    TableProgress,
+    TableRun,
+    completed_record,
+    whole_table,
+)
+from tidelog.capture.dumps.states import (
+    FINISHED,
+    UNFINISHED,
+    DumpInput,
+    DumpStatus,
+    TableInput,
+    TableRunInput,
+    TableRunStatus,
+    TableStatus,
+)
 from tidelog.capture.dumps.store import AUTOMATIC, DumpBook
 from tidelog.capture.notifications import TableScanStatus
 from tidelog.capture.refused_tables import RefusedTables
@@ -26,13 +41,17 @@ from tidelog.errors import (
 )
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName
-from tidelog.ports import Catalogue
+from tidelog.ports import Catalogue, TableShape
 
 RECONNECT_S = 0.5
 OWN = ("start-", "gap-")
 """So begin the names of further dumps that capture asks for."""
 REREADS_END_S = 5.0
 """So long a table that was read to its end waits for a moment without keys to be read again."""
+
+
+Found = TableShape | SourceError | None
+"""What the catalogue said of a table: how it is, why that can't be had, or that there is none."""
 
 
 class DumpTables:
@@ -57,15 +76,7 @@ class DumpTables:
         self._tasks = tasks
         self._rereads = rereads
         self._notices = notices
-        self._started: set[Spot] = set()
-        self._starting: set[Spot] = set()
-        self._completing: set[Spot] = set()
-        self._read_at: dict[Spot, tuple[float, int]] = {}
-        """When a table was read to its end, and the newest request for keys by then."""
-        self._asked_before: dict[Spot, int] = {}
-        """The newest request for keys when a table began: its rows answer it."""
-        self._not_before: dict[Spot, float] = {}
-        """When a table is looked up again, after the catalogue could not be asked."""
+        self._runs: dict[Spot, TableRun] = {}
 
     def next_of(self, dump: DumpState, readers: int) -> Task | None:
         """The dump's next chunk, of its first tables that have one; as many tables as there are
@@ -74,150 +85,183 @@ class DumpTables:
         self.begin(dump)
         under_way = 0
         for progress in dump.tables:
+            if progress.status in FINISHED:
+                continue
             spot = (dump.dump_id, progress.table)
-            if progress.status in FINISHED or spot in self._completing:
+            run = self._runs.setdefault(spot, TableRun(dump, progress))
+            if run.status is TableRunStatus.COMPLETING:
                 continue
             if under_way >= readers:
                 return None
             under_way += 1
-            if spot in self._starting or time.monotonic() < self._not_before.get(spot, 0.0):
-                continue
-            if spot not in self._started:
-                self._start(dump, progress)
-                continue
-            rows = self._book.options.chunk_rows
-            task = self._tasks.next_chunk(spot, rows, planned=readers > 1)
-            if task is not None:
-                return task
-            self._complete_if_read(dump, progress)
+            if run.status is TableRunStatus.WAITING:
+                self._start(run)
+            elif run.status is TableRunStatus.READING:
+                rows = self._book.options.chunk_rows
+                task = self._tasks.next_chunk(spot, rows, planned=readers > 1)
+                if task is not None:
+                    return task
+                self._complete_if_read(run)
         return None
 
     def begin(self, dump: DumpState) -> None:
         """Tell that the dump starts, and what of it can't be dumped; once."""
-        if dump.status != "queued":
+        if dump.status is not DumpStatus.QUEUED:
             return
-        dump.status = "running"
+        dump.meet(DumpInput.BEGIN)
         self._notices.started(dump)
         for rejected in dump.rejected:
             self._notices.rejected(dump, rejected)
         if not dump.tables:
             self._finish(dump)
 
-    def prepare(self, dump: DumpState, progress: TableProgress) -> bool:
-        """Look the table up and note that it begins; False if it can't be dumped.
+    # ------------------------------------------------------------ start
+
+    def look_up(self, progress: TableProgress) -> Found:
+        """What the catalogue says of the table. Asks the source: without the lock.
 
         Raises:
-            SourceError: the catalogue can't be asked now, or the log must not go on.
+            SourceError: the log must not go on.
         """
         try:
-            shape = self._catalogue.shape(TableName.parse(progress.table))
-        except TableRefusedError as error:
-            self.refuse(dump, progress, error)
-            return False
+            return self._catalogue.shape(TableName.parse(progress.table))
+        except (GapError, SourceChangedError):
+            raise
         except SourceError as error:
-            if error.policy is Policy.RETRY or isinstance(error, (GapError, SourceChangedError)):
-                raise
-            self.fail(dump, progress, str(error))  # one table's, e.g. a type: others go on
+            return error
+
+    def admit(self, dump: DumpState, progress: TableProgress, found: Found) -> bool:
+        """Note that the table begins, as it was ``found``; False if it can't be dumped."""
+        if progress.status in FINISHED:  # cancelled while it was looked up
             return False
-        if shape is None:
+        if isinstance(found, TableRefusedError):
+            self.refuse(dump, progress, found)
+            return False
+        if isinstance(found, SourceError):
+            self.fail(dump, progress, str(found))  # one table's, e.g. a type: others go on
+            return False
+        if found is None:
             reason = "the table does not exist (any more)"
             self.fail(dump, progress, reason, TableScanStatus.UNKNOWN_SCHEMA)
             return False
-        if not shape.schema.key:
+        if not found.schema.key:
             reason = "the table has no primary key: add one, or name a unique key in source.keys"
             self.fail(dump, progress, reason, TableScanStatus.NO_PRIMARY_KEY)
             return False
-        progress.estimated_rows = shape.estimated_rows
+        progress.estimated_rows = found.estimated_rows
         if progress.key_set is None and progress.key_columns is None:
-            progress.key_columns = shape.schema.match_key
+            progress.key_columns = found.schema.match_key
         progress.started_ms = progress.started_ms or int(time.time() * 1000)
         return True
 
-    def _start(self, dump: DumpState, progress: TableProgress) -> None:
-        """Append the dump's first record: from its offset on, replay gives the table."""
-        spot = (dump.dump_id, progress.table)
-        table = TableName.parse(progress.table)
-        try:
-            if not self.prepare(dump, progress):
+    def _start(self, run: TableRun) -> None:
+        """Look the table up, then append its first record: from its offset on, replay gives it."""
+        run.meet(TableRunInput.NEXT)
+
+        def looking_up() -> None:
+            found = self.look_up(run.progress)
+            self._actions.post(lambda: self._looked_up(run, found, looking_up))
+
+        self._actions.effect(looking_up)
+
+    def _looked_up(self, run: TableRun, found: Found, again: Callable[[], None]) -> None:
+        if run.ended:
+            return
+        if run.dump.status is DumpStatus.PAUSED:
+            run.meet(TableRunInput.PAUSED)
+            return
+        if is_away(found):
+            self._away(run, found, again)
+            return
+        if not self.admit(run.dump, run.progress, found):
+            return
+        if run.progress.first_offset is not None:  # begun before a restart
+            run.meet(TableRunInput.FOUND_BEGUN)
+            self._tasks.start(run.dump, run.progress, self._book.options.chunk_rows)
+            return
+        run.meet(TableRunInput.FOUND)
+
+        def appended(offset: int) -> None:
+            self._actions.post(lambda: self._look_for_unseen(run, offset))
+
+        engine, table = self._actions.engine, TableName.parse(run.progress.table)
+        record = {"type": "dump-started", "dump_id": run.dump.dump_id, "table": str(table)}
+        self._actions.effect(lambda: engine.retain(table))
+        self._actions.effect(lambda: engine.append_control(record, appended))
+
+    def _look_for_unseen(self, run: TableRun, offset: int) -> None:
+        """What was emitted before and is unseen by a snapshot of now may be unseen by a chunk's as
+        well; then the chunk lacks it, and replay must begin with it.
+        """
+        run.meet(TableRunInput.APPENDED)
+
+        def looking() -> None:
+            try:
+                snapshot = self._take_snapshot()
+            except (ChunkError, ConnectionLostError) as error:
+                failure = error
+                self._actions.post(lambda: self._away(run, failure, looking))
                 return
-        except SourceError as error:
-            if error.policy is not Policy.RETRY:
-                raise
-            self._book.counters.last_error = str(error)
-            self._not_before[spot] = time.monotonic() + RECONNECT_S
+            table = TableName.parse(run.progress.table)
+            unseen = self._actions.engine.first_unseen(snapshot, table)
+            self._actions.post(lambda: self._read_from(run, offset, unseen))
+
+        if not run.ended:
+            self._actions.effect(looking)
+
+    def _read_from(self, run: TableRun, offset: int, unseen: int | None) -> None:
+        """The table is replayed from its first record on, or from what that snapshot can't see."""
+        run.meet(TableRunInput.UNSEEN_KNOWN)
+        if run.ended:
             return
-        self._not_before.pop(spot, None)
-        if progress.first_offset is not None:  # started before a restart
-            self._started.add(spot)
-            self._tasks.start(dump, progress, self._book.options.chunk_rows)
-            return
-        self._starting.add(spot)
+        run.asked_before = self._rereads.number
+        run.progress.first_offset = offset if unseen is None else min(offset, unseen)
+        run.progress.meet(TableInput.BEGIN)
+        self._tasks.start(run.dump, run.progress, self._book.options.chunk_rows)
+        self._book.store(run.dump)
 
-        def started(offset: int) -> None:
-            def act() -> None:
-                # What was emitted before and is unseen by this snapshot may be unseen by a chunk's
-                # as well; then the chunk lacks it, and replay must begin with it.
-                try:
-                    snapshot = self._take_snapshot()
-                except (ChunkError, ConnectionLostError) as error:
-                    self._book.counters.last_error = str(error)
-                    time.sleep(RECONNECT_S)
-                    self._actions.post(act)
-                    return
-                unseen = self._actions.engine.first_unseen(snapshot, table)
-                self._starting.discard(spot)
-                if progress.status in FINISHED:  # cancelled meanwhile
-                    self.release(table)
-                    return
-                self._started.add(spot)
-                self._asked_before[spot] = self._rereads.number
-                progress.first_offset = offset if unseen is None else min(offset, unseen)
-                progress.status = "running"
-                self._tasks.start(dump, progress, self._book.options.chunk_rows)
-                self._book.store(dump)
+    def _away(self, run: TableRun, error: Found, again: Callable[[], None]) -> None:
+        """The source gave no answer; it is asked again."""
+        run.meet(TableRunInput.AWAY)
+        self._book.counters.last_error = str(error)
+        if not run.ended:
+            self._actions.effect(again, RECONNECT_S)
 
-            self._actions.post(act)
+    # ------------------------------------------------------------ end
 
-        record = {"type": "dump-started", "dump_id": dump.dump_id, "table": progress.table}
-        engine = self._actions.engine
-        self._actions.call_later(lambda: engine.retain(table))
-        self._actions.call_later(lambda: engine.append_control(record, started))
-
-    def _complete_if_read(self, dump: DumpState, progress: TableProgress) -> None:
+    def _complete_if_read(self, run: TableRun) -> None:
         """Append the dump's last record, once all is read, also what is to be read again."""
-        spot = (dump.dump_id, progress.table)
+        dump, progress = run.dump, run.progress
         if not self._tasks.drained(progress):
             return
         if not progress.complete:
-            self.fail(dump, progress, _lost(progress))
+            self.fail(dump, progress, progress.lost)
             return
-        if self._rereads_wait(spot):
+        if self._rereads_wait(run):
             return
-        reason = self._unread(spot, progress)
+        reason = self._unread(run)
         if reason:
             self.fail(dump, progress, reason)
             return
-        self._completing.add(spot)
+        run.meet(TableRunInput.ALL_READ)
 
         def completed(offset: int) -> None:
-            def act() -> None:
-                self._completing.discard(spot)
-                self.done(dump, progress, offset)
-
-            self._actions.post(act)
+            self._actions.post(lambda: self.done(dump, progress, offset))
 
         record = completed_record(dump, progress)
-        self._actions.call_later(lambda: self._actions.engine.append_control(record, completed))
+        self._actions.effect(lambda: self._actions.engine.append_control(record, completed))
 
-    def _unread(self, spot: Spot, progress: TableProgress) -> str:
+    def _unread(self, run: TableRun) -> str:
         """Which of its rows could not be read, though all else was; empty: none."""
+        progress = run.progress
         if progress.failed:
             count = len(progress.failed)
             return (
                 f"{count} key range{'s' * (count > 1)} could not be read; all other rows were: "
                 "`tidelog status --ranges` shows which, mend them and dump the table again"
             )
-        count = self._rereads.unread(spot[1], since=self._asked_before.get(spot, -1))
+        since = -1 if run.asked_before is None else run.asked_before
+        count = self._rereads.unread(progress.table, since=since)
         if count:
             return (
                 f"{count} row{'s' * (count > 1)} that changed meanwhile could not be read, and "
@@ -226,25 +270,28 @@ class DumpTables:
             )
         return ""
 
-    def _rereads_wait(self, spot: Spot) -> bool:
+    def _rereads_wait(self, run: TableRun) -> bool:
         """Must keys be read again before the table counts as complete? All that wait, as long as
         they come to an end; where there are always new ones, those that its reading left behind.
         """
         now = time.monotonic()
-        since, number = self._read_at.setdefault(spot, (now, self._rereads.number))
+        if run.read_at is None:
+            run.read_at = (now, self._rereads.number)
+        since, number = run.read_at
         upto = None if now - since < REREADS_END_S else number
-        return self._rereads.any_of(spot[1], upto)
+        return self._rereads.any_of(run.progress.table, upto)
 
     def done(self, dump: DumpState, progress: TableProgress, offset: int) -> None:
         """The table's last record stands at ``offset``."""
-        spot = (dump.dump_id, progress.table)
-        if progress.status not in FINISHED:
-            progress.status = "done"
+        run = self._runs.get((dump.dump_id, progress.table))
+        ended = progress.status in FINISHED
+        progress.meet(TableInput.COMPLETE)
+        if not ended:
             progress.finalized_until = offset + 1
             progress.finished_ms = int(time.time() * 1000)
             self._notices.scanned(dump, progress)
-            if whole_table(progress) and spot in self._asked_before:
-                self._rereads.dumped(progress.table, self._asked_before[spot])
+            if whole_table(progress) and run is not None and run.asked_before is not None:
+                self._rereads.dumped(progress.table, run.asked_before)
         self._forget(dump, progress)
         self._finish(dump)
 
@@ -253,7 +300,7 @@ class DumpTables:
         another, unless this one is capture's own.
         """
         changed, due = [], []
-        for dump in self._book.selected(dump_id, {"queued", "running", "paused"}):
+        for dump in self._book.selected(dump_id, UNFINISHED):
             stopped = []
             for progress in dump.tables:
                 if progress.status not in FINISHED and (not tables or progress.table in tables):
@@ -261,8 +308,12 @@ class DumpTables:
                     stopped.append(progress.table)
                     if progress.due and not dump.dump_id.startswith(AUTOMATIC):
                         due.append(progress)
-                    self._end(dump, progress, "cancelled", "cancelled")
-            if tables and stopped and any(t.status != "cancelled" for t in dump.tables):
+                    self._end(dump, progress, TableInput.CANCEL, "cancelled")
+            if (
+                tables
+                and stopped
+                and any(t.status is not TableStatus.CANCELLED for t in dump.tables)
+            ):
                 self._notices.stopped(dump, stopped)
             # Before the end is stored: a crash in between has the table dumped twice.
             for progress in due:
@@ -281,7 +332,7 @@ class DumpTables:
         """The table can't be dumped; the others go on."""
         if progress.status in FINISHED:  # cancelled while it was looked at
             return
-        self._end(dump, progress, "failed", reason)
+        self._end(dump, progress, TableInput.FAIL, reason)
         self._notices.scanned(dump, progress, status)
         self._finish(dump)
 
@@ -302,18 +353,12 @@ class DumpTables:
         """Let the table's key history go if nothing reads the table any more."""
         if self._tasks.any_of(table):
             return
-        if any(name == str(table) for _dump, name in (*self._started, *self._starting)):
+        if any(run.holds_keys and run.progress.table == str(table) for run in self._runs.values()):
             return
-        self._actions.call_later(lambda: self._actions.engine.forget_table(table))
+        self._actions.effect(lambda: self._actions.engine.forget_table(table))
 
-    def _end(
-        self,
-        dump: DumpState,
-        progress: TableProgress,
-        to: Literal["failed", "cancelled"],
-        reason: str,
-    ) -> None:
-        progress.status = to
+    def _end(self, dump: DumpState, progress: TableProgress, news: TableInput, reason: str) -> None:
+        progress.meet(news)
         progress.reason = reason
         progress.finished_ms = int(time.time() * 1000)
         self._forget(dump, progress)
@@ -324,36 +369,18 @@ class DumpTables:
         self._book.store(dump)
 
     def _forget(self, dump: DumpState, progress: TableProgress) -> None:
-        spot = (dump.dump_id, progress.table)
-        self._started.discard(spot)
-        self._read_at.pop(spot, None)
-        self._asked_before.pop(spot, None)
+        run = self._runs.pop((dump.dump_id, progress.table), None)
+        if run is not None:
+            run.meet(TableRunInput.END)
         self._tasks.forget(dump, progress)
         self.release(TableName.parse(progress.table))
+
+
+def is_away(found: Found) -> bool:
+    """Could the catalogue not be asked? It may be in a moment."""
+    return isinstance(found, SourceError) and found.policy is Policy.RETRY
 
 
 def _is_own(dump: DumpState) -> bool:
     """Does capture itself need the dump? Nobody asks for it again."""
     return dump.reason == "initial" or dump.dump_id.startswith((AUTOMATIC, *OWN))
-
-
-def _lost(progress: TableProgress) -> str:
-    """Why nothing is left to read, though not all was."""
-    if progress.key_set is not None:
-        missing = progress.key_count - progress.keys_read
-        return f"{missing} of its keys are not stored any more: give them again, to another dump"
-    return (
-        "it was cut into so many chunks that they could not be kept in order: dump it again, with "
-        "other chunk_rows"
-    )
-
-
-def completed_record(dump: DumpState, progress: TableProgress) -> dict[str, object]:
-    """The control record that marks the table complete."""
-    return {
-        "type": "dump-completed",
-        "dump_id": dump.dump_id,
-        "table": progress.table,
-        "first_offset": progress.first_offset,
-        "delete_absent": whole_table(progress),
-    }

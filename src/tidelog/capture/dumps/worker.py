@@ -17,6 +17,7 @@ from tidelog.capture.dumps.chunk_results import Outcomes
 from tidelog.capture.dumps.refetch import REREAD
 from tidelog.capture.dumps.row_widths import RowWidths
 from tidelog.capture.dumps.state import Key
+from tidelog.capture.dumps.states import ChunkInput, ChunkStatus
 from tidelog.capture.dumps.store import DumpBook
 from tidelog.capture.dumps.throttle import Throttle
 from tidelog.capture.windows.windows import Closed, Voided, VoidReason, Window
@@ -77,7 +78,7 @@ class ChunkReading:
             {
                 "chunk": "" if task.window is None else task.window.chunk_id[:8],
                 "table": str(task.table),
-                "state": task.state,
+                "state": str(task.status),
                 "bytes": task.bytes,
                 "age_ms": int((now - task.begun) * 1000),
             }
@@ -136,19 +137,25 @@ class ChunkReading:
             engine.discard(window)
             if begun and rows is None:  # one that runs into its time limit counts too
                 seconds = time.monotonic() - begun
-            with self._lock:
-                if self._is_open(window, task):
-                    self._outcomes.failed(task, error)
+            self._failed(task, window, error)
         finally:
             with self._lock:
                 count, rested_s = (0, 0.0) if rows is None else (len(rows.rows), rows.rested_s)
                 self._throttle.read(time.monotonic(), count, seconds, rested_s)
             self._actions.wake()
 
+    def _failed(self, task: Task, window: Window, error: SourceError) -> None:
+        with self._lock:
+            doubtful = self._is_open(window, task) and self._outcomes.failed(task, error)
+        if doubtful:
+            found = self._outcomes.look_up(task)
+            with self._lock:
+                self._outcomes.looked_up(task, error, found)
+
     def _have_read(self, task: Task, window: Window, rows: ChunkRows) -> None:
         self._tasks.advance(task, rows)
         task.bytes = item_bytes(rows.rows)
-        task.state = "read"
+        task.meet(ChunkInput.ROWS)
         self._widths.note(task.table, len(rows.rows), task.bytes)
         before = self._chunk_bytes
         self._chunk_bytes = task.bytes if before is None else before + 0.2 * (task.bytes - before)
@@ -176,7 +183,7 @@ class ChunkReading:
         if task.ended:
             self._actions.post(lambda: self._outcomes.drop(task))
             return None
-        task.state = "closing"  # what follows is the writer's, however slow its disk
+        task.meet(ChunkInput.CLOSE)  # what follows is the writer's, however slow its disk
         is_absent = closed.rows.kind == Kind.ABSENT
         absent: list[Key] = []
         if is_absent.any():
@@ -209,7 +216,7 @@ class ChunkReading:
             late = {
                 task.window.chunk_id: task
                 for task in self._tasks.inflight
-                if task.state == "read" and task.window and now - task.begun > OVERDUE_S
+                if task.status is ChunkStatus.READ and task.window and now - task.begun > OVERDUE_S
             }
             self._overdue = {k: v for k, v in self._overdue.items() if k in late}
         for chunk_id, task in late.items():
@@ -235,7 +242,7 @@ class ChunkReading:
         """Is the task's end still to come, now that the engine has discarded the window? Else it
         was voided, and is read again, or it closed before.
         """
-        return self._tasks.find(window.chunk_id) is task and task.state != "closing"
+        return self._tasks.find(window.chunk_id) is task and task.status is not ChunkStatus.CLOSING
 
 
 def _timed(work: Callable[[], None]) -> float:

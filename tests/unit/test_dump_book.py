@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tidelog.capture.dumps.chunk_queue import Task, Tasks
-from tidelog.capture.dumps.key_sets import KeySets
 from tidelog.capture.dumps.state import DumpState, TableProgress
-from tidelog.capture.dumps.store import DumpBook, DumpOptions
+from tidelog.capture.dumps.store import DumpBook, DumpOptions, KeySets
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest

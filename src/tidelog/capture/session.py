@@ -12,8 +12,8 @@ from typing import Any
 from tidelog.capture.catalogue_watch import SHAPES_KEY, VERSIONS_KEY, CatalogueWatch
 from tidelog.capture.dumps.automatic import DUMPED_KEY, JUDGED_KEY, UNLOGGED_KEY, AutomaticDumps
 from tidelog.capture.dumps.coordinator import DUMP_PREFIX, REREAD_KEY, DumpCoordinator
-from tidelog.capture.dumps.key_sets import PREFIX as KEY_SETS
 from tidelog.capture.dumps.state import Mode
+from tidelog.capture.dumps.store import KEY_SETS
 from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.refused_tables import REFUSED_KEY, RefusedTables
 from tidelog.capture.relation_names import RELATIONS_KEY

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidelog.capture.dumps.coordinator import DumpCoordinator
-from tidelog.capture.dumps.key_sets import PREFIX, KeySets
 from tidelog.capture.dumps.state import DumpState, Key, Rejected
+from tidelog.capture.dumps.store import KEY_SETS, KeySets
 from tidelog.capture.notifications import Notify, TableScanStatus
 from tidelog.control.channels.table import skipped
 from tidelog.control.commands import (
@@ -310,5 +310,5 @@ def _ordered_keys(
 
 def _count(state: StateStore, set_id: str) -> int:
     """How many keys a stored set has."""
-    pieces = (state.get(name) for name in state.keys(f"{PREFIX}{set_id}/"))
+    pieces = (state.get(name) for name in state.keys(f"{KEY_SETS}{set_id}/"))
     return sum(len(piece.value) for piece in pieces if piece is not None)

@@ -20,7 +20,7 @@ import numpy as np
 from tidelog.capture.buffer import ChunkItem, item_bytes
 from tidelog.capture.dumps.actions import Actions
 from tidelog.capture.dumps.notices import DumpNotices
-from tidelog.capture.dumps.row_widths import RowWidths
+from tidelog.capture.dumps.planner import RowWidths
 from tidelog.capture.dumps.state import DumpState, TableProgress, completed_record
 from tidelog.capture.dumps.states import FINISHED, TableInput, TableStatus
 from tidelog.capture.dumps.store import DumpBook

@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from tidelog.capture.dumps.key_sets import PIECE_KEYS
 from tidelog.capture.dumps.refetch import Rereads, Taken
 from tidelog.capture.dumps.state import DumpState, Key, TableProgress
 from tidelog.capture.dumps.states import CHUNKS, FINISHED, ChunkInput, ChunkStatus, DumpStatus
+from tidelog.capture.dumps.store import PIECE_KEYS
 from tidelog.capture.windows.windows import Window
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows

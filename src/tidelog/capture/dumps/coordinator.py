@@ -21,13 +21,12 @@ from tidelog.capture.dumps.chunk_queue import Task, Tasks
 from tidelog.capture.dumps.chunk_results import Outcomes
 from tidelog.capture.dumps.notices import DumpNotices
 from tidelog.capture.dumps.planner import KeyPlanner
-from tidelog.capture.dumps.readers import ChunkReaders
 from tidelog.capture.dumps.refetch import REREAD_KEY, Rereads
 from tidelog.capture.dumps.state import DumpState, Missing, Mode, Rejected, TableProgress
 from tidelog.capture.dumps.store import DUMP_PREFIX, DumpBook, DumpOptions
 from tidelog.capture.dumps.tables import DumpTables
 from tidelog.capture.dumps.throttle import Throttle
-from tidelog.capture.dumps.worker import ChunkReading
+from tidelog.capture.dumps.worker import ChunkReaders, ChunkReading
 from tidelog.capture.notifications import Notify
 from tidelog.capture.refused_tables import RefusedTables
 from tidelog.capture.windows.windows import Closed, MovedKeys, Voided

@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	&& echo $$p && break; done || true)
 VENV := .venv
 PY := $(VENV)/bin/python
-WORKERS ?= 2
+WORKERS ?= 3
 TIDELOG_SOAK_SECONDS ?= 600
 # The log, its slot, chunks and windows: where versions of PostgreSQL differ.
 CORE := $(addprefix tests/integration/postgres/test_,log_reader.py chunks.py resume_and_gaps.py blocking.py) \

@@ -3,7 +3,7 @@
 #
 # Servers, brokers and a JVM share two cores with each other: a test may wait too long there and hold
 # when it has the machine to itself. What fails alone as well fails the run; what does not is listed as
-# flaky, and is to be mended. More than TIDELOG_FLAKY (5) failures are no accident: nothing is run again.
+# flaky, and is to be mended. More than TIDELOG_FLAKY (10) failures are no accident: nothing is run again.
 set -uo pipefail
 name=$1 python=$2
 shift 2
@@ -15,7 +15,7 @@ code=$?
 failed=$("$python" -c 'import json, sys; print(*json.load(open(sys.argv[1])), sep="\n")' \
   "$cache/v/cache/lastfailed") || exit "$code"
 count=$(wc -l <<<"$failed")
-if [ "$count" -gt "${TIDELOG_FLAKY:-5}" ]; then
+if [ "$count" -gt "${TIDELOG_FLAKY:-10}" ]; then
   echo "$count tests failed: too many to be run again"
   exit "$code"
 fi

@@ -24,7 +24,8 @@ from tidelog.cli.watch.view import frame
 from tidelog.config import load_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.demo.workload import Sizes, Workload, create_shop
+from tidelog.demo.shop import Sizes
+from tidelog.demo.workload import Workload, create_shop
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "watch.svg"
 WIDTH = 116

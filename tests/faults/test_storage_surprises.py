@@ -270,7 +270,7 @@ def test_a_chain_file_that_holds_no_object_is_named(
 ) -> None:
     fill(writer)
     (tmp_path / CHAIN_FILE).write_text(content)
-    with pytest.raises(SegmentCorruptError, match=r"chain\.json is damaged"):
+    with pytest.raises(SegmentCorruptError, match=r"chain\.json is torn or was altered"):
         values(tmp_path)
 
 

@@ -140,7 +140,7 @@ def test_what_a_stranger_does_first(cli: Cli) -> None:
         for wait in ([], ["--wait"]):
             wrong = cli("dump", "--table", "app.t", "--where", "nocol = 1", *wait, code=2)
             assert 'app.t: column "nocol" does not exist (check the dump\'s condition' in wrong
-        assert "dump: tables: a table is named namespace.table" in cli("dump", "-t", "t", code=2)
+        assert "dump: tables: expected namespace.table" in cli("dump", "-t", "t", code=2)
         wrong = cli.dump("--table", "app.t", "--keys", json.dumps([SECRET]), code=1)["tables"][0]
         assert "does not fit its column's type" in wrong["reason"]
         assert "not text" not in cli("dump", "--table", "app.t", "--keys", r'["\ud800"]', code=2)

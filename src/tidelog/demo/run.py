@@ -17,7 +17,8 @@ from typing import Any, Literal, get_args
 from tidelog import app
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot
-from tidelog.demo.workload import TABLES, Sizes, Workload, create_shop
+from tidelog.demo.shop import TABLES, Sizes
+from tidelog.demo.workload import Workload, create_shop
 from tidelog.errors import MissingExtraError, TidelogError, UsageError
 from tidelog.spark.installed import check_spark_runs
 

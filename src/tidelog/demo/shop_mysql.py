@@ -1,4 +1,4 @@
-"""The demo's shop in the SQL of MySQL and MariaDB; see `tidelog.demo.workload`."""
+"""The demo's shop in the SQL of MySQL and MariaDB; see `tidelog.demo.shop`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Self
 import pymysql
 from pymysql.constants import ER
 
-from tidelog.demo.workload import Conflict, Sizes
+from tidelog.demo.shop import Conflict, Sizes
 from tidelog.model.mysql_urls import parse_url
 from tidelog.sources.mysql.connect import connect
 

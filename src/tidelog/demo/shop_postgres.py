@@ -1,4 +1,4 @@
-"""The demo's shop in PostgreSQL's SQL; see `tidelog.demo.workload`."""
+"""The demo's shop in PostgreSQL's SQL; see `tidelog.demo.shop`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import psycopg
 
-from tidelog.demo.workload import Conflict, Sizes
+from tidelog.demo.shop import Conflict, Sizes
 
 SHOP = """
 CREATE TYPE order_status AS ENUM ('new', 'paid', 'sent', 'returned');

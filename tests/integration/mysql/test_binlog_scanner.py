@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,17 @@ def server(request):
 def binlog_files(server: MySqlFamilyServer) -> list[Path]:
     base = Path(server.execute("SELECT @@log_bin_basename")[0][0])
     return [base.parent / name for name, *_ in server.execute("SHOW BINARY LOGS")]
+
+
+def wait_for_checkpoint(server: MySqlFamilyServer) -> None:
+    """Return once MariaDB has written the last event of its own into its newest file."""
+    if server.flavour == "mysql":
+        return
+    newest = binlog_files(server)[-1].name
+    deadline = time.monotonic() + 60
+    while server.execute(f"SHOW BINLOG EVENTS IN '{newest}'")[-1][5] != newest:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 class Replay:
@@ -84,6 +96,8 @@ class Replay:
             if item.keyword == "TRUNCATE" and scanner.truncate(5):
                 self.rows.clear()
         elif isinstance(item, GtidsSeen):
+            if scanner is not self.scanner:
+                return  # what is read again has been counted
             self.gtids += [item.text(i) for i in range(len(item))]
         elif isinstance(item, XaSeen) and item.state is XaState.PREPARED:
             self.prepared = item
@@ -246,6 +260,7 @@ def test_replaying_the_log_gives_the_table(server):
     server.execute("CREATE TABLE other (a int)", "shop")
     write(server, seed)
     server.execute("SET GLOBAL binlog_checksum = CRC32")
+    wait_for_checkpoint(server)
     expected = {key: (v, b) for key, v, b in server.execute("SELECT * FROM t", "shop")}
     whole = Replay(server, first).run()
     assert whole.rows == expected
@@ -258,10 +273,8 @@ def test_replaying_the_log_gives_the_table(server):
         assert whole.gtids[-1].split(":") == [executed.split(":")[0], executed.split("-")[-1]]
     else:
         assert whole.gtids[-1] == server.execute("SELECT @@gtid_binlog_pos")[0][0]
-    end = binlog_files(server)[-1]
-    assert whole.scanner.position == position.pack(
-        position.file_number(end.name)[1], end.stat().st_size
-    )
+    number, data = whole.files[-1]
+    assert whole.scanner.position == position.pack(number, 4 + len(data))
     pieces = Replay(server, first).run(step=1)
     assert (pieces.rows, pieces.records) == (whole.rows, whole.records)
     assert pieces.scanner.resume == whole.scanner.resume

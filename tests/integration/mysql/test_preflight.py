@@ -15,7 +15,8 @@ from tidelog.sources.findings import Finding
 from tidelog.sources.mysql.catalogue.grants import Grants
 from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.preflight.binlog import _retention, _retention_size
-from tidelog.sources.mysql.preflight.checks import Examined, MySqlPreflight
+from tidelog.sources.mysql.preflight.checks import MySqlPreflight
+from tidelog.sources.mysql.preflight.examined import Examined
 
 pytestmark = pytest.mark.integration
 

@@ -24,6 +24,9 @@ from tests.support.oracle.values import UNCHANGED as ABSENT
 
 from tidelog import app
 from tidelog.capture import session
+from tidelog.capture.catalogue_watch import SHAPES_KEY
+from tidelog.capture.dumps.automatic import UNLOGGED_KEY
+from tidelog.capture.refused_tables import REFUSED_KEY
 from tidelog.config import parse_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.errors import TidelogError
@@ -31,6 +34,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableSchema
 from tidelog.sources.postgres.catalogue.publication import Publications
+from tidelog.state.sqlite import SqliteState
 from tidelog.system import failpoints
 
 Key = tuple[str | None, ...]
@@ -244,7 +248,7 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
     def crashes(self) -> None:
         """Wait for the failure that a failpoint was armed with."""
         assert self._thread is not None
-        self._thread.join(PATIENCE_S)
+        self._thread.join(self.patience_s)
         assert isinstance(self.failure, Crash), self.failure
         self._thread = None
 
@@ -299,8 +303,21 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
             if self.failure is not None:
                 assert not isinstance(self.failure, TidelogError), f"ended: {self.failure}"
                 raise self.failure
-            assert time.monotonic() < deadline, f"not within {self.patience_s} s: {what}"
+            if time.monotonic() > deadline:
+                waited = f"not within {self.patience_s} s: {what}"
+                raise AssertionError(f"{waited}; {self.situation()}")
             time.sleep(0.02)
+
+    def situation(self) -> str:
+        """What capture does, and what its housekeeping waits for; no values."""
+        found = app.status(self.config)
+        state = SqliteState(self.config.state.url)
+        try:
+            stored = {key: state.get(key) for key in (SHAPES_KEY, UNLOGGED_KEY, REFUSED_KEY)}
+        finally:
+            state.close()
+        kept = {key: None if one is None else one.value for key, one in stored.items()}
+        return f"dumps {found.get('dumps')}, last error {found.get('last_error')}, kept {kept}"
 
     # ------------------------------------------------------------ event log
 

@@ -6,8 +6,7 @@ Nothing is changed, and no transaction outlasts a statement.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import pymysql
@@ -15,54 +14,17 @@ import pymysql
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import TidelogError
 from tidelog.sources.findings import Finding, Level
-from tidelog.sources.mysql.connect import Connection, connect
+from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.failures import translated
 from tidelog.sources.mysql.preflight.binlog import binlog_checks
+from tidelog.sources.mysql.preflight.examined import Check, Examined
 from tidelog.sources.mysql.preflight.privileges import privilege_checks
 from tidelog.sources.mysql.preflight.tables import table_checks
-
-__all__ = ["Examined", "Finding", "MySqlPreflight"]
 
 OLDEST = {Flavor.MYSQL: (5, 7), Flavor.MARIADB: (10, 3)}
 TESTED = {Flavor.MYSQL: ((8, 0),), Flavor.MARIADB: ((10, 11), (11, 4))}
 CLOCK_SKEW_LIMIT_S = 5.0
 SETTINGS = {"lock_wait_timeout": "2"}
-
-Check = Callable[["Examined"], Iterator[Finding]]
-
-
-@dataclass(frozen=True)
-class Examined:
-    """What is examined, and with which configuration.
-
-    Attributes:
-        url: of the server, with the password.
-        connection: to it.
-        variables: the server's global ones, as text.
-        server_id: ours.
-        others: see `MySqlPreflight`.
-    """
-
-    url: str = field(repr=False)
-    connection: Connection
-    variables: Mapping[str, str]
-    server_id: int
-    kind: Flavor
-    tables: tuple[str, ...]
-    watermark_schema: str
-    strategy: Literal["table", "gtid"]
-    signal_table: str | None
-    keys: Mapping[str, Sequence[str]]
-    cascades: Literal["refuse", "dump", "accept"]
-    snapshot_mode: Literal["incremental", "blocking"]
-
-    @property
-    def mysql(self) -> bool:
-        return self.connection.flavor is Flavor.MYSQL
-
-    def on(self, name: str) -> bool:
-        """Is a variable ON? False if there is none of the name."""
-        return self.variables.get(name, "OFF").upper() in ("ON", "1", "TRUE")
 
 
 class MySqlPreflight:

@@ -15,7 +15,7 @@ from tidelog.sources.mysql.failures import number_of, words
 from tidelog.sources.mysql.stream.positions import log_status
 
 if TYPE_CHECKING:
-    from tidelog.sources.mysql.preflight.checks import Examined
+    from tidelog.sources.mysql.preflight.examined import Examined
 
 _DENIED = (1044, 1142, 1227)
 WATERMARK_PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "CREATE")

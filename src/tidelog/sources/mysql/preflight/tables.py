@@ -20,7 +20,7 @@ from tidelog.sources.mysql.connect import quote_name
 from tidelog.sources.mysql.failures import number_of, words
 
 if TYPE_CHECKING:
-    from tidelog.sources.mysql.preflight.checks import Examined
+    from tidelog.sources.mysql.preflight.examined import Examined
 
 SYSTEM_DATABASES = ("mysql", "information_schema", "performance_schema", "sys")
 SIGNAL_COLUMNS = {"id", "type", "data"}

@@ -20,7 +20,7 @@ from benchmarks.table import Row, show
 from tidelog.eventlog.reader import EventLog
 from tidelog.outputs.lake.delta import DeltaOutput
 from tidelog.pipeline import spark_session
-from tidelog.spark.run import MAX_BATCH_BYTES, Progress, run_pipeline
+from tidelog.spark.run import MAX_BATCH_BYTES, QueryProgress, run_pipeline
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def main() -> None:
             _fill_in_another_process(path, lake, given.keys)
         spark = spark_session("local[2]", conf=dict(c.split("=", 1) for c in given.conf))
 
-        def progress(done: Progress) -> None:
+        def progress(done: QueryProgress) -> None:
             print(
                 f"  batch {done.batch_id}: {done.rows:,} rows in {done.seconds:.1f} s", flush=True
             )

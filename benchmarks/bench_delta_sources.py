@@ -33,7 +33,7 @@ from tidelog.pipeline import spark_session
 from tidelog.ports import OutputBatch, TableRange
 from tidelog.spark.datasource import executor
 from tidelog.spark.datasource.options import SourceOptions
-from tidelog.spark.datasource.read_plan import Reading as ReadPlan
+from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import shapes
 from tidelog.spark.run import run_pipeline
 

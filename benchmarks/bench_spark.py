@@ -24,7 +24,7 @@ from tidelog.model.schema import TableName
 from tidelog.pipeline import spark_session
 from tidelog.spark.datasource import executor
 from tidelog.spark.datasource.options import SourceOptions
-from tidelog.spark.datasource.read_plan import Reading
+from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import shapes
 
 
@@ -66,7 +66,7 @@ def prepare(log_path: Path, file: Path) -> None:
     log = EventLog.open(log_path)
     schema = log.schemas.versions(TableName("bench", "orders"))[-1]
     options = SourceOptions.parse({"path": str(log_path), "table": "bench.orders"})
-    reading = Reading(options, schema, shapes.typed(schema, None))
+    reading = ReadPlan(options, schema, shapes.typed(schema, None))
     with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, reading.arrow_schema) as writer:
         for batch in executor.batches(reading, log, log.segments(log.head_offset)[-4:]):
             writer.write_batch(batch)

@@ -21,7 +21,7 @@ import psycopg
 
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.records import LogBatch, Resume
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 
 TABLE = """
@@ -44,7 +44,7 @@ def write_backlog(dsn: str, rows: int, rows_per_transaction: int) -> None:
 
 def run_ours(dsn: str, slot: str, begin: Resume, rows: int) -> dict[str, float]:
     reader = PostgresLogReader(
-        dsn, Unnumbered(), slot=slot, publication="bench", tables=["public.*"]
+        dsn, NullRegistry(), slot=slot, publication="bench", tables=["public.*"]
     )
     reader.start(begin)
     # Compiled and connected before the clock runs, as pg_recvlogical is.
@@ -94,7 +94,7 @@ def main() -> None:
     with PostgresServer(options.version, settings, fsync=True) as server:
         dsn = server.dsn()
         server.execute(TABLE)
-        warm = PostgresLogReader(dsn, Unnumbered(), slot="first", publication="bench")
+        warm = PostgresLogReader(dsn, NullRegistry(), slot="first", publication="bench")
         begin = warm.start(None)
         warm.close()
         slots = [f"{name}_{run}" for run in range(options.runs) for name in ("floor", "ours")]

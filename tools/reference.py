@@ -20,7 +20,7 @@ from tidelog.capture.dumps.states import CHUNKS, DUMPS, TABLE_RUNS, TABLES
 from tidelog.capture.transitions import Transitions
 from tidelog.capture.windows.states import WINDOWS
 from tidelog.config import SECTIONS, Config, Rest
-from tidelog.config.source import MySqlSource
+from tidelog.config.source import MySqlSourceSection
 from tidelog.model.units import format_bytes, format_milliseconds
 from tidelog.outputs.registry import (
     OUTPUTS,
@@ -28,7 +28,7 @@ from tidelog.outputs.registry import (
     DebeziumModes,
     DocumentPart,
     JoinedDocument,
-    Step,
+    StepSection,
 )
 from tidelog.spark.datasource import options
 
@@ -64,9 +64,9 @@ outputs:
 def configuration() -> Iterator[str]:
     yield NOTE + CONFIGURATION_HEAD
     sections: list[tuple[str, type[BaseModel]]] = [*SECTIONS.items(), ("control.rest", Rest)]
-    sections.insert(1, ("source", MySqlSource))
+    sections.insert(1, ("source", MySqlSourceSection))
     sections += [("outputs", model) for kind, model in OUTPUTS.items() if kind != "delta"]
-    sections += [("outputs.steps", Step), ("outputs.dead_letter", DeadLetter)]
+    sections += [("outputs.steps", StepSection), ("outputs.dead_letter", DeadLetter)]
     sections.append(("outputs.debezium", DebeziumModes))
     sections += [("outputs.documents", JoinedDocument), ("outputs.documents.parts", DocumentPart)]
     for name, model in sections:

@@ -19,7 +19,7 @@ from tidelog.model.schema import Column, TableName, TableSchema
 class WatermarkSeen:
     """A watermark stands in the log here. ``mark`` is the text that was written."""
 
-    mark: str
+    watermark: str
     position: int
     ordinal: int
 
@@ -279,8 +279,9 @@ class ChunkRows:
 
     ``rows`` has kind DUMP_ROW (and ABSENT for requested keys that the table lacks), position and
     xid 0; ``last_key`` is the greatest key read, ``exhausted`` true if no row follows it.
-    ``emit_at``: with a strategy that writes no marks, the position in the source's log that all
-    transactions visible in ``snapshot`` were committed before: the rows follow the log up to there.
+    ``emit_at``: with a strategy that writes no watermarks, the position in the source's log that
+    all transactions visible in ``snapshot`` were committed before: the rows follow the log up to
+    there.
     None: they wait for the high watermark. ``rested_s``: of the read, to spread it. ``keys_read``:
     how many of the requested keys, from the first on; None: all.
     """
@@ -300,12 +301,12 @@ class ChunkReader(Protocol):
 
     The order is fixed: write low; begin, lock against DDL, snapshot, read; hand the rows over;
     write high *while the lock is still held* (so no DDL stands between snapshot and high); end.
-    A strategy that writes no marks returns rows with ``emit_at`` instead.
+    A strategy that writes no watermarks returns rows with ``emit_at`` instead.
     """
 
-    def write_watermark(self, mark: str) -> None:
+    def write_watermark(self, watermark: str) -> None:
         """Write ``mark`` (a text unique for ever) into the source's log; returns once committed.
-        Does nothing with a strategy that writes no marks.
+        Does nothing with a strategy that writes no watermarks.
         """
         ...
 
@@ -734,9 +735,9 @@ class WriteTask:
     """What one executor task brings over: a part of ``[start, end)``; number ``number`` of those
     that write it at once.
 
-    ``gone_below``: by source table (its text), rows that the destination holds of it with a lower
-    version are gone from the source (a truncate; a full dump that is complete). Only with *keyed*
-    delivery, and alike in all tasks; outputs that do it on the driver leave it alone.
+    ``deleted_below``: by source table (its text), rows that the destination holds of it with a
+    lower version are gone from the source (a truncate; a full dump that is complete). Only with
+    *keyed* delivery, and alike in all tasks; outputs that do it on the driver leave it alone.
     """
 
     output: str
@@ -744,7 +745,7 @@ class WriteTask:
     start: int
     end: int
     number: int
-    gone_below: Mapping[str, int] = field(default_factory=dict)
+    deleted_below: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -843,6 +844,6 @@ class SchemaFormatter(Formatter, Protocol):
 class DeadLetters(Protocol):
     """Keeps what destinations reject. Picklable; used by executors."""
 
-    def put(self, task: WriteTask, letters: Sequence[Rejection]) -> None:
-        """Durable upon return. The same task may come again with the same letters."""
+    def put(self, task: WriteTask, rejections: Sequence[Rejection]) -> None:
+        """Durable upon return. The same task may come again with the same rejections."""
         ...

@@ -27,7 +27,7 @@ from tidelog.errors import (
 )
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 
 pytestmark = pytest.mark.integration
@@ -41,7 +41,7 @@ class Source:
 
     dsn: str
     strategy: Any
-    schemas: Unnumbered
+    schemas: NullRegistry
     sql: psycopg.Connection[Any]
     chunks: PostgresChunkReader
     log: Capture
@@ -68,7 +68,7 @@ def source(request: pytest.FixtureRequest) -> Iterator[Source]:
     server: PostgresServer = request.getfixturevalue(f"postgres{version}")
     name = f"chunks_{strategy}_{version}"
     dsn = server.create_database(name)
-    schemas = Unnumbered()
+    schemas = NullRegistry()
     chunks = PostgresChunkReader(
         dsn, schemas, strategy=strategy, lock_timeout_ms=300, statement_timeout_ms=2_000
     )
@@ -100,10 +100,10 @@ def placed(source: Source, between: Callable[[], None]) -> tuple[ChunkRows, int,
     source.chunks.release()
     source.log.catch_up(source.sql)
     if chunk.emit_at is not None:
-        assert source.log.marks == []
+        assert source.log.watermarks == []
         return chunk, 0, chunk.emit_at
-    assert source.log.marks == ["low", "high"]
-    marks = [e.position for e in source.log.events if hasattr(e, "mark")]
+    assert source.log.watermarks == ["low", "high"]
+    marks = [e.position for e in source.log.events if hasattr(e, "watermark")]
     return chunk, marks[0], marks[1]
 
 

@@ -68,8 +68,8 @@ def _wait(most_s: float) -> failpoints.Action:
 
 
 def _widen_windows(wait: failpoints.Action) -> None:
-    """Also where no mark is written, and a window lasts from what a snapshot surely sees to the
-    log's end when it is taken.
+    """Also where no watermark is written, and a window lasts from what a snapshot surely sees to
+    the log's end when it is taken.
     """
     from tidelog.sources.mysql.chunks import reader
 

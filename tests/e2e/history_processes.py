@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from tests.e2e.history_spec import ROOT
-from tests.support.oracle.dumps import REREAD, PlacedChunk
+from tests.support.oracle.dumps import REFETCH, PlacedChunk
 from tests.support.oracle.log import read_event_log
 from tests.support.oracle.values import Change
 
@@ -70,8 +70,8 @@ class Collector(threading.Thread):
             self.next = end
 
     @property
-    def reread(self) -> list[tuple[int, int]]:
-        return [(p.first, p.next) for p in self.placed.values() if p.meta.dump_id == REREAD]
+    def refetch(self) -> list[tuple[int, int]]:
+        return [(p.first, p.next) for p in self.placed.values() if p.meta.dump_id == REFETCH]
 
     def stop(self) -> None:
         self._stopping.set()

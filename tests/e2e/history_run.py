@@ -19,17 +19,17 @@ from tests.e2e.history_commands import Commander
 from tests.e2e.history_processes import CaptureProcess, Collector
 from tests.e2e.history_spec import FAILPOINTS, Spec
 from tests.support.oracle.dumps import (
-    REREAD,
+    REFETCH,
     Asked,
     ChunkRules,
     DumpError,
     check_chunks,
     check_standstills,
 )
-from tests.support.oracle.history import History, HistoryError, TableDump, check_audit
+from tests.support.oracle.history import HistoryError, SourceHistory, TableDump, check_audit
 from tests.support.oracle.log import read_event_log
 from tests.support.oracle.source import OracleSource
-from tests.support.oracle.workload import Workload
+from tests.support.oracle.workload import OracleWorkload
 
 from tidelog.app.sources.kinds import source_kind
 from tidelog.capture.catalogue_watch import SHAPES_KEY
@@ -69,7 +69,7 @@ class Run:
 
     # ------------------------------------------------------------ building a history
 
-    def __call__(self) -> History:
+    def __call__(self) -> SourceHistory:
         """Raises HistoryError if the event log is not a true history."""
         try:
             return self._run()
@@ -79,7 +79,7 @@ class Run:
                     capture.kill()
             self.source.drop()
 
-    def _run(self) -> History:
+    def _run(self) -> SourceHistory:
         spec = self.spec
         self.source.create(self.name, spec.seed)
         self.config_file = self._write_config()
@@ -88,7 +88,7 @@ class Run:
         self.commander = Commander(spec, self.source, config, self._note)
         collector = Collector(config.log.path)
         collector.start()
-        writers = Workload(self.source.writers, spec.seed, spec.mix, writers=spec.writers)
+        writers = OracleWorkload(self.source.writers, spec.seed, spec.mix, writers=spec.writers)
         writers.start()
         self._launch()
         try:
@@ -284,7 +284,7 @@ class Run:
 
     # ------------------------------------------------------------ checking
 
-    def _check(self, config: Config, collector: Collector) -> History:
+    def _check(self, config: Config, collector: Collector) -> SourceHistory:
         source = self.source
         truth = source.truth()
         check_audit(truth)
@@ -292,8 +292,8 @@ class Run:
         placed = sorted(collector.placed.values(), key=lambda chunk: chunk.first)
         blocking = {dump["dump_id"] for dump in self.dumps if dump["mode"] == "blocking"}
         rules = ChunkRules(placed, self.commander.asked, source.place, source.sight, blocking)
-        history = History(truth, collector.records, collector.begin, source.same, rules)
-        history.reread = collector.reread
+        history = SourceHistory(truth, collector.records, collector.begin, source.same, rules)
+        history.refetch = collector.refetch
         history.check_order()
         self._check_stable(config, collector)
         rows = {table.name: source.rows(table) for table in source.tables.values()}
@@ -304,7 +304,7 @@ class Run:
         metas = collector.chunks.values()
         chunks = check_chunks(metas, self.commander.asked, source.place, blocking)
         still = check_standstills(metas, self.commander.standstills, source.begun)
-        unknown = {c.dump_id for c in metas} - {d["dump_id"] for d in self.dumps} - {REREAD}
+        unknown = {c.dump_id for c in metas} - {d["dump_id"] for d in self.dumps} - {REFETCH}
         if unknown:
             raise HistoryError(f"chunks of dumps that no one knows: {sorted(unknown)}")
         self._note(f"{len(truth)} transactions, {len(collector.records)} records, {chunks} chunks")

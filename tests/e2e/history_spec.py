@@ -74,8 +74,8 @@ class Spec:
         seconds: of faults and commands.
         writers, mix: the workload.
         watermarks, parallelism, chunk_rows, delay_ms: as in the configuration.
-        window_ms: that chunks wait for at most, between low mark and rows, and rows and high mark,
-            so that much is written in between.
+        window_ms: that chunks wait for at most, between low watermark and rows, and rows and high
+            watermark, so that much is written in between.
         commands: what is done beside dumps of tables, see `COMMANDS`; empty: no dump but the first.
         blocking: whether dumps may be blocking.
         initial: how the first dump reads.

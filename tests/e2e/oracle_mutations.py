@@ -51,10 +51,10 @@ def ends_anyway(patch: Patch) -> None:
 def planner_off_by_one(patch: Patch) -> None:
     """A planned chunk begins one key behind the end of the one before."""
     ends_anyway(patch)
-    planned, plan = chunk_queue.Tasks.planned, planner.KeyPlanner._plan
+    planned, plan = chunk_queue.ChunkQueue.planned, planner.KeyPlanner._plan
     beyond: dict[Any, Any] = {}
 
-    def planning(self: Any, reader: Any, cut: Any, request: Any, count: int) -> None:
+    def planning(self: Any, reader: Any, cursor: Any, request: Any, count: int) -> None:
         class Reader:
             def boundaries(self, wanted: Any, number: int) -> Any:
                 ends = reader.boundaries(wanted, number)
@@ -63,45 +63,45 @@ def planner_off_by_one(patch: Patch) -> None:
                     beyond[end] = further[0] if further else end
                 return ends
 
-        plan(self, Reader(), cut, request, count)  # type: ignore[arg-type]
+        plan(self, Reader(), cursor, request, count)  # type: ignore[arg-type]
 
-    def skipping(self: Any, cut: Any, *arguments: Any, **options: Any) -> None:
-        planned(self, cut, *arguments, **options)
-        for task in cut.planned:
+    def skipping(self: Any, cursor: Any, *arguments: Any, **options: Any) -> None:
+        planned(self, cursor, *arguments, **options)
+        for task in cursor.planned:
             after = task.request.after
             task.request = replace(task.request, after=beyond.get(after, after))
 
     patch.setattr(planner.KeyPlanner, "_plan", planning)
-    patch.setattr(chunk_queue.Tasks, "planned", skipping)
+    patch.setattr(chunk_queue.ChunkQueue, "planned", skipping)
 
 
 def planner_overlaps(patch: Patch) -> None:
     """A planned chunk begins where the one before began."""
     ends_anyway(patch)
-    planned = chunk_queue.Tasks.planned
+    planned = chunk_queue.ChunkQueue.planned
 
-    def overlapping(self: Any, cut: Any, *arguments: Any, **options: Any) -> None:
-        planned(self, cut, *arguments, **options)
-        if len(cut.planned) > 1:
-            last, before = cut.planned[-1], cut.planned[-2]
+    def overlapping(self: Any, cursor: Any, *arguments: Any, **options: Any) -> None:
+        planned(self, cursor, *arguments, **options)
+        if len(cursor.planned) > 1:
+            last, before = cursor.planned[-1], cursor.planned[-2]
             last.request = replace(last.request, after=before.request.after)
 
-    patch.setattr(chunk_queue.Tasks, "planned", overlapping)
+    patch.setattr(chunk_queue.ChunkQueue, "planned", overlapping)
 
 
 def rest_skipped(patch: Patch) -> None:
     """What a full chunk left of its range is taken for read."""
-    patch.setattr(chunk_queue.Tasks, "put_rest", lambda self, task, after: None)
+    patch.setattr(chunk_queue.ChunkQueue, "put_rest", lambda self, task, after: None)
     ends_anyway(patch)
 
 
-def hold_released_early(patch: Patch) -> None:
+def log_pause_released_early(patch: Patch) -> None:
     """The log goes on as soon as a blocking dump's snapshot is taken."""
-    move = log_pause.Hold.move
+    move = log_pause.LogPause.move
 
-    def moving(self: log_pause.Hold, at: int) -> None:
+    def moving(self: log_pause.LogPause, at: int) -> None:
         move(self, at)
-        self._stands_at = at
+        self._paused_at = at
         self.release()
 
     def appending(self: engine.CaptureEngine) -> None:
@@ -109,22 +109,22 @@ def hold_released_early(patch: Patch) -> None:
             with self._lock:
                 self._put(self._appends.popleft())
 
-    patch.setattr(log_pause.Hold, "move", moving)
+    patch.setattr(log_pause.LogPause, "move", moving)
     patch.setattr(engine.CaptureEngine, "_append_waiting", appending)
 
 
-def hold_moved_short(patch: Patch) -> None:
+def log_pause_moved_short(patch: Patch) -> None:
     """The log is held where it stood, not where the snapshot was taken."""
-    move = log_pause.Hold.move
+    move = log_pause.LogPause.move
 
-    def moving(self: log_pause.Hold, _at: int) -> None:
+    def moving(self: log_pause.LogPause, _at: int) -> None:
         move(self, self._at)
 
-    patch.setattr(log_pause.Hold, "move", moving)
+    patch.setattr(log_pause.LogPause, "move", moving)
 
 
 def due_one_early(patch: Patch) -> None:
-    """A window without marks closes before the last transaction that it can see."""
+    """A window without watermarks closes before the last transaction that it can see."""
     deliver = windows.Windows.deliver
 
     def delivering(self: windows.Windows, window: Any, rows: Any) -> None:
@@ -136,7 +136,7 @@ def due_one_early(patch: Patch) -> None:
 
 
 def due_amid_a_transaction(patch: Patch) -> None:
-    """A window without marks closes between two changes of one transaction."""
+    """A window without watermarks closes between two changes of one transaction."""
 
     def due(self: windows.Windows, batch: Any, also_at: int | None = None) -> int | None:
         points = [w.rows.emit_at for w in self._by_position if w.rows and w.rows.emit_at]
@@ -150,11 +150,11 @@ def progress_before_durable(patch: Patch) -> None:
     closed = worker.ChunkReading.closed
 
     def closing(self: Any, outcome: Any) -> Any:
-        task = self._tasks.find(outcome.window.chunk_id)
+        task = self._queue.find(outcome.window.chunk_id)
         item = closed(self, outcome)
         if item is not None and task.progress is not None and task.request.keys is None:
             task.progress.add_range(task.request.after, task.request.upto, task.order)
-            self._book.store(task.dump)
+            self._store.store(task.dump)
             time.sleep(0.02)  # as a slow disk would take
         return item
 
@@ -163,25 +163,25 @@ def progress_before_durable(patch: Patch) -> None:
 
 def progress_never_stored(patch: Patch) -> None:
     """After a crash nothing of what was read is known."""
-    patch.setattr(store.DumpBook, "reconcile", lambda self, chunks: None)
-    patch.setattr(store.DumpBook, "store_changed", lambda self, now: None)
+    patch.setattr(store.DumpStore, "reconcile", lambda self, chunks: None)
+    patch.setattr(store.DumpStore, "store_changed", lambda self, now: None)
 
 
 def log_not_asked_at_start(patch: Patch) -> None:
     """Chunks that were durable when the process died, and not stored, are read again."""
-    patch.setattr(store.DumpBook, "reconcile", lambda self, chunks: None)
+    patch.setattr(store.DumpStore, "reconcile", lambda self, chunks: None)
 
 
 def retried_with_whole_range(patch: Patch) -> None:
     """A voided chunk is read again with its first, longer range."""
-    advance = chunk_queue.Tasks.advance
+    advance = chunk_queue.ChunkQueue.advance
 
     def advancing(self: Any, task: Any, rows: Any) -> None:
         upto = task.request.upto
         advance(self, task, rows)
         task.request = replace(task.request, upto=upto)
 
-    patch.setattr(chunk_queue.Tasks, "advance", advancing)
+    patch.setattr(chunk_queue.ChunkQueue, "advance", advancing)
 
 
 def pause_ignored(patch: Patch) -> None:
@@ -189,7 +189,7 @@ def pause_ignored(patch: Patch) -> None:
     next_task = coordinator.DumpCoordinator._next_task
 
     def next_even_so(self: Any, now: float, readers: int) -> Any:
-        paused = [d for d in self._book.all() if d.status == "paused"]
+        paused = [d for d in self._store.all() if d.status == "paused"]
         for dump in paused:
             dump.status = "running"
         try:
@@ -204,7 +204,7 @@ def pause_ignored(patch: Patch) -> None:
 
 def pause_forgotten(patch: Patch) -> None:
     """A paused dump goes on after a restart."""
-    load = store.DumpBook.load
+    load = store.DumpStore.load
 
     def loading(self: Any) -> None:
         load(self)
@@ -213,7 +213,7 @@ def pause_forgotten(patch: Patch) -> None:
                 dump.status = "running"
                 self.store(dump)
 
-    patch.setattr(store.DumpBook, "load", loading)
+    patch.setattr(store.DumpStore, "load", loading)
 
 
 def finalized_too_early(patch: Patch) -> None:
@@ -228,16 +228,16 @@ def finalized_too_early(patch: Patch) -> None:
     )
 
 
-def rereads_dropped(patch: Patch) -> None:
+def refetches_dropped(patch: Patch) -> None:
     """Keys whose superseding records lack columns are not read again."""
-    patch.setattr(coordinator.DumpCoordinator, "reread", lambda self, schema, keys: None)
+    patch.setattr(coordinator.DumpCoordinator, "refetch", lambda self, schema, keys: None)
 
 
 def absent_not_listed(patch: Patch) -> None:
     """Keys that the table lacks are left out of the list."""
-    durable = chunk_results.Outcomes.durable
+    durable = chunk_results.ChunkResults.durable
     patch.setattr(
-        chunk_results.Outcomes,
+        chunk_results.ChunkResults,
         "durable",
         lambda self, task, closed, absent: durable(self, task, closed, absent[1:]),
     )
@@ -357,8 +357,8 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
         planner_off_by_one,
         planner_overlaps,
         rest_skipped,
-        hold_released_early,
-        hold_moved_short,
+        log_pause_released_early,
+        log_pause_moved_short,
         due_one_early,
         due_amid_a_transaction,
         progress_before_durable,
@@ -368,7 +368,7 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
         pause_ignored,
         pause_forgotten,
         finalized_too_early,
-        rereads_dropped,
+        refetches_dropped,
         absent_not_listed,
         absent_lost,
         acknowledged_before_durable,

@@ -30,7 +30,7 @@ from typing import Any
 import psycopg
 from tests.integration.windows.live import Event, Key, Row, _event, replay
 
-from tidelog.capture.dumps.refetch import REREAD_KEY
+from tidelog.capture.dumps.refetch import REFETCH_KEY
 from tidelog.config import Config, load_config
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TidelogError
@@ -145,7 +145,7 @@ class Regression:
                 covered = 0 if status is None else status.value["capture"]["covered"]
                 if covered < end[0]:
                     waits.append(f"the log is at {covered} of {end[0]}")
-                waits += state.keys(REREAD_KEY)
+                waits += state.keys(REFETCH_KEY)
                 calm = 0 if waits else calm + 1
         finally:
             state.close()

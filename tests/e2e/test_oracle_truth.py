@@ -11,7 +11,7 @@ import pytest
 from tests.support.oracle.history import SourceState, check_audit
 from tests.support.oracle.mysql import MySqlOracle
 from tests.support.oracle.source import OracleSource
-from tests.support.oracle.workload import Mix, Workload
+from tests.support.oracle.workload import Mix, OracleWorkload
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -21,7 +21,7 @@ def test_truth_is_what_was_written(oracle_source: OracleSource) -> None:
     rng = random.Random(1)
     oracle_source.create("truth", 1)
     prepared = oracle_source.prepares
-    workload = Workload(oracle_source.writers, 1, Mix(prepared=prepared), writers=4)
+    workload = OracleWorkload(oracle_source.writers, 1, Mix(prepared=prepared), writers=4)
     workload.start()
     for fault in oracle_source.faults:
         if fault == "crash" and prepared and isinstance(oracle_source, MySqlOracle):

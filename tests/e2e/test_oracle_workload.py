@@ -8,19 +8,19 @@ import time
 import psycopg
 import pytest
 from tests.support.oracle import workload_mysql, workload_postgres
-from tests.support.oracle.workload import Mix, Table, Undo, Workload, Writer
+from tests.support.oracle.workload import Mix, OracleWorkload, Table, Undo, WorkloadWriter
 from tests.support.oracle.workload_postgres import PostgresWriter, PostgresWriters
 
 pytestmark = pytest.mark.integration
 
 
-class Cut(Workload):
+class Cut(OracleWorkload):
     """Its first transaction loses its connection when it is about to roll back."""
 
     cut = False
     dsn = ""
 
-    def _writes(self, writer: Writer, rng: random.Random) -> None:
+    def _writes(self, writer: WorkloadWriter, rng: random.Random) -> None:
         if self.cut:
             return
         self.cut = True

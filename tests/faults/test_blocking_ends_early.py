@@ -28,7 +28,7 @@ def update_behind_the_snapshot(live: Live, patch: pytest.MonkeyPatch) -> None:
         return position
 
     patch.setattr(PostgresBlockingReader, "begin", beginning)
-    patch.setattr(engine, "HELD_TURN_S", 0.3)  # rows wait for this long to be appended
+    patch.setattr(engine, "PAUSED_TURN_S", 0.3)  # rows wait for this long to be appended
 
 
 @pytest.mark.parametrize("how", ["lost", "stopped", "cancelled"])

@@ -19,7 +19,7 @@ from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.ports import Formatter, TargetTable
 from tidelog.spark.datasource import executor
 from tidelog.spark.datasource.options import SourceOptions
-from tidelog.spark.datasource.read_plan import Reading
+from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import shapes
 
 Message = tuple[bytes | None, bytes | None]
@@ -70,7 +70,7 @@ def events(config: Config) -> tuple[TargetTable, list[pa.RecordBatch]]:
     schema = log.schemas.latest(table)
     assert schema is not None
     options = SourceOptions.parse({"path": path, "shape": "events", "table": str(table)})
-    reading = Reading(options, schema, shapes.events(schema))
+    reading = ReadPlan(options, schema, shapes.events(schema))
     refs = log.segments(log.head_offset, tables=[str(table)])
     kinds = [(f.name, f.type) for f in reading.arrow_schema if f.name in schema.column_names]
     columns = {column.name: column for column in schema.columns}

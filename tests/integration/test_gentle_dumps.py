@@ -53,7 +53,7 @@ def commit(connection: psycopg.Connection[Any]) -> None:
 
 
 def hold_up(connection: psycopg.Connection[Any]) -> None:
-    """Commits of marks wait, as on a source that is short of something."""
+    """Commits of watermarks wait, as on a source that is short of something."""
     with connection.transaction():
         connection.execute("SELECT FROM tidelog.watermark FOR UPDATE")
         time.sleep(0.1)

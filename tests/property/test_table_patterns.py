@@ -23,7 +23,7 @@ from tidelog.model.schema import TableName
 from tidelog.sections import TablePattern
 from tidelog.spark.datasource import executor, partitions, segment_rows
 from tidelog.spark.datasource.options import SourceOptions
-from tidelog.spark.datasource.read_plan import Reading
+from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import shapes
 from tidelog.spark.transforms import Step, steps_of
 
@@ -125,9 +125,9 @@ def test_one_table_is_that_table_whatever_characters_its_name_has(log: EventLog,
     assert [schema.table for schema in schemas.values()] == [table]
     schema = log.schemas.latest(table)
     assert schema is not None
-    reading = Reading(options, schema, shapes.events(schema))
+    plan = ReadPlan(options, schema, shapes.events(schema))
     refs = log.segments(log.head_offset)
-    read = executor.events_in_order(log, refs, {name: reading})
+    read = executor.events_in_order(log, refs, {name: plan})
     assert [(schema.table, batch.num_rows) for schema, batch in read] == [(table, 1)]
 
 

@@ -120,8 +120,8 @@ class Emitted:
 class Model:
     """Source, log, engine and one dump of two chunks (keys 0–1 and 2–3) with key chunks."""
 
-    def __init__(self, windows_class: type[Windows], marks: bool) -> None:
-        self.writes_marks = marks
+    def __init__(self, windows_class: type[Windows], watermarks: bool) -> None:
+        self.writes_watermarks = watermarks
         self.windows_class = windows_class
         self.extractor = PgoutputKeys()
         self.visible_rows: dict[str, Row] = {}
@@ -135,9 +135,9 @@ class Model:
         self.emitted: dict[int, LogBatch] = {}
         self.dump_from: int | None = None
         self.chunks_left: list[tuple[str, ...]] = [KEYS[:2], KEYS[2:]]
-        self.rereads: dict[str, None] = {}
-        self.open: dict[str, list[object]] = {}  # low mark → [window, keys, state, is reread]
-        self.marks = 0
+        self.refetches: dict[str, None] = {}
+        self.open: dict[str, list[object]] = {}  # low watermark → [window, keys, state, is refetch]
+        self.watermarks = 0
         self.voided = 0
         self.start_engine()
 
@@ -233,7 +233,7 @@ class Model:
                 self.read_to,
             )
             for moved in self.windows.on_batch(batch):
-                self.reread(moved.keys)
+                self.refetch(moved.keys)
             self.emitted[entry.xid] = batch
             self.events.append(Emitted(writes=entry.writes, xid=entry.xid))
             return
@@ -241,25 +241,25 @@ class Model:
 
     def end_window(self, outcome: Closed | Voided | None) -> None:
         if isinstance(outcome, Closed):
-            _window, keys, rows, is_reread = self.open.pop(outcome.window.low_mark)
+            _window, keys, rows, is_refetch = self.open.pop(outcome.window.low_watermark)
             kept = self.extractor.keys(
                 outcome.rows, np.arange(len(outcome.rows), dtype=np.int32), SCHEMA
             )
             texts = [self.extractor.texts(kept.key(i), SCHEMA)[0] for i in range(len(kept))]
             self.events.append(Emitted(chunk=[(key, rows.get(key)) for key in texts]))
-            again = [self.extractor.texts(key, SCHEMA)[0] for key in outcome.reread]
-            if is_reread:
+            again = [self.extractor.texts(key, SCHEMA)[0] for key in outcome.refetch]
+            if is_refetch:
                 for key in keys:
                     if key not in again:
-                        self.rereads.pop(key, None)
-            self.rereads.update(dict.fromkeys(again))
+                        self.refetches.pop(key, None)
+            self.refetches.update(dict.fromkeys(again))
         elif isinstance(outcome, Voided):
             self.void(outcome)
 
     def void(self, voided: Voided) -> None:
         self.voided += 1
-        _window, keys, _rows, is_reread = self.open.pop(voided.window.low_mark)
-        if not is_reread:
+        _window, keys, _rows, is_refetch = self.open.pop(voided.window.low_watermark)
+        if not is_refetch:
             self.chunks_left.append(keys)
         if voided.reason is VoidReason.KEYS_NOT_HELD:
             batches = [self.emitted[xid] for xid in sorted(voided.unseen_xids)]
@@ -267,13 +267,13 @@ class Model:
             assert found is not None
             self.windows.seed_keys(TABLE, set(voided.unseen_xids), found)
 
-    def reread(self, keys: tuple[bytes, ...]) -> None:
-        self.rereads.update((self.extractor.texts(key, SCHEMA)[0], None) for key in keys)
+    def refetch(self, keys: tuple[bytes, ...]) -> None:
+        self.refetches.update((self.extractor.texts(key, SCHEMA)[0], None) for key in keys)
 
     def restart(self) -> None:
         """Windows are lost; the log goes on where it was read to."""
-        for _window, keys, _rows, is_reread in self.open.values():
-            if not is_reread:
+        for _window, keys, _rows, is_refetch in self.open.values():
+            if not is_refetch:
                 self.chunks_left.append(keys)
         self.open.clear()
         self.start_engine()
@@ -287,40 +287,42 @@ class Model:
             for number, event in reversed(list(enumerate(self.events))):
                 if event.xid and not snapshot.visible(np.array([event.xid]))[0]:
                     self.dump_from = number
-        if self.rereads:
-            keys, is_reread = tuple(self.rereads), True
+        if self.refetches:
+            keys, is_refetch = tuple(self.refetches), True
         elif self.chunks_left:
-            keys, is_reread = self.chunks_left.pop(0), False
+            keys, is_refetch = self.chunks_left.pop(0), False
         else:
             return
         if not self.windows.journal.complete:
             snapshot = self.snapshot()
             unseen = snapshot.invisible_ranges(max(self.emitted, default=0))
             emitted = np.array(sorted(self.emitted), np.int64)
-            touched = {int(xid): {1} for xid in emitted[in_ranges(unseen, emitted)]}
-            self.windows.journal.seed(touched, max(self.emitted, default=0))
-        self.marks += 1
-        window = Window(f"c{self.marks}", TABLE, f"{self.marks}:low", f"{self.marks}:high")
+            changed = {int(xid): {1} for xid in emitted[in_ranges(unseen, emitted)]}
+            self.windows.journal.seed(changed, max(self.emitted, default=0))
+        self.watermarks += 1
+        window = Window(
+            f"c{self.watermarks}", TABLE, f"{self.watermarks}:low", f"{self.watermarks}:high"
+        )
         self.windows.register(window)
-        self.open[window.low_mark] = [window, keys, None, is_reread]
-        if self.writes_marks:
-            self.log.append(window.low_mark)
+        self.open[window.low_watermark] = [window, keys, None, is_refetch]
+        if self.writes_watermarks:
+            self.log.append(window.low_watermark)
 
     def read_chunk(self, code: int) -> None:
         unread = [entry for entry in self.open.values() if entry[2] is None]
         if not unread or any(t.truncates for t in self.active.values()):
             return  # the lock against DDL is not to be had now
         entry = unread[code % len(unread)]
-        window, keys, _, is_reread = entry
+        window, keys, _, is_refetch = entry
         rows: dict[str, Row | None] = {
             key: self.visible_rows[key] for key in keys if key in self.visible_rows
         }
         snapshot = self.snapshot()
-        emit_at = None if self.writes_marks else len(self.log) + 1
+        emit_at = None if self.writes_watermarks else len(self.log) + 1
         payloads = [messages.insert(1, (k, str(r[0]), str(r[1]))) for k, r in rows.items() if r]
         batch = batch_of([Kind.DUMP_ROW] * len(payloads), payloads, 0, 0)
         missing = [key for key in keys if key not in rows]
-        if is_reread and missing:
+        if is_refetch and missing:
             if len(batch):
                 parts = [p.tobytes() for p in np.split(batch.payload, batch.payload_offsets[1:-1])]
             else:
@@ -334,13 +336,15 @@ class Model:
         self.windows.deliver(window, ChunkRows(SCHEMA, batch, snapshot, None, True, emit_at))
 
     def write_high(self, code: int) -> None:
-        if not self.writes_marks:
+        if not self.writes_watermarks:
             return
         read = [
-            e for e in self.open.values() if e[2] is not None and e[0].high_mark not in self.log
+            e
+            for e in self.open.values()
+            if e[2] is not None and e[0].high_watermark not in self.log
         ]
         if read:
-            self.log.append(read[code % len(read)][0].high_mark)
+            self.log.append(read[code % len(read)][0].high_watermark)
 
     def finish(self) -> None:
         for _ in range(40):
@@ -350,14 +354,14 @@ class Model:
                 self.show(0)
             self.open_window()
             self.read_chunk(0)
-            while self.writes_marks and any(
-                e[2] is not None and e[0].high_mark not in self.log for e in self.open.values()
+            while self.writes_watermarks and any(
+                e[2] is not None and e[0].high_watermark not in self.log for e in self.open.values()
             ):
                 self.write_high(0)
             while self.read_to < len(self.log):
                 self.read_log()
             self.read_log()  # comes to the end
-            if not (self.chunks_left or self.rereads or self.open):
+            if not (self.chunks_left or self.refetches or self.open):
                 return
         raise AssertionError("the dump does not come to an end")
 
@@ -408,9 +412,9 @@ STEPS = st.lists(st.tuples(st.sampled_from([*OFTEN, "restart"]), st.integers(0, 
 
 
 def run(
-    steps: list[tuple[str, int]], windows_class: type[Windows] = Windows, *, marks: bool = True
+    steps: list[tuple[str, int]], windows_class: type[Windows] = Windows, *, watermarks: bool = True
 ) -> Model:
-    model = Model(windows_class, marks)
+    model = Model(windows_class, watermarks)
     for action, code in steps:
         method = getattr(model, action)
         if action in ("begin", "commit", "show", "read_chunk", "write_high"):
@@ -425,10 +429,10 @@ def run(
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS, st.booleans())
 def test_no_interleaving_goes_back_in_time_or_loses_a_row(
-    steps: list[tuple[str, int]], marks: bool
+    steps: list[tuple[str, int]], watermarks: bool
 ) -> None:
-    """Invariants 2 and 3, with marks in the log and with positions alone."""
-    run(steps, marks=marks)
+    """Invariants 2 and 3, with watermarks in the log and with positions alone."""
+    run(steps, watermarks=watermarks)
 
 
 def test_batch_is_cut_where_a_transaction_begins_and_never_inside_one() -> None:
@@ -445,21 +449,25 @@ def test_batch_is_cut_where_a_transaction_begins_and_never_inside_one() -> None:
 
 
 class PaperWindows(Windows):
-    """Algorithm 1 as published: only what stands between the two marks supersedes."""
+    """Algorithm 1 as published: only what stands between the two watermarks supersedes."""
 
     def register(self, window: Window) -> None:
         super().register(window)
         self._since = getattr(self, "_since", {})
-        self._since[window.low_mark] = None
+        self._since[window.low_watermark] = None
 
     def on_watermark(self, seen: WatermarkSeen) -> Closed | Voided | None:
-        window = self._by_low.get(seen.mark)
+        window = self._by_low.get(seen.watermark)
         if window is not None:
-            self._since[seen.mark] = self.sequence
-        high = self._by_high.get(seen.mark)
-        if high is not None and high.rows is not None and self._since[high.low_mark] is not None:
+            self._since[seen.watermark] = self.sequence
+        high = self._by_high.get(seen.watermark)
+        if (
+            high is not None
+            and high.rows is not None
+            and self._since[high.low_watermark] is not None
+        ):
             # everything after low is taken for unseen, everything before for seen
-            high.rows.snapshot = _AfterLow(self, self._since[high.low_mark])
+            high.rows.snapshot = _AfterLow(self, self._since[high.low_watermark])
         return super().on_watermark(seen)
 
     def on_batch(self, batch: LogBatch) -> list:

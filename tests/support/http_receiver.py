@@ -39,7 +39,7 @@ _LASTING = ("poison", "token", "largest", "discard")
 
 
 @dataclass(frozen=True)
-class Received:
+class ReceivedRequest:
     """An event, in the order in which events were stored."""
 
     path: str
@@ -103,11 +103,11 @@ class HttpReceiver:
         """
         self._ask("POST", how)
 
-    def events(self, path: str = "%") -> list[Received]:
+    def events(self, path: str = "%") -> list[ReceivedRequest]:
         """What was stored, in order; ``path`` as in SQL's LIKE."""
         rows = self._read("SELECT path, request, event FROM events WHERE path LIKE ? "
                           "ORDER BY number", path)  # fmt: skip
-        return [Received(path, request, json.loads(event)) for path, request, event in rows]
+        return [ReceivedRequest(path, request, json.loads(event)) for path, request, event in rows]
 
     def requests(self) -> list[Request]:
         rows = self._read("SELECT key, path, body, headers, times FROM requests ORDER BY number")

@@ -95,7 +95,7 @@ def test_a_log_record_is_one_line() -> None:
 def test_live_view_is_redrawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = FakeTerminal()
     monkeypatch.setattr(sys, "stdout", screen)
-    with terminal.Progress("capture", as_json=False) as progress:
+    with terminal.TerminalProgress("capture", as_json=False) as progress:
         progress.update({"records": 1})
         progress.update({"records": 2000})
     assert "2,000" in screen.getvalue()
@@ -104,7 +104,7 @@ def test_live_view_is_redrawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> 
 def test_plain_progress_is_limited_but_ends_with_the_last_state(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with terminal.Progress("dump", as_json=False) as progress:
+    with terminal.TerminalProgress("dump", as_json=False) as progress:
         for number in range(100):
             progress.update({"rows": number})
     assert capsys.readouterr().out == "dump: rows=0\ndump: rows=99\n"

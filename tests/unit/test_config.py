@@ -11,7 +11,7 @@ import pytest
 
 from tidelog.app.preflight import check_authorities
 from tidelog.config import Config, load_config
-from tidelog.config.source import MySqlSource
+from tidelog.config.source import MySqlSourceSection
 from tidelog.demo.servers.certificates import write_certificates
 from tidelog.errors import ConfigError
 from tidelog.model.mysql_urls import parse_url
@@ -275,7 +275,7 @@ log: {path: ./data/log}
 def test_mysql_and_mariadb_have_options_of_their_own(tmp_path: Path, kind: str) -> None:
     text = MYSQL.replace("kind: mysql", f"kind: {kind}\n  server_id: 7\n  ssl_ca: ca file.pem")
     source = load(tmp_path, text.replace("mysql://", f"{kind}://")).source
-    assert isinstance(source, MySqlSource)
+    assert isinstance(source, MySqlSourceSection)
     assert (source.kind, source.watermark_schema, source.watermarks) == (kind, "tidelog", "table")
     assert source.connector == "tidelog-7"
     url = parse_url(source.server_url)

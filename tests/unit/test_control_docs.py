@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tidelog import cli
-from tidelog.cli import client as asking
+from tidelog.cli import client
 from tidelog.control.channels.rest_bodies import ROUTES, DumpBody
 from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions, build
 from tidelog.control.debezium import Signal, parse, parse_line
@@ -58,8 +58,8 @@ def test_every_route_is_on_the_page() -> None:
 
 def test_commands_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[object] = []
-    monkeypatch.setattr(asking, "load", lambda path: path)
-    monkeypatch.setattr(asking, "send", lambda _config, command, *_a, **_k: sent.append(command))
+    monkeypatch.setattr(client, "load", lambda path: path)
+    monkeypatch.setattr(client, "send", lambda _config, command, *_a, **_k: sent.append(command))
     lines = re.findall(r"^\$ tidelog (.*)$", PAGE, re.MULTILINE)
     for line in lines:
         done = CliRunner().invoke(cli.app, shlex.split(line))

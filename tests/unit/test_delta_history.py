@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from tidelog.outputs.lake.delta_history import Commit, Standing, note, standing
+from tidelog.outputs.lake.delta_history import DeltaCommit, Standing, note, standing
 
 APP = "tidelog/g/delta"
 
 
 def history(*commits: dict[str, Any], first: int = 0) -> Any:
     """Reads commits; a dict each, as ``commitInfo`` has them."""
-    found = [Commit.parse(number, info) for number, info in enumerate(commits, first)]
+    found = [DeltaCommit.parse(number, info) for number, info in enumerate(commits, first)]
     by_version = {each.version: each for each in found}
     return by_version.get, found[-1].version
 

@@ -16,9 +16,9 @@ import tidelog
 from tidelog import cli
 from tidelog.capture.dumps.throttle import Limit
 from tidelog.capture.windows.windows import VoidReason
-from tidelog.cli import client as asking
+from tidelog.cli import client
 from tidelog.config import Dump
-from tidelog.config.source import PostgresSource
+from tidelog.config.source import PostgresSourceSection
 from tidelog.control.option_texts import parse_options
 from tidelog.model.units import format_bytes, format_milliseconds
 
@@ -52,8 +52,8 @@ def test_command_is_understood(
                 return lambda *_a: {"key_set": "given-1", "key_columns": ("id",)}
             return lambda *_a, **_k: {"status": "completed", "delivered": True, "equal": True}
 
-    monkeypatch.setattr(asking, "load", lambda path: path)
-    monkeypatch.setattr(asking, "send", lambda *_a, **_k: None)
+    monkeypatch.setattr(client, "load", lambda path: path)
+    monkeypatch.setattr(client, "send", lambda *_a, **_k: None)
     monkeypatch.setitem(sys.modules, "tidelog.app", Runtime("tidelog.app"))
     monkeypatch.setattr(tidelog, "app", sys.modules["tidelog.app"], raising=False)
     monkeypatch.chdir(tmp_path)
@@ -78,13 +78,13 @@ def table_under(heading: str, page: str = OPERATE) -> list[list[str]]:
 
 def test_every_mode_at_start_is_in_the_table() -> None:
     said = {row[0].split("`")[1] for row in table_under("## At start")[1:]}
-    assert said == set(get_args(PostgresSource.model_fields["snapshot"].annotation))
+    assert said == set(get_args(PostgresSourceSection.model_fields["snapshot"].annotation))
 
 
 def test_every_strategy_is_in_the_table() -> None:
     heads = table_under("`source.watermarks` chooses")[0][1:]
     said = {head.split("`")[1] for head in heads}
-    assert said == set(get_args(PostgresSource.model_fields["watermarks"].annotation))
+    assert said == set(get_args(PostgresSourceSection.model_fields["watermarks"].annotation))
 
 
 def test_options_of_set_have_the_defaults_that_the_page_says() -> None:

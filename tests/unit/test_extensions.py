@@ -25,10 +25,10 @@ GROUPS = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["ent
 
 SOURCE = """
 from typing import Literal
-from tidelog.config.source import PostgresSource
+from tidelog.config.source import PostgresSourceSection
 from tidelog.app.sources.postgres import PostgresKind
 
-class Section(PostgresSource):
+class Section(PostgresSourceSection):
     kind: Literal["likepostgres"]
 
 class Kind(PostgresKind):

@@ -10,7 +10,7 @@ import pytest
 
 from tidelog.errors import ConfigError
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.outputs.files.layout import Layout
+from tidelog.outputs.files.layout import FilesLayout
 from tidelog.ports import SourceId, TargetTable
 
 DAY_US = 86_400_000_000
@@ -27,7 +27,7 @@ def rows(*days: float) -> tuple[pa.RecordBatch, pa.Array]:
 
 def split(pattern: str, *days: float) -> dict[str, list[int]]:
     batch, at = rows(*days)
-    found = Layout(pattern).split(TABLE, batch, at)
+    found = FilesLayout(pattern).split(TABLE, batch, at)
     return {directory: part.column("n").to_pylist() for directory, part in found}
 
 
@@ -61,7 +61,7 @@ def test_hours_months_and_names() -> None:
 )
 def test_no_name_is_hidden_from_readers_and_each_comes_back(name: str, directory: str) -> None:
     of = replace(TABLE, source=TableName("_app", name), name=name)
-    assert Layout("{namespace}/{name}").of_table(of) == f"%5Fapp/{directory}"
+    assert FilesLayout("{namespace}/{name}").of_table(of) == f"%5Fapp/{directory}"
     assert unquote(directory) == name
 
 
@@ -82,4 +82,4 @@ def test_without_time_all_is_in_one_directory() -> None:
 )
 def test_a_pattern_that_readers_could_not_use_is_refused(pattern: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why.replace("{", r"\{")):
-        Layout(pattern)
+        FilesLayout(pattern)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tidelog.errors import ConfigError, OutputRefusedError
-from tidelog.outputs.registry import KafkaOutput as Section
+from tidelog.outputs.registry import KafkaSection as Section
 
 pytest.importorskip("confluent_kafka")
 
 from tidelog.outputs.kafka.client import common, settings_of, topic_name
-from tidelog.outputs.kafka.topic_tail import Present, identities, ranks_of
+from tidelog.outputs.kafka.topic_tail import AlreadyWritten, identities, ranks_of
 
 
 @pytest.mark.parametrize("name", ["acks", "enable.idempotence", "transactional.id"])
@@ -45,7 +45,7 @@ def test_what_is_not_newer_than_a_key_s_newest_message_is_held() -> None:
     """A compacted topic may lack what is older."""
     ranks = ranks_of([5, 5], [b"{}", None])  # a delete and its tombstone
     assert ranks.tolist() == [10, 11]
-    held = Present(*_sorted([b"a"], ranks[:1], exact=False), exact=False)
+    held = AlreadyWritten(*_sorted([b"a"], ranks[:1], exact=False), exact=False)
     asked = ranks_of([3, 5, 5, 6, 3], [b"{}", b"{}", None, b"{}", b"{}"])
     found = held.holds([b"a", b"a", b"a", b"a", b"b"], asked)
     assert found.tolist() == [True, True, False, False, False]
@@ -53,14 +53,14 @@ def test_what_is_not_newer_than_a_key_s_newest_message_is_held() -> None:
 
 def test_without_an_order_only_the_message_itself_is_held() -> None:
     ranks = ranks_of([5], [b"{}"])
-    held = Present(*_sorted([b"a"], ranks, exact=True), exact=True)
+    held = AlreadyWritten(*_sorted([b"a"], ranks, exact=True), exact=True)
     asked = ranks_of([3, 5], [b"{}", b"{}"])
     assert held.holds([b"a", b"a"], asked).tolist() == [False, True]
 
 
 def test_messages_without_a_key_are_told_apart_by_version() -> None:
     ranks = ranks_of([5], [b"{}"])
-    held = Present(*_sorted([None], ranks, exact=False), exact=False)
+    held = AlreadyWritten(*_sorted([None], ranks, exact=False), exact=False)
     asked = ranks_of([3, 5], [b"{}", b"{}"])
     assert held.holds([None, None], asked).tolist() == [False, True]
 

@@ -7,7 +7,7 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from tidelog.codecs.mysql.binlog.items import GtidsSeen, MySqlSource
+from tidelog.codecs.mysql.binlog.items import BinlogServer, GtidsSeen
 from tidelog.sources.mysql.stream.gtids import KEPT_BATCHES, GtidSet, SeenGtids, gtid_set
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -20,7 +20,7 @@ def seen(*pairs: tuple[int, int], uuid: str = A) -> GtidsSeen:
         np.array([position for position, _ in pairs], np.int64),
         np.array([number for _, number in pairs], np.int64),
         np.zeros(len(pairs), np.int32),
-        (MySqlSource(UUID(uuid)),),
+        (BinlogServer(UUID(uuid)),),
     )
 
 

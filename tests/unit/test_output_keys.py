@@ -15,7 +15,7 @@ from tidelog.errors import ConfigError
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.outputs.base import output as executing
 from tidelog.outputs.base.output import Delivery, ExecutorOutput
-from tidelog.outputs.base.parts import Part
+from tidelog.outputs.base.parts import TablePart
 from tidelog.ports import SourceId, TargetTable
 from tidelog.spark.transforms import Step, target_table
 from tidelog.state.sqlite import SqliteState
@@ -52,7 +52,7 @@ def test_a_table_whose_keys_may_merge_goes_in_one_task(
     seen: list[int] = []
 
     class Output(ExecutorOutput):
-        def _frame(self, work: Any, part: Part, steps: Any) -> list[Any]:
+        def _frame(self, work: Any, part: TablePart, steps: Any) -> list[Any]:
             seen.append(len(part.refs))
             return []
 
@@ -63,7 +63,7 @@ def test_a_table_whose_keys_may_merge_goes_in_one_task(
     monkeypatch.setattr(executing.ranges, "truncated", lambda *_: ())
     batch = cast("Any", SimpleNamespace(start=0, end=0))
     try:
-        output._run(cast("Any", None), [Part(target, ((), ()))], batch)
+        output._run(cast("Any", None), [TablePart(target, ((), ()))], batch)
     finally:
         output.close()
     assert seen == [tasks]

@@ -10,7 +10,7 @@ import pytest
 from tidelog.config import load_config
 from tidelog.errors import ConfigError, OutputRefusedError
 from tidelog.outputs.base.evolving import change, described
-from tidelog.outputs.base.parts import shares
+from tidelog.outputs.base.parts import hash_partition_counts
 from tidelog.outputs.base.progress import OutputProgress
 from tidelog.state.sqlite import SqliteState
 
@@ -115,4 +115,4 @@ def test_a_mistake_in_an_output_is_named(tmp_path: Path, output: str, expected: 
 def test_a_table_is_shared_only_where_tasks_are_unequal_without(
     sizes: list[int], limits: list[int], expected: list[int]
 ) -> None:
-    assert shares(sizes, limits, 4) == expected
+    assert hash_partition_counts(sizes, limits, 4) == expected

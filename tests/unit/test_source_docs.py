@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import tidelog
 from tidelog import cli
-from tidelog.cli import client as asking
+from tidelog.cli import client
 from tidelog.config.source import SOURCES
 
 ROOT = Path(__file__).parents[2]
@@ -108,8 +108,8 @@ def test_command_is_understood(
 
     monkeypatch.chdir(tmp_path)
     Path("columns.json").write_text('{"columns": [{"name": "id", "type": "int"}], "key": ["id"]}')
-    monkeypatch.setattr(asking, "load", lambda _path: types.SimpleNamespace(outputs=["one"]))
-    monkeypatch.setattr(asking, "send", lambda *_a, **_k: None)
+    monkeypatch.setattr(client, "load", lambda _path: types.SimpleNamespace(outputs=["one"]))
+    monkeypatch.setattr(client, "send", lambda *_a, **_k: None)
     runtime = Runtime("tidelog.app")
     monkeypatch.setattr(runtime, "check", lambda _config: [], raising=False)
     monkeypatch.setitem(sys.modules, "tidelog.app", runtime)

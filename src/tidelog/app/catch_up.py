@@ -56,10 +56,10 @@ def catch_up(config: Config, log: EventLog) -> None:
 
 def _dumped_tables(log: EventLog) -> set[str]:
     """Tables of which a whole dump lies between the log's head and its end."""
-    from tidelog.spark.datasource.positions import marks
+    from tidelog.spark.datasource.positions import dump_records
 
     head = log.head_offset
-    found = marks(log, head, log.latest_offset())
+    found = dump_records(log, head, log.latest_offset())
     return {m.table for m in found if m.completed and m.whole and m.first_offset >= head}
 
 

@@ -148,7 +148,7 @@ def skipped_of(section: Any) -> frozenset[str]:
     return frozenset(section.skipped_operations)
 
 
-def _delta(section: sections.DeltaOutput, context: OutputContext) -> Output:
+def _delta(section: sections.DeltaSection, context: OutputContext) -> Output:
     from tidelog.outputs.lake.delta import DeltaOptions, DeltaOutput
 
     options = DeltaOptions(**_lake_options(section), cluster_by=section.cluster_by)
@@ -163,7 +163,7 @@ def _delta(section: sections.DeltaOutput, context: OutputContext) -> Output:
     )
 
 
-def _iceberg(section: sections.IcebergOutput, context: OutputContext) -> Output:
+def _iceberg(section: sections.IcebergSection, context: OutputContext) -> Output:
     from tidelog.outputs.lake.iceberg import IcebergOptions, IcebergOutput
 
     options = IcebergOptions(
@@ -180,7 +180,7 @@ def _iceberg(section: sections.IcebergOutput, context: OutputContext) -> Output:
     )
 
 
-def _lake_options(section: sections.DeltaOutput | sections.IcebergOutput) -> dict[str, Any]:
+def _lake_options(section: sections.DeltaSection | sections.IcebergSection) -> dict[str, Any]:
     every, after = section.optimize_every, section.vacuum_after
     return {
         "steps": transform_steps(section),
@@ -192,7 +192,7 @@ def _lake_options(section: sections.DeltaOutput | sections.IcebergOutput) -> dic
     }
 
 
-def _files(section: sections.FilesOutput, context: OutputContext) -> Output:
+def _files(section: sections.FilesSection, context: OutputContext) -> Output:
     from tidelog.outputs.files.output import FilesOutput
     from tidelog.outputs.files.writer import FileFormat
 
@@ -208,7 +208,7 @@ def _files(section: sections.FilesOutput, context: OutputContext) -> Output:
     )
 
 
-def _http(section: sections.HttpOutput, context: OutputContext) -> Output:
+def _http(section: sections.HttpSection, context: OutputContext) -> Output:
     from tidelog.outputs.formatters import formatter
     from tidelog.outputs.http.client import Endpoint
     from tidelog.outputs.http.output import HttpOutput
@@ -242,7 +242,7 @@ def _http(section: sections.HttpOutput, context: OutputContext) -> Output:
     )
 
 
-def _kafka(section: sections.KafkaOutput, context: OutputContext) -> Output:
+def _kafka(section: sections.KafkaSection, context: OutputContext) -> Output:
     from tidelog.outputs.formatters import formatter
     from tidelog.outputs.kafka.output import KafkaOutput
 
@@ -270,7 +270,7 @@ def _kafka(section: sections.KafkaOutput, context: OutputContext) -> Output:
     )
 
 
-def _opensearch(section: sections.OpenSearchOutput, context: OutputContext) -> Output:
+def _opensearch(section: sections.OpenSearchSection, context: OutputContext) -> Output:
     from tidelog.outputs.opensearch.client import ClusterOptions
     from tidelog.outputs.opensearch.output import Joined, OpenSearchOutput
 
@@ -305,7 +305,7 @@ def _opensearch(section: sections.OpenSearchOutput, context: OutputContext) -> O
     )
 
 
-def _python(section: sections.PythonOutput, context: OutputContext) -> Output:
+def _python(section: sections.PythonSection, context: OutputContext) -> Output:
     from tidelog.outputs.custom.output import PythonOutput
 
     keyed = section.delivery == "keyed"
@@ -320,14 +320,14 @@ def _python(section: sections.PythonOutput, context: OutputContext) -> Output:
     )
 
 
-def _postgres(section: sections.PostgresOutput, context: OutputContext) -> Output:
+def _postgres(section: sections.PostgresSection, context: OutputContext) -> Output:
     from tidelog.outputs.database.postgres import Postgres
 
     places = {"namespace": section.schema_, "own": section.own_schema}
     return _database(section, context, Postgres(section.url.reveal()), **places)
 
 
-def _mysql(section: sections.MySqlOutput, context: OutputContext) -> Output:
+def _mysql(section: sections.MySqlSection, context: OutputContext) -> Output:
     from tidelog.outputs.database.mysql import MySql
 
     places = {"namespace": section.database, "own": section.own_database}
@@ -375,12 +375,12 @@ class _Kind(Generic[S]):
 
 
 # where `tidelog.adapters` finds them
-DELTA = _Kind(sections.DeltaOutput, _delta)
-ICEBERG = _Kind(sections.IcebergOutput, _iceberg)
-FILES = _Kind(sections.FilesOutput, _files)
-HTTP = _Kind(sections.HttpOutput, _http)
-KAFKA = _Kind(sections.KafkaOutput, _kafka)
-OPENSEARCH = _Kind(sections.OpenSearchOutput, _opensearch)
-PYTHON = _Kind(sections.PythonOutput, _python)
-POSTGRES = _Kind(sections.PostgresOutput, _postgres)
-MYSQL = _Kind(sections.MySqlOutput, _mysql)
+DELTA = _Kind(sections.DeltaSection, _delta)
+ICEBERG = _Kind(sections.IcebergSection, _iceberg)
+FILES = _Kind(sections.FilesSection, _files)
+HTTP = _Kind(sections.HttpSection, _http)
+KAFKA = _Kind(sections.KafkaSection, _kafka)
+OPENSEARCH = _Kind(sections.OpenSearchSection, _opensearch)
+PYTHON = _Kind(sections.PythonSection, _python)
+POSTGRES = _Kind(sections.PostgresSection, _postgres)
+MYSQL = _Kind(sections.MySqlSection, _mysql)

@@ -73,7 +73,7 @@ def pipeline(
     """Spark alone: bring the event log over to the outputs."""
     check_spark(config)
     check_apart(config)
-    from tidelog.spark.run import Progress, run_pipeline
+    from tidelog.spark.run import QueryProgress, run_pipeline
 
     path = log_place(config)
     while not EventLog.exists(path):
@@ -97,7 +97,7 @@ def pipeline(
     def told() -> dict[str, Any]:
         return {"stopped": dict(stopped)} if stopped else {}
 
-    def report(progress: Progress) -> None:
+    def report(progress: QueryProgress) -> None:
         totals[progress.output] = totals.get(progress.output, 0) + progress.rows
         on_progress(
             {

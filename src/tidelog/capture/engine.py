@@ -21,7 +21,7 @@ from tidelog.capture.buffer import (
     PositionItem,
 )
 from tidelog.capture.dumps.coordinator import DumpCoordinator
-from tidelog.capture.log_pause import Hold
+from tidelog.capture.log_pause import LogPause
 from tidelog.capture.windows.windows import Closed, Voided, Window, Windows
 from tidelog.capture.writer_thread import Appender, WriterThread
 from tidelog.errors import OffsetGoneError
@@ -42,14 +42,14 @@ from tidelog.ports import (
 )
 from tidelog.system import failpoints
 
-HELD_TURN_S = 0.02
+PAUSED_TURN_S = 0.02
 DURABLE_WAIT_S = 5.0
 
 
 class EmittedLog(Protocol):
     """What was emitted before this engine started, or is not in its memory any more."""
 
-    def touched_by(self, xids: XidRanges) -> dict[int, set[int]]:
+    def changed_by(self, xids: XidRanges) -> dict[int, set[int]]:
         """Xid → schema ids of its records, for those of ``xids`` that are in the event log."""
         ...
 
@@ -138,8 +138,8 @@ class CaptureEngine:
         self._writer = WriterThread(self._buffer, log, resume, options.flush_bytes, options.flush_s)
         self._resume = resume
         self._appends: deque[ControlItem | ChunkItem] = deque()
-        self._hold: Hold | None = None
-        self._held = False  # the log stands where a hold wants it
+        self._log_pause: LogPause | None = None
+        self._paused = False  # the log has paused where a dump wants it
         self._stopped = threading.Event()
         self._reached = resume.acknowledge
         # Between transactions: none is half-way through. An idle source may show nothing more.
@@ -201,9 +201,9 @@ class CaptureEngine:
     def _take(self, batch: LogBatch) -> None:
         """Append a batch; what is due in its midst comes between two of its transactions."""
         while True:
-            hold = None if self._stopped.is_set() else self._hold
+            log_pause = None if self._stopped.is_set() else self._log_pause
             with self._lock:
-                at = self._windows.due(batch, None if hold is None else hold.at)
+                at = self._windows.due(batch, None if log_pause is None else log_pause.at)
                 if at is None:
                     self._emit(batch)
                     return
@@ -225,20 +225,20 @@ class CaptureEngine:
         self._between = False
 
     def _at_boundary(self, position: int) -> None:
-        """All before ``position`` has come: close what is due, and stand still if asked to."""
+        """All before ``position`` has come: close what is due, and pause if asked to."""
         with self._lock:
             for outcome in self._windows.close_due(position):
                 self._end_window(outcome)
-        hold = self._hold
-        if hold is None or hold.at is None:
+        log_pause = self._log_pause
+        if log_pause is None or log_pause.at is None:
             return
-        self._held = True
-        while not self._stopped.is_set() and hold.stand(position, HELD_TURN_S):
+        self._paused = True
+        while not self._stopped.is_set() and log_pause.pause_at(position, PAUSED_TURN_S):
             self._append_waiting()
             self._buffer.raise_failure()
             self._while_full()
-        self._append_waiting()  # rows given before the hold was released belong here
-        self._held = False
+        self._append_waiting()  # rows given before the pause was released belong here
+        self._paused = False
 
     def _end_window(self, outcome: Closed | Voided) -> None:
         if isinstance(outcome, Closed):
@@ -252,7 +252,7 @@ class CaptureEngine:
     def _append_waiting(self) -> None:
         while self._appends:
             item = self._appends.popleft()
-            if isinstance(item, ChunkItem) and not self._held:
+            if isinstance(item, ChunkItem) and not self._paused:
                 # Capture ends, and the log went on: here its rows would be stale. The dump begins
                 # anew after the start, so the record that ends it must not come either.
                 self._appends.clear()
@@ -310,13 +310,13 @@ class CaptureEngine:
         self._appends.append(ControlItem(value, done))
 
     def append_chunk(self, item: ChunkItem) -> None:
-        """The same for rows that need no window, because the log is held where they stand."""
+        """The same for rows that need no window, because the log is paused where they stand."""
         self._appends.append(item)
 
-    def hold(self) -> Hold:
-        """Hold the log still at the next boundary between transactions, until released."""
-        self._hold = Hold()
-        return self._hold
+    def pause_log(self) -> LogPause:
+        """Pause the log at the next boundary between transactions, until released."""
+        self._log_pause = LogPause()
+        return self._log_pause
 
     @property
     def reached(self) -> int:
@@ -338,9 +338,9 @@ class CaptureEngine:
 
     def resolve_unseen(self, snapshot: Snapshot) -> None:
         highest = self._emitted.max_xid()
-        touched = self._emitted.touched_by(snapshot.invisible_ranges(highest))
+        changed = self._emitted.changed_by(snapshot.invisible_ranges(highest))
         with self._lock:
-            self._windows.journal.seed(touched, highest)
+            self._windows.journal.seed(changed, highest)
 
     def resolve_keys(self, table: TableName, xids: Iterable[int]) -> None:
         wanted = set(xids)
@@ -397,5 +397,5 @@ class CaptureEngine:
             open_windows=self._windows.open_count,
             retained_bytes=self._windows.retained_bytes,
             unseen_transactions=len(self._windows.journal),
-            held=self._hold is not None and self._hold.at is not None,
+            held=self._log_pause is not None and self._log_pause.at is not None,
         )

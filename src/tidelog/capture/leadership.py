@@ -22,7 +22,7 @@ RETRY_FIRST_S = 0.5
 RETRY_MOST_S = 30.0
 
 
-class Session(Protocol):
+class LeaderSession(Protocol):
     """One leadership's work, from the tail on."""
 
     def run(self, stop: threading.Event) -> bool:
@@ -113,7 +113,7 @@ class LeasedState:
 
 def lead(
     election: Election,
-    open_session: Callable[[LeaseKeeper], Session],
+    open_session: Callable[[LeaseKeeper], LeaderSession],
     stop: threading.Event,
     *,
     renew_every_s: float,
@@ -148,7 +148,7 @@ def lead(
             continue
         keeper = LeaseKeeper(election, lease, renew_every_s)
         started = time.monotonic()
-        session: Session | None = None
+        session: LeaderSession | None = None
         try:
             session = open_session(keeper)
             on_state("leading", "")
@@ -171,7 +171,7 @@ def lead(
             keeper.release()
 
 
-def _close(session: Session | None) -> None:
+def _close(session: LeaderSession | None) -> None:
     if session is not None:
         with contextlib.suppress(TidelogError):
             session.close()

@@ -1,4 +1,4 @@
-"""Holding the log still between two transactions, for dumps that must stand exactly there."""
+"""Pausing the log between two transactions, for dumps that must stand exactly there."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import threading
 import time
 
 
-class Hold:
+class LogPause:
     """The log stands still at the first boundary between transactions that is not before `at`.
 
-    One thread asks (`move`, `wait`, `release`), the engine's obeys (`stand`).
+    One thread asks (`move`, `wait`, `release`), the engine's obeys (`pause_at`).
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._at = 0
-        self._stands_at = -1
+        self._paused_at = -1
         self._released = False
 
     @property
@@ -38,19 +38,19 @@ class Hold:
         """Does the log stand where it should? Waits for it."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
-            while self._stands_at != self._at:
+            while self._paused_at != self._at:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     return False
                 self._changed.wait(remaining)
             return True
 
-    def stand(self, position: int, wait_s: float) -> bool:
-        """The log has come to ``position``: must it stand? Waits up to ``wait_s`` if so."""
+    def pause_at(self, position: int, wait_s: float) -> bool:
+        """The log has come to ``position``: must it pause? Waits up to ``wait_s`` if so."""
         with self._changed:
             if self._released or self._at > position:
                 return False
-            self._stands_at = self._at
+            self._paused_at = self._at
             self._changed.notify_all()
             self._changed.wait(wait_s)
             at = self.at

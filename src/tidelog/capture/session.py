@@ -11,7 +11,7 @@ from typing import Any
 
 from tidelog.capture.catalogue_watch import SHAPES_KEY, VERSIONS_KEY, CatalogueWatch
 from tidelog.capture.dumps.automatic import DUMPED_KEY, JUDGED_KEY, UNLOGGED_KEY, AutomaticDumps
-from tidelog.capture.dumps.coordinator import DUMP_PREFIX, REREAD_KEY, DumpCoordinator
+from tidelog.capture.dumps.coordinator import DUMP_PREFIX, REFETCH_KEY, DumpCoordinator
 from tidelog.capture.dumps.state import Mode
 from tidelog.capture.dumps.store import KEY_SETS
 from tidelog.capture.engine import CaptureEngine
@@ -54,10 +54,10 @@ HINT_SHARE = 0.05
 may take so much of the time: whoever may give hints must not load the source with looks."""
 MAINTAIN_EVERY_S = 30.0
 _OF_ONE_LOG = (
-    DUMP_PREFIX, REREAD_KEY, KEY_SETS, SHAPES_KEY, VERSIONS_KEY, JUDGED_KEY, DUMPED_KEY, GAP_KEY,
+    DUMP_PREFIX, REFETCH_KEY, KEY_SETS, SHAPES_KEY, VERSIONS_KEY, JUDGED_KEY, DUMPED_KEY, GAP_KEY,
     UNLOGGED_KEY, REFUSED_KEY, RELATIONS_KEY,
 )  # fmt: skip
-PASSING: tuple[type[TidelogError], ...] = (SourceError,)
+TRANSIENT: tuple[type[TidelogError], ...] = (SourceError,)
 """What housekeeping tries again later, e.g. a lock that another session holds: the log goes on."""
 
 
@@ -237,7 +237,7 @@ class CaptureSession:
                 self._housekeeping.commands()
             except GapError:
                 raise
-            except PASSING as error:
+            except TRANSIENT as error:
                 logger.info("commands wait: %s", error)
 
     def _tell_status(self) -> None:
@@ -254,7 +254,7 @@ class CaptureSession:
         while not self._ended.wait(TURN_S):
             try:
                 self._automatic.act()
-            except PASSING as error:
+            except TRANSIENT as error:
                 logger.info("dumps of tables that changed wait: %s", error)
             now = time.monotonic()
             if self._look_soon.is_set() and now >= hints_from:
@@ -267,7 +267,7 @@ class CaptureSession:
                     self._do(work)
                 except GapError:
                     raise  # the log must not go on
-                except PASSING as error:
+                except TRANSIENT as error:
                     logger.warning("%s: %s", work, error)
                 if work == "look":
                     took_s = time.monotonic() - began
@@ -288,7 +288,7 @@ class CaptureSession:
         while not self._ended.is_set():
             try:
                 self._housekeeping.maintain()
-            except PASSING as error:
+            except TRANSIENT as error:
                 logger.warning("maintenance: %s", error)
             self._ended.wait(MAINTAIN_EVERY_S)
 

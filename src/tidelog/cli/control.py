@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidelog.cli import client as asking
+from tidelog.cli import client
 from tidelog.cli.arguments import ConfigFile, DumpArgument, Json, Tables, Wait
 
 
@@ -17,7 +17,7 @@ def pause(
     from tidelog.control.commands import PauseSnapshot, build
 
     command = build(PauseSnapshot, {"dump_id": dump}, "pause")
-    asking.send(asking.load(config), command, timeout, as_json=as_json)
+    client.send(client.load(config), command, timeout, as_json=as_json)
 
 
 def resume(
@@ -27,7 +27,7 @@ def resume(
     from tidelog.control.commands import ResumeSnapshot, build
 
     command = build(ResumeSnapshot, {"dump_id": dump}, "resume")
-    asking.send(asking.load(config), command, timeout, as_json=as_json)
+    client.send(client.load(config), command, timeout, as_json=as_json)
 
 
 def cancel(
@@ -41,7 +41,7 @@ def cancel(
     from tidelog.control.commands import StopSnapshot, build
 
     command = build(StopSnapshot, {"dump_id": dump, "tables": table or []}, "cancel")
-    asking.send(asking.load(config), command, timeout, as_json=as_json)
+    client.send(client.load(config), command, timeout, as_json=as_json)
 
 
 def set_options(
@@ -61,7 +61,7 @@ def set_options(
     from tidelog.control.option_texts import parse_options
 
     command = parse_options(options)
-    asking.send(asking.load(config), command, timeout, as_json=as_json)
+    client.send(client.load(config), command, timeout, as_json=as_json)
 
 
 def send_signal(
@@ -83,4 +83,4 @@ def send_signal(
     from tidelog.control.mailbox import new_id
 
     command = parse(Signal(signal_id or new_id().lower(), kind, data), coordinates="tidelog signal")
-    asking.send(asking.load(config), command, timeout, as_json=as_json)
+    client.send(client.load(config), command, timeout, as_json=as_json)

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidelog.cli import client as asking
-from tidelog.cli import terminal
+from tidelog.cli import client, terminal
 from tidelog.cli.arguments import ConfigFile, Json, Tables, Wait, exit_unless
 from tidelog.errors import UsageError
 
@@ -85,19 +84,19 @@ def dump(
     elif keys_file is not None:
         data["key_set"] = str(keys_file)  # checked with the rest, before the file is read
     command = build(ExecuteSnapshot, data, "dump")
-    loaded = asking.load(config)
+    loaded = client.load(config)
     if keys_file is not None:
         from tidelog import app
 
         data |= app.store_key_file(loaded, keys_file, data["tables"])
         command = build(ExecuteSnapshot, data, "dump")
-    asking.send(
+    client.send(
         loaded, command, timeout, as_json=as_json, name=data["dump_id"], quiet=wait and as_json
     )
     if wait:
         from tidelog import app
 
-        with terminal.Progress("dump", as_json=as_json) as progress:
+        with terminal.TerminalProgress("dump", as_json=as_json) as progress:
             report = app.dump_wait(loaded, data["dump_id"], on_progress=progress.update)
             if delivered:
                 finalized = app.wait_finalized(loaded, data["dump_id"], on_progress=progress.update)
@@ -123,10 +122,10 @@ def wait(
     as_json: Json = False,
 ) -> None:
     """Wait until the outputs hold a dump's tables completely. Exits 1 if one of them failed."""
-    loaded = asking.load(config)
+    loaded = client.load(config)
     from tidelog import app
 
-    with terminal.Progress("wait", as_json=as_json, quiet=as_json) as progress:
+    with terminal.TerminalProgress("wait", as_json=as_json, quiet=as_json) as progress:
         report = app.wait_finalized(
             loaded, dump, output, timeout_s=timeout, on_progress=progress.update
         )

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tidelog.cli import client as asking
-from tidelog.cli import terminal
+from tidelog.cli import client, terminal
 from tidelog.cli.arguments import ConfigFile, Json, Tables, exit_unless
 from tidelog.cli.exits import stopping
 from tidelog.errors import UsageError
@@ -21,7 +20,7 @@ def check(config: ConfigFile, as_json: Json = False) -> None:
 
     Exits 2 if capture could not start.
     """
-    loaded = asking.load(config)
+    loaded = client.load(config)
     from tidelog import app
 
     findings = app.check(loaded)
@@ -49,7 +48,7 @@ def plan(
 
     Reads statistics and a few rows; writes nothing.
     """
-    loaded = asking.load(config)
+    loaded = client.load(config)
     from tidelog import app
 
     report = app.plan(
@@ -67,7 +66,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show position, lag, leader, and dumps with their progress."""
-    loaded = asking.load(config)
+    loaded = client.load(config)
     from tidelog import app
 
     terminal.show(app.status(loaded, ranges=ranges), as_json=as_json)
@@ -104,7 +103,7 @@ def schema(
     """
     if (at is None) != (columns is None) or (at is not None and table is None):
         raise UsageError("--at and --columns go together, and need --table")
-    loaded = asking.load(config)
+    loaded = client.load(config)
     from tidelog import app
 
     if at is None or columns is None or table is None:
@@ -148,7 +147,7 @@ def watch(
             watching.replay(replay, stop, speed=speed, once=once)
             return
         assert config is not None
-        loaded = asking.load(config)
+        loaded = client.load(config)
         from tidelog import app
 
         with app.StatusFeed(loaded) as feed:
@@ -170,7 +169,7 @@ def log(
     as_json: Annotated[bool, typer.Option("--json", hidden=True)] = False,
 ) -> None:
     """Write change events as JSON lines, in Debezium's envelope."""
-    loaded = asking.load(config)
+    loaded = client.load(config)
     from tidelog import app
 
     try:
@@ -191,7 +190,7 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Compare source and outputs, and list the keys that differ. Exits 1 if any does."""
-    loaded = asking.load(config)
+    loaded = client.load(config)
     from tidelog import app
 
     report = app.verify(loaded, tables=table or [], repair=repair)

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tidelog.cli import client as asking
-from tidelog.cli import terminal
+from tidelog.cli import client, terminal
 from tidelog.cli.arguments import ConfigFile, Json, exit_unless
 from tidelog.cli.exits import stopping
 from tidelog.errors import UsageError
@@ -44,7 +43,7 @@ def demo(
     known = [kind for kind in SOURCES if kind == source]
     if not known:
         raise UsageError(f"--source is one of {', '.join(SOURCES)}, not {source!r}")
-    with stopping() as stop, terminal.Progress("demo", as_json=as_json) as progress:
+    with stopping() as stop, terminal.TerminalProgress("demo", as_json=as_json) as progress:
         report = run_demo(
             source=known[0],
             directory=directory,
@@ -60,19 +59,19 @@ def demo(
 
 def run(config: ConfigFile, as_json: Json = False) -> None:
     """Run capture and pipeline together on this host, until interrupted."""
-    loaded = asking.load(config)
+    loaded = client.load(config)
     from tidelog import app
 
-    with stopping() as stop, terminal.Progress("run", as_json=as_json) as progress:
+    with stopping() as stop, terminal.TerminalProgress("run", as_json=as_json) as progress:
         app.run(loaded, on_status=progress.update, stop_event=stop)
 
 
 def capture(config: ConfigFile, as_json: Json = False) -> None:
     """Read the source's log into the event log; stand by while another capture leads."""
-    loaded = asking.load(config)
+    loaded = client.load(config)
     from tidelog import app
 
-    with stopping() as stop, terminal.Progress("capture", as_json=as_json) as progress:
+    with stopping() as stop, terminal.TerminalProgress("capture", as_json=as_json) as progress:
         app.capture(loaded, on_status=progress.update, stop_event=stop)
 
 
@@ -84,10 +83,10 @@ def pipeline(
     as_json: Json = False,
 ) -> None:
     """Deliver the event log to the outputs with Spark."""
-    loaded = asking.load(config)
+    loaded = client.load(config)
     if not loaded.outputs:
         raise UsageError(f"{config}: there are no outputs; add one under 'outputs'")
     from tidelog import app
 
-    with stopping() as stop, terminal.Progress("pipeline", as_json=as_json) as progress:
+    with stopping() as stop, terminal.TerminalProgress("pipeline", as_json=as_json) as progress:
         app.pipeline(loaded, once=once, on_progress=progress.update, stop_event=stop)

@@ -138,7 +138,7 @@ def plain_line(document: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------- progress
 
 
-class Progress:
+class TerminalProgress:
     """Shows what `update` is given: redrawn on a terminal, else a line now and then, or JSON.
 
     A context manager; thread-safe as far as one caller at a time goes. Once ``quiet`` it shows
@@ -153,7 +153,7 @@ class Progress:
         self._last_line_at = float("-inf")
         self._pending: Mapping[str, Any] | None = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> TerminalProgress:
         if not self._quiet and not self._as_json and sys.stdout.isatty():
             from rich.live import Live
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from tidelog.codecs.images import MISSING, NULL, Cells, Image, integers, matrices, payloads
+from tidelog.codecs.images import MISSING, NULL, CellPlaces, Image, integers, matrices, payloads
 from tidelog.codecs.mysql.rows import cells
 from tidelog.codecs.mysql.types import WIRE_FORMAT as BINLOG
 from tidelog.codecs.tuple_kernel import MALFORMED, REASONS, UNKNOWN_KIND, read_tuple
@@ -20,7 +20,7 @@ from tidelog.errors import DecodeError
 from tidelog.model.records import Int32s, Kind, UInt8s
 from tidelog.model.schema import TableSchema
 
-__all__ = ["MISSING", "NULL", "Cells", "Image", "parse"]
+__all__ = ["MISSING", "NULL", "CellPlaces", "Image", "parse"]
 
 _I, _U, _D, _T = int(Kind.INSERT), int(Kind.UPDATE), int(Kind.DELETE), int(Kind.TRUNCATE)
 _R, _A = int(Kind.DUMP_ROW), int(Kind.ABSENT)
@@ -34,7 +34,7 @@ def parse(
     *,
     old: bool,
     old_columns: Sequence[int] | None = None,
-) -> Cells:
+) -> CellPlaces:
     """Parse the payloads of records that are all of ``schema``.
 
     Args:
@@ -69,7 +69,7 @@ def parse(
     )  # fmt: skip
     if row >= 0:
         raise DecodeError(f"{schema.table}: version {version[row]}: {REASONS[reason]}")
-    return Cells(data, version, kind, old_image if keep_old else None, new_image, any_missing)
+    return CellPlaces(data, version, kind, old_image if keep_old else None, new_image, any_missing)
 
 
 @njit(cache=True, nogil=True)

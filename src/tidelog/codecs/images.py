@@ -36,7 +36,7 @@ class Image:
 
 
 @dataclass(slots=True)
-class Cells:
+class CellPlaces:
     """The row images of ``n`` records; ``old`` is None if there is none or it isn't asked for.
 
     ``any_missing``: is a new image's cell `MISSING`? Old images of the replica identity only

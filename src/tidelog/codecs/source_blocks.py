@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.columns.joining import Cells
+from tidelog.codecs.columns.joining import TextCells
 from tidelog.codecs.mysql.binlog.position import OFFSET_BITS
 from tidelog.model.schema import TableName
 from tidelog.ports import SourceId
@@ -35,7 +35,7 @@ class SourceBlock:
 
     connector: str
     db: str
-    sequence: Cells
+    sequence: TextCells
     own: dict[str, Any]
 
 
@@ -49,12 +49,12 @@ def _postgres(source: SourceId, table: TableName, records: pa.RecordBatch) -> So
     return SourceBlock(
         "postgresql",
         source.database,
-        Cells(lsn, '"[null,\\"', '\\"]"'),
+        TextCells(lsn, '"[null,\\"', '\\"]"'),
         {
             "schema": table.namespace,
             "table": table.name,
-            "txId": Cells(records.column("xid")),
-            "lsn": Cells(lsn),
+            "txId": TextCells(records.column("xid")),
+            "lsn": TextCells(lsn),
             "xmin": None,
         },
     )
@@ -72,14 +72,14 @@ def _binlog(source: SourceId, table: TableName, records: pa.RecordBatch) -> Sour
     return SourceBlock(
         source.kind,
         table.namespace,
-        Cells(pa.nulls(len(position), pa.string())),
+        TextCells(pa.nulls(len(position), pa.string())),
         {
             "table": table.name,
             "server_id": 0,
             "gtid": None,
-            "file": Cells(name, '"binlog.', '"'),
-            "pos": Cells(offset),
-            "row": Cells(records.column("ordinal")),
+            "file": TextCells(name, '"binlog.', '"'),
+            "pos": TextCells(offset),
+            "row": TextCells(records.column("ordinal")),
             "thread": None,
             "query": None,
         },
@@ -90,9 +90,9 @@ def _other(source: SourceId, table: TableName, records: pa.RecordBatch) -> Sourc
     own = {
         "schema": table.namespace,
         "table": table.name,
-        "position": Cells(records.column("position")),
+        "position": TextCells(records.column("position")),
     }
-    sequence = Cells(pa.nulls(len(records), pa.string()))
+    sequence = TextCells(pa.nulls(len(records), pa.string()))
     return SourceBlock(source.kind, source.database, sequence, own)
 
 

@@ -26,16 +26,16 @@ from pydantic_core import ErrorDetails
 from tidelog.adapters import OUTPUT_KINDS, SOURCE_KINDS
 from tidelog.brought import add_sections, section_of
 from tidelog.config.file import MarkedData, read_yaml
-from tidelog.config.source import SOURCES, AnySource, PostgresSource, SourceBase
+from tidelog.config.source import SOURCES, AnySource, PostgresSourceSection, SourceBase
 from tidelog.errors import ConfigError
 from tidelog.eventlog.storages import is_url
 from tidelog.outputs.registry import (
     OUTPUTS,
     AnyOutput,
     DeadLetter,
-    DeltaOutput,
+    DeltaSection,
     OutputSection,
-    Step,
+    StepSection,
 )
 from tidelog.registry import Registry
 from tidelog.sections import (
@@ -119,7 +119,7 @@ class State(Section):
         return checked_url(url, base_directory(info))
 
 
-class Capture(Section):
+class CaptureSection(Section):
     """How log capture buffers and flushes."""
 
     flush_bytes: Bytes = Field(
@@ -151,7 +151,7 @@ class Capture(Section):
     )
 
     @model_validator(mode="after")
-    def _buffer_holds_a_flush(self) -> Capture:
+    def _buffer_holds_a_flush(self) -> CaptureSection:
         if self.buffer_bytes < self.flush_bytes:
             raise ValueError("buffer_bytes is smaller than flush_bytes")
         return self
@@ -319,7 +319,7 @@ class Config(Section):
     )
     log: Log
     state: State = Field(default=_EMPTY)
-    capture: Capture = Field(default=_EMPTY)
+    capture: CaptureSection = Field(default=_EMPTY)
     dump: Dump = Field(default=_EMPTY)
     control: Control = Field(default=_EMPTY)
     pipeline: Pipeline = Field(default=_EMPTY)
@@ -491,14 +491,14 @@ def _options(model: type[Section]) -> list[str]:
 
 
 SECTIONS: dict[str, type[Section]] = {
-    "source": PostgresSource,
+    "source": PostgresSourceSection,
     "log": Log,
     "state": State,
-    "capture": Capture,
+    "capture": CaptureSection,
     "dump": Dump,
     "control": Control,
     "pipeline": Pipeline,
-    "outputs": DeltaOutput,
+    "outputs": DeltaSection,
 }
 
 
@@ -510,6 +510,6 @@ def _section_at(location: tuple[str | int, ...]) -> type[Section]:
     if location[0] == "outputs" and len(location) > 2:
         found: Any = OUTPUTS[str(location[2])]
         if len(location) > 3:  # a section inside an output
-            found = {"steps": Step, "dead_letter": DeadLetter}.get(str(location[3]), found)
+            found = {"steps": StepSection, "dead_letter": DeadLetter}.get(str(location[3]), found)
         return found  # type: ignore[no-any-return]
     return SECTIONS[str(location[0])]

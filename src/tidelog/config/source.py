@@ -74,7 +74,7 @@ class SourceSection(SourceBase):
         return "tidelog"
 
 
-class PostgresSource(SourceBase):
+class PostgresSourceSection(SourceBase):
     """A PostgreSQL database."""
 
     kind: Literal["postgres"] = Field(description="The kind of database.")
@@ -134,7 +134,7 @@ class PostgresSource(SourceBase):
         return self.publication or self.slot
 
 
-class MySqlSource(SourceBase):
+class MySqlSourceSection(SourceBase):
     """The databases of a MySQL or MariaDB server."""
 
     kind: Literal["mysql", "mariadb"] = Field(
@@ -215,7 +215,7 @@ class MySqlSource(SourceBase):
         return url
 
     @model_validator(mode="after")
-    def _key_and_certificate_go_together(self) -> MySqlSource:
+    def _key_and_certificate_go_together(self) -> MySqlSourceSection:
         if (self.ssl_key is None) != (self.ssl_cert is None):
             raise ValueError("ssl_cert and ssl_key need each other")
         return self
@@ -242,12 +242,12 @@ class MySqlSource(SourceBase):
 
 
 SOURCES: dict[str, type[SourceBase]] = {
-    "postgres": PostgresSource,
-    "mysql": MySqlSource,
-    "mariadb": MySqlSource,
+    "postgres": PostgresSourceSection,
+    "mysql": MySqlSourceSection,
+    "mariadb": MySqlSourceSection,
 }
 
 if TYPE_CHECKING:
-    AnySource = PostgresSource | MySqlSource
+    AnySource = PostgresSourceSection | MySqlSourceSection
 else:
     AnySource = Annotated[object, OneOf(SOURCES)]

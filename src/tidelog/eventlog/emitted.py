@@ -3,7 +3,7 @@
 Why: docs/explanation/watermarks.md, "What this takes".
 
 After a restart, or when its memory of a table's keys ends too late, capture must know which of the
-transactions that a snapshot can't see it has emitted, and which keys they touched.
+transactions that a snapshot can't see it has emitted, and which keys they changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class EmittedTransactions:
     def max_xid(self) -> int:
         return max((meta.max_xid or 0 for meta in self._log.chain().segments), default=0)
 
-    def touched_by(self, xids: XidRanges) -> dict[int, set[int]]:
+    def changed_by(self, xids: XidRanges) -> dict[int, set[int]]:
         found = self._log.records_with_xids(xids)
         return {xid: set(ids) for xid, ids in found.items()}
 

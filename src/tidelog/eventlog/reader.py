@@ -229,7 +229,7 @@ class EventLog:
     def records_with_xids(
         self, xids: XidRanges, *, down_to: int | None = None
     ) -> dict[int, frozenset[int]]:
-        """Which tables emitted transactions touched: xid → schema ids of their records.
+        """Which tables emitted transactions changed: xid → schema ids of their records.
 
         Looks from the newest segment back, as far as ``down_to`` or the head; a transaction that
         has no record is not in the result.

@@ -15,41 +15,41 @@ from tidelog.outputs.base.sections import (
     DebeziumModes,
     ExecutorSection,
     OutputSection,
-    Step,
     SteppedSection,
+    StepSection,
 )
-from tidelog.outputs.custom.config import PythonOutput
-from tidelog.outputs.database.config import DatabaseSection, MySqlOutput, PostgresOutput
-from tidelog.outputs.files.config import FilesOutput
-from tidelog.outputs.http.config import HttpOutput
-from tidelog.outputs.kafka.config import KafkaOutput
-from tidelog.outputs.lake.delta_config import DeltaOutput
-from tidelog.outputs.lake.iceberg_config import IcebergOutput
-from tidelog.outputs.opensearch.config import DocumentPart, JoinedDocument, OpenSearchOutput
+from tidelog.outputs.custom.config import PythonSection
+from tidelog.outputs.database.config import DatabaseSection, MySqlSection, PostgresSection
+from tidelog.outputs.files.config import FilesSection
+from tidelog.outputs.http.config import HttpSection
+from tidelog.outputs.kafka.config import KafkaSection
+from tidelog.outputs.lake.delta_config import DeltaSection
+from tidelog.outputs.lake.iceberg_config import IcebergSection
+from tidelog.outputs.opensearch.config import DocumentPart, JoinedDocument, OpenSearchSection
 
 OUTPUTS: dict[str, type[OutputSection]] = {
-    "delta": DeltaOutput,
-    "files": FilesOutput,
-    "http": HttpOutput,
-    "iceberg": IcebergOutput,
-    "kafka": KafkaOutput,
-    "opensearch": OpenSearchOutput,
-    "python": PythonOutput,
-    "postgres": PostgresOutput,
-    "mysql": MySqlOutput,
+    "delta": DeltaSection,
+    "files": FilesSection,
+    "http": HttpSection,
+    "iceberg": IcebergSection,
+    "kafka": KafkaSection,
+    "opensearch": OpenSearchSection,
+    "python": PythonSection,
+    "postgres": PostgresSection,
+    "mysql": MySqlSection,
 }
 
 
 _Ours = (
-    MySqlOutput
-    | PostgresOutput
-    | DeltaOutput
-    | FilesOutput
-    | HttpOutput
-    | IcebergOutput
-    | PythonOutput
-    | KafkaOutput
-    | OpenSearchOutput
+    MySqlSection
+    | PostgresSection
+    | DeltaSection
+    | FilesSection
+    | HttpSection
+    | IcebergSection
+    | PythonSection
+    | KafkaSection
+    | OpenSearchSection
 )
 if TYPE_CHECKING:
     AnyOutput = _Ours
@@ -62,19 +62,19 @@ __all__ = [
     "DatabaseSection",
     "DeadLetter",
     "DebeziumModes",
-    "DeltaOutput",
+    "DeltaSection",
     "DocumentPart",
     "ExecutorSection",
-    "FilesOutput",
-    "HttpOutput",
-    "IcebergOutput",
+    "FilesSection",
+    "HttpSection",
+    "IcebergSection",
     "JoinedDocument",
-    "KafkaOutput",
-    "MySqlOutput",
-    "OpenSearchOutput",
+    "KafkaSection",
+    "MySqlSection",
+    "OpenSearchSection",
     "OutputSection",
-    "PostgresOutput",
-    "PythonOutput",
-    "Step",
+    "PostgresSection",
+    "PythonSection",
+    "StepSection",
     "SteppedSection",
 ]

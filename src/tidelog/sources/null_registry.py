@@ -7,7 +7,7 @@ import threading
 from tidelog.model.schema import TableName, TableSchema
 
 
-class Unnumbered:
+class NullRegistry:
     """`tidelog.ports.SchemaRegistry` of one process's readers, who alone have to know: its numbers
     mean nothing to anybody else. Thread-safe.
     """

@@ -18,7 +18,7 @@ from tidelog.ports import Output
 from tidelog.spark.changes.batches import DUMP_COMPLETED as DUMP_COMPLETED
 from tidelog.spark.datasource.source import register
 from tidelog.spark.stream import OutputStream, StreamOptions
-from tidelog.spark.stream import Progress as Progress
+from tidelog.spark.stream import QueryProgress as QueryProgress
 from tidelog.spark.together import OnState, Together
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def run_pipeline(
     *,
     once: bool = False,
     name: str = "pipeline",
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[QueryProgress], None] | None = None,
     stop: threading.Event | None = None,
     max_batch_bytes: int = MAX_BATCH_BYTES,
     trigger_s: float = 0.0,
@@ -82,7 +82,7 @@ def run_pipeline(
 
     together = Together(tell, once=once)
 
-    def moved(progress: Progress) -> None:
+    def moved(progress: QueryProgress) -> None:
         together.moved(progress.output)
         if on_progress is not None:
             on_progress(progress)
@@ -108,10 +108,10 @@ def run_pipeline(
     return min(stream.done for stream in streams)
 
 
-def _one_at_a_time(report: Callable[[Progress], None]) -> Callable[[Progress], None]:
+def _one_at_a_time(report: Callable[[QueryProgress], None]) -> Callable[[QueryProgress], None]:
     lock = threading.Lock()
 
-    def locked(progress: Progress) -> None:
+    def locked(progress: QueryProgress) -> None:
         with lock:
             report(progress)
 

@@ -30,7 +30,7 @@ SELECT_BYTES = 64 << 20
 _numbers = itertools.count(1)
 
 
-class OpenReader(Protocol):
+class ReaderFactory(Protocol):
     """Opens a chunk reader; pickled to the executors."""
 
     def __call__(self) -> ChunkReader: ...
@@ -55,7 +55,7 @@ def records_of(rows: LogBatch) -> pa.RecordBatch:
 
 
 def read_rows(
-    open_reader: OpenReader, schema: TableSchema, requests: Iterable[ChunkRequest]
+    open_reader: ReaderFactory, schema: TableSchema, requests: Iterable[ChunkRequest]
 ) -> Iterator[pa.RecordBatch]:
     """The source's rows, decoded to ``schema``. Runs on executors."""
     reader = open_reader()
@@ -93,7 +93,10 @@ def _shape(schema: TableSchema) -> list[tuple[str, str]]:
 
 
 def source_frame(
-    spark: SparkSession, open_reader: OpenReader, schema: TableSchema, requests: list[ChunkRequest]
+    spark: SparkSession,
+    open_reader: ReaderFactory,
+    schema: TableSchema,
+    requests: list[ChunkRequest],
 ) -> DataFrame:
     """The source's rows of ``requests``, each read by one task."""
     # Spark refuses a name that another session's frames had.

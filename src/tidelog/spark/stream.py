@@ -51,7 +51,7 @@ def is_busy(error: BaseException) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class QueryProgress:
     """What a finished batch brought over to ``output``."""
 
     batch_id: int
@@ -70,7 +70,7 @@ class StreamOptions:
     once: bool
     max_batch_bytes: int
     trigger_s: float
-    on_progress: Callable[[Progress], None] | None
+    on_progress: Callable[[QueryProgress], None] | None
 
 
 class OutputStream:
@@ -227,7 +227,7 @@ class _Loop:
         output: Output,
         released: Callable[[int], None],
         name: str,
-        on_progress: Callable[[Progress], None] | None,
+        on_progress: Callable[[QueryProgress], None] | None,
         done: int,
     ) -> None:
         self.name = name
@@ -319,7 +319,7 @@ class _Loop:
                 counted = rest_of(self._log, before, batch.end)
             by_table = {str(each.table): each.rows for each in counted.tables}
             self._on_progress(
-                Progress(
+                QueryProgress(
                     batch_id,
                     counted.start,
                     batch.end,

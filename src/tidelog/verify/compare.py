@@ -23,7 +23,7 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, Digest, TargetTable
 from tidelog.spark import transforms
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
-from tidelog.spark.source_rows import OpenReader, source_frame
+from tidelog.spark.source_rows import ReaderFactory, source_frame
 from tidelog.spark.transforms import Step, quoted, steps_of
 from tidelog.verify import digests as row_digests
 from tidelog.verify.digests import Key, Range, within
@@ -95,7 +95,7 @@ class Source(Protocol):
     """What is asked of the source and the event log beside."""
 
     @property
-    def open_reader(self) -> OpenReader:
+    def open_reader(self) -> ReaderFactory:
         """Opens chunk readers on executors."""
         ...
 
@@ -115,7 +115,7 @@ class Source(Protocol):
 
     def watch(self, table: TableName, copy: Copy) -> Callable[[SparkSession], DataFrame | bool]:
         """Call it before rows are read, and what it returns when they were: the keys that can't be
-        judged by what was read, as `tidelog.spark.changes.changed_keys.touched_keys` gives them.
+        judged by what was read, as `tidelog.spark.changes.changed_keys.changed_keys` gives them.
         """
         ...
 
@@ -308,9 +308,9 @@ class _Comparison:
         source = source_frame(self._spark, self._source.open_reader, self._schema, requests)
         expected = _transformed(source, self._steps, self._schema)
         unequal = Unequal(expected, rows(), self._columns, self._target.key, keys)
-        touched = judge(self._spark) if unequal.count else False
+        changed = judge(self._spark) if unequal.count else False
         most = dict.fromkeys(("missing", "surplus", "different"), MOST_KEYS)
-        return unequal.judged(touched, {**most, "unsettled": MOST_UNSETTLED})
+        return unequal.judged(changed, {**most, "unsettled": MOST_UNSETTLED})
 
     def _rows_in(self, ranges: list[Range]) -> DataFrame:
         if ranges == [ALL]:

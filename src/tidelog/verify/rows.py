@@ -67,20 +67,20 @@ class Unequal:
         self._frame = found.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
         self.count = self._frame.count()
 
-    def judged(self, touched: DataFrame | bool, most: dict[str, int]) -> Found:
-        """What they are. Those with a key of ``touched`` (True: all) are unsettled.
+    def judged(self, changed: DataFrame | bool, most: dict[str, int]) -> Found:
+        """What they are. Those with a key of ``changed`` (True: all) are unsettled.
 
         Args:
-            touched: as `tidelog.spark.changes.changed_keys.touched_keys` gives it.
+            changed: as `tidelog.spark.changes.changed_keys.changed_keys` gives it.
             most: how many keys of each kind are named at most, about.
         """
         frame = self._frame
         foreign = f.col("kind") == "foreign"
-        if touched is True:
+        if changed is True:
             frame = frame.withColumn("kind", f.when(foreign, "foreign").otherwise("unsettled"))
-        elif touched is not False:
+        elif changed is not False:
             same: Column = f.lit(True)
-            other = touched.withColumnsRenamed({name: f"t_{name}" for name in self._names})
+            other = changed.withColumnsRenamed({name: f"t_{name}" for name in self._names})
             for name in self._names:
                 same &= f.col(name).eqNullSafe(f.col(f"t_{name}"))
             frame = frame.join(other, same, "left").select(

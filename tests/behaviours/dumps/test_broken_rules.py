@@ -22,11 +22,11 @@ from tests.integration.windows import mutations
 from tests.integration.windows.rules import impatient
 
 from tidelog.capture.dumps import store
-from tidelog.capture.dumps.chunk_queue import Tasks
+from tidelog.capture.dumps.chunk_queue import ChunkQueue
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.throttle import Throttle
-from tidelog.capture.log_pause import Hold
+from tidelog.capture.log_pause import LogPause
 from tidelog.capture.windows import history
 
 pytestmark = pytest.mark.integration
@@ -39,7 +39,7 @@ def nothing_superseded(patch: Patch) -> None:
 
 
 def chunks_of_the_log_ignored(patch: Patch) -> None:
-    patch.setattr(store.DumpBook, "reconcile", lambda self, chunks: None)
+    patch.setattr(store.DumpStore, "reconcile", lambda self, chunks: None)
     patch.setattr(store, "STORE_EVERY_S", 1e9)
 
 
@@ -52,12 +52,12 @@ def condition_forgotten(patch: Patch) -> None:
     patch.setattr(DumpState, "from_json", classmethod(forgetting))
 
 
-def hold_not_moved_to_the_snapshot(patch: Patch) -> None:
-    patch.setattr(Hold, "move", lambda self, at: None)
+def log_pause_not_moved_to_the_snapshot(patch: Patch) -> None:
+    patch.setattr(LogPause, "move", lambda self, at: None)
 
 
-def hold_never_released(patch: Patch) -> None:
-    patch.setattr(Hold, "release", lambda self: None)
+def log_pause_never_released(patch: Patch) -> None:
+    patch.setattr(LogPause, "release", lambda self: None)
 
 
 def first_dump_always_first(patch: Patch) -> None:
@@ -66,7 +66,7 @@ def first_dump_always_first(patch: Patch) -> None:
 
 
 def rest_of_a_halved_chunk_dropped(patch: Patch) -> None:
-    patch.setattr(Tasks, "put_rest", lambda self, task, after: None)
+    patch.setattr(ChunkQueue, "put_rest", lambda self, task, after: None)
 
 
 def no_limit(patch: Patch) -> None:
@@ -89,8 +89,12 @@ BROKEN: list[tuple[Way, Callable[..., None], Callable[[Patch], None]]] = [
     (TABLE, changes.test_unchanged_large_values_are_not_lost, mutations.partial_rows_complete),
     (TABLE, restarts.test_crash_at_any_point_of_a_chunk, chunks_of_the_log_ignored),
     (TABLE, test_scope.test_conditions_are_kept_over_restarts, condition_forgotten),
-    (TABLE, test_blocking_dumps.test_writers_of_all_kinds_go_on, hold_not_moved_to_the_snapshot),
-    (TABLE, test_blocking_dumps.test_idle_source, hold_never_released),
+    (
+        TABLE,
+        test_blocking_dumps.test_writers_of_all_kinds_go_on,
+        log_pause_not_moved_to_the_snapshot,
+    ),
+    (TABLE, test_blocking_dumps.test_idle_source, log_pause_never_released),
     (TABLE, test_control.test_two_dumps_share_the_readers, first_dump_always_first),
     (TABLE, test_control.test_rows_per_second, no_limit),
     (

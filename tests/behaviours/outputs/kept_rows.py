@@ -42,7 +42,7 @@ class KeptRows(Writer):
             "deleted INTEGER, row TEXT, PRIMARY KEY (name, key))"
         )
         self.database.execute("BEGIN IMMEDIATE")
-        for table, version in task.gone_below.items():
+        for table, version in task.deleted_below.items():
             self.database.execute(
                 "UPDATE kept SET deleted = 1, row = NULL, version = ? "
                 "WHERE version < ? AND name = ?",

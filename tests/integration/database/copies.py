@@ -13,8 +13,8 @@ from tidelog.codecs.fold import fold
 from tidelog.model.schema import TableSchema
 from tidelog.outputs.base.tasks import prepared
 from tidelog.outputs.database import metadata_tables
-from tidelog.outputs.database.dialect import Dialect, Session
-from tidelog.outputs.database.layout import Layout
+from tidelog.outputs.database.dialect import DatabaseSession, Dialect
+from tidelog.outputs.database.layout import TableLayout
 from tidelog.outputs.database.tables import Tables
 from tidelog.outputs.database.writer import TableWriter
 from tidelog.ports import Rejection, SourceId, TargetTable, WriteTask
@@ -37,7 +37,7 @@ class Copy:
     floor: int = 0
     attempt: int = field(default=0, init=False)
 
-    def prepare(self) -> Layout:
+    def prepare(self) -> TableLayout:
         """Create the table, or take the one that is there."""
         session = self.dialect.connect("test")
         try:
@@ -79,7 +79,7 @@ class Copy:
 
     def select(self, sql: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Of a query with ``{t}`` for the table."""
-        session: Session = self.dialect.connect("test")
+        session: DatabaseSession = self.dialect.connect("test")
         try:
             name = self.dialect.quoted(self.namespace, self.table.source.name)
             return session.rows(sql.replace("{t}", name), arguments)

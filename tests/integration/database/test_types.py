@@ -24,7 +24,7 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.database.mysql import MySql
 from tidelog.outputs.database.postgres import Postgres
-from tidelog.sources.postgres.catalogue.schemas import SchemaFinder
+from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 
 pytestmark = pytest.mark.integration
 
@@ -180,7 +180,7 @@ def _of_postgres(
         ]
         with connection.cursor() as cursor:
             cursor.executemany(f"INSERT INTO t VALUES (%s, {placeholders})", values)
-        found = SchemaFinder().find(connection, TableName("public", "t"))
+        found = PostgresSchemaFinder().find(connection, TableName("public", "t"))
         assert found is not None
         schema = numbered(found.schema)
         batch = dumped(connection, "SELECT * FROM t ORDER BY id", len(schema.columns))

@@ -78,16 +78,16 @@ class Task:
             keep_rejected=self.keep_rejected,
             in_doubt=self.in_doubt,
         )
-        letters: list[Rejection] = []
+        rejections: list[Rejection] = []
         writer.open(WriteTask("api", "g", 0, 1_000, 0))
         try:
             for name, messages in tables:
                 for at in range(0, len(messages), 10):
-                    letters += writer.write(table(name), batch(messages[at : at + 10])) or ()
-            letters += writer.commit() or ()
+                    rejections += writer.write(table(name), batch(messages[at : at + 10])) or ()
+            rejections += writer.commit() or ()
         finally:
             writer.close()
-        return letters
+        return rejections
 
 
 @pytest.fixture

@@ -128,8 +128,8 @@ def test_records_that_the_api_rejects_are_found_and_the_others_go_on(
     for bad in (3, 17, 18):
         messages[bad] = (messages[bad][0], messages[bad][1], "poison")
     keeping = replace(task, keep_rejected=True, body=Body(rows=10))
-    letters = keeping.send(*messages)
-    assert sorted((each.table, each.version, each.reason) for each in letters) == [
+    rejections = keeping.send(*messages)
+    assert sorted((each.table, each.version, each.reason) for each in rejections) == [
         ("public.t", version, "HTTP 422") for version in (4, 18, 19)
     ]
     check(api, [each for each in messages if each[2] != "poison"])

@@ -18,7 +18,7 @@ from tidelog.app.outputs import make_output
 from tidelog.app.serve import RestServer
 from tidelog.config import Rest, parse_config
 from tidelog.outputs.base.ranges import batch_of
-from tidelog.outputs.registry import Step
+from tidelog.outputs.registry import StepSection
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -145,9 +145,9 @@ def test_steps_change_what_schemas_say(
     built.delete(table, "1")
     built.flush()
     steps = [
-        Step(rename={"id": "number"}),
-        Step(compute={"double": "price * 2", "copy": "code"}),
-        Step(mask={"code": "***"}),
+        StepSection(rename={"id": "number"}),
+        StepSection(compute={"double": "price * 2", "copy": "code"}),
+        StepSection(mask={"code": "***"}),
     ]
     bring(spark, built, tmp_path, kafka, steps=steps)
     first, second, tombstone = read(kafka, f"{tmp_path.name}-t")

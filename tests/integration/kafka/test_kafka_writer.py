@@ -31,7 +31,7 @@ from tidelog.outputs.formatters.messages import MESSAGES
 from tidelog.outputs.kafka import sender
 from tidelog.outputs.kafka.output import KafkaOutput
 from tidelog.outputs.kafka.sender import headers_of
-from tidelog.outputs.kafka.topic_tail import Tail, ranks_of
+from tidelog.outputs.kafka.topic_tail import TopicTail, ranks_of
 from tidelog.outputs.kafka.writer import KafkaTopics, KafkaWriter, _too_long
 from tidelog.ports import SourceId, TargetTable, WriteTask
 from tidelog.state.sqlite import SqliteState
@@ -233,9 +233,9 @@ def test_messages_of_others_do_not_end_the_reading_back(kafka: KafkaServer, topi
     for _ in range(1_500):
         producer.produce(topic, b"v", b"other")
     assert producer.flush(30) == 0
-    tail = Tail(settings, committed=False)
+    tail = TopicTail(settings, committed=False)
     try:
-        held = tail.present(topic, 0, exact=False)
+        held = tail.already_written(topic, 0, exact=False)
     finally:
         tail.close()
     assert held.holds([b"k"], ranks_of(np.array([5]), [b"v"])).all()

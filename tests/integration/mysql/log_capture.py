@@ -14,7 +14,7 @@ from tidelog.model.schema import Column
 from tidelog.ports import IdleAt, LogEvent, RowsUnlogged, SchemaSeen, SignalSeen, WatermarkSeen
 from tidelog.sources.mysql.stream.log_reader import MySqlLogReader
 from tidelog.sources.mysql.stream.positions import log_end
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 
 _SIGNED = {types.TINY: 1, types.SHORT: 2, types.INT24: 3, types.LONG: 4, types.LONGLONG: 8}
 ABSENT = "(absent)"
@@ -64,7 +64,7 @@ def image(columns: Sequence[Column], data: bytes, at: int) -> tuple[dict[str, An
     return found, at
 
 
-def rows_of(batch: LogBatch, schemas: Unnumbered) -> list[Row]:
+def rows_of(batch: LogBatch, schemas: NullRegistry) -> list[Row]:
     rows = []
     for i in range(len(batch)):
         schema = schemas.get(int(batch.schema_id[i]))
@@ -100,7 +100,7 @@ class LogCapture:
 
     server: MySqlFamilyServer
     tables: Sequence[str] = ("*.*",)
-    schemas: Unnumbered = field(default_factory=Unnumbered)
+    schemas: NullRegistry = field(default_factory=NullRegistry)
     options: dict[str, Any] = field(default_factory=dict)
     url: str = ""
     rows: list[Row] = field(default_factory=list)
@@ -152,8 +152,8 @@ class LogCapture:
         return log_end(self.reader._connected()).position
 
     @property
-    def marks(self) -> list[str]:
-        return [event.mark for event in self.events if isinstance(event, WatermarkSeen)]
+    def watermarks(self) -> list[str]:
+        return [event.watermark for event in self.events if isinstance(event, WatermarkSeen)]
 
     @property
     def signals(self) -> list[SignalSeen]:

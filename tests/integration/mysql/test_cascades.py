@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.history_run import CaptureProcess
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
-from tests.support.oracle.history import History
+from tests.support.oracle.history import SourceHistory
 from tests.support.oracle.log import read_event_log
 
 from tidelog import app
@@ -269,7 +269,9 @@ class Source:
             return []
         log = EventLog.open(self.config.log.path)
         records = read_event_log(log, log.head_offset, log.latest_offset())
-        rows = History([], records, 0, lambda a, b: True).replay(f"{self.database}.{table}", 0)
+        rows = SourceHistory([], records, 0, lambda a, b: True).replay(
+            f"{self.database}.{table}", 0
+        )
         return sorted(rows.values(), key=lambda row: int(row["id"] or 0))
 
     def rows(self, table: str) -> list[dict[str, Any]]:

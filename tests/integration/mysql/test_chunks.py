@@ -29,9 +29,9 @@ from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
 from tidelog.sources.mysql.chunks.reader import SQL_MODE, MySqlChunkReader
 from tidelog.sources.mysql.chunks.rows import cells
-from tidelog.sources.mysql.chunks.sql import ChunkSql, key_index
+from tidelog.sources.mysql.chunks.sql import MySqlChunkSql, key_index
 from tidelog.sources.mysql.connect import connect
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 
 pytestmark = pytest.mark.integration
 
@@ -44,7 +44,7 @@ class Source:
     database: str
     sql: pymysql.Connection[Any]
     chunks: MySqlChunkReader
-    schemas: Unnumbered = field(default_factory=Unnumbered)
+    schemas: NullRegistry = field(default_factory=NullRegistry)
 
     @property
     def table(self) -> TableName:
@@ -74,7 +74,7 @@ class Source:
 
 @pytest.fixture
 def source(mysql_family: MySqlFamilyServer, mysql_family_database: str) -> Iterator[Source]:
-    schemas = Unnumbered()
+    schemas = NullRegistry()
     chunks = MySqlChunkReader(
         mysql_family.url,
         schemas,
@@ -453,7 +453,7 @@ def _plans(source: Source, key: tuple[str, ...], bounds: dict[str, Any]) -> list
     connection = connect(source.server.url, purpose="test", settings=SQL_MODE)
     try:
         index = key_index(connection, source.table, key)
-        sql = ChunkSql(schema, key, index)
+        sql = MySqlChunkSql(schema, key, index)
         statements = [sql.range(bounds["after"], bounds.get("upto"), 100, None)]
         statements.append(sql.boundary(bounds["after"], bounds.get("upto"), 100, None))
         return [row for each in statements for row in connection.named(f"EXPLAIN {each}")]

@@ -91,7 +91,7 @@ def test_what_a_snapshot_claims_to_see_it_has_seen(
     log.catch_up()
     log.reader.close()
     assert len(read) > CHUNKS // 2, f"{busy} chunks were too early"
-    marks = {e.mark: e.position for e in log.events if isinstance(e, WatermarkSeen)}
+    marks = {e.watermark: e.position for e in log.events if isinstance(e, WatermarkSeen)}
     updates = {str(row): [] for row in range(1, WRITERS + 1)}  # type: dict[str, list[int]]
     for record in log.rows:
         if record.kind == "U" and record.new:
@@ -138,10 +138,10 @@ def test_marks_stand_in_the_log_around_the_read(
     before, later = (row for row in log.rows if row.kind == "U")
     assert chunk.snapshot.visible(np.array([before.xid, later.xid])).tolist() == [True, False]
     if strategy == "gtid":
-        assert log.marks == []
+        assert log.watermarks == []
         assert chunk.emit_at is not None
         assert before.position < chunk.emit_at <= later.position
     else:
-        assert log.marks == [low, high]
+        assert log.watermarks == [low, high]
         marks = [e.position for e in log.events if isinstance(e, WatermarkSeen)]
         assert before.position < marks[0] < later.position < marks[1]

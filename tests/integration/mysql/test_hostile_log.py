@@ -14,7 +14,7 @@ from tidelog.errors import ChunkDeniedError, SourceError
 from tidelog.ports import MAX_SIGNAL_BYTES
 from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
 from tidelog.sources.mysql.preflight.checks import MySqlPreflight
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 
 pytestmark = pytest.mark.integration
 Make = Callable[..., LogCapture]
@@ -98,8 +98,8 @@ def test_a_watermark_table_of_any_shape_ends_nothing(
     )
     capture.catch_up()
     assert [row.new for row in capture.rows] == [{"id": 1}]
-    assert capture.marks[:1] == ["unknown"]
-    assert all(len(mark) < 200 for mark in capture.marks)
+    assert capture.watermarks[:1] == ["unknown"]
+    assert all(len(mark) < 200 for mark in capture.watermarks)
 
 
 NAMES = (
@@ -231,7 +231,7 @@ def test_a_view_of_the_watermark_tables_name_leads_no_mark_elsewhere(
         f"CREATE SQL SECURITY INVOKER VIEW {own}.watermark AS "
         f"SELECT id, name AS mark FROM {mysql_family_database}.accounts",
     )
-    reader = MySqlChunkReader(mysql_family.url, Unnumbered(), watermark_schema=own)
+    reader = MySqlChunkReader(mysql_family.url, NullRegistry(), watermark_schema=own)
     with pytest.raises(ChunkDeniedError, match=rf"{own}\.watermark is a view"):
         reader.write_watermark("mark")
     with sql.cursor() as cursor:

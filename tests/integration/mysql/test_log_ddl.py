@@ -14,12 +14,12 @@ from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.errors import SourceError
 from tidelog.model.schema import TableName
 from tidelog.ports import TableRefused
-from tidelog.sources.mysql.catalogue.schemas import SchemaFinder
+from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.stream import log_reader
 from tidelog.sources.mysql.stream.log_schemas import ColumnFact, fix_version
-from tidelog.sources.mysql.stream.schema_history import SchemaPins
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.mysql.stream.schema_history import SchemaHistory
+from tidelog.sources.null_registry import NullRegistry
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration
@@ -127,7 +127,7 @@ def test_statements_ahead_are_read_with_the_checksums_of_their_file(
     try:
         run(sql, "SET GLOBAL binlog_checksum = NONE")
         begin = capture.start()
-        capture.reader._pins.clear()
+        capture.reader._history.clear()
         run(sql, "INSERT INTO t VALUES (1, 10)", "RENAME TABLE t TO x", "RENAME TABLE u TO t")
     finally:
         run(sql, "SET GLOBAL binlog_checksum = CRC32")
@@ -160,7 +160,7 @@ def test_a_version_fixed_by_hand_is_the_way_on(
         fix_version(
             connection,
             capture.schemas,
-            SchemaPins(state),
+            SchemaHistory(state),
             TableName(mysql_family_database, "t"),
             begin.acknowledge,
             [
@@ -233,7 +233,7 @@ def test_a_surrogate_key_goes_by_the_name_that_a_table_was_given(
     capture = make_capture(keys={f"{mysql_family_database}.t": ["a"]})
     capture.start()
     if not noted:
-        capture.reader._pins.clear()
+        capture.reader._history.clear()
     run(sql, "INSERT INTO t VALUES (1)", "INSERT INTO t_new VALUES (1, 1)")
     if noted:
         capture.catch_up()
@@ -523,7 +523,7 @@ def test_every_type_in_the_catalogue_fits_its_table_map(
         capture.reader.close()
     assert capture.count == 1
     with connect(mysql_family.url, purpose="test") as connection:
-        found = SchemaFinder().find(connection, TableName(mysql_family_database, "t"))
+        found = MySqlSchemaFinder().find(connection, TableName(mysql_family_database, "t"))
     assert found is not None
     assert [s.schema for s in capture.seen_schemas] == [found.schema.numbered(1)]
     assert found.schema.key == ("t2", "a")
@@ -532,7 +532,7 @@ def test_every_type_in_the_catalogue_fits_its_table_map(
 def test_full_metadata_tells_a_dropped_tables_columns(
     mysql_family: MySqlFamilyServer, mysql_family_database: str
 ) -> None:
-    schemas = Unnumbered()
+    schemas = NullRegistry()
     capture = LogCapture(mysql_family, (f"{mysql_family_database}.*",), schemas)
     mysql_family.execute("SET GLOBAL binlog_row_metadata = FULL")
     try:

@@ -9,7 +9,7 @@ from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
 
 from tidelog.demo.servers.mysql import MariaDbServer
-from tidelog.sources.mysql.chunks.watermarks import write_mark
+from tidelog.sources.mysql.chunks.watermarks import commit_watermark
 from tidelog.sources.mysql.stream import log_reader
 
 pytestmark = pytest.mark.integration
@@ -26,7 +26,7 @@ def test_names_are_found_in_any_case_where_the_server_takes_them_so() -> None:
             capture.start()
             server.execute("INSERT INTO shop.ORDERS VALUES (1)")
             server.execute("INSERT INTO Shop.Signals VALUES ('1', 'log', '{}')")
-            write_mark(capture.reader._connected(), "Tidelog", "low")
+            commit_watermark(capture.reader._connected(), "Tidelog", "low")
             server.execute("INSERT INTO Shop.Orders VALUES (2)")
             capture.catch_up()
         finally:
@@ -35,7 +35,7 @@ def test_names_are_found_in_any_case_where_the_server_takes_them_so() -> None:
         ("shop.orders", {"a": 1}),
         ("shop.orders", {"a": 2}),
     ]
-    assert capture.marks == ["low"]
+    assert capture.watermarks == ["low"]
     assert [signal.signal_id for signal in capture.signals] == ["1"]
 
 

@@ -14,7 +14,7 @@ from tests.integration.mysql.log_capture import LogCapture, Row
 
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.errors import ConnectionLostError
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration
@@ -125,7 +125,7 @@ def test_replaying_random_transactions_of_a_server_that_is_killed(
     made: list[LogCapture] = []
 
     def make(**options: Any) -> LogCapture:
-        schemas = options.pop("schemas", None) or Unnumbered()
+        schemas = options.pop("schemas", None) or NullRegistry()
         made.append(LogCapture(server, ("shop.*",), schemas=schemas, options=options))
         return made[-1]
 

@@ -175,7 +175,7 @@ def test_watermarks_and_signals_are_events(
         "DELETE FROM signals",
     )
     capture.catch_up()
-    assert capture.marks == ["m1", "m2 ü"]
+    assert capture.watermarks == ["m1", "m2 ü"]
     assert [(s.signal_id, s.type, s.data) for s in capture.signals] == [
         ("i", "log", '{"message": "ä"}'),
         ("j", "x", None),

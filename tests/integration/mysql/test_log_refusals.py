@@ -21,7 +21,7 @@ from tidelog.model.schema import TableName
 from tidelog.ports import TableRefused
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.stream import log_reader, schema_history
-from tidelog.sources.mysql.stream.schema_history import SchemaPins
+from tidelog.sources.mysql.stream.schema_history import SchemaHistory
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration
@@ -269,13 +269,13 @@ def test_dropped_tables_are_forgotten_on_the_safe_side(
 ) -> None:
     monkeypatch.setattr(schema_history, "KEPT_DROPPED", 5)
     state = SqliteState(f"sqlite:///{tmp_path}/state.db")
-    noted = SchemaPins(state)
+    noted = SchemaHistory(state)
     tables = [TableName("d", f"t{n}") for n in range(20)]
     assert not noted.made(tables[0], 5)
     for at, table in enumerate(tables):
         noted.dropped(table, 10 + at)
     assert len(noted._all_gone()) <= 6
-    again = SchemaPins(state)
+    again = SchemaHistory(state)
     assert again.made(tables[0], 100)
     assert again.made(tables[19], 101)
     assert again.made(tables[0], 100)

@@ -19,7 +19,7 @@ from tidelog.config import Config, parse_config
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
-from tidelog.sources.mysql.catalogue.schemas import SchemaFinder
+from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.connect import connect
 
 pytestmark = pytest.mark.integration
@@ -181,7 +181,7 @@ def test_types_of_the_page_are_what_the_catalogue_becomes(
 ) -> None:
     flavor = Flavor(mysql_family.flavour)
     table = TableName(mysql_family_database, "t")
-    finder = SchemaFinder()
+    finder = MySqlSchemaFinder()
     with connect(mysql_family.url, purpose="test") as connection:
         for row in type_tables.rows_of(flavor):
             for name in set(row.types) - NEWER:

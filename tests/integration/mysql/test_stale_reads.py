@@ -16,7 +16,7 @@ from tidelog.ports import ChunkRequest
 from tidelog.sources.mysql.catalogue.tables import MySqlCatalogue
 from tidelog.sources.mysql.chunks.blocking import MySqlBlockingReader
 from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 
 pytestmark = pytest.mark.integration
 
@@ -76,7 +76,7 @@ def test_mariadb_counts_as_done_what_no_select_sees(waiting: tuple[MariaDbServer
 
 def test_the_snapshots_own_position_closes_it(waiting: tuple[MariaDbServer, int]) -> None:
     server, before = waiting
-    schemas = Unnumbered()
+    schemas = NullRegistry()
     chunks = MySqlChunkReader(server.url, schemas, strategy="gtid")
     try:
         chunk = chunks.read(ChunkRequest(TableName("shop", "t")))
@@ -118,7 +118,7 @@ def test_blocking_reads_stand_exactly_at_their_position(
     writers = [threading.Thread(target=write, args=(row,)) for row in range(1, 9)]
     for writer in writers:
         writer.start()
-    schemas, found = Unnumbered(), []
+    schemas, found = NullRegistry(), []
     try:
         for _ in range(5):
             reader = MySqlBlockingReader(server.url, schemas, tables=[table])

@@ -18,7 +18,7 @@ from tidelog.codecs.mysql.binlog.items import TableMapSeen
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.sources.mysql.catalogue.schemas import SchemaFinder, misfit
+from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder, misfit
 from tidelog.sources.mysql.connect import Connection, connect
 
 pytestmark = pytest.mark.integration
@@ -122,7 +122,7 @@ def looking(server: MySqlFamilyServer) -> Connection:
 
 def check(table: ValueTable, catalogue: Connection, metadata: str, *, alone: bool = True) -> None:
     """``alone``: the map tells everything without the catalogue, too."""
-    finder = SchemaFinder()
+    finder = MySqlSchemaFinder()
     found = finder.find(catalogue, TableName(table.database, "t"))
     assert found is not None
     rows = table.logged()
@@ -158,7 +158,7 @@ def test_numbers_behind_a_year_keep_their_signs(
         finally:
             mysql_family.execute("SET GLOBAL binlog_row_metadata = MINIMAL")
         rows = table.logged()
-        mapped = SchemaFinder().of_map(rows[0].table, Flavor(mysql_family.flavour), None)
+        mapped = MySqlSchemaFinder().of_map(rows[0].table, Flavor(mysql_family.flavour), None)
     assert mapped is not None
     assert texts(log_batch(rows), mapped) == [
         {"y": b"2024", "n": b"4000000000", "b": b"18446744073709551615", "s": b"-1", "id": b"1"}

@@ -24,7 +24,7 @@ from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.output import Delivery
 from tidelog.outputs.opensearch.client import Cluster, ClusterOptions
 from tidelog.outputs.opensearch.indices import Indices
-from tidelog.outputs.opensearch.joined import JOINED_MAPPING, Part
+from tidelog.outputs.opensearch.joined import JOINED_MAPPING, JoinedPart
 from tidelog.outputs.opensearch.output import Joined
 from tidelog.outputs.opensearch.writer import Index
 
@@ -237,7 +237,7 @@ def test_a_part_whose_deletes_don_t_tell_the_root_is_refused(shop: Shop) -> None
 
 def test_what_several_outputs_note_of_an_index_at_once_is_all_kept(name: str) -> None:
     """Several processes, which begin with the same documents in the same moment."""
-    root = Index(name, part=Part("", ("id",), False))
+    root = Index(name, part=JoinedPart("", ("id",), False))
     options = ClusterOptions((node().url,))
     start = threading.Barrier(4)
 

@@ -89,8 +89,8 @@ def put(
     )
     try:
         writer.open(WriteTask("search", "g", 0, 1000, 0))
-        letters = list(writer.write(TABLE, batch))
-        return letters + list(writer.commit())
+        rejections = list(writer.write(TABLE, batch))
+        return rejections + list(writer.commit())
     finally:
         writer.close()
 
@@ -210,15 +210,15 @@ def test_a_row_of_before_a_purge_is_not_inserted(alias: str) -> None:
 
 def test_what_is_rejected_is_told_without_its_value(name: str) -> None:
     make(name, mappings={"v": {"type": "ip"}})
-    letters = put(name, up(5, 1, "10.0.0.1"), up(6, 2, "secret"), up(7, 3, "10.0.0.3"))
-    assert letters == [Rejection("public.t", 6, "mapper_parsing_exception: field v of type ip")]
+    rejections = put(name, up(5, 1, "10.0.0.1"), up(6, 2, "secret"), up(7, 3, "10.0.0.3"))
+    assert rejections == [Rejection("public.t", 6, "mapper_parsing_exception: field v of type ip")]
     assert list(found(name)) == ["1", "3"]
 
 
 def test_a_document_larger_than_a_request_may_be_is_rejected_alone(alias: str) -> None:
     huge = "x" * (101 << 20)  # http.max_content_length is 100 MB
-    letters = put(alias, up(5, 1, "a"), up(6, 2, huge), up(7, 3, "b"), bulk_bytes=64 << 20)
-    assert letters == [Rejection("public.t", 6, "the document is too large (HTTP 413)")]
+    rejections = put(alias, up(5, 1, "a"), up(6, 2, huge), up(7, 3, "b"), bulk_bytes=64 << 20)
+    assert rejections == [Rejection("public.t", 6, "the document is too large (HTTP 413)")]
     assert list(found(alias)) == ["1", "3"]
 
 

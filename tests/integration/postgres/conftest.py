@@ -16,7 +16,7 @@ import pytest
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import TableName
 from tidelog.ports import IdleAt, LogEvent, SchemaSeen, WatermarkSeen
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.connect import lsn_value
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 
@@ -58,7 +58,7 @@ def tuple_values(payload: bytes, at: int) -> tuple[list[str | None], int]:
     return values, at
 
 
-def rows_of(batch: LogBatch, schemas: Unnumbered) -> list[Row]:
+def rows_of(batch: LogBatch, schemas: NullRegistry) -> list[Row]:
     rows = []
     for i in range(len(batch)):
         if batch.kind[i] == Kind.MESSAGE:
@@ -96,7 +96,7 @@ class Capture:
 
     dsn: str
     tables: Sequence[str] = ("*.*",)
-    schemas: Unnumbered = field(default_factory=Unnumbered)
+    schemas: NullRegistry = field(default_factory=NullRegistry)
     options: dict[str, Any] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     events: list[LogEvent] = field(default_factory=list)
@@ -146,8 +146,8 @@ class Capture:
         return self.rows
 
     @property
-    def marks(self) -> list[str]:
-        return [event.mark for event in self.events if isinstance(event, WatermarkSeen)]
+    def watermarks(self) -> list[str]:
+        return [event.watermark for event in self.events if isinstance(event, WatermarkSeen)]
 
     @property
     def messages(self) -> list[tuple[str, bytes, bool]]:

@@ -24,7 +24,7 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkError, ChunkRefusedError, ChunkVoidError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader, create_slot_command
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.connect import connect_replication
@@ -52,19 +52,19 @@ def database(server: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture
-def schemas() -> Unnumbered:
-    return Unnumbered()
+def schemas() -> NullRegistry:
+    return NullRegistry()
 
 
 @pytest.fixture
-def blocking(database: str, schemas: Unnumbered) -> Iterator[PostgresBlockingReader]:
+def blocking(database: str, schemas: NullRegistry) -> Iterator[PostgresBlockingReader]:
     reader = PostgresBlockingReader(database, schemas)
     yield reader
     reader.close()
 
 
 def content(
-    reader: PostgresBlockingReader, schemas: Unnumbered, table: TableName = T
+    reader: PostgresBlockingReader, schemas: NullRegistry, table: TableName = T
 ) -> dict[str, str]:
     """The table's ``v`` by ``id``, read in ranges of 7."""
     found: dict[str, str] = {}
@@ -138,7 +138,7 @@ def writers(dsn: str, count: int) -> Iterator[None]:
 
 
 def test_snapshot_holds_what_committed_before_its_position_and_nothing_else(
-    database: str, schemas: Unnumbered, sql: Connection
+    database: str, schemas: NullRegistry, sql: Connection
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
     capture = Capture(database)
@@ -168,7 +168,7 @@ def test_snapshot_holds_what_committed_before_its_position_and_nothing_else(
 
 
 def test_log_goes_on_from_the_position(
-    blocking: PostgresBlockingReader, schemas: Unnumbered, sql: Connection
+    blocking: PostgresBlockingReader, schemas: NullRegistry, sql: Connection
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
     sql.execute("INSERT INTO t VALUES (1, 1)")
@@ -179,7 +179,7 @@ def test_log_goes_on_from_the_position(
 
 
 def test_rows_are_as_an_incremental_chunk_reads_them(
-    blocking: PostgresBlockingReader, database: str, schemas: Unnumbered, sql: Connection
+    blocking: PostgresBlockingReader, database: str, schemas: NullRegistry, sql: Connection
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v text, w numeric)")
     sql.execute("INSERT INTO t SELECT g, repeat('x', g), 'NaN' FROM generate_series(1, 50) g")
@@ -209,7 +209,7 @@ CHANGES = [
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_table_changed_between_snapshot_and_lock_is_never_read(
-    change: str, blocking: PostgresBlockingReader, schemas: Unnumbered, sql: Connection
+    change: str, blocking: PostgresBlockingReader, schemas: NullRegistry, sql: Connection
 ) -> None:
     for table in "tu":
         sql.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, v int)".encode())
@@ -249,7 +249,7 @@ class AlteredWhileBeginning(PostgresBlockingReader):
 
 
 def test_another_snapshot_is_taken_if_a_table_changed_before_it_was_locked(
-    database: str, schemas: Unnumbered, sql: Connection
+    database: str, schemas: NullRegistry, sql: Connection
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
     sql.execute("INSERT INTO t VALUES (1, 1)")
@@ -268,7 +268,7 @@ def test_another_snapshot_is_taken_if_a_table_changed_before_it_was_locked(
 
 
 def test_ddl_waits_for_a_locked_table_and_writes_do_not(
-    database: str, schemas: Unnumbered, sql: Connection
+    database: str, schemas: NullRegistry, sql: Connection
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
     reader = PostgresBlockingReader(database, schemas, tables=[T])
@@ -282,7 +282,7 @@ def test_ddl_waits_for_a_locked_table_and_writes_do_not(
 
 
 def test_refused_read_leaves_the_snapshot(
-    blocking: PostgresBlockingReader, schemas: Unnumbered, sql: Connection
+    blocking: PostgresBlockingReader, schemas: NullRegistry, sql: Connection
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
     sql.execute("INSERT INTO t VALUES (1, 1)")
@@ -296,7 +296,7 @@ def test_refused_read_leaves_the_snapshot(
 
 
 def test_locked_table_is_reported_and_the_rest_goes_on(
-    database: str, schemas: Unnumbered, sql: Connection
+    database: str, schemas: NullRegistry, sql: Connection
 ) -> None:
     for table in "tu":
         sql.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, v int)".encode())
@@ -364,7 +364,7 @@ def test_close_gives_up_everything_at_any_time(
 
 
 def test_lost_connection_is_an_error_and_another_snapshot_can_be_taken(
-    blocking: PostgresBlockingReader, schemas: Unnumbered, sql: Connection
+    blocking: PostgresBlockingReader, schemas: NullRegistry, sql: Connection
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
     blocking.begin(PATIENCE_S)

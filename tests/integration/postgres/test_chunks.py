@@ -14,7 +14,7 @@ from tidelog.errors import ChunkError, ChunkVoidError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 
@@ -24,12 +24,12 @@ T = TableName("public", "t")
 
 
 @pytest.fixture
-def schemas() -> Unnumbered:
-    return Unnumbered()
+def schemas() -> NullRegistry:
+    return NullRegistry()
 
 
 @pytest.fixture
-def chunks(database: str, schemas: Unnumbered) -> Iterator[PostgresChunkReader]:
+def chunks(database: str, schemas: NullRegistry) -> Iterator[PostgresChunkReader]:
     reader = PostgresChunkReader(database, schemas, lock_timeout_ms=300)
     yield reader
     reader.close()
@@ -43,7 +43,7 @@ def read(chunks: PostgresChunkReader, request: ChunkRequest) -> ChunkRows:
 
 
 def dump(
-    chunks: PostgresChunkReader, schemas: Unnumbered, table: TableName, limit_rows: int
+    chunks: PostgresChunkReader, schemas: NullRegistry, table: TableName, limit_rows: int
 ) -> list[Row]:
     rows: list[Row] = []
     after = None
@@ -86,7 +86,7 @@ KEYS = {
 
 @pytest.mark.parametrize("name", KEYS)
 def test_keys_of_any_type_are_walked_and_found(
-    name: str, chunks: PostgresChunkReader, schemas: Unnumbered, sql: Connection
+    name: str, chunks: PostgresChunkReader, schemas: NullRegistry, sql: Connection
 ) -> None:
     type_, values = KEYS[name]
     sql.execute("CREATE TYPE mood AS ENUM ('sad', 'o''k', 'Happy')")
@@ -103,7 +103,7 @@ def test_keys_of_any_type_are_walked_and_found(
 
 
 def test_composite_key_uses_the_index(
-    chunks: PostgresChunkReader, schemas: Unnumbered, sql: Connection
+    chunks: PostgresChunkReader, schemas: NullRegistry, sql: Connection
 ) -> None:
     sql.execute('CREATE TABLE t (v text, "B b" text, a int, PRIMARY KEY (a, "B b"))')
     sql.execute("INSERT INTO t SELECT 'v', (g % 7)::text, g / 7 FROM generate_series(0, 9999) g")
@@ -120,9 +120,9 @@ def test_composite_key_uses_the_index(
         ("a", None, {"a": "10", "B b": "8"}),
         ("a", None, {"a": "5000", "B b": "1"}),
     ]
-    from tidelog.sources.postgres.chunks.sql import ChunkSql
+    from tidelog.sources.postgres.chunks.sql import PostgresChunkSql
 
-    query = ChunkSql(got.schema, got.schema.key, ("pg_catalog",) * 2, False)
+    query = PostgresChunkSql(got.schema, got.schema.key, ("pg_catalog",) * 2, False)
     statement = query.range(("10", "3"), None, 10, None)[len("COPY (") : -len(") TO STDOUT")]
     plan = "\n".join(row[0] for row in sql.execute(f"EXPLAIN {statement}".encode()).fetchall())
     assert "Index Scan" in plan
@@ -130,7 +130,7 @@ def test_composite_key_uses_the_index(
 
 
 def test_operators_of_several_schemas_compare_alike(
-    chunks: PostgresChunkReader, schemas: Unnumbered, sql: Connection
+    chunks: PostgresChunkReader, schemas: NullRegistry, sql: Connection
 ) -> None:
     """As for a key of an int and a citext, whose operators are the extension's."""
     sql.execute("CREATE TABLE t (a int, b int, PRIMARY KEY (a, b))")
@@ -151,7 +151,7 @@ def test_operators_of_several_schemas_compare_alike(
 
 
 def test_equal_but_differently_written_key_is_not_absent(
-    chunks: PostgresChunkReader, schemas: Unnumbered, sql: Connection
+    chunks: PostgresChunkReader, schemas: NullRegistry, sql: Connection
 ) -> None:
     sql.execute("CREATE TABLE t (k numeric PRIMARY KEY)")
     sql.execute("INSERT INTO t VALUES (1.00)")
@@ -160,7 +160,7 @@ def test_equal_but_differently_written_key_is_not_absent(
 
 
 def test_keys_may_be_of_the_identity_index(
-    chunks: PostgresChunkReader, schemas: Unnumbered, sql: Connection
+    chunks: PostgresChunkReader, schemas: NullRegistry, sql: Connection
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, code text NOT NULL UNIQUE)")
     sql.execute("ALTER TABLE t REPLICA IDENTITY USING INDEX t_code_key")
@@ -272,7 +272,7 @@ def test_errors_are_chunk_errors_and_the_next_read_works(
 
 
 def test_rows_hidden_by_a_policy_fail_the_chunk(
-    schemas: Unnumbered, sql: Connection, database: str
+    schemas: NullRegistry, sql: Connection, database: str
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
     sql.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
@@ -289,7 +289,7 @@ def test_rows_hidden_by_a_policy_fail_the_chunk(
 
 
 def test_partitioned_inherited_and_case_insensitive(
-    chunks: PostgresChunkReader, schemas: Unnumbered, sql: Connection
+    chunks: PostgresChunkReader, schemas: NullRegistry, sql: Connection
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY) PARTITION BY HASH (id)")
     for n in range(3):

@@ -13,7 +13,7 @@ import pytest
 from tests.integration.postgres.test_key_walk import walk, whole
 
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 
 pytestmark = pytest.mark.integration
@@ -53,7 +53,7 @@ def test_keys_are_walked_in_a_languages_order(server: PostgresServer, language: 
         )
         by_language = sql.execute("SELECT n FROM t ORDER BY a, b").fetchall()
         assert by_language != sql.execute('SELECT n FROM t ORDER BY a COLLATE "C", b').fetchall()
-        schemas = Unnumbered()
+        schemas = NullRegistry()
         chunks = PostgresChunkReader(dsn, schemas, strategy="snapshot")
         for rows in (1, 7, 50):
             found = walk(chunks, schemas, rows)

@@ -15,7 +15,7 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkBusyError, ChunkError, ChunkRefusedError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 
@@ -86,8 +86,8 @@ def of_signal(condition: str) -> ChunkRequest:
 def test_a_condition_of_the_signal_table_runs_nobodys_code(
     database: str, app: psycopg.Connection[Any]
 ) -> None:
-    reader = PostgresChunkReader(database, Unnumbered())
-    blocking = PostgresBlockingReader(database, Unnumbered(), tables=[T])
+    reader = PostgresChunkReader(database, NullRegistry())
+    blocking = PostgresBlockingReader(database, NullRegistry(), tables=[T])
     try:
         # The operator's may, and what is refused below does run code.
         with pytest.raises(ChunkError, match="P0001") as ran:
@@ -123,7 +123,7 @@ def test_no_operator_is_found_by_a_path_that_a_tables_functions_need(
         "CREATE TABLE u AS SELECT id, n FROM t; ALTER TABLE u ADD PRIMARY KEY (id);"
         "CREATE INDEX ON u (outer_one(n))"
     )
-    reader = PostgresChunkReader(database, Unnumbered())
+    reader = PostgresChunkReader(database, NullRegistry())
     whole = ChunkRequest(TableName("app", "u"), limit_rows=10)
     try:
         with pytest.raises(ChunkRefusedError, match="inner_one"):

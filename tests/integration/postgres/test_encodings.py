@@ -18,7 +18,7 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import GapError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.preflight.checks import Preflight
 
@@ -96,7 +96,7 @@ def test_log_and_dump_agree_on_every_byte(
     assert inserted == [{"k": text, "v": f"v{text}"} for text in literals.values()]
     (update,) = [row for row in capture.rows if row.kind == "U"]
     assert update.old == {"k": literals[first]}
-    reader = PostgresChunkReader(database, Unnumbered(), strategy="snapshot")
+    reader = PostgresChunkReader(database, NullRegistry(), strategy="snapshot")
     try:
         table, after, found = TableName("public", "t"), None, []
         while True:  # a row a chunk: every key is a bound

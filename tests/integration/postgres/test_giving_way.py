@@ -14,7 +14,7 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkBusyError, SourceBusyError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
 from tidelog.sources.postgres.chunks.digests import PostgresDigests
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
@@ -93,7 +93,7 @@ def test_a_look_at_the_catalogue_gives_way(dsn: str) -> None:
 
 
 def test_a_chunk_gives_way_to_ddl_on_partitions(dsn: str) -> None:
-    chunks = PostgresChunkReader(dsn, Unnumbered(), lock_timeout_ms=60_000)
+    chunks = PostgresChunkReader(dsn, NullRegistry(), lock_timeout_ms=60_000)
 
     def read() -> None:
         try:
@@ -122,7 +122,7 @@ def test_what_verify_reads_waits_for_ddl_that_takes_long(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of its sessions gives way, and reads once the lock is gone."""
-    reader, digests = PostgresChunkReader(dsn, Unnumbered(), strategy="snapshot"), None
+    reader, digests = PostgresChunkReader(dsn, NullRegistry(), strategy="snapshot"), None
     failed = [threading.Event() for _ in range(3)]
 
     def noted(which: int, read: Callable[[], object]) -> object:

@@ -24,7 +24,7 @@ SIGNALS = {"signal_table": "public.debezium_signal"}
 def test_messages_under_the_name_of_marks_end_nothing(
     make_capture: Callable[..., Capture], sql: Connection, strategy: str, transactional: str
 ) -> None:
-    """Any role may write them; a mark that nobody waits for says nothing."""
+    """Any role may write them; a watermark that nobody waits for says nothing."""
     sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
     capture = make_capture(strategy=strategy)
     capture.start()
@@ -38,7 +38,7 @@ def test_messages_under_the_name_of_marks_end_nothing(
     assert [row.new for row in capture.rows] == [{"id": "1"}]
     assert capture.message_documents == []
     believed = strategy == "message" and transactional == "true"
-    assert capture.marks == (["\0", "", "mark"] if believed else [])
+    assert capture.watermarks == (["\0", "", "mark"] if believed else [])
 
 
 def test_rows_of_a_watermark_table_say_nothing_where_messages_are_the_marks(
@@ -53,7 +53,7 @@ def test_rows_of_a_watermark_table_say_nothing_where_messages_are_the_marks(
     sql.execute("INSERT INTO tidelog.watermark VALUES (1)")
     sql.execute("INSERT INTO t VALUES (1)")
     capture.catch_up(sql)
-    assert capture.marks == []
+    assert capture.watermarks == []
     assert [row.new for row in capture.rows] == [{"id": "1"}]
 
 
@@ -121,7 +121,7 @@ def test_a_watermark_table_of_another_shape_ends_nothing(
     sql.execute("INSERT INTO t VALUES (1)")
     capture.catch_up(sql)
     assert [row.new for row in capture.rows] == [{"id": "1"}]
-    assert "lost" not in capture.marks
+    assert "lost" not in capture.watermarks
 
 
 def test_of_a_signal_too_large_comes_enough_to_refuse_it(

@@ -12,9 +12,9 @@ from tests.integration.postgres.conftest import rows_of
 from tidelog.errors import ChunkRefusedError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
-from tidelog.sources.postgres.chunks.sql import ChunkSql, operator_schemas
+from tidelog.sources.postgres.chunks.sql import PostgresChunkSql, operator_schemas
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]
@@ -23,19 +23,19 @@ Key = tuple[str | None, ...]
 
 
 @pytest.fixture
-def schemas() -> Unnumbered:
-    return Unnumbered()
+def schemas() -> NullRegistry:
+    return NullRegistry()
 
 
 @pytest.fixture
-def chunks(database: str, schemas: Unnumbered) -> Iterator[PostgresChunkReader]:
+def chunks(database: str, schemas: NullRegistry) -> Iterator[PostgresChunkReader]:
     reader = PostgresChunkReader(database, schemas, keys={"public.t": ["a", "b"]})
     yield reader
     reader.close()
 
 
 @pytest.fixture
-def single(database: str, schemas: Unnumbered) -> Iterator[PostgresChunkReader]:
+def single(database: str, schemas: NullRegistry) -> Iterator[PostgresChunkReader]:
     """With a surrogate key of one column."""
     reader = PostgresChunkReader(database, schemas, keys={"public.t": ["a"]})
     yield reader
@@ -50,7 +50,7 @@ def read(chunks: PostgresChunkReader, request: ChunkRequest) -> ChunkRows:
 
 
 def walk(
-    chunks: PostgresChunkReader, schemas: Unnumbered, rows: int, where: str | None = None
+    chunks: PostgresChunkReader, schemas: NullRegistry, rows: int, where: str | None = None
 ) -> list[list[int]]:
     """Column ``n`` of the rows of each chunk, as a planner and readers behind it take them."""
     found = []
@@ -122,7 +122,7 @@ TABLES = {
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_row_is_in_one_chunk_of_exact_size(
-    name: str, chunks: PostgresChunkReader, schemas: Unnumbered, sql: Connection
+    name: str, chunks: PostgresChunkReader, schemas: NullRegistry, sql: Connection
 ) -> None:
     columns, values = TABLES[name]
     sql.execute("CREATE DOMAIN code AS text CHECK (value <> '')")
@@ -171,7 +171,7 @@ CREATE OPERATOR CLASS ext.low_ops DEFAULT FOR TYPE ext.low USING btree AS OPERAT
 
 
 def test_operators_of_an_extension_type_walk(
-    chunks: PostgresChunkReader, schemas: Unnumbered, sql: Connection
+    chunks: PostgresChunkReader, schemas: NullRegistry, sql: Connection
 ) -> None:
     """As citext: a type in a schema of its own, with its operators and operator class there."""
     sql.execute(EXTENSION)
@@ -191,7 +191,7 @@ def test_operators_of_an_extension_type_walk(
 
 
 def test_null_is_an_ordinary_value_of_a_surrogate_key(
-    chunks: PostgresChunkReader, schemas: Unnumbered, sql: Connection
+    chunks: PostgresChunkReader, schemas: NullRegistry, sql: Connection
 ) -> None:
     sql.execute("CREATE TABLE t (a int, b int, n int, UNIQUE NULLS NOT DISTINCT (a, b))")
     sql.execute("ALTER TABLE t REPLICA IDENTITY FULL")
@@ -210,7 +210,7 @@ def test_null_is_an_ordinary_value_of_a_surrogate_key(
 
 
 def test_rows_that_share_a_key_with_null_are_refused_not_lost(
-    single: PostgresChunkReader, schemas: Unnumbered, sql: Connection
+    single: PostgresChunkReader, schemas: NullRegistry, sql: Connection
 ) -> None:
     """A plain UNIQUE index holds any number of NULLs: these rows can't be told apart."""
     sql.execute("CREATE TABLE t (a int UNIQUE, n int)")
@@ -243,7 +243,7 @@ def test_the_keys_index_serves_ranges_and_bounds(
                 "FROM generate_series(0, 50000) g")  # fmt: skip
     sql.execute("VACUUM ANALYZE t")
     schema = read(chunks, ChunkRequest(T, limit_rows=1)).schema
-    query = ChunkSql(schema, key, operator_schemas(sql, schema, key), False)
+    query = PostgresChunkSql(schema, key, operator_schemas(sql, schema, key), False)
     for statement, scan in (
         (query.range(after, upto, 100, None), "Index Scan"),
         (query.boundary(after, upto, 100, None), "Index Only Scan"),
@@ -268,7 +268,7 @@ def test_ten_thousand_keys_are_looked_up_in_the_index(
     sql.execute("INSERT INTO t SELECT g, g FROM generate_series(1, 30000) g")
     sql.execute("VACUUM ANALYZE t")
     schema = read(chunks, ChunkRequest(T, limit_rows=1)).schema
-    query = ChunkSql(schema, key, ("pg_catalog",) * len(key), False)
+    query = PostgresChunkSql(schema, key, ("pg_catalog",) * len(key), False)
     wanted = [(str(n),) * len(key) for n in range(3, 40000, 4)]
     from tidelog.sources.postgres.chunks.rows import _BY_INDEX
 

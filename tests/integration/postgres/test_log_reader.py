@@ -256,7 +256,7 @@ def test_watermarks_and_logical_messages(capture: Capture, sql: Connection) -> N
     sql.execute("UPDATE tidelog.watermark SET mark = 'second'")
     sql.execute("INSERT INTO t VALUES (2)")
     capture.catch_up(sql)
-    assert capture.marks == ["first", "second"]
+    assert capture.watermarks == ["first", "second"]
     assert [row.new for row in capture.rows] == [{"id": "1"}, {"id": "2"}]
     assert capture.messages == [("app", b"hello", True), ("app", b"hello", False)]
 

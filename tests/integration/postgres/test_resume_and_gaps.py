@@ -21,7 +21,7 @@ from tidelog.errors import (
     SourceError,
 )
 from tidelog.ports import IdleAt
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.connect import lsn_value
 from tidelog.sources.postgres.preflight.checks import Preflight
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
@@ -43,7 +43,7 @@ def test_resume_in_the_middle_of_a_large_transaction(
     make_capture: Callable[..., Capture], sql: Connection
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    schemas = Unnumbered()
+    schemas = NullRegistry()
     first = make_capture(schemas=schemas, buffer_bytes=1 << 18)
     first.start()
     sql.execute("INSERT INTO t VALUES (0)")
@@ -317,7 +317,7 @@ def test_connection_refusals_say_what_to_do_and_never_the_password() -> None:
             (f"postgresql://u:{secret}@127.0.0.1:port/d", ConfigError, "percent-encode"),
         ]
         for dsn, kind, advice in cases:
-            reader = PostgresLogReader(dsn, Unnumbered())
+            reader = PostgresLogReader(dsn, NullRegistry())
             with pytest.raises(kind, match=advice) as caught:
                 reader.start(None)
             reader.close()

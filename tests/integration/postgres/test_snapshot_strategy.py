@@ -15,7 +15,7 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import PreflightError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.chunks.watermarks import WalLayout
@@ -81,7 +81,7 @@ class Source:
 @pytest.fixture
 def source(server: PostgresServer) -> Iterator[Source]:
     dsn = server.create_database("readonly")
-    schemas = Unnumbered()
+    schemas = NullRegistry()
     with psycopg.connect(dsn, autocommit=True) as sql:
         sql.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
         sql.execute("INSERT INTO t SELECT g, 'old' FROM generate_series(1, 10) g")

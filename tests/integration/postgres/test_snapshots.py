@@ -17,7 +17,7 @@ from tidelog.errors import ChunkError
 from tidelog.model.records import in_ranges
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 
@@ -29,7 +29,7 @@ Connection = psycopg.Connection[Any]
 def test_open_transaction_above_all_that_ended_is_not_over(database: str, sql: Connection) -> None:
     """A snapshot's ``xmax`` is one more than the greatest xid that has ended, not that began."""
     sql.execute("CREATE TABLE t (id int)")
-    chunks = PostgresChunkReader(database, Unnumbered())
+    chunks = PostgresChunkReader(database, NullRegistry())
     with psycopg.connect(database) as other:
         other.execute("INSERT INTO t VALUES (1)")
         first = chunks.current_snapshot()
@@ -66,7 +66,7 @@ def test_blocking_snapshot_waits_for_what_is_logged_and_not_over() -> None:
         sql, first, second = (psycopg.connect(dsn, autocommit=True) for _ in range(3))
         hung = psycopg.connect(dsn, options="-c synchronous_commit=on")
         sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
-        reader = PostgresBlockingReader(dsn, Unnumbered())
+        reader = PostgresBlockingReader(dsn, NullRegistry())
         begun: list[int | ChunkError] = []
 
         def begin() -> None:
@@ -110,7 +110,7 @@ def test_blocking_snapshot_knows_what_committed_while_it_was_begun(version: int)
         sql = psycopg.connect(dsn, autocommit=True)
         first, second, between, third = (psycopg.connect(dsn) for _ in range(4))
         sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
-        reader = PostgresBlockingReader(dsn, Unnumbered())
+        reader = PostgresBlockingReader(dsn, NullRegistry())
         positions: list[int] = []
         insert = "INSERT INTO t VALUES (%s) RETURNING pg_current_xact_id()::text::int8"
 

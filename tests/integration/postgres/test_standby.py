@@ -19,7 +19,7 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkError, ConnectionLostError, GapError, PreflightError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
 from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader
 from tidelog.sources.postgres.chunks.digests import PostgresDigests
@@ -41,8 +41,8 @@ def passed(capture: Capture, position: int, timeout_s: float = 30) -> None:
     capture.until(lambda: any(r.acknowledge >= position for r in capture.resumes[-1:]), timeout_s)
 
 
-def reader_on(pair: Pair, schemas: Unnumbered | None = None) -> PostgresChunkReader:
-    return PostgresChunkReader(pair.dsn, schemas or Unnumbered(), strategy="snapshot")
+def reader_on(pair: Pair, schemas: NullRegistry | None = None) -> PostgresChunkReader:
+    return PostgresChunkReader(pair.dsn, schemas or NullRegistry(), strategy="snapshot")
 
 
 def key_of(row: Row) -> str:
@@ -63,7 +63,7 @@ def state_before(rows: list[Row], position: int) -> dict[str, str]:
 
 
 def wrong_keys(
-    chunk: ChunkRows, snapshot: PgSnapshot, rows: list[Row], schemas: Unnumbered
+    chunk: ChunkRows, snapshot: PgSnapshot, rows: list[Row], schemas: NullRegistry
 ) -> set[str]:
     """Keys for which the log up to the emission point, then the chunk's rows that no record
     supersedes, would not be the state at that point.
@@ -84,7 +84,7 @@ def wrong_keys(
 def test_chunks_fit_the_log_while_the_primary_is_written_to(pair: Pair) -> None:
     pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
     capture = pair.capture()
-    schemas = Unnumbered()
+    schemas = NullRegistry()
     reader = reader_on(pair, schemas)
     chunks: list[ChunkRows] = []
     failed: list[str] = []
@@ -145,7 +145,7 @@ def test_transaction_open_on_the_primary_supersedes_what_the_standby_read(
         open_.execute("COMMIT PREPARED 'p'" if how == "prepared" else "COMMIT")
         pair.standby.replayed()
 
-    schemas = Unnumbered()
+    schemas = NullRegistry()
     reader = CommittedMeanwhile(pair.dsn, schemas, strategy="snapshot")
     reader.meanwhile = commit
     chunk = reader.read(ChunkRequest(T))
@@ -202,7 +202,7 @@ def test_conflict_with_recovery_fails_the_chunk_alone(pair: Pair) -> None:
 def test_blocking_snapshot_stands_at_a_position_of_the_standbys_log(pair: Pair) -> None:
     pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
     capture = pair.capture()
-    schemas = Unnumbered()
+    schemas = NullRegistry()
     reader = PostgresBlockingReader(pair.dsn, schemas, tables=[T])
     with writers(pair, 4):
         with pair.logging_snapshots():

@@ -11,7 +11,7 @@ from tests.integration.postgres.conftest import Capture
 
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkDeniedError, PreflightError
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.connect import connect
@@ -81,7 +81,7 @@ def test_nothing_that_another_role_made_runs(
             with pytest.raises(PreflightError, match=what):  # as capture does at its start
                 publications.sync(own, strict=True)
             assert publications.refused[publications.watermark].all_dumps
-        reader = PostgresChunkReader(database, Unnumbered())
+        reader = PostgresChunkReader(database, NullRegistry())
         with pytest.raises(ChunkDeniedError, match=what):
             reader.write_watermark("mark")
         reader.close()
@@ -107,9 +107,9 @@ def test_nothing_that_another_role_made_runs(
         sql.execute("DROP SCHEMA tidelog CASCADE; DROP DOMAIN IF EXISTS mallory.d")
     capture = make_capture()
     capture.start()
-    reader = PostgresChunkReader(database, Unnumbered())
+    reader = PostgresChunkReader(database, NullRegistry())
     reader.write_watermark("mark")
-    capture.until(lambda: capture.marks == ["mark"])
+    capture.until(lambda: capture.watermarks == ["mark"])
     capture.reader.close()
     # Later too: whom the table's owner lets make triggers is looked at.
     sql.execute(f"GRANT USAGE ON SCHEMA tidelog TO {mallory.info.user}".encode())

@@ -20,7 +20,7 @@ from tidelog.outputs.base.folding import fold_parts
 from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.lake import output as lake_module
 from tidelog.spark.formats import shapes
-from tidelog.spark.run import Progress, run_pipeline
+from tidelog.spark.run import QueryProgress, run_pipeline
 from tidelog.spark.transforms import Step
 
 pytestmark = pytest.mark.spark
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.spark
 
 def test_changes_reach_the_table_and_versions_are_kept(lake: Lake, built: BuiltLog) -> None:
     table = orders(built)
-    seen: list[Progress] = []
+    seen: list[QueryProgress] = []
     end = lake.run(on_progress=seen.append)
     assert end == built.log.latest_offset()
     assert seen[-1].end == end
@@ -366,9 +366,9 @@ def test_the_stream_follows_the_log_and_stops(lake: Lake, built: BuiltLog, spark
     """
     table = orders(built)
     stop, caught_up = threading.Event(), threading.Event()
-    seen: list[Progress] = []
+    seen: list[QueryProgress] = []
 
-    def progress(done: Progress) -> None:
+    def progress(done: QueryProgress) -> None:
         seen.append(done)
         caught_up.set()
         if done.rows == 1:  # the late one; the batch ends only when the pipeline has seen the stop

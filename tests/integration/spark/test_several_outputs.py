@@ -17,7 +17,7 @@ from tidelog.errors import OutputError, OutputRefusedError, TidelogError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.outputs.lake.delta import DeltaOutput
 from tidelog.ports import OutputBatch
-from tidelog.spark.run import Progress, run_pipeline
+from tidelog.spark.run import QueryProgress, run_pipeline
 
 pytestmark = pytest.mark.spark
 
@@ -94,7 +94,7 @@ def test_an_output_that_is_added_begins_where_the_log_begins(
     built.insert(table, "8", "later", None)
     end = built.flush().next
     added = DeltaOutput(lake.spark, built.path, str(tmp_path / "added"), name="added")
-    seen: list[Progress] = []
+    seen: list[QueryProgress] = []
     outputs = [lake.output(), added]
     run_pipeline(
         lake.spark, built.path, outputs, str(lake.root / "checkpoint"), once=True,

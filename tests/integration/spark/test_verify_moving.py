@@ -177,9 +177,9 @@ def test_a_copy_that_is_written_to_just_when_it_is_looked_at(
         judge = watch(self, table, copy)
 
         def moved(session: Any) -> Any:
-            touched = judge(session)
+            changed = judge(session)
             move(self, copy)
-            return touched
+            return changed
 
         return moved
 

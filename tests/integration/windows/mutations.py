@@ -31,7 +31,7 @@ Patch = pytest.MonkeyPatch
 
 
 def published_rule(patch: Patch) -> None:
-    """Algorithm 1 as published: only what stands between the marks supersedes."""
+    """Algorithm 1 as published: only what stands between the watermarks supersedes."""
     patch.setattr(capture_run, "Windows", PaperWindows)
 
 
@@ -42,7 +42,7 @@ def keys_taken_for_held(patch: Patch) -> None:
 
 def event_log_not_asked(patch: Patch) -> None:
     """After a restart no transaction is taken for emitted."""
-    patch.setattr(EmittedTransactions, "touched_by", lambda self, xids: {})
+    patch.setattr(EmittedTransactions, "changed_by", lambda self, xids: {})
 
 
 def replay_begins_at_request(patch: Patch) -> None:
@@ -88,30 +88,30 @@ def visible_to_one_is_forgotten(patch: Patch) -> None:
 # ---------------------------------------------------------------- keys
 
 
-def _superseding(patch: Patch, keep: Callable[[history.Touched], Any]) -> None:
+def _superseding(patch: Patch, keep: Callable[[history.ChangedKeys], Any]) -> None:
     invisible = history.KeyHistory.invisible
 
-    def filtered(self: history.KeyHistory, snapshot: Any) -> history.Touched | None:
-        touched = invisible(self, snapshot)
-        return None if touched is None else touched.filter(keep(touched))
+    def filtered(self: history.KeyHistory, snapshot: Any) -> history.ChangedKeys | None:
+        changed = invisible(self, snapshot)
+        return None if changed is None else changed.filter(keep(changed))
 
     patch.setattr(history.KeyHistory, "invisible", filtered)
 
 
 def old_keys_ignored(patch: Patch) -> None:
     """A deleted key, or the old one of a key change, supersedes nothing."""
-    _superseding(patch, lambda touched: touched.effect != KeyEffect.GONE)
+    _superseding(patch, lambda changed: changed.effect != KeyEffect.GONE)
 
 
 def new_keys_ignored(patch: Patch) -> None:
     """Only keys that went supersede."""
-    _superseding(patch, lambda touched: touched.effect == KeyEffect.GONE)
+    _superseding(patch, lambda changed: changed.effect == KeyEffect.GONE)
 
 
 def partial_rows_ignored(patch: Patch) -> None:
     """A record that lacks columns supersedes nothing."""
     partial = [KeyEffect.PARTIAL, KeyEffect.MOVED_PARTIAL]
-    _superseding(patch, lambda touched: ~np.isin(touched.effect, partial))
+    _superseding(patch, lambda changed: ~np.isin(changed.effect, partial))
 
 
 def absent_keys_always_emitted(patch: Patch) -> None:
@@ -151,9 +151,9 @@ def partial_rows_complete(patch: Patch) -> None:
     patch.setattr(windows, "COMPLETING", tuple(int(effect) for effect in KeyEffect))
 
 
-def rereads_not_stored(patch: Patch) -> None:
+def refetches_not_stored(patch: Patch) -> None:
     """Keys to read again are known in memory only."""
-    patch.setattr(refetch.Rereads, "_store", lambda self, name, spot, keys: None)
+    patch.setattr(refetch.RefetchQueue, "_store", lambda self, name, refetch_table, keys: None)
 
 
 def moved_keys_ignored(patch: Patch) -> None:
@@ -218,25 +218,25 @@ def traces_not_looked_at(patch: Patch) -> None:
 def refused_look_ends_capture(patch: Patch) -> None:
     """A lock that the publication can't have stops the log."""
     patch.setattr(publication, "publishing_refused", lambda *_: None)
-    patch.setattr(session, "PASSING", (ConnectionLostError, ChunkError))
+    patch.setattr(session, "TRANSIENT", (ConnectionLostError, ChunkError))
 
 
-# ---------------------------------------------------------------- marks
+# ---------------------------------------------------------------- watermarks
 
 
-def marks_wait_for_standby(patch: Patch) -> None:
+def watermarks_wait_for_standby(patch: Patch) -> None:
     """Watermarks commit as the server's default says."""
     init = PostgresChunkReader.__init__
 
     def making(self: Any, *arguments: Any, **options: Any) -> None:
         init(self, *arguments, **options)
-        self._mark_settings |= {"synchronous_commit": "on", "statement_timeout": "3000"}
+        self._watermark_settings |= {"synchronous_commit": "on", "statement_timeout": "3000"}
 
     patch.setattr(PostgresChunkReader, "__init__", making)
 
 
 def order_not_checked(patch: Patch) -> None:
-    """A high mark whose low mark was not seen is passed over."""
+    """A high watermark whose low watermark was not seen is passed over."""
     on_watermark = windows.Windows.on_watermark
 
     def passing(self: windows.Windows, seen: Any) -> Any:
@@ -248,5 +248,5 @@ def order_not_checked(patch: Patch) -> None:
 
 
 def windows_never_time_out(patch: Patch) -> None:
-    """A window whose high mark is lost stays open for ever."""
+    """A window whose high watermark is lost stays open for ever."""
     patch.setattr(worker.ChunkReading, "void_overdue", lambda self: None)

@@ -51,7 +51,7 @@ def test_row_superseded_by_a_partial_record_is_read_again(make: Make) -> None:
     assert [(e.op, e.n) for e in events if e.key == ("9",)] == [("U", 2), ("r", 2)]
 
 
-@rule(mutations.rereads_not_stored)
+@rule(mutations.refetches_not_stored)
 def test_key_is_read_again_after_a_crash(make: Make) -> None:
     """Crash with the chunk durable and its progress not stored."""
     live = ten_big_rows(make())
@@ -96,14 +96,14 @@ def test_keys_read_again_are_those_of_the_identity_index(make: Make) -> None:
     assert [(e.op, e.n) for e in events if e.key == ("1009",)] == [("U", 2), ("r", 2)]
 
 
-@rule(mutations.rereads_not_stored)
+@rule(mutations.refetches_not_stored)
 def test_keys_of_a_large_transaction_are_read_again_over_a_crash(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In several pieces, some read before the crash and some not."""
     monkeypatch.setattr(refetch, "PIECE_KEYS", 3)
     monkeypatch.setattr(refetch, "OPEN_KEYS", 1)
-    monkeypatch.setattr(chunk_queue, "REREAD_KEYS", 3)
+    monkeypatch.setattr(chunk_queue, "REFETCH_KEYS", 3)
     live = ten_big_rows(make())
     with at("chunk.durable_before_progress", crash, hit=2):
         live.sql.execute("UPDATE t SET id = id + 100, n = 2")

@@ -19,7 +19,7 @@ from tidelog.model.records import ChunkMeta
 SortKey = Callable[[str, Sequence[str | None]], object]
 """Puts a table's keys in the source's order; keys that the source takes for equal are equal."""
 
-REREAD = "reread"
+REFETCH = "reread"
 
 
 class DumpError(AssertionError):
@@ -151,7 +151,7 @@ class ChunkRules:
         if not emitted:
             self._check_bounds(meta)
         emitted.add(key)
-        if meta.dump_id != REREAD and not self._in(meta)(key):
+        if meta.dump_id != REFETCH and not self._in(meta)(key):
             raise DumpError(
                 f"chunk {meta.low_key} to {meta.high_key} of dump {meta.dump_id} holds the row "
                 f"{key} of {meta.table}",
@@ -159,7 +159,7 @@ class ChunkRules:
                 [key],
             )
         asked = self.asked.get(meta.dump_id)
-        if meta.dump_id != REREAD and not (asked and asked.lists):
+        if meta.dump_id != REFETCH and not (asked and asked.lists):
             attempt = meta.low_watermark if meta.dump_id in self.blocking else ""
             place = (meta.dump_id, meta.table, attempt, key)
             self._rows[place] += 1
@@ -188,7 +188,7 @@ class ChunkRules:
                     f"{meta.rows_superseded} superseded, and gave {len(emitted)}",
                     meta.table,
                 )
-        if meta.dump_id == REREAD:
+        if meta.dump_id == REFETCH:
             return
         self.checked += 1
         snapshot = self.sight(meta.snapshot)
@@ -258,7 +258,7 @@ def check_chunks(
         raise DumpError(f"chunk {twice[0]} was appended twice", "")
     ranges: dict[tuple[str, str, str], list[ChunkMeta]] = {}
     for chunk in chunks:
-        if chunk.dump_id != REREAD:
+        if chunk.dump_id != REFETCH:
             attempt = chunk.low_watermark if chunk.dump_id in blocking else ""
             ranges.setdefault((chunk.dump_id, chunk.table, attempt), []).append(chunk)
     for (dump_id, table, attempt), found in ranges.items():

@@ -122,7 +122,7 @@ def check_audit(truth: Sequence[Transaction]) -> None:
 # ---------------------------------------------------------------- the event log
 
 
-class History:
+class SourceHistory:
     """An event log held against the truth.
 
     Args:
@@ -145,7 +145,7 @@ class History:
         self.records = records
         self._same = same
         self._chunks = chunks
-        self.reread: Sequence[tuple[int, int]] = ()
+        self.refetch: Sequence[tuple[int, int]] = ()
         """Offsets ``[start, end)`` of chunks that complete keys whose records lacked columns."""
         self._completed: dict[tuple[str, str], tuple[int, Rows]] = {}
         self._before = [t for t in truth if t.position < begin]
@@ -212,7 +212,7 @@ class History:
                     place = (control["dump_id"], control["table"])
                     self._completed[place] = (record.offset, dict(rows))
                 continue
-            # A chunk's position may lie before its place, where no marks are written.
+            # A chunk's position may lie before its place, where no watermarks are written.
             end_transactions(max(record.position, passed))
             if record.op in ("r", "a"):
                 if at < len(expected) and expected[at][1] > 0:
@@ -371,7 +371,7 @@ class History:
             if record.table != table or record.new_key is None:
                 continue
             if record.offset > offset:
-                if record.op == "r" and any(a <= record.offset < b for a, b in self.reread):
+                if record.op == "r" and any(a <= record.offset < b for a, b in self.refetch):
                     coming.add(record.new_key)
             elif UNCHANGED not in record.new.values():  # type: ignore[union-attr]
                 moved.discard(record.new_key)

@@ -15,7 +15,7 @@ from tests.support.oracle.values import Change, Key, Row, Transaction
 from tests.support.oracle.workload import AUDIT, Table
 
 from tidelog.config import Config
-from tidelog.config.source import PostgresSource
+from tidelog.config.source import PostgresSourceSection
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.records import ChunkMeta
 from tidelog.sources.postgres.catalogue.publication import Publications
@@ -63,7 +63,7 @@ class PostgresOracle:
 
     def prepare(self, config: Config) -> None:
         source = config.source
-        assert isinstance(source, PostgresSource)
+        assert isinstance(source, PostgresSourceSection)
         if source.watermarks != "snapshot":
             return
         publications = Publications(

@@ -3,7 +3,7 @@
 Every write of a key locks the key until its transaction has ended, and then takes a number from one
 sequence, so that the numbers of a key grow in commit order. What a transaction did goes to an audit
 table in the same transaction, which is not captured. What depends on the kind of server is a
-`Writer`'s.
+`WorkloadWriter`'s.
 """
 
 from __future__ import annotations
@@ -80,10 +80,12 @@ class Mix:
 
 
 class Undo(Exception):  # noqa: N818 - no error
-    """Rolls the innermost `Writer.transaction` or `Writer.savepoint` back, and ends with it."""
+    """Rolls the innermost `WorkloadWriter.transaction` or `WorkloadWriter.savepoint` back, and ends
+    with it.
+    """
 
 
-class Writer(ABC):
+class WorkloadWriter(ABC):
     """Single writes over one connection, each with its audit entry, and what surrounds them."""
 
     rng: random.Random
@@ -138,7 +140,7 @@ class Writers(Protocol):
     lost: tuple[type[BaseException], ...]
     refused: tuple[type[BaseException], ...]
 
-    def open(self, rng: random.Random, number: int) -> AbstractContextManager[Writer]:
+    def open(self, rng: random.Random, number: int) -> AbstractContextManager[WorkloadWriter]:
         """Writer ``number``, over a new connection; ends what its last one left prepared."""
         ...
 
@@ -147,7 +149,7 @@ class Writers(Protocol):
         ...
 
 
-class Workload:
+class OracleWorkload:
     """Writers that commit random transactions until stopped; they survive a server's restart."""
 
     def __init__(
@@ -192,7 +194,7 @@ class Workload:
             except BaseException as failure:  # noqa: BLE001 - raised by stop
                 self._failure = failure
 
-    def _transaction(self, writer: Writer, rng: random.Random, number: int) -> None:
+    def _transaction(self, writer: WorkloadWriter, rng: random.Random, number: int) -> None:
         choice = rng.random()
         mix = self._mix
         bulk = next((table for table in self._tables if table.name == BULK_TABLE), None)
@@ -218,11 +220,11 @@ class Workload:
         except self._source.refused:
             pass
 
-    def _some(self, writer: Writer, rng: random.Random) -> None:
+    def _some(self, writer: WorkloadWriter, rng: random.Random) -> None:
         for _ in range(rng.choice((1, 2, 5))):
             self._write(writer, rng)
 
-    def _writes(self, writer: Writer, rng: random.Random) -> None:
+    def _writes(self, writer: WorkloadWriter, rng: random.Random) -> None:
         for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
             if rng.random() < 0.1:
                 with writer.savepoint():
@@ -232,7 +234,7 @@ class Workload:
             else:
                 self._write(writer, rng)
 
-    def _write(self, writer: Writer, rng: random.Random) -> None:
+    def _write(self, writer: WorkloadWriter, rng: random.Random) -> None:
         table = rng.choice(self._tables)
         key, choice = table.random_key(rng), rng.random()
         if choice < 0.62:

@@ -29,7 +29,7 @@ from tests.support.oracle.workload import (
     WIDE_BYTES,
     Table,
     Undo,
-    Writer,
+    WorkloadWriter,
 )
 
 from tidelog.demo.servers.mysql import MySqlFamilyServer
@@ -231,7 +231,7 @@ class Sequencer:
             return first
 
 
-class MySqlWriter(Writer):
+class MySqlWriter(WorkloadWriter):
     """Args: an open connection; whose numbers grow; the name of its prepared transactions."""
 
     _columns = itertools.count(1)

@@ -20,7 +20,7 @@ from tests.support.oracle.workload import (
     WIDE_BYTES,
     Table,
     Undo,
-    Writer,
+    WorkloadWriter,
 )
 
 SETUP = """
@@ -147,7 +147,7 @@ def _key_json(table: Table) -> str:
     return f"json_build_array({', '.join(f'{c}::text' for c in table.key)})::text"
 
 
-class PostgresWriter(Writer):
+class PostgresWriter(WorkloadWriter):
     """Args: an open connection; the name of its prepared transactions."""
 
     _columns = itertools.count(1)

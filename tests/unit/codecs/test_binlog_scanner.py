@@ -16,6 +16,7 @@ from tidelog.codecs.mysql.binlog import position as binlog_position
 from tidelog.codecs.mysql.binlog import scanner as module
 from tidelog.codecs.mysql.binlog.scanner import (
     AsOf,
+    BinlogRowOf,
     BinlogScanner,
     FormatSeen,
     GtidsSeen,
@@ -23,7 +24,6 @@ from tidelog.codecs.mysql.binlog.scanner import (
     QuerySeen,
     RolledBackSeen,
     RotateSeen,
-    RowOf,
     RowsNoticed,
     TableMapSeen,
     XaSeen,
@@ -32,7 +32,7 @@ from tidelog.codecs.mysql.binlog.scanner import (
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import DecodeError, GapError
 from tidelog.model.records import LogBatch, Resume
-from tidelog.sources.mysql.stream.log_parts import Part, prepared
+from tidelog.sources.mysql.stream.log_parts import LogPart, prepared
 
 TYPES = bytes([3, 15])  # int, varchar(20)
 METAS = struct.pack("<H", 80)
@@ -174,7 +174,7 @@ def test_dropped_tables_count_ordinals_and_watched_ones_come_row_by_row():
     log.rows(23, 3, 2, row(4, b"c"))
     log.xid()
     items, _ = scan(log, dropped=0, watched="watch")
-    assert [(r.ordinal, r.payload, r.table_id, r.position) for r in of(items, RowOf)] == [
+    assert [(r.ordinal, r.payload, r.table_id, r.position) for r in of(items, BinlogRowOf)] == [
         (3, payload(2, row(2, b"a")), 2, begin),
         (4, payload(2, row(3, b"b")), 2, begin),
     ]
@@ -411,7 +411,7 @@ def test_xa_inside_a_compressed_transaction(one_phase):
     assert [each.state for each in seen][: len(states)] == states
     data, offsets = log.arrays()
     ends = np.array([_end(data, offsets, i) for i in range(len(offsets) - 1)], np.int64)
-    found = list(prepared([Part(data, offsets, ends, True)]))
+    found = list(prepared([LogPart(data, offsets, ends, True)]))
     assert found == ([] if one_phase else [(begin, end, seen[0].xid)])
     again = scanner(offset=begin & ~PACKED, as_of=AsOf(123 | PACKED, 55))
     group = BinlogBytes()

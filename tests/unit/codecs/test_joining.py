@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tidelog.codecs.columns.joining import Cells, has_escapes, join
+from tidelog.codecs.columns.joining import TextCells, has_escapes, join
 
 WORDS = ["", "a", "ä€\U0001f600", "line\nend", "x" * 300, None]
 NUMBERS = [0, 9, 10, -1, 99, 100, 12345, -(2**63), 2**63 - 1, None, 10**18, -100]
@@ -43,10 +43,10 @@ def test_of_slices_and_of_no_rows() -> None:
 
 def test_what_encloses_values_does_not_enclose_nulls() -> None:
     words = pa.array(["one", None, "three"])
-    cells = Cells(words, "<", ">", where=np.array([True, True, False]))
+    cells = TextCells(words, "<", ">", where=np.array([True, True, False]))
     assert join(["=", cells], "null").to_pylist() == ["=<one>", "=null", "=null"]
     assert cells.texts().to_pylist() == ["<one>", None, None]
-    assert Cells(pa.array([1, None])).texts().to_pylist() == ["1", None]
+    assert TextCells(pa.array([1, None])).texts().to_pylist() == ["1", None]
 
 
 def test_more_than_offsets_hold_is_refused() -> None:

@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from tidelog.codecs.columns.joining import Cells
+from tidelog.codecs.columns.joining import TextCells
 from tidelog.codecs.mysql.binlog.position import pack
 from tidelog.codecs.source_blocks import SourceBlock, source_block
 from tidelog.model.schema import TableName
@@ -31,7 +31,7 @@ def block_of(kind: str, positions: list[int]) -> SourceBlock:
 def values(block: SourceBlock, record: int) -> dict[str, object]:
     found: dict[str, object] = {"db": block.db, "sequence": block.sequence.texts()[record].as_py()}
     for name, value in block.own.items():
-        of_each = isinstance(value, Cells)
+        of_each = isinstance(value, TextCells)
         found[name] = json.loads(value.texts()[record].as_py()) if of_each else value
     return found
 

@@ -19,7 +19,7 @@ from tidelog.outputs.formatters import formatter
 from tidelog.ports import SchemaFormatter, TargetTable
 from tidelog.spark.datasource import executor
 from tidelog.spark.datasource.options import SourceOptions
-from tidelog.spark.datasource.read_plan import Reading
+from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import shapes
 
 CELLS: dict[str, tuple[str, str, str, Any]] = {  # logical type, type name, text, value
@@ -75,9 +75,9 @@ class Told:
         )
         self.table = replace(found, **target)
         where = {"path": built.path, "shape": "events", "table": str(schema.table)}
-        reading = Reading(SourceOptions.parse(where), schema, shapes.events(schema))
+        plan = ReadPlan(SourceOptions.parse(where), schema, shapes.events(schema))
         refs = list(log.segments(log.head_offset, log.latest_offset()))
-        batches = executor.batches(reading, log, refs)
+        batches = executor.batches(plan, log, refs)
         self.events = [prepared(batch, self.table, {}) for batch in batches]
 
     def messages(self, name: str, **options: Any) -> list[tuple[Any, Any]]:

@@ -23,7 +23,7 @@ from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.ports import TargetTable
 from tidelog.spark.datasource import executor
 from tidelog.spark.datasource.options import SourceOptions
-from tidelog.spark.datasource.read_plan import Reading
+from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import shapes
 from tidelog.spark.formats.json_values import Handling
 
@@ -143,9 +143,9 @@ def formatted(built: BuiltLog, modes: dict[str, str]) -> list[tuple[str, str | N
     schema = log.schemas.latest(table)
     assert schema is not None
     options = SourceOptions.parse({"path": built.path, "shape": "events", "table": "public.t"})
-    reading = Reading(options, schema, shapes.events(schema))
-    (batch,) = executor.batches(reading, log, log.segments(log.head_offset))
-    fields = [(f.name, f.type) for f in reading.arrow_schema if f.name in COLUMNS]
+    plan = ReadPlan(options, schema, shapes.events(schema))
+    (batch,) = executor.batches(plan, log, log.segments(log.head_offset))
+    fields = [(f.name, f.type) for f in plan.arrow_schema if f.name in COLUMNS]
     target = TargetTable(table, "t", schema, pa.schema(fields), ("id",), log.source)
     handling = Handling.parse({name.lower(): mode for name, mode in modes.items()})
     messages = Debezium(handling=handling).format(target, prepared(batch, target, {})).to_pylist()
@@ -187,8 +187,8 @@ def test_the_shape_envelope_is_the_same_text(tmp_path: Path) -> None:
     log = built.log
     for name, modes in MODES.items():
         options = SourceOptions.parse({"path": built.path, "shape": "envelope", **modes})
-        reading = Reading(options, None, shapes.ENVELOPE)
-        (batch,) = executor.batches(reading, log, log.segments(log.head_offset))
+        plan = ReadPlan(options, None, shapes.ENVELOPE)
+        (batch,) = executor.batches(plan, log, log.segments(log.head_offset))
         found = list(zip(*(batch.column(c).to_pylist() for c in ("key", "value")), strict=True))
         messages = [pair for pair in formatted(built, modes) if pair[1] is not None]
         assert [*found[:7], *found[8:]] == [*messages[:7], *messages[9:]], name

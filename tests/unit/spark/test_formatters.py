@@ -14,11 +14,11 @@ from tests.support.pgoutput_messages import UNCHANGED
 from tidelog.app.outputs import handling_of, skipped_of
 from tidelog.outputs.base.tasks import prepared
 from tidelog.outputs.formatters import FORMATS, formatter
-from tidelog.outputs.registry import KafkaOutput
+from tidelog.outputs.registry import KafkaSection
 from tidelog.ports import TargetTable
 from tidelog.spark.datasource import executor
 from tidelog.spark.datasource.options import SourceOptions
-from tidelog.spark.datasource.read_plan import Reading
+from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import shapes
 from tidelog.spark.formats.json_values import Handling
 
@@ -44,9 +44,9 @@ def events(built: BuiltLog) -> tuple[TargetTable, pa.RecordBatch]:
     columns = pa.schema([("id", pa.int64()), ("v", pa.string())])
     target = TargetTable(table, "sales.t", schema, columns, ("id",), log.source)
     options = SourceOptions.parse({"path": built.path, "shape": "events", "table": "public.t"})
-    reading = Reading(options, schema, shapes.events(schema))
+    plan = ReadPlan(options, schema, shapes.events(schema))
     refs = log.segments(log.head_offset, log.latest_offset())
-    (batch,) = executor.batches(reading, log, list(refs))
+    (batch,) = executor.batches(plan, log, list(refs))
     return target, prepared(batch, target, {})
 
 
@@ -74,7 +74,7 @@ def test_debezium_is_the_envelope_shape_to_the_byte(built: BuiltLog) -> None:
     options = SourceOptions.parse({"path": built.path, "shape": "envelope"})
     log = built.log
     refs = list(log.segments(log.head_offset, log.latest_offset()))
-    (wanted,) = executor.batches(Reading(options, None, shapes.ENVELOPE), log, refs)
+    (wanted,) = executor.batches(ReadPlan(options, None, shapes.ENVELOPE), log, refs)
     texts = wanted.column("value").to_pylist()
     found = [value.decode() for value in raw.column("value").to_pylist()]
     assert [found[0], found[1], found[4], found[5]] == [texts[0], texts[1], texts[3], texts[4]]
@@ -123,7 +123,7 @@ def test_every_format_takes_no_rows(built: BuiltLog, name: str) -> None:
 
 
 def test_modes_of_the_configuration_reach_the_messages(built: BuiltLog) -> None:
-    section = KafkaOutput.model_validate(
+    section = KafkaSection.model_validate(
         {"kind": "kafka", "servers": "k:1", "debezium": {"decimal_handling_mode": "double"}}
     )
     table = built.table("public.d", {"id": "int64", "d": "decimal(5,2)"}, relation_id=9)
@@ -135,9 +135,9 @@ def test_modes_of_the_configuration_reach_the_messages(built: BuiltLog) -> None:
     columns = pa.schema([("id", pa.int64()), ("d", pa.decimal128(5, 2))])
     target = TargetTable(table.table, "public.d", schema, columns, ("id",), log.source)
     options = SourceOptions.parse({"path": built.path, "shape": "events", "table": "public.d"})
-    reading = Reading(options, schema, shapes.events(schema))
+    plan = ReadPlan(options, schema, shapes.events(schema))
     refs = log.segments(log.head_offset, log.latest_offset(), tables=("public.d",))
-    (batch,) = executor.batches(reading, log, list(refs))
+    (batch,) = executor.batches(plan, log, list(refs))
     found = {}
     for name, handling in (("set", handling_of(section)), ("unset", Handling())):
         made = formatter("debezium", handling=handling).format(target, prepared(batch, target, {}))
@@ -151,11 +151,11 @@ def test_truncates_are_left_out_of_what_debeziums_readers_read() -> None:
         each: {"kind": "kafka", "name": each, "servers": "k:9092", "format": each}
         for each in ("debezium", "avro", "avro_flat", "flat", "cloudevents")
     }
-    found = {name: skipped_of(KafkaOutput.model_validate(each)) for name, each in sections.items()}
+    found = {name: skipped_of(KafkaSection.model_validate(each)) for name, each in sections.items()}
     assert found == {
         "debezium": {"t"}, "avro": {"t"}, "avro_flat": set(), "flat": set(), "cloudevents": set(),
     }  # fmt: skip
     asked = sections["debezium"] | {"skipped_operations": ["d", "u"]}
-    assert skipped_of(KafkaOutput.model_validate(asked)) == {"d", "u"}
+    assert skipped_of(KafkaSection.model_validate(asked)) == {"d", "u"}
     none = sections["avro"] | {"skipped_operations": []}
-    assert skipped_of(KafkaOutput.model_validate(none)) == set()
+    assert skipped_of(KafkaSection.model_validate(none)) == set()

@@ -12,7 +12,7 @@ from tidelog.errors import EventLogError, OutputError, Policy
 from tidelog.ports import OutputBatch
 from tidelog.spark.datasource import segment_rows
 from tidelog.spark.formats.shapes import SEGMENTS
-from tidelog.spark.stream import HostBusyError, Progress, _Loop
+from tidelog.spark.stream import HostBusyError, QueryProgress, _Loop
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_batch_that_comes_again_is_told_once(tmp_path: Path) -> None:
         for row in range(count):
             built.insert(table, str(row))
         bounds.append(built.flush().next)
-    told: list[Progress] = []
+    told: list[QueryProgress] = []
     output: Any = Noting()
     loop = _Loop(built.log, output, lambda _: None, "q", told.append, 0)
     frames: list[Any] = [Frame(built, bounds[0], bounds[1]), Frame(built, bounds[1], bounds[2])]
@@ -91,7 +91,7 @@ def test_of_a_batch_that_is_cut_otherwise_only_the_rest_is_told(tmp_path: Path) 
         for row in range(count):
             built.insert(table, str(row))
         bounds.append(built.flush().next)
-    told: list[Progress] = []
+    told: list[QueryProgress] = []
     output: Any = Noting()
     loop = _Loop(built.log, output, lambda _: None, "q", told.append, bounds[1])
     frame: Any = Frame(built, bounds[0], bounds[2])

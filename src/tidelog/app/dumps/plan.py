@@ -17,7 +17,7 @@ from tidelog.errors import TidelogError, UsageError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkReader, ChunkRequest
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 from tidelog.state.opening import open_state, state_exists
 
 SAMPLE_CHUNKS = 2  # the second tells the speed better: caches and plans are warm
@@ -66,7 +66,7 @@ def plan(
     asked = {"parallelism": parallelism, "chunk_rows": chunk_rows}
     options.update({name: value for name, value in asked.items() if value is not None})
     source = source_kind(config)
-    reader = source.plain_reader(Unnumbered())
+    reader = source.plain_reader(NullRegistry())
     catalogue = source.catalogue()
     estimates = source.estimates()
     try:

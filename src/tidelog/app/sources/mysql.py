@@ -11,7 +11,7 @@ from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.rows.keys import BinlogKeys
 from tidelog.config import Config
-from tidelog.config.source import MySqlSource
+from tidelog.config.source import MySqlSourceSection
 from tidelog.errors import PreflightError
 from tidelog.model.mysql_urls import parse_url
 from tidelog.model.schema import TableName
@@ -46,7 +46,7 @@ class MySqlKind:
     """The databases of one MySQL or MariaDB server, captured from its binlog."""
 
     def __init__(self, config: Config) -> None:
-        assert isinstance(config.source, MySqlSource)
+        assert isinstance(config.source, MySqlSourceSection)
         self._source = config.source
         self._url = config.source.server_url
         self._name = config.log.path

@@ -12,7 +12,7 @@ from tidelog.app.sources.kinds import SourceParts
 from tidelog.codecs.postgres.pgoutput import PgoutputScanner
 from tidelog.codecs.postgres.tuples import PgoutputKeys
 from tidelog.config import Config
-from tidelog.config.source import PostgresSource
+from tidelog.config.source import PostgresSourceSection
 from tidelog.errors import TidelogError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import Column, TableName, TableSchema
@@ -26,7 +26,7 @@ from tidelog.ports import (
 )
 from tidelog.sources.findings import Finding
 from tidelog.sources.postgres.catalogue.publication import Publications
-from tidelog.sources.postgres.catalogue.schemas import SchemaFinder
+from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
 from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader
 from tidelog.sources.postgres.chunks.digests import PostgresDigests
@@ -62,7 +62,7 @@ class PostgresKind:
     """A PostgreSQL database, captured from one replication slot."""
 
     def __init__(self, config: Config) -> None:
-        assert isinstance(config.source, PostgresSource)
+        assert isinstance(config.source, PostgresSourceSection)
         self._source = config.source
         self._dsn = config.source.url.reveal()
         self._statement_timeout_ms = config.dump.statement_timeout_ms
@@ -172,7 +172,7 @@ class PostgresKind:
 
     def estimates(self) -> PostgresEstimates:
         return PostgresEstimates(
-            self._dsn, SchemaFinder(self._source.keys, self._publications.names)
+            self._dsn, PostgresSchemaFinder(self._source.keys, self._publications.names)
         )
 
     def schema_notes(self, registry: SchemaRegistry, state: StateStore) -> NoSchemaNotes:

@@ -182,7 +182,7 @@ class ComparedSource:
         return False
 
     def watch(self, table: TableName, copy: Copy) -> Callable[[SparkSession], DataFrame | bool]:
-        from tidelog.spark.changes.changed_keys import first_unseen, touched_keys
+        from tidelog.spark.changes.changed_keys import changed_keys, first_unseen
 
         reader = self._readers[0]
         snapshot = reader.snapshot()
@@ -194,7 +194,7 @@ class ComparedSource:
                 return True  # nothing is known of what happened meanwhile
             start = min(committed, first_unseen(self.log, table, snapshot, end))
             key = copy.target.schema.match_key
-            return touched_keys(spark, self._path, self.log, table, key, start, end)
+            return changed_keys(spark, self._path, self.log, table, key, start, end)
 
         return judge
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from tidelog.app.outputs import make_output, transform_steps
 from tidelog.app.sources.kinds import source_kind
 from tidelog.config import Config
-from tidelog.config.source import MySqlSource, PostgresSource
+from tidelog.config.source import MySqlSourceSection, PostgresSourceSection
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkReader, ChunkRequest, SourceId, TargetTable
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,7 +34,7 @@ class OpenReader:
         return "OpenReader()"
 
     def __call__(self) -> ChunkReader:
-        return source_kind(self._config).plain_reader(Unnumbered())
+        return source_kind(self._config).plain_reader(NullRegistry())
 
 
 class Copies(Protocol):
@@ -220,6 +220,6 @@ _KINDS: dict[str, Any] = {
 
 def _as_source(config: Config, section: Any, place: TableName) -> Config:
     options = {"kind": section.kind, "url": section.url, "tables": [str(place)]}
-    kind = PostgresSource if section.kind == "postgres" else MySqlSource
+    kind = PostgresSourceSection if section.kind == "postgres" else MySqlSourceSection
     source = kind.model_validate(options)
     return config.model_copy(update={"source": source})

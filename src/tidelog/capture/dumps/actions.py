@@ -13,14 +13,14 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from tidelog.capture.buffer import ChunkItem
-from tidelog.capture.log_pause import Hold
+from tidelog.capture.log_pause import LogPause
 from tidelog.capture.windows.windows import Window
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRows
 
 
-class Log(Protocol):
+class DumpLog(Protocol):
     """What the coordinator needs of the engine; all of it thread-safe."""
 
     def register(self, window: Window) -> None: ...
@@ -53,16 +53,16 @@ class Log(Protocol):
         """Look the snapshot's unseen transactions up in the event log."""
         ...
 
-    def hold(self) -> Hold:
-        """Hold the log still between two transactions."""
+    def pause_log(self) -> LogPause:
+        """Pause the log between two transactions."""
         ...
 
     def append_chunk(self, item: ChunkItem) -> None:
-        """Append rows that need no window, because the log is held."""
+        """Append rows that need no window, because the log is paused."""
         ...
 
     def resolve_keys(self, table: TableName, xids: Iterable[int]) -> None:
-        """Read the keys that ``xids`` touched back from the event log."""
+        """Read the keys that ``xids`` changed back from the event log."""
         ...
 
 
@@ -76,17 +76,17 @@ class Actions:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self._log: Log | None = None
+        self._log: DumpLog | None = None
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._effects: list[tuple[float, Callable[[], None]]] = []
         self.planning = threading.Event()
         """Set when there may be something to plan."""
 
-    def connect(self, log: Log) -> None:
+    def connect(self, log: DumpLog) -> None:
         self._log = log
 
     @property
-    def engine(self) -> Log:
+    def engine(self) -> DumpLog:
         assert self._log is not None, "recover() comes first"
         return self._log
 

@@ -1,8 +1,8 @@
-"""Blocking dumps: all tables under one snapshot, the log held still exactly where it stands.
+"""Blocking dumps: all tables under one snapshot, the log paused exactly where it stands.
 
-The log is held first, because the position of the snapshot is only known once it was taken; then it
-goes on to that position and stands there until the last row is in the event log. So the event log
-shows all that committed before the position, then the rows, then the rest: no window is needed.
+The log is paused first, because the position of the snapshot is only known once it was taken; then
+it goes on to that position and stands there until the last row is in the event log. So the event
+log shows all that committed before the position, then the rows, then the rest: no window is needed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tidelog.capture.dumps.notices import DumpNotices
 from tidelog.capture.dumps.planner import RowWidths
 from tidelog.capture.dumps.state import DumpState, TableProgress, completed_record
 from tidelog.capture.dumps.states import FINISHED, TableInput, TableStatus
-from tidelog.capture.dumps.store import DumpBook
+from tidelog.capture.dumps.store import DumpStore
 from tidelog.capture.dumps.tables import DumpTables, is_away
-from tidelog.capture.log_pause import Hold
+from tidelog.capture.log_pause import LogPause
 from tidelog.errors import (
     ChunkError,
     ChunkLostError,
@@ -42,7 +42,7 @@ from tidelog.system import failpoints
 
 logger = logging.getLogger(__name__)
 
-HOLD_S = 60.0  # for the log to come to a boundary between transactions, or to the snapshot
+PAUSE_S = 60.0  # for the log to come to a boundary between transactions, or to the snapshot
 SNAPSHOT_S = 60.0
 ATTEMPTS = 3
 TURN_S = 0.05
@@ -55,13 +55,13 @@ class BlockingDumps:
         self,
         open_reader: Callable[[Sequence[TableName]], BlockingReader],
         actions: Actions,
-        book: DumpBook,
+        store: DumpStore,
         tables: DumpTables,
         notices: DumpNotices,
     ) -> None:
         self._open_reader = open_reader
         self._actions = actions
-        self._book = book
+        self._store = store
         self._tables = tables
         self._notices = notices
 
@@ -80,7 +80,7 @@ class BlockingDumps:
                     return
                 error = failure
                 with self._actions.lock:
-                    self._book.counters.last_error = str(failure)
+                    self._store.counters.last_error = str(failure)
                 logger.warning("blocking dump %s: %s", dump.dump_id, failure)
                 if attempt + 1 < ATTEMPTS:
                     stop.wait(0.5 * 2**attempt)
@@ -113,19 +113,19 @@ class BlockingDumps:
                         progress.meet(TableInput.BEGIN)
                     waiting.append(progress)
         with self._actions.lock:
-            self._book.store(dump)
+            self._store.store(dump)
         self._actions.run_effects()
         return waiting
 
     def _read(self, dump: DumpState, waiting: list[TableProgress], stop: threading.Event) -> None:
         reader = self._open_reader([TableName.parse(p.table) for p in waiting])
-        hold = self._actions.engine.hold()
+        log_pause = self._actions.engine.pause_log()
         try:
-            self._stand(hold, stop)
+            self._wait_for_pause(log_pause, stop)
             failpoints.hit("blocking.held")
             position = reader.begin(SNAPSHOT_S)
-            hold.move(position)
-            self._stand(hold, stop)
+            log_pause.move(position)
+            self._wait_for_pause(log_pause, stop)
             for progress in waiting:
                 if stop.is_set() or progress.status in FINISHED:
                     continue
@@ -139,7 +139,7 @@ class BlockingDumps:
                     with self._actions.lock:  # the snapshot stands: the others go on
                         self._tables.fail(dump, progress, str(error))
         finally:
-            hold.release()
+            log_pause.release()
             reader.close()
 
     def _read_table(
@@ -162,7 +162,7 @@ class BlockingDumps:
         waits: list[threading.Event] = []
         widths = RowWidths()
         while progress.status not in FINISHED and not stop.is_set():
-            options = self._book.options
+            options = self._store.options
             most = widths.rows(request.table, options.chunk_rows, options.chunk_bytes)
             request = replace(request, limit_rows=most, limit_bytes=options.chunk_bytes)
             rows = _read(reader, request, stop)
@@ -174,8 +174,8 @@ class BlockingDumps:
             with self._actions.lock:
                 progress.chunks += 1
                 progress.rows_read += len(rows.rows)
-                self._book.counters.chunks += 1
-                self._book.counters.rows += len(rows.rows)
+                self._store.counters.chunks += 1
+                self._store.counters.rows += len(rows.rows)
                 self._notices.in_progress(dump, progress)
             while len(waits) > 2:
                 self._wait(waits.pop(0), stop)
@@ -218,7 +218,7 @@ class BlockingDumps:
 
         self._actions.engine.append_chunk(ChunkItem(rows.rows, meta, position, done))
         with self._actions.lock:
-            self._book.note("read", chunk_id, progress.table, rows=count)
+            self._store.note("read", chunk_id, progress.table, rows=count)
         return durable
 
     def _append_control(self, record: dict[str, Any], stop: threading.Event) -> int:
@@ -232,15 +232,15 @@ class BlockingDumps:
         self._wait(durable, stop)
         return offsets[0]
 
-    def _stand(self, hold: Hold, stop: threading.Event) -> None:
+    def _wait_for_pause(self, log_pause: LogPause, stop: threading.Event) -> None:
         """Wait until the log stands where it should."""
-        deadline = time.monotonic() + HOLD_S
-        while not hold.wait(TURN_S):
+        deadline = time.monotonic() + PAUSE_S
+        while not log_pause.wait(TURN_S):
             if stop.is_set():
                 raise ChunkError("capture ends")
             if time.monotonic() > deadline:
                 raise ChunkError(
-                    f"the log did not come to where the dump begins within {HOLD_S:.0f} s: it is "
+                    f"the log did not come to where the dump begins within {PAUSE_S:.0f} s: it is "
                     "far behind, or a large transaction is under way"
                 )
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from tidelog.capture.dumps.refetch import Rereads, Taken
+from tidelog.capture.dumps.refetch import RefetchQueue, Taken
 from tidelog.capture.dumps.state import DumpState, Key, TableProgress
 from tidelog.capture.dumps.states import CHUNKS, FINISHED, ChunkInput, ChunkStatus, DumpStatus
 from tidelog.capture.dumps.store import PIECE_KEYS
@@ -16,10 +16,10 @@ from tidelog.capture.windows.windows import Window
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
 
-REREAD_KEYS = 5_000  # that one chunk reads again
+REFETCH_KEYS = 5_000  # that one chunk reads again
 RESTS = 1 << 16  # of a range, that there is room for in the order
 
-Spot = tuple[str, str]
+DumpTable = tuple[str, str]
 """A table of a dump: the dump's id, the table's name."""
 
 
@@ -56,15 +56,15 @@ class Task:
 
 
 @dataclass(slots=True)
-class Cut:
+class TableCursor:
     """How far a table of a dump is cut into chunks."""
 
     dump: DumpState
     progress: TableProgress
-    cursor: Key | None = None  # the next chunk begins behind it
+    after: Key | None = None  # the next chunk begins behind it
     number: float = 0.0  # the next chunk's order
     next_key: int = 0  # of the key set
-    drained: bool = False  # nothing is left to cut
+    exhausted: bool = False  # nothing is left to cut
     planning: bool = False  # the planner looks for the next chunk's end
     planned: deque[Task] = field(default_factory=deque)
     plan_failures: int = 0
@@ -74,11 +74,11 @@ class Cut:
     plan_halvings: int = 0  # of the chunk's rows, because looking for its end took too long
 
     @property
-    def spot(self) -> Spot:
+    def dump_table(self) -> DumpTable:
         return self.dump.dump_id, self.progress.table
 
 
-class Tasks:
+class ChunkQueue:
     """Chunks being read and to be read again, and where each table is cut next.
 
     With one reader a table is cut as it is read: a chunk ends at the last row that its LIMIT let
@@ -93,10 +93,10 @@ class Tasks:
         self._given: list[Task] = []  # to a reader that has not begun
         self._inflight: dict[str, Task] = {}
         self._doubtful: list[Task] = []  # their tables are being looked up
-        self._cuts: dict[Spot, Cut] = {}
+        self._cursors: dict[DumpTable, TableCursor] = {}
         self.stuck: list[Task] = []
         """Ranges whose first row can't be read: the planner finds what lies behind it."""
-        self.reread_not_before = 0.0
+        self.refetch_not_before = 0.0
 
     # ------------------------------------------------------------ being read
 
@@ -162,7 +162,7 @@ class Tasks:
         return any(t.table == table for t in self._all())
 
     def _all(self) -> list[Task]:
-        planned = [task for cut in self._cuts.values() for task in cut.planned]
+        planned = [task for cursor in self._cursors.values() for task in cursor.planned]
         under_way = [*self._inflight.values(), *self._given, *self._doubtful]
         return [*under_way, *self._retry, *planned, *self.stuck]
 
@@ -177,134 +177,140 @@ class Tasks:
                 return task
         return None
 
-    def next_reread(self, rereads: Rereads, now: float) -> Task | None:
+    def next_refetch(self, refetch_queue: RefetchQueue, now: float) -> Task | None:
         """Keys to be read again."""
-        if now < self.reread_not_before:
+        if now < self.refetch_not_before:
             return None
-        taken = rereads.take(REREAD_KEYS, now)
+        taken = refetch_queue.take(REFETCH_KEYS, now)
         if taken is None:
             return None
-        table = TableName.parse(taken.spot.table)
-        request = ChunkRequest(table, keys=taken.keys, key_columns=taken.spot.columns)
+        table = TableName.parse(taken.refetch_table.table)
+        request = ChunkRequest(table, keys=taken.keys, key_columns=taken.refetch_table.columns)
         return Task(table, None, None, request, taken=taken)
 
-    def next_chunk(self, spot: Spot, limit_rows: int, *, planned: bool) -> Task | None:
+    def next_chunk(self, dump_table: DumpTable, limit_rows: int, *, planned: bool) -> Task | None:
         """The table's next chunk; None if there is none (yet). ``planned``: leave it to the planner
         where chunks end.
         """
-        cut = self._cuts[spot]
-        if cut.planned:
-            return cut.planned.popleft()
-        if cut.progress.key_set is not None:
-            return self._next_keys(cut, limit_rows)
-        if cut.drained or cut.planning or planned:
+        cursor = self._cursors[dump_table]
+        if cursor.planned:
+            return cursor.planned.popleft()
+        if cursor.progress.key_set is not None:
+            return self._next_keys(cursor, limit_rows)
+        if cursor.exhausted or cursor.planning or planned:
             return None
-        if any(not task.cut for task in self.of_progress(cut.progress)):
+        if any(not task.cut for task in self.of_progress(cursor.progress)):
             return None
-        return self._ranged(cut, limit_rows)
+        return self._ranged(cursor, limit_rows)
 
-    def _next_keys(self, cut: Cut, limit_rows: int) -> Task | None:
-        progress = cut.progress
+    def _next_keys(self, cursor: TableCursor, limit_rows: int) -> Task | None:
+        progress = cursor.progress
         assert progress.key_set is not None
-        first = cut.next_key
+        first = cursor.next_key
         for start, end in progress.keys_done:  # what was done before a restart
             if start <= first < end:
                 first = end
         ahead = [start for start, _end in progress.keys_done if start > first]
         count = min(PIECE_KEYS, limit_rows, *(start - first for start in ahead))
         keys = self._keys_of(progress.key_set, first, count)
-        cut.next_key = first + len(keys)
+        cursor.next_key = first + len(keys)
         if not keys:
-            cut.drained = True
+            cursor.exhausted = True
             return None
         table = TableName.parse(progress.table)
         request = ChunkRequest(table, keys=keys, key_columns=progress.key_columns)
-        return Task(table, cut.dump, progress, request, order=first, cut=True)
+        return Task(table, cursor.dump, progress, request, order=first, cut=True)
 
-    def _ranged(self, cut: Cut, limit_rows: int) -> Task:
-        progress = cut.progress
+    def _ranged(self, cursor: TableCursor, limit_rows: int) -> Task:
+        progress = cursor.progress
         request = ChunkRequest(
             TableName.parse(progress.table),
-            after=cut.cursor,
+            after=cursor.after,
             limit_rows=limit_rows,
             where=progress.where,
             where_names=progress.where_names,
             key_columns=progress.key_columns,
         )
-        cut.number += 1
-        order = cut.number - 1
-        return Task(request.table, cut.dump, progress, request, order=order, full_rows=limit_rows)
+        cursor.number += 1
+        order = cursor.number - 1
+        return Task(
+            request.table, cursor.dump, progress, request, order=order, full_rows=limit_rows
+        )
 
     # ------------------------------------------------------------ the planner
 
     def next_plan(
         self, limit_rows: int, ahead: int, now: float
-    ) -> tuple[Cut, ChunkRequest, int] | None:
+    ) -> tuple[TableCursor, ChunkRequest, int] | None:
         """Where the planner goes on: in the table with fewest chunks planned, from where, and how
         many chunks' ends it looks for. None if each has at least half of ``ahead`` chunks.
         """
-        open_cuts = [
-            cut
-            for cut in self._cuts.values()
-            if cut.progress.key_set is None
-            and not (cut.drained or cut.planning)
-            and cut.plan_not_before <= now
-            and cut.dump.status is not DumpStatus.PAUSED
-            and len(cut.planned) <= ahead // 2
-            and not any(not task.cut for task in self.of_progress(cut.progress))
+        open_cursors = [
+            cursor
+            for cursor in self._cursors.values()
+            if cursor.progress.key_set is None
+            and not (cursor.exhausted or cursor.planning)
+            and cursor.plan_not_before <= now
+            and cursor.dump.status is not DumpStatus.PAUSED
+            and len(cursor.planned) <= ahead // 2
+            and not any(not task.cut for task in self.of_progress(cursor.progress))
         ]
-        if not open_cuts:
+        if not open_cursors:
             return None
-        cut = min(open_cuts, key=lambda found: len(found.planned))
-        cut.planning = True
+        cursor = min(open_cursors, key=lambda found: len(found.planned))
+        cursor.planning = True
         request = ChunkRequest(
-            TableName.parse(cut.progress.table),
-            after=cut.cursor,
-            limit_rows=max(1, limit_rows >> cut.plan_halvings),
-            where=cut.progress.where,
-            where_names=cut.progress.where_names,
-            key_columns=cut.progress.key_columns,
+            TableName.parse(cursor.progress.table),
+            after=cursor.after,
+            limit_rows=max(1, limit_rows >> cursor.plan_halvings),
+            where=cursor.progress.where,
+            where_names=cursor.progress.where_names,
+            key_columns=cursor.progress.key_columns,
         )
-        return cut, request, min(cut.plan_looks, ahead - len(cut.planned))
+        return cursor, request, min(cursor.plan_looks, ahead - len(cursor.planned))
 
-    def planned(self, cut: Cut, request: ChunkRequest, ends: Sequence[Key], *, last: bool) -> None:
+    def planned(
+        self, cursor: TableCursor, request: ChunkRequest, ends: Sequence[Key], *, last: bool
+    ) -> None:
         """The planner found where chunks end; ``last``: one more has the rest of the table."""
-        cut.planning, cut.plan_failures, cut.plan_tries = False, 0, 0
-        if self._cuts.get(cut.spot) is not cut:
+        cursor.planning, cursor.plan_failures, cursor.plan_tries = False, 0, 0
+        if self._cursors.get(cursor.dump_table) is not cursor:
             return
         for end in (*ends, None) if last else ends:
-            task = self._ranged(cut, request.limit_rows)
+            task = self._ranged(cursor, request.limit_rows)
             task.request, task.cut = replace(task.request, upto=end), True
-            cut.cursor, cut.drained = end, end is None
-            cut.planned.append(task)
+            cursor.after, cursor.exhausted = end, end is None
+            cursor.planned.append(task)
 
-    def plan_failed(self, cut: Cut, now: float, *, passing: bool) -> int:
-        """The planner could not look; how often by now, ``passing`` reasons apart. It looks again,
-        later each time.
+    def plan_failed(self, cursor: TableCursor, now: float, *, transient: bool) -> int:
+        """The planner could not look; how often by now, ``transient`` reasons apart. It looks
+        again, later each time.
         """
-        cut.planning = False
-        cut.plan_tries += 1
-        cut.plan_failures += not passing
-        cut.plan_not_before = now + min(10.0, 0.05 * 2 ** min(cut.plan_tries, 8))
-        return cut.plan_failures
+        cursor.planning = False
+        cursor.plan_tries += 1
+        cursor.plan_failures += not transient
+        cursor.plan_not_before = now + min(10.0, 0.05 * 2 ** min(cursor.plan_tries, 8))
+        return cursor.plan_failures
 
-    def plan_none(self, cut: Cut, request: ChunkRequest) -> None:
+    def plan_none(self, cursor: TableCursor, request: ChunkRequest) -> None:
         """Where the next chunk ends can't be found: whoever reads it cuts it."""
-        cut.plan_failures, cut.plan_tries = 0, 0
-        if self._cuts.get(cut.spot) is cut:
-            cut.planned.append(self._ranged(cut, request.limit_rows))
+        cursor.plan_failures, cursor.plan_tries = 0, 0
+        if self._cursors.get(cursor.dump_table) is cursor:
+            cursor.planned.append(self._ranged(cursor, request.limit_rows))
 
     # ------------------------------------------------------------ where tables are cut
 
-    def drained(self, progress: TableProgress) -> bool:
+    def exhausted(self, progress: TableProgress) -> bool:
         """Is nothing of the table waiting, being read, or left to cut?"""
-        cuts = [cut for cut in self._cuts.values() if cut.progress is progress]
-        return not self.of_progress(progress) and all(c.drained and not c.planning for c in cuts)
+        cursors = [cursor for cursor in self._cursors.values() if cursor.progress is progress]
+        return not self.of_progress(progress) and all(
+            c.exhausted and not c.planning for c in cursors
+        )
 
     def start(self, dump: DumpState, progress: TableProgress, limit_rows: int) -> None:
         """Begin to cut the table; after a restart: the gaps between completed ranges come first."""
-        cut = Cut(dump, progress)
-        self._cuts[cut.spot] = cut
+        cursor = TableCursor(dump, progress)
+        self._cursors[cursor.dump_table] = cursor
         table, low = TableName.parse(progress.table), None
         known = sorted([*progress.ranges, *progress.failed], key=lambda done: done.order)
         order = known[0].order - 1 if known else 0.0
@@ -335,8 +341,8 @@ class Tasks:
             low, order = done.high, done.last_order
         if known:
             last = known[-1]
-            cut.number, cut.cursor = last.last_order + 1, last.high
-            cut.drained = last.high is None
+            cursor.number, cursor.after = last.last_order + 1, last.high
+            cursor.exhausted = last.high is None
 
     def advance(self, task: Task, rows: ChunkRows) -> None:
         """The next chunk starts behind this one's last key."""
@@ -348,10 +354,10 @@ class Tasks:
         upto = task.request.upto
         cut_short = not rows.exhausted and rows.last_key != upto
         if not task.cut:
-            cut = self._cuts[task.dump.dump_id, str(task.table)]
-            cut.drained = rows.exhausted
+            cursor = self._cursors[task.dump.dump_id, str(task.table)]
+            cursor.exhausted = rows.exhausted
             if not rows.exhausted:
-                cut.cursor = rows.last_key
+                cursor.after = rows.last_key
         elif cut_short:  # rows were inserted since it was planned, or it was halved
             self.put_rest(task, rows.last_key)
         task.cut = True
@@ -387,8 +393,8 @@ class Tasks:
                 self.put_rest(task, end)
             task.request = replace(task.request, upto=end)
         if not task.cut:
-            cut = self._cuts[task.dump.dump_id, str(task.table)]
-            cut.cursor, cut.drained = end, end is None
+            cursor = self._cursors[task.dump.dump_id, str(task.table)]
+            cursor.after, cursor.exhausted = end, end is None
             task.cut = True
 
     def put_rest(self, task: Task, after: Key | None) -> None:
@@ -414,9 +420,9 @@ class Tasks:
 
     def forget(self, dump: DumpState, progress: TableProgress) -> None:
         """Cut no more of the table, and read none of it again."""
-        cut = self._cuts.pop((dump.dump_id, progress.table), None)
+        cursor = self._cursors.pop((dump.dump_id, progress.table), None)
         of_table = [task for task in (*self._retry, *self.stuck) if task.progress is progress]
-        for task in (*of_table, *(cut.planned if cut is not None else ())):
+        for task in (*of_table, *(cursor.planned if cursor is not None else ())):
             task.meet(ChunkInput.DROP)
         self._retry = deque(task for task in self._retry if task.progress is not progress)
         self.stuck = [task for task in self.stuck if task.progress is not progress]

@@ -7,12 +7,12 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from tidelog.capture.dumps.actions import Actions
-from tidelog.capture.dumps.chunk_queue import Task, Tasks
+from tidelog.capture.dumps.chunk_queue import ChunkQueue, Task
 from tidelog.capture.dumps.notices import DumpNotices
-from tidelog.capture.dumps.refetch import Rereads, Taken
+from tidelog.capture.dumps.refetch import RefetchQueue, Taken
 from tidelog.capture.dumps.state import Key
 from tidelog.capture.dumps.states import CHUNKS, ChunkInput
-from tidelog.capture.dumps.store import DumpBook, missing_set
+from tidelog.capture.dumps.store import DumpStore, missing_set
 from tidelog.capture.dumps.tables import DumpTables, Found
 from tidelog.capture.windows.windows import Closed, Voided, VoidReason
 from tidelog.errors import (
@@ -31,11 +31,11 @@ from tidelog.system import failpoints
 READS_BEFORE_HALVING = 3
 LOSSES_A_FAILURE = 3
 """So many times a chunk's connection broke, and another could be made: the chunk is to blame."""
-PASSING = (ConnectionLostError, ChunkLostError, ChunkBusyError)
+TRANSIENT = (ConnectionLostError, ChunkLostError, ChunkBusyError)
 """The reader connects anew; a lock will be let go."""
 
 
-class Outcomes:
+class ChunkResults:
     """Draws the consequences of a chunk's end. The coordinator's lock is held by who calls."""
 
     def __init__(
@@ -43,30 +43,30 @@ class Outcomes:
         catalogue: Catalogue,
         keys: KeyExtractor,
         actions: Actions,
-        book: DumpBook,
-        tasks: Tasks,
+        store: DumpStore,
+        queue: ChunkQueue,
         tables: DumpTables,
-        rereads: Rereads,
+        refetch_queue: RefetchQueue,
         notices: DumpNotices,
     ) -> None:
         self._catalogue = catalogue
         self._keys = keys
         self._actions = actions
-        self._book = book
-        self._tasks = tasks
+        self._store = store
+        self._queue = queue
         self._tables = tables
-        self._rereads = rereads
+        self._refetch_queue = refetch_queue
         self._notices = notices
 
     def durable(self, task: Task, closed: Closed, absent: list[Key]) -> None:
         """Its rows are in the event log: progress is stored."""
         task.meet(ChunkInput.APPENDED)
-        self._tasks.end(closed.window)
-        counters = self._book.counters
+        self._queue.end(closed.window)
+        counters = self._store.counters
         counters.chunks += 1
         counters.rows += len(closed.rows)
         counters.superseded += closed.rows_superseded
-        self._book.note(
+        self._store.note(
             "durable",
             closed.window.chunk_id,
             str(task.table),
@@ -75,10 +75,10 @@ class Outcomes:
         )
         failpoints.hit("chunk.durable_before_progress")
         if task.dump is None or task.progress is None:
-            again = {self._keys.texts(key, closed.schema) for key in closed.reread}
+            again = {self._keys.texts(key, closed.schema) for key in closed.refetch}
             if again:  # still unseen: give the transaction time to become visible
-                self._tasks.reread_not_before = time.monotonic() + 0.2
-            self._reread_done(task, again)
+                self._queue.refetch_not_before = time.monotonic() + 0.2
+            self._refetched(task, again)
             return
         progress = task.progress
         progress.chunks += 1
@@ -88,25 +88,25 @@ class Outcomes:
             first = int(task.order)
             if progress.missing == "list":
                 name, count = missing_set(task.dump.dump_id), len(task.request.keys)
-                self._book.key_sets.put_piece(name, first, absent, covers=count)
+                self._store.key_sets.put_piece(name, first, absent, covers=count)
             progress.keys_absent += len(absent)
             progress.add_keys(first, len(task.request.keys))
         else:
             progress.add_range(task.request.after, task.request.upto, task.order)
         self._notices.in_progress(task.dump, progress)
-        self._book.store_soon(task.dump)
+        self._store.store_soon(task.dump)
         if task.ended:
             self._tables.release(task.table)
 
     def void(self, voided: Voided) -> None:
         """Its rows can't be used: it is read again."""
-        task = self._tasks.end(voided.window)
+        task = self._queue.end(voided.window)
         if task is None:
             return
         name = voided.reason.name.lower()
-        counts = self._book.counters.voided
+        counts = self._store.counters.voided
         counts[name] = counts.get(name, 0) + 1
-        self._book.note("voided", voided.window.chunk_id, str(task.table))
+        self._store.note("voided", voided.window.chunk_id, str(task.table))
         if task.progress is not None:
             task.progress.chunks_voided += 1
         engine = self._actions.engine
@@ -119,20 +119,20 @@ class Outcomes:
         if task.ended:
             self.drop(task)
         else:
-            self._tasks.again(task, ChunkInput.VOID)
+            self._queue.again(task, ChunkInput.VOID)
 
     def failed(self, task: Task, error: SourceError) -> bool:
         """It could not be read: it is read again, then halved, down to the row that can't be. True:
         its table has to be looked up before (`look_up`, `looked_up`).
         """
-        self._tasks.end(task.window)
-        self._book.counters.last_error = str(error)
-        self._book.counters.failed += 1
+        self._queue.end(task.window)
+        self._store.counters.last_error = str(error)
+        self._store.counters.failed += 1
         if task.window is not None:
-            self._book.note("failed", task.window.chunk_id, str(task.table))
+            self._store.note("failed", task.window.chunk_id, str(task.table))
         task.losses += isinstance(error, ChunkLostError)
         often_lost = isinstance(error, ChunkLostError) and task.losses % LOSSES_A_FAILURE == 0
-        if often_lost or not isinstance(error, PASSING):
+        if often_lost or not isinstance(error, TRANSIENT):
             task.failures += 1
         if task.ended:
             self.drop(task)
@@ -144,9 +144,9 @@ class Outcomes:
             self.drop(task)
             return False
         if not _is_hopeless(error) and task.failures < READS_BEFORE_HALVING:
-            self._tasks.again(task, ChunkInput.FAIL)
+            self._queue.again(task, ChunkInput.FAIL)
             return False
-        self._tasks.doubt(task)
+        self._queue.doubt(task)
         return True
 
     def look_up(self, task: Task) -> Found:
@@ -158,7 +158,7 @@ class Outcomes:
 
     def looked_up(self, task: Task, error: SourceError, found: Found) -> None:
         """Its table is as it was ``found``: the chunk is halved, or it or its table given up."""
-        self._tasks.looked_up(task)
+        self._queue.looked_up(task)
         if task.ended:
             self.drop(task)
             return
@@ -166,7 +166,7 @@ class Outcomes:
             self._refuse(task, found)
             return
         if isinstance(found, SourceError):  # the source is away: what it refuses is seen later
-            self._tasks.again(task, ChunkInput.AGAIN)
+            self._queue.again(task, ChunkInput.AGAIN)
             return
         if isinstance(error, ChunkDeniedError) and found is not None:
             self._refuse(task, error)
@@ -175,7 +175,7 @@ class Outcomes:
             if found is None or found.schema.match_key != task.request.key_columns:
                 # The keys tell nothing any more, and a dump of the table, if it is there, is due.
                 task.meet(ChunkInput.ANSWERED)
-                self._reread_done(task, ())
+                self._refetched(task, ())
                 return
         elif _is_hopeless(error) or found is None:
             self._tables.fail(task.dump, task.progress, str(error))
@@ -186,7 +186,7 @@ class Outcomes:
     def _refuse(self, task: Task, error: SourceError) -> None:
         """Keys that are to be read again wait until the table can be read."""
         if task.dump is None or task.progress is None:
-            self._tasks.again(task, ChunkInput.AGAIN)
+            self._queue.again(task, ChunkInput.AGAIN)
         else:
             self._tables.refuse(task.dump, task.progress, error)
             self.drop(task)
@@ -196,7 +196,7 @@ class Outcomes:
         keys, limit = task.request.keys, task.request.limit_rows
         if keys is None:
             if limit == 1:
-                self._tasks.stick(task)
+                self._queue.stick(task)
                 self._actions.wake()
                 return
             task.request = replace(task.request, limit_rows=limit // 2)
@@ -216,40 +216,40 @@ class Outcomes:
                 request=replace(task.request, keys=keys[half:]),
             )
             task.request = replace(task.request, keys=keys[:half])
-            self._tasks.later(rest)
+            self._queue.later(rest)
         task.failures, task.tries = 1, 0
-        self._tasks.again(task, ChunkInput.AGAIN)
+        self._queue.again(task, ChunkInput.AGAIN)
 
     def _give_up_key(self, task: Task, key: Key) -> None:
         if task.dump is None or task.progress is None:
-            self._rereads.put_aside(_taken(task))
+            self._refetch_queue.quarantine(_taken(task))
             self._tables.release(task.table)
             return
         task.progress.chunks_failed += 1
         task.progress.add_failed(key, key, task.order)
         task.progress.add_keys(int(task.order), 1)
-        self._book.store(task.dump)
+        self._store.store(task.dump)
 
     def give_up(self, task: Task, end: Key | None) -> None:
         """The row of ``task`` can't be read; it ends at ``end`` (None: with the task's range)."""
         assert task.dump is not None
         assert task.progress is not None
-        if task not in self._tasks.stuck:  # its table was cancelled, or has failed
+        if task not in self._queue.stuck:  # its table was cancelled, or has failed
             return
-        self._tasks.leave_out(task, end)
+        self._queue.leave_out(task, end)
         task.progress.chunks_failed += 1
         task.progress.add_failed(task.request.after, task.request.upto, task.order)
-        self._book.note("failed", "", str(task.table))
-        self._book.store(task.dump)
+        self._store.note("failed", "", str(task.table))
+        self._store.store(task.dump)
 
     def drop(self, task: Task) -> None:
         """A chunk of a table that was cancelled or has failed is of no use any more."""
         task.meet(ChunkInput.DROP)
-        self._tasks.end(task.window)
+        self._queue.end(task.window)
         self._tables.release(task.table)
 
-    def _reread_done(self, task: Task, unread: Collection[Key]) -> None:
-        self._rereads.done(_taken(task), unread)
+    def _refetched(self, task: Task, unread: Collection[Key]) -> None:
+        self._refetch_queue.done(_taken(task), unread)
         self._tables.release(task.table)
 
 

@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tidelog.capture.buffer import ChunkItem
-from tidelog.capture.dumps.actions import Actions, Log
+from tidelog.capture.dumps.actions import Actions, DumpLog
 from tidelog.capture.dumps.blocking import BlockingDumps
-from tidelog.capture.dumps.chunk_queue import Task, Tasks
-from tidelog.capture.dumps.chunk_results import Outcomes
+from tidelog.capture.dumps.chunk_queue import ChunkQueue, Task
+from tidelog.capture.dumps.chunk_results import ChunkResults
 from tidelog.capture.dumps.notices import DumpNotices
 from tidelog.capture.dumps.planner import KeyPlanner
-from tidelog.capture.dumps.refetch import REREAD_KEY, Rereads
+from tidelog.capture.dumps.refetch import REFETCH_KEY, RefetchQueue
 from tidelog.capture.dumps.state import DumpState, Missing, Mode, Rejected, TableProgress
-from tidelog.capture.dumps.store import DUMP_PREFIX, DumpBook, DumpOptions
+from tidelog.capture.dumps.store import DUMP_PREFIX, DumpOptions, DumpStore
 from tidelog.capture.dumps.tables import DumpTables
 from tidelog.capture.dumps.throttle import Throttle
 from tidelog.capture.dumps.worker import ChunkReaders, ChunkReading
@@ -35,7 +35,7 @@ from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import BlockingReader, Catalogue, ChunkReader, KeyExtractor, StateStore
 
-__all__ = ["DUMP_PREFIX", "REREAD_KEY", "DumpCoordinator", "DumpOptions"]
+__all__ = ["DUMP_PREFIX", "REFETCH_KEY", "DumpCoordinator", "DumpOptions"]
 
 TURN_S = 0.05
 
@@ -43,7 +43,7 @@ TURN_S = 0.05
 class DumpCoordinator:
     """Drives dumps. Public methods may be called from any thread.
 
-    The engine's thread calls ``closed``, ``voided``, ``moved`` and ``reread`` while it holds its
+    The engine's thread calls ``closed``, ``voided``, ``moved`` and ``refetch`` while it holds its
     own lock: these don't take the coordinator's, under which nothing waits for the engine's.
 
     Args:
@@ -70,9 +70,9 @@ class DumpCoordinator:
         self._control = open_reader()
         self._actions = Actions()
         self._lock = self._actions.lock
-        self._rereads = Rereads(keys, state)
-        self._book = DumpBook(state, options)
-        self._tasks = Tasks(self._book.key_sets.slice)
+        self._refetch_queue = RefetchQueue(keys, state)
+        self._store = DumpStore(state, options)
+        self._queue = ChunkQueue(self._store.key_sets.slice)
         self._notices = DumpNotices(notify)
         self._throttle = Throttle(options.throttle)
         self._tables = DumpTables(
@@ -80,43 +80,43 @@ class DumpCoordinator:
             catalogue,
             refused,
             self._actions,
-            self._book,
-            self._tasks,
-            self._rereads,
+            self._store,
+            self._queue,
+            self._refetch_queue,
             self._notices,
         )
-        self._outcomes = Outcomes(
+        self._results = ChunkResults(
             catalogue,
             keys,
             self._actions,
-            self._book,
-            self._tasks,
+            self._store,
+            self._queue,
             self._tables,
-            self._rereads,
+            self._refetch_queue,
             self._notices,
         )
         self._reading = ChunkReading(
             keys,
             catalogue,
             self._actions,
-            self._book,
-            self._tasks,
-            self._outcomes,
+            self._store,
+            self._queue,
+            self._results,
             self._throttle,
         )
         self._planner = KeyPlanner(
-            open_reader, self._actions, self._book, self._tasks, self._tables, self._outcomes
+            open_reader, self._actions, self._store, self._queue, self._tables, self._results
         )
         self._readers = ChunkReaders(open_reader, self._reading.read)
         self._blocking = BlockingDumps(
-            open_blocking, self._actions, self._book, self._tables, self._notices
+            open_blocking, self._actions, self._store, self._tables, self._notices
         )
         self._turn = 0
-        self._rereads_turn = True
+        self._refetch_turn = True
 
     # ------------------------------------------------------------ start, commands
 
-    def recover(self, log: Log, chunks: Iterable[tuple[int, ChunkMeta]]) -> None:
+    def recover(self, log: DumpLog, chunks: Iterable[tuple[int, ChunkMeta]]) -> None:
         """Load what is stored and add the chunks that the event log holds beyond it.
 
         Args:
@@ -125,10 +125,10 @@ class DumpCoordinator:
         """
         with self._lock:
             self._actions.connect(log)
-            self._book.load()
-            self._throttle.change(self._book.options.throttle)
-            self._rereads.load()
-            self._book.reconcile(chunks)
+            self._store.load()
+            self._throttle.change(self._store.options.throttle)
+            self._refetch_queue.load()
+            self._store.reconcile(chunks)
 
     def request(
         self,
@@ -186,7 +186,7 @@ class DumpCoordinator:
         if mode == "blocking" and key_set is not None:
             raise UsageError("a blocking dump reads whole tables: no keys")
         with self._lock:
-            dump = self._book.request(
+            dump = self._store.request(
                 dump_id, progress, mode=mode, reason=reason, now_ms=now_ms, rejected=rejected
             )
             self._actions.wake()
@@ -197,14 +197,14 @@ class DumpCoordinator:
         begun to read it, or by one more; the dump's id.
         """
         with self._lock:
-            dump_id = self._book.request_due(str(table), reason, now_ms)
+            dump_id = self._store.request_due(str(table), reason, now_ms)
             self._actions.wake()
             return dump_id
 
     def pause(self, dump_id: str | None) -> list[str]:
         """Issue no more chunks; those being read end. All unfinished dumps if None."""
         with self._lock:
-            paused = self._book.pause(dump_id)
+            paused = self._store.pause(dump_id)
             for dump in paused:
                 self._notices.paused(dump)
             self._actions.wake()
@@ -212,7 +212,7 @@ class DumpCoordinator:
 
     def resume(self, dump_id: str | None) -> list[str]:
         with self._lock:
-            resumed = self._book.resume(dump_id)
+            resumed = self._store.resume(dump_id)
             for dump in resumed:
                 self._notices.resumed(dump)
             self._actions.wake()
@@ -228,7 +228,7 @@ class DumpCoordinator:
     def set_options(self, **changes: int) -> DumpOptions:
         """Change how chunks are read; survives a restart."""
         with self._lock:
-            options = self._book.set_options(**changes)
+            options = self._store.set_options(**changes)
             self._throttle.change(options.throttle)
             self._actions.wake()
             return options
@@ -242,7 +242,7 @@ class DumpCoordinator:
 
     def dumps(self) -> list[DumpState]:
         with self._lock:
-            return self._book.all()
+            return self._store.all()
 
     def summary(self, finished: int) -> dict[str, Any]:
         """What status shows: options, throttle, counters, windows, what happened to chunks, and the
@@ -250,11 +250,11 @@ class DumpCoordinator:
         """
         with self._lock:
             return {
-                **self._book.summary(finished),
+                **self._store.summary(finished),
                 "throttle": self._throttle.to_json(),
                 "readers_busy": self._readers.busy,
                 "windows": self._reading.windows(),
-                "events": list(self._book.events),
+                "events": list(self._store.events),
             }
 
     # ------------------------------------------------------------ from the engine's thread
@@ -263,19 +263,19 @@ class DumpCoordinator:
         """A window closed: what to append. Keys to be read again are stored before."""
         again = self._reading.to_ask_for(closed)
         if again:
-            self.reread(closed.schema, again)
+            self.refetch(closed.schema, again)
         return self._reading.closed(closed)
 
     def voided(self, voided: Voided) -> None:
-        self._actions.post(lambda: self._outcomes.void(voided))
+        self._actions.post(lambda: self._results.void(voided))
 
     def moved(self, moved: MovedKeys) -> None:
         """Rows moved to keys with columns missing: stored before the records are appended."""
-        self.reread(moved.schema, list(moved.keys))
+        self.refetch(moved.schema, list(moved.keys))
 
-    def reread(self, schema: TableSchema, keys: list[bytes]) -> None:
+    def refetch(self, schema: TableSchema, keys: list[bytes]) -> None:
         """Read these match keys by a key chunk, also after a crash."""
-        self._rereads.add(schema, keys)
+        self._refetch_queue.add(schema, keys)
         self._actions.wake()
 
     # ------------------------------------------------------------ the coordinator's thread
@@ -291,7 +291,7 @@ class DumpCoordinator:
                 self._reading.void_overdue()
                 now = time.monotonic()
                 with self._lock:
-                    self._book.store_changed(now)
+                    self._store.store_changed(now)
                 blocking = self._next_blocking()
                 if blocking is not None:
                     self._blocking.run(blocking, stop)
@@ -306,12 +306,12 @@ class DumpCoordinator:
             self._planner.close()
             self._control.close()
             with self._lock:
-                self._book.store_changed(float("inf"))
+                self._store.store_changed(float("inf"))
 
     def _give_next(self, now: float) -> bool:
         """Have the next chunk read if there is one and it may begin."""
         with self._lock:
-            wanted = self._book.options.parallelism
+            wanted = self._store.options.parallelism
             allowed = self._throttle.parallelism(wanted)
             self._readers.shrink(wanted)
             if self._readers.busy >= allowed or not self._reading.room(wanted):
@@ -324,7 +324,7 @@ class DumpCoordinator:
             task = self._next_task(now, wanted)
             if task is None:
                 return False
-            self._tasks.give(task)
+            self._queue.give(task)
             self._throttle.begun(now)
         self._readers.give(task)
         return True
@@ -334,31 +334,33 @@ class DumpCoordinator:
         if self._actions.engine.decided:
             return True
         with self._lock:
-            if not any(d.active for d in self._book.all()) and not self._rereads.wanted:
+            if not any(d.active for d in self._store.all()) and not self._refetch_queue.wanted:
                 return False
         try:
             snapshot = self._control.current_snapshot()
         except (ChunkError, ConnectionLostError) as error:
             with self._lock:
-                self._book.counters.last_error = str(error)
+                self._store.counters.last_error = str(error)
             return False
         self._actions.engine.resolve_unseen(snapshot)
         return True
 
     def _next_task(self, now: float, readers: int) -> Task | None:
-        task = self._tasks.next_retry(now)
+        task = self._queue.next_retry(now)
         # Keys to be read again and dumps take turns: there may always be some of either.
-        if task is None and self._rereads_turn:
-            task = self._tasks.next_reread(self._rereads, now)
+        if task is None and self._refetch_turn:
+            task = self._queue.next_refetch(self._refetch_queue, now)
         if task is None:
-            task = self._next_of_dumps(readers) or self._tasks.next_reread(self._rereads, now)
+            task = self._next_of_dumps(readers) or self._queue.next_refetch(
+                self._refetch_queue, now
+            )
         if task is not None:
-            self._rereads_turn = task.dump is not None
+            self._refetch_turn = task.dump is not None
         return task
 
     def _next_of_dumps(self, readers: int) -> Task | None:
         """Of each dump in turn, so that several share the readers."""
-        dumps = [dump for dump in self._book.all() if dump.active and dump.mode == "incremental"]
+        dumps = [dump for dump in self._store.all() if dump.active and dump.mode == "incremental"]
         for place in range(len(dumps)):
             dump = dumps[(self._turn + place) % len(dumps)]
             task = self._tables.next_of(dump, readers)
@@ -369,7 +371,7 @@ class DumpCoordinator:
 
     def _next_blocking(self) -> DumpState | None:
         with self._lock:
-            for dump in self._book.all():
+            for dump in self._store.all():
                 if dump.mode == "blocking" and dump.active:
                     return dump
         return None

@@ -32,10 +32,10 @@ class DumpNotices:
         """At most once a second for each table; a chunk may come after the end, or the pause."""
         if dump.status is not DumpStatus.RUNNING or progress.status is not TableStatus.RUNNING:
             return
-        spot, now = (dump.dump_id, progress.table), time.monotonic()
-        if now - self._told_at.get(spot, -PROGRESS_EVERY_S) < PROGRESS_EVERY_S:
+        dump_table, now = (dump.dump_id, progress.table), time.monotonic()
+        if now - self._told_at.get(dump_table, -PROGRESS_EVERY_S) < PROGRESS_EVERY_S:
             return
-        self._told_at[spot] = now
+        self._told_at[dump_table] = now
         self._tell(
             dump,
             NotificationType.IN_PROGRESS,

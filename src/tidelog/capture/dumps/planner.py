@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tidelog.capture.dumps.actions import Actions
-from tidelog.capture.dumps.chunk_queue import Cut, Task, Tasks
-from tidelog.capture.dumps.chunk_results import Outcomes
-from tidelog.capture.dumps.store import DumpBook
+from tidelog.capture.dumps.chunk_queue import ChunkQueue, TableCursor, Task
+from tidelog.capture.dumps.chunk_results import ChunkResults
+from tidelog.capture.dumps.store import DumpStore
 from tidelog.capture.dumps.tables import DumpTables
 from tidelog.errors import (
     ChunkBusyError,
@@ -33,7 +33,7 @@ AIM = 0.75
 TURN_S = 0.2
 MAX_FAILURES = 3
 """Of one look; then a reader cuts the chunk, which also finds what can't be read in it."""
-PASSING = (ChunkBusyError, ChunkLostError, ConnectionLostError)
+TRANSIENT = (ChunkBusyError, ChunkLostError, ConnectionLostError)
 """A lock will be let go, the reader connects anew."""
 LOOK_S = 0.5  # at most, about, for ends that are looked for at once: readers wait for them
 AHEAD = 4  # chunks planned for each reader
@@ -48,17 +48,17 @@ class KeyPlanner:
         self,
         open_reader: Callable[[], ChunkReader],
         actions: Actions,
-        book: DumpBook,
-        tasks: Tasks,
+        store: DumpStore,
+        queue: ChunkQueue,
         tables: DumpTables,
-        outcomes: Outcomes,
+        results: ChunkResults,
     ) -> None:
         self._open_reader = open_reader
         self._actions = actions
-        self._book = book
-        self._tasks = tasks
+        self._store = store
+        self._queue = queue
         self._tables = tables
-        self._outcomes = outcomes
+        self._results = results
         self._thread: threading.Thread | None = None
         self._reader: ChunkReader | None = None
         self._closing = threading.Event()
@@ -92,10 +92,10 @@ class KeyPlanner:
     def _turn(self, reader: ChunkReader) -> bool:
         """Look for one key; False if none is wanted."""
         with self._actions.lock:
-            stuck, options, plan = self._tasks.stuck[:1], self._book.options, None
+            stuck, options, plan = self._queue.stuck[:1], self._store.options, None
             if not stuck and options.parallelism > 1:
                 ahead, now = AHEAD * options.parallelism, time.monotonic()
-                plan = self._tasks.next_plan(options.chunk_rows, ahead, now)
+                plan = self._queue.next_plan(options.chunk_rows, ahead, now)
         if stuck:
             self._look_behind(reader, stuck[0])
         elif plan is not None:
@@ -105,27 +105,29 @@ class KeyPlanner:
         self._actions.wake()
         return True
 
-    def _plan(self, reader: ChunkReader, cut: Cut, request: ChunkRequest, count: int) -> None:
+    def _plan(
+        self, reader: ChunkReader, cursor: TableCursor, request: ChunkRequest, count: int
+    ) -> None:
         begun = time.monotonic()
         try:
             ends = reader.boundaries(request, count)
         except (ChunkError, ConnectionLostError) as error:
             with self._actions.lock:
-                self._book.counters.last_error = str(error)
-                passing = isinstance(error, PASSING)
-                failures = self._tasks.plan_failed(cut, time.monotonic(), passing=passing)
-                cut.plan_looks = 1
+                self._store.counters.last_error = str(error)
+                transient = isinstance(error, TRANSIENT)
+                failures = self._queue.plan_failed(cursor, time.monotonic(), transient=transient)
+                cursor.plan_looks = 1
                 if isinstance(error, ChunkTooSlowError):
-                    cut.plan_halvings += 1
+                    cursor.plan_halvings += 1
                 if isinstance(error, (ChunkRefusedError, ChunkVoidError)):
-                    self._tables.fail(cut.dump, cut.progress, str(error))
+                    self._tables.fail(cursor.dump, cursor.progress, str(error))
                 elif failures >= MAX_FAILURES:
-                    self._tasks.plan_none(cut, request)
+                    self._queue.plan_none(cursor, request)
             return
         each_s = max(1e-6, time.monotonic() - begun) / count
         with self._actions.lock:
-            cut.plan_looks = max(1, min(4 * count, int(LOOK_S / each_s)))
-            self._tasks.planned(cut, request, ends, last=len(ends) < count)
+            cursor.plan_looks = max(1, min(4 * count, int(LOOK_S / each_s)))
+            self._queue.planned(cursor, request, ends, last=len(ends) < count)
 
     def _look_behind(self, reader: ChunkReader, task: Task) -> None:
         """Find the key of the row that can't be read, from the index alone: the dump's condition
@@ -133,15 +135,15 @@ class KeyPlanner:
         """
         try:
             ends = reader.boundaries(replace(task.request, limit_rows=1, where=None), 1)
-        except PASSING:
+        except TRANSIENT:
             time.sleep(TURN_S)  # and look again
             return
         except ChunkError as error:
             with self._actions.lock:
-                self._book.counters.last_error = str(error)
+                self._store.counters.last_error = str(error)
             ends = []
         with self._actions.lock:
-            self._outcomes.give_up(task, ends[0] if ends else None)
+            self._results.give_up(task, ends[0] if ends else None)
 
 
 class RowWidths:

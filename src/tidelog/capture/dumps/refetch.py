@@ -16,8 +16,8 @@ from tidelog.capture.dumps.state import Key
 from tidelog.model.schema import TableSchema
 from tidelog.ports import KeyExtractor, StateStore
 
-REREAD_KEY = "dump-reread"
-REREAD = "reread"  # what chunks of keys that are read again name as their dump
+REFETCH_KEY = "dump-reread"
+REFETCH = "reread"  # what chunks of keys that are read again name as their dump
 AGAIN_S = 10.0
 """After so long one of the keys that could not be read is tried again."""
 PIECE_KEYS = 5_000
@@ -26,7 +26,7 @@ OPEN_KEYS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Reread:
+class RefetchTable:
     """A table whose keys, of these columns, are to be read again."""
 
     table: str
@@ -57,16 +57,16 @@ class Piece:
 class Taken:
     """Keys to read now, and the pieces that they are of; each key is in one of them or more."""
 
-    spot: Reread
+    refetch_table: RefetchTable
     pieces: tuple[Piece, ...]
     keys: tuple[Key, ...]
 
 
-class Rereads:
+class RefetchQueue:
     """The keys to be read again. Those of a table are read in the order they were asked for in; one
     that was asked for again since may be read twice.
 
-    A key that can't be read stays, put aside, so that it holds up no other.
+    A key that can't be read stays, quarantined, so that it holds up no other.
 
     Thread-safe by a lock of its own, under which no other is taken: the engine's thread adds keys
     without waiting for the coordinator.
@@ -76,88 +76,91 @@ class Rereads:
         self._keys = keys
         self._state = state
         self._lock = threading.Lock()
-        self._pieces: dict[Reread, dict[str, Piece]] = {}
-        self._open: dict[Reread, Piece] = {}  # those that take further keys
+        self._pieces: dict[RefetchTable, dict[str, Piece]] = {}
+        self._open: dict[RefetchTable, Piece] = {}  # those that take further keys
         # Each in a piece of its own; the one tried longest ago comes first.
-        self._aside: dict[Reread, dict[Key, Piece]] = {}
-        self._again_at: dict[Reread, float] = {}
+        self._quarantined: dict[RefetchTable, dict[Key, Piece]] = {}
+        self._again_at: dict[RefetchTable, float] = {}
         self._number = 0  # of the newest request
         self._next_piece = 0
 
     def load(self) -> None:
         with self._lock:
-            for name in self._state.keys(f"{REREAD_KEY}/"):
+            for name in self._state.keys(f"{REFETCH_KEY}/"):
                 stored = self._state.get(name)
                 if stored is not None:
                     value = stored.value
-                    spot = Reread(value["table"], tuple(value["columns"]))
+                    refetch_table = RefetchTable(value["table"], tuple(value["columns"]))
                     piece = Piece(name, len(value["keys"]), 0, 0)
-                    self._pieces.setdefault(spot, {})[name] = piece
+                    self._pieces.setdefault(refetch_table, {})[name] = piece
                     self._next_piece = int(name.rpartition("/")[2]) + 1
             self._load_former()
 
     def _load_former(self) -> None:
         """Keys that a version before pieces left, all in one document."""
-        stored = self._state.get(REREAD_KEY)
+        stored = self._state.get(REFETCH_KEY)
         if stored is None:
             return
         for entry in stored.value:
-            spot = Reread(entry["table"], tuple(entry["columns"]))
+            refetch_table = RefetchTable(entry["table"], tuple(entry["columns"]))
             keys = [tuple(key) for key in entry["keys"]]
             for at in range(0, len(keys), PIECE_KEYS):
                 piece = self._new()
-                self._put(spot, piece, dict.fromkeys(keys[at : at + PIECE_KEYS]))
+                self._put(refetch_table, piece, dict.fromkeys(keys[at : at + PIECE_KEYS]))
                 piece.keys = None
-                self._pieces.setdefault(spot, {})[piece.name] = piece
-        self._state.delete(REREAD_KEY)
+                self._pieces.setdefault(refetch_table, {})[piece.name] = piece
+        self._state.delete(REFETCH_KEY)
 
     def add(self, schema: TableSchema, keys: Iterable[bytes]) -> None:
         """Ask for these match keys; stored when this returns."""
-        spot = Reread(str(schema.table), schema.match_key)
+        refetch_table = RefetchTable(str(schema.table), schema.match_key)
         texts = dict.fromkeys(self._keys.texts(encoded, schema) for encoded in keys)
         with self._lock:
             self._number += 1
-            aside, piece = self._aside.get(spot, {}), self._open.get(spot)
+            quarantined, piece = (
+                self._quarantined.get(refetch_table, {}),
+                self._open.get(refetch_table),
+            )
             known = {} if piece is None or piece.keys is None else piece.keys
-            for key in aside.keys() & texts.keys():
-                aside[key].newest = self._number
-            fresh = [key for key in texts if key not in known and key not in aside]
+            for key in quarantined.keys() & texts.keys():
+                quarantined[key].newest = self._number
+            fresh = [key for key in texts if key not in known and key not in quarantined]
             if piece is not None and len(known) + len(fresh) <= OPEN_KEYS:
                 piece.newest = self._number
                 if fresh:
-                    self._put(spot, piece, dict.fromkeys([*known, *fresh]))
+                    self._put(refetch_table, piece, dict.fromkeys([*known, *fresh]))
                 return
-            self._close(spot)
+            self._close(refetch_table)
             for at in range(0, len(fresh), PIECE_KEYS):
-                self._close(spot)
+                self._close(refetch_table)
                 some = dict.fromkeys(fresh[at : at + PIECE_KEYS])
-                piece = self._open[spot] = self._new()
-                self._put(spot, piece, some)
-                self._pieces.setdefault(spot, {})[piece.name] = piece
+                piece = self._open[refetch_table] = self._new()
+                self._put(refetch_table, piece, some)
+                self._pieces.setdefault(refetch_table, {})[piece.name] = piece
                 if piece.count >= OPEN_KEYS:
-                    self._close(spot)
+                    self._close(refetch_table)
 
     def take(self, limit: int, now: float) -> Taken | None:
         """Up to ``limit`` keys to read next, which are not being read; of each table in turn. One
-        that was put aside comes alone. Each ends by `done` or `put_aside`.
+        that was quarantined comes alone. Each ends by `done` or `quarantine`.
         """
         with self._lock:
-            for spot in dict.fromkeys((*self._pieces, *self._aside)):
-                aside = self._aside.get(spot)
-                if aside and now >= self._again_at[spot]:
-                    key, piece = next(iter(aside.items()))
-                    self._again_at[spot] = now + AGAIN_S
-                    return Taken(spot, (piece,), (key,))
-                taken = self._take(spot, limit)
+            for refetch_table in dict.fromkeys((*self._pieces, *self._quarantined)):
+                quarantined = self._quarantined.get(refetch_table)
+                if quarantined and now >= self._again_at[refetch_table]:
+                    key, piece = next(iter(quarantined.items()))
+                    self._again_at[refetch_table] = now + AGAIN_S
+                    return Taken(refetch_table, (piece,), (key,))
+                taken = self._take(refetch_table, limit)
                 if taken is not None:
-                    self._pieces[spot] = self._pieces.pop(spot)
+                    self._pieces[refetch_table] = self._pieces.pop(refetch_table)
                     return taken
             return None
 
-    def _take(self, spot: Reread, limit: int) -> Taken | None:
+    def _take(self, refetch_table: RefetchTable, limit: int) -> Taken | None:
         keys: dict[Key, None] = {}
         pieces: list[Piece] = []
-        for piece in self._pieces.get(spot, {}).values():
+        for piece in self._pieces.get(refetch_table, {}).values():
             if len(piece.reading) == piece.count:
                 continue
             if piece.keys is None:
@@ -165,12 +168,12 @@ class Rereads:
             free = [key for key in piece.keys if key not in piece.reading][:limit]
             if keys and len(keys) + len(free) > limit:
                 break
-            if self._open.get(spot) is piece:
-                del self._open[spot]
+            if self._open.get(refetch_table) is piece:
+                del self._open[refetch_table]
             pieces.append(piece)
             piece.reading.update(free)
             keys.update(dict.fromkeys(free))
-        return Taken(spot, tuple(pieces), tuple(keys)) if keys else None
+        return Taken(refetch_table, tuple(pieces), tuple(keys)) if keys else None
 
     def _load(self, name: str) -> dict[Key, None]:
         stored = self._state.get(name)
@@ -186,7 +189,7 @@ class Rereads:
     def wanted(self) -> bool:
         """Does a key wait?"""
         with self._lock:
-            return bool(self._pieces or self._aside)
+            return bool(self._pieces or self._quarantined)
 
     def any_of(self, table: str, upto: int | None = None) -> bool:
         """Is a request of the table, of those up to the number ``upto``, not answered yet? Those
@@ -195,8 +198,8 @@ class Rereads:
         with self._lock:
             return any(
                 upto is None or piece.oldest <= upto
-                for spot, pieces in self._pieces.items()
-                if spot.table == table
+                for refetch_table, pieces in self._pieces.items()
+                if refetch_table.table == table
                 for piece in pieces.values()
             )
 
@@ -205,74 +208,81 @@ class Rereads:
         read.
         """
         with self._lock:
-            return sum(piece.newest > since for _, _, piece in self._aside_of(table))
+            return sum(piece.newest > since for _, _, piece in self._quarantined_of(table))
 
-    def put_aside(self, taken: Taken) -> None:
+    def quarantine(self, taken: Taken) -> None:
         """The one key of ``taken`` could not be read: the others come first."""
         with self._lock:
-            spot, [key] = taken.spot, taken.keys
-            aside = self._aside.setdefault(spot, {})
-            alone = aside.pop(key, None)
+            refetch_table, [key] = taken.refetch_table, taken.keys
+            quarantined = self._quarantined.setdefault(refetch_table, {})
+            alone = quarantined.pop(key, None)
             for piece in taken.pieces:
                 if piece is alone:
                     continue
                 if alone is None:
                     alone = self._new()
-                    self._put(spot, alone, {key: None})
+                    self._put(refetch_table, alone, {key: None})
                     alone.oldest, alone.newest = piece.oldest, piece.newest
                 alone.newest = max(alone.newest, piece.newest)
-                self._remove(spot, piece, taken.keys)
+                self._remove(refetch_table, piece, taken.keys)
             if alone is not None:
-                aside[key] = alone
-            self._again_at[spot] = time.monotonic() + AGAIN_S
+                quarantined[key] = alone
+            self._again_at[refetch_table] = time.monotonic() + AGAIN_S
 
     def done(self, taken: Taken, unread: Collection[Key] = ()) -> None:
         """The keys were read since they were asked for, but for ``unread``, which wait on."""
         with self._lock:
-            spot, read = taken.spot, [key for key in taken.keys if key not in unread]
-            aside = self._aside.get(spot, {})
-            if any(aside.get(key) in taken.pieces for key in read):
+            refetch_table, read = (
+                taken.refetch_table,
+                [key for key in taken.keys if key not in unread],
+            )
+            quarantined = self._quarantined.get(refetch_table, {})
+            if any(quarantined.get(key) in taken.pieces for key in read):
                 # What was in the way may be gone for the others, too.
-                pieces = self._pieces.setdefault(spot, {})
-                pieces |= {piece.name: piece for piece in aside.values()}
-                del self._aside[spot]
+                pieces = self._pieces.setdefault(refetch_table, {})
+                pieces |= {piece.name: piece for piece in quarantined.values()}
+                del self._quarantined[refetch_table]
             for piece in taken.pieces:
                 piece.reading.difference_update(taken.keys)
-                self._remove(spot, piece, read)
+                self._remove(refetch_table, piece, read)
 
     def dumped(self, table: str, since: int) -> None:
         """All rows of the table were read after the request ``since``: of the keys that can't be
         read, those asked for by then are not missing any more.
         """
         with self._lock:
-            for spot, key, piece in list(self._aside_of(table)):
+            for refetch_table, key, piece in list(self._quarantined_of(table)):
                 if piece.newest <= since:
                     self._state.delete(piece.name)
-                    del self._aside[spot][key]
-                    if not self._aside[spot]:
-                        del self._aside[spot]
+                    del self._quarantined[refetch_table][key]
+                    if not self._quarantined[refetch_table]:
+                        del self._quarantined[refetch_table]
 
     # ------------------------------------------------------------ pieces; the lock is held
 
     def _new(self) -> Piece:
         self._next_piece += 1
-        return Piece(f"{REREAD_KEY}/{self._next_piece - 1:012d}", 0, self._number, self._number)
+        return Piece(f"{REFETCH_KEY}/{self._next_piece - 1:012d}", 0, self._number, self._number)
 
-    def _put(self, spot: Reread, piece: Piece, keys: dict[Key, None]) -> None:
-        self._store(piece.name, spot, keys)
+    def _put(self, refetch_table: RefetchTable, piece: Piece, keys: dict[Key, None]) -> None:
+        self._store(piece.name, refetch_table, keys)
         piece.keys, piece.count = keys, len(keys)
 
-    def _store(self, name: str, spot: Reread, keys: Iterable[Key]) -> None:
-        value = {"table": spot.table, "columns": spot.columns, "keys": [list(key) for key in keys]}
+    def _store(self, name: str, refetch_table: RefetchTable, keys: Iterable[Key]) -> None:
+        value = {
+            "table": refetch_table.table,
+            "columns": refetch_table.columns,
+            "keys": [list(key) for key in keys],
+        }
         self._state.put(name, value, None)
 
-    def _close(self, spot: Reread) -> None:
+    def _close(self, refetch_table: RefetchTable) -> None:
         """The piece takes no further keys, and is not needed in memory."""
-        piece = self._open.pop(spot, None)
+        piece = self._open.pop(refetch_table, None)
         if piece is not None:
             piece.keys = None
 
-    def _remove(self, spot: Reread, piece: Piece, keys: Iterable[Key]) -> None:
+    def _remove(self, refetch_table: RefetchTable, piece: Piece, keys: Iterable[Key]) -> None:
         """Let these keys go. Their document stays as it is until it is of no use: what was read is
         read again after a crash, and does no harm.
         """
@@ -283,12 +293,12 @@ class Rereads:
         piece.count = len(piece.keys)
         if not piece.keys:
             self._state.delete(piece.name)
-            pieces = self._pieces.get(spot, {})
+            pieces = self._pieces.get(refetch_table, {})
             pieces.pop(piece.name, None)
             if not pieces:
-                self._pieces.pop(spot, None)
+                self._pieces.pop(refetch_table, None)
 
-    def _aside_of(self, table: str) -> Iterator[tuple[Reread, Key, Piece]]:
-        for spot, aside in self._aside.items():
-            if spot.table == table:
-                yield from ((spot, key, piece) for key, piece in aside.items())
+    def _quarantined_of(self, table: str) -> Iterator[tuple[RefetchTable, Key, Piece]]:
+        for refetch_table, quarantined in self._quarantined.items():
+            if refetch_table.table == table:
+                yield from ((refetch_table, key, piece) for key, piece in quarantined.items())

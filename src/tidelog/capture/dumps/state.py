@@ -59,7 +59,7 @@ class TableProgress:
         key_columns: what keys, or the bounds of ranges, are of.
         missing: whether keys that the table lacks become delete events or are listed.
         estimated_rows: by the source's statistics, when the table began.
-        due: why capture itself needs the table dumped, and leans on this dump for it; empty: it
+        due: why capture itself needs the table dumped, and joins this dump for it; empty: it
             does not. If this one is cancelled, another is asked for.
     """
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from tidelog.capture.dumps.refetch import REREAD
+from tidelog.capture.dumps.refetch import REFETCH
 from tidelog.capture.dumps.state import (
     DumpState,
     Key,
@@ -92,7 +92,7 @@ class Counters:
     last_error: str = ""
 
 
-class DumpBook:
+class DumpStore:
     """All dumps, as stored. The coordinator's lock guards it."""
 
     def __init__(self, state: StateStore, options: DumpOptions) -> None:
@@ -120,7 +120,7 @@ class DumpBook:
         """Add the chunks that the event log holds beyond what was stored."""
         changed: dict[str, DumpState] = {}
         for offset, meta in chunks:
-            found = None if meta.dump_id == REREAD else self._dumps.get(meta.dump_id)
+            found = None if meta.dump_id == REFETCH else self._dumps.get(meta.dump_id)
             if found is None or found.finished or found.mode == "blocking":
                 continue
             for progress in found.tables:
@@ -162,7 +162,7 @@ class DumpBook:
         self.store(dump)
         return dump
 
-    def lean_on(self, table: str, reason: str) -> str | None:
+    def join_pending(self, table: str, reason: str) -> str | None:
         """The dump that waits, has not begun to read the table, and will read all of it; noted as
         due for ``reason``. None: there is none.
         """
@@ -177,8 +177,8 @@ class DumpBook:
         return None
 
     def request_due(self, table: str, reason: str, now_ms: int) -> str:
-        """Lean on a dump that waits, or queue one of capture's own; its id."""
-        found = self.lean_on(table, reason)
+        """Join a pending dump, or queue one of capture's own; its id."""
+        found = self.join_pending(table, reason)
         if found is not None:
             return found
         dump_id = f"{AUTOMATIC}{uuid.uuid4().hex[:12]}"

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 
 from tidelog.capture.dumps.actions import Actions
-from tidelog.capture.dumps.chunk_queue import Spot, Task, Tasks
+from tidelog.capture.dumps.chunk_queue import ChunkQueue, DumpTable, Task
 from tidelog.capture.dumps.notices import DumpNotices
-from tidelog.capture.dumps.refetch import Rereads
+from tidelog.capture.dumps.refetch import RefetchQueue
 from tidelog.capture.dumps.state import (
     DumpState,
     TableProgress,
@@ -26,7 +26,7 @@ from tidelog.capture.dumps.states import (
     TableRunStatus,
     TableStatus,
 )
-from tidelog.capture.dumps.store import AUTOMATIC, DumpBook
+from tidelog.capture.dumps.store import AUTOMATIC, DumpStore
 from tidelog.capture.notifications import TableScanStatus
 from tidelog.capture.refused_tables import RefusedTables
 from tidelog.errors import (
@@ -46,7 +46,7 @@ from tidelog.ports import Catalogue, TableShape
 RECONNECT_S = 0.5
 OWN = ("start-", "gap-")
 """So begin the names of further dumps that capture asks for."""
-REREADS_END_S = 5.0
+REFETCH_END_S = 5.0
 """So long a table that was read to its end waits for a moment without keys to be read again."""
 
 
@@ -63,20 +63,20 @@ class DumpTables:
         catalogue: Catalogue,
         refused: RefusedTables,
         actions: Actions,
-        book: DumpBook,
-        tasks: Tasks,
-        rereads: Rereads,
+        store: DumpStore,
+        queue: ChunkQueue,
+        refetch_queue: RefetchQueue,
         notices: DumpNotices,
     ) -> None:
         self._take_snapshot = take_snapshot
         self._catalogue = catalogue
         self._refused = refused
         self._actions = actions
-        self._book = book
-        self._tasks = tasks
-        self._rereads = rereads
+        self._store = store
+        self._queue = queue
+        self._refetch_queue = refetch_queue
         self._notices = notices
-        self._runs: dict[Spot, TableRun] = {}
+        self._runs: dict[DumpTable, TableRun] = {}
 
     def next_of(self, dump: DumpState, readers: int) -> Task | None:
         """The dump's next chunk, of its first tables that have one; as many tables as there are
@@ -87,8 +87,8 @@ class DumpTables:
         for progress in dump.tables:
             if progress.status in FINISHED:
                 continue
-            spot = (dump.dump_id, progress.table)
-            run = self._runs.setdefault(spot, TableRun(dump, progress))
+            dump_table = (dump.dump_id, progress.table)
+            run = self._runs.setdefault(dump_table, TableRun(dump, progress))
             if run.status is TableRunStatus.COMPLETING:
                 continue
             if under_way >= readers:
@@ -97,8 +97,8 @@ class DumpTables:
             if run.status is TableRunStatus.WAITING:
                 self._start(run)
             elif run.status is TableRunStatus.READING:
-                rows = self._book.options.chunk_rows
-                task = self._tasks.next_chunk(spot, rows, planned=readers > 1)
+                rows = self._store.options.chunk_rows
+                task = self._queue.next_chunk(dump_table, rows, planned=readers > 1)
                 if task is not None:
                     return task
                 self._complete_if_read(run)
@@ -177,7 +177,7 @@ class DumpTables:
             return
         if run.progress.first_offset is not None:  # begun before a restart
             run.meet(TableRunInput.FOUND_BEGUN)
-            self._tasks.start(run.dump, run.progress, self._book.options.chunk_rows)
+            self._queue.start(run.dump, run.progress, self._store.options.chunk_rows)
             return
         run.meet(TableRunInput.FOUND)
 
@@ -214,16 +214,16 @@ class DumpTables:
         run.meet(TableRunInput.UNSEEN_KNOWN)
         if run.ended:
             return
-        run.asked_before = self._rereads.number
+        run.asked_before = self._refetch_queue.number
         run.progress.first_offset = offset if unseen is None else min(offset, unseen)
         run.progress.meet(TableInput.BEGIN)
-        self._tasks.start(run.dump, run.progress, self._book.options.chunk_rows)
-        self._book.store(run.dump)
+        self._queue.start(run.dump, run.progress, self._store.options.chunk_rows)
+        self._store.store(run.dump)
 
     def _away(self, run: TableRun, error: Found, again: Callable[[], None]) -> None:
         """The source gave no answer; it is asked again."""
         run.meet(TableRunInput.AWAY)
-        self._book.counters.last_error = str(error)
+        self._store.counters.last_error = str(error)
         if not run.ended:
             self._actions.effect(again, RECONNECT_S)
 
@@ -232,12 +232,12 @@ class DumpTables:
     def _complete_if_read(self, run: TableRun) -> None:
         """Append the dump's last record, once all is read, also what is to be read again."""
         dump, progress = run.dump, run.progress
-        if not self._tasks.drained(progress):
+        if not self._queue.exhausted(progress):
             return
         if not progress.complete:
             self.fail(dump, progress, progress.lost)
             return
-        if self._rereads_wait(run):
+        if self._refetch_waits(run):
             return
         reason = self._unread(run)
         if reason:
@@ -261,7 +261,7 @@ class DumpTables:
                 "`tidelog status --ranges` shows which, mend them and dump the table again"
             )
         since = -1 if run.asked_before is None else run.asked_before
-        count = self._rereads.unread(progress.table, since=since)
+        count = self._refetch_queue.unread(progress.table, since=since)
         if count:
             return (
                 f"{count} row{'s' * (count > 1)} that changed meanwhile could not be read, and "
@@ -270,16 +270,16 @@ class DumpTables:
             )
         return ""
 
-    def _rereads_wait(self, run: TableRun) -> bool:
+    def _refetch_waits(self, run: TableRun) -> bool:
         """Must keys be read again before the table counts as complete? All that wait, as long as
         they come to an end; where there are always new ones, those that its reading left behind.
         """
         now = time.monotonic()
         if run.read_at is None:
-            run.read_at = (now, self._rereads.number)
+            run.read_at = (now, self._refetch_queue.number)
         since, number = run.read_at
-        upto = None if now - since < REREADS_END_S else number
-        return self._rereads.any_of(run.progress.table, upto)
+        upto = None if now - since < REFETCH_END_S else number
+        return self._refetch_queue.any_of(run.progress.table, upto)
 
     def done(self, dump: DumpState, progress: TableProgress, offset: int) -> None:
         """The table's last record stands at ``offset``."""
@@ -291,7 +291,7 @@ class DumpTables:
             progress.finished_ms = int(time.time() * 1000)
             self._notices.scanned(dump, progress)
             if whole_table(progress) and run is not None and run.asked_before is not None:
-                self._rereads.dumped(progress.table, run.asked_before)
+                self._refetch_queue.dumped(progress.table, run.asked_before)
         self._forget(dump, progress)
         self._finish(dump)
 
@@ -300,7 +300,7 @@ class DumpTables:
         another, unless this one is capture's own.
         """
         changed, due = [], []
-        for dump in self._book.selected(dump_id, UNFINISHED):
+        for dump in self._store.selected(dump_id, UNFINISHED):
             stopped = []
             for progress in dump.tables:
                 if progress.status not in FINISHED and (not tables or progress.table in tables):
@@ -317,7 +317,7 @@ class DumpTables:
                 self._notices.stopped(dump, stopped)
             # Before the end is stored: a crash in between has the table dumped twice.
             for progress in due:
-                self._book.request_due(progress.table, progress.due, int(time.time() * 1000))
+                self._store.request_due(progress.table, progress.due, int(time.time() * 1000))
             due.clear()
             self._finish(dump, stopped=not tables)
         return list(dict.fromkeys(changed))
@@ -351,7 +351,7 @@ class DumpTables:
 
     def release(self, table: TableName) -> None:
         """Let the table's key history go if nothing reads the table any more."""
-        if self._tasks.any_of(table):
+        if self._queue.any_of(table):
             return
         if any(run.holds_keys and run.progress.table == str(table) for run in self._runs.values()):
             return
@@ -364,15 +364,15 @@ class DumpTables:
         self._forget(dump, progress)
 
     def _finish(self, dump: DumpState, *, stopped: bool = False) -> None:
-        if self._book.finish_if_done(dump):
+        if self._store.finish_if_done(dump):
             self._notices.finished(dump, stopped=stopped)
-        self._book.store(dump)
+        self._store.store(dump)
 
     def _forget(self, dump: DumpState, progress: TableProgress) -> None:
         run = self._runs.pop((dump.dump_id, progress.table), None)
         if run is not None:
             run.meet(TableRunInput.END)
-        self._tasks.forget(dump, progress)
+        self._queue.forget(dump, progress)
         self.release(TableName.parse(progress.table))
 
 

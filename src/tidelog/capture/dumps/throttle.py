@@ -25,10 +25,10 @@ from collections import deque
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-KEPT = 16  # marks that are looked at; of them the two longest, which a stalled disk may be, are not
+KEPT = 16  # watermarks looked at; the two longest are not: a disk may have stalled
 LEFT_OUT = 2
 CALM_S = 300.0  # the least round trip is of the last one to two such spans
-OWN_OF_CHUNK = 4  # transactions that one chunk makes in the source: two marks, a read, planning
+OWN_OF_CHUNK = 4  # transactions of one chunk in the source: two watermarks, a read, planning
 OTHERS_A_SECOND = 50.0  # fewer may be our own looks, and nobody's hurry
 
 LEAST_WAIT_S = 1e-4
@@ -40,7 +40,7 @@ LOOSEN_EVERY_S = 2.0
 LOOSEN_PACE = 1.4
 LOOSEN_SHARE = 1 / 8  # of the readers, and at least one, come back at a step
 BURST_S = 0.25  # budget that may be saved up: makes up for readers that wake up late
-STALE_S = 30.0  # a SELECT's time, or a mark's, says nothing any more after this
+STALE_S = 30.0  # a SELECT's time, or a watermark's, says nothing any more after this
 LEAST_PACE = 1 / 16  # share of time in which SELECTs work, at least
 MAX_SPREAD_S = 0.5  # a chunk's transaction, and its lock against DDL, are kept so much longer
 SMOOTHING = 0.3  # weight of the newest chunk in the smoothed time and rows of a SELECT
@@ -139,7 +139,7 @@ class Throttle:
         return min(self._select_s / self._pace, MAX_SPREAD_S)
 
     def wrote(self, now: float, seconds: float) -> None:
-        """A mark was written and committed within ``seconds``."""
+        """A watermark was written and committed within ``seconds``."""
         self._commits.wrote(now, seconds)
 
     def read(self, now: float, rows: int, seconds: float, rested_s: float = 0.0) -> None:
@@ -294,12 +294,13 @@ def _tenths_ms(seconds: float | None) -> float | None:
 
 
 class CommitTimes:
-    """How much longer commits take in the source than at best, told by the marks that chunks write.
+    """How much longer commits take in the source than at best, told by the watermarks that chunks
+    write.
 
-    A mark is a commit as others make it: it waits for the same cores, locks and disk. The least
-    round trip of the last minutes is what network and disk take of themselves; what comes on top is
-    waiting. A dump that has the source to itself delays nobody: the time counts only while others
-    commit too.
+    A watermark is a commit as others make it: it waits for the same cores, locks and disk. The
+    least round trip of the last minutes is what network and disk take of themselves; what comes on
+    top is waiting. A dump that has the source to itself delays nobody: the time counts only while
+    others commit too.
 
     Whoever calls keeps the clock (seconds, monotonic) and a lock.
     """
@@ -314,7 +315,7 @@ class CommitTimes:
         self._others_s: float | None = None  # transactions of others, a second
 
     def wrote(self, now: float, seconds: float) -> None:
-        """A mark's commit took ``seconds``."""
+        """A watermark's commit took ``seconds``."""
         if self._span_at is None or now - self._span_at > CALM_S:
             self._span_at = now
             self._least = [float("inf"), self._least[0]]

@@ -1,4 +1,4 @@
-"""One chunk's way: its marks and its SELECT in a reader's thread, its end on the engine's.
+"""One chunk's way: its watermarks and its SELECT in a reader's thread, its end on the engine's.
 
 `ChunkReaders` are these threads, `ChunkReading` is what they do with a chunk.
 """
@@ -20,13 +20,13 @@ import numpy as np
 
 from tidelog.capture.buffer import ChunkItem, item_bytes
 from tidelog.capture.dumps.actions import Actions
-from tidelog.capture.dumps.chunk_queue import Task, Tasks
-from tidelog.capture.dumps.chunk_results import Outcomes
+from tidelog.capture.dumps.chunk_queue import ChunkQueue, Task
+from tidelog.capture.dumps.chunk_results import ChunkResults
 from tidelog.capture.dumps.planner import RowWidths
-from tidelog.capture.dumps.refetch import REREAD
+from tidelog.capture.dumps.refetch import REFETCH
 from tidelog.capture.dumps.state import Key
 from tidelog.capture.dumps.states import ChunkInput, ChunkStatus
-from tidelog.capture.dumps.store import DumpBook
+from tidelog.capture.dumps.store import DumpStore
 from tidelog.capture.dumps.throttle import Throttle
 from tidelog.capture.windows.windows import Closed, Voided, VoidReason, Window
 from tidelog.errors import ChunkError, ConnectionLostError, SourceError
@@ -37,7 +37,7 @@ from tidelog.system import failpoints
 NICE = 10
 """Of the threads that read chunks: the log's, and a database on the same host, come first."""
 OVERDUE_S = 10.0
-"""After this long a window that is still open is looked at: has the log passed its mark?"""
+"""After this long a window that is still open is looked at: has the log passed its watermark?"""
 
 
 FIRST_READ_S = 2.0
@@ -52,18 +52,18 @@ class ChunkReading:
         keys: KeyExtractor,
         catalogue: Catalogue,
         actions: Actions,
-        book: DumpBook,
-        tasks: Tasks,
-        outcomes: Outcomes,
+        store: DumpStore,
+        queue: ChunkQueue,
+        results: ChunkResults,
         throttle: Throttle,
     ) -> None:
         self._keys = keys
         self._catalogue = catalogue
         self._actions = actions
         self._lock = actions.lock
-        self._book = book
-        self._tasks = tasks
-        self._outcomes = outcomes
+        self._store = store
+        self._queue = queue
+        self._results = results
         self._throttle = throttle
         self._widths = RowWidths()
         self._chunk_bytes: float | None = None  # smoothed, of the chunks read lately
@@ -71,7 +71,7 @@ class ChunkReading:
 
     def room(self, readers: int) -> bool:
         """May another chunk be begun: is there a window, and memory, for it?"""
-        inflight = self._tasks.under_way
+        inflight = self._queue.under_way
         if self._chunk_bytes is None:  # the first one tells what to reckon with, unless it hangs
             now = time.monotonic()
             return all(task.begun and now - task.begun > FIRST_READ_S for task in inflight)
@@ -79,7 +79,7 @@ class ChunkReading:
             return False
         each = self._chunk_bytes
         held = sum(task.bytes or each for task in inflight)
-        return not inflight or held + each <= self._book.options.buffer_bytes
+        return not inflight or held + each <= self._store.options.buffer_bytes
 
     def windows(self) -> list[dict[str, Any]]:
         """The chunks under way, for status."""
@@ -92,7 +92,7 @@ class ChunkReading:
                 "bytes": task.bytes,
                 "age_ms": int((now - task.begun) * 1000),
             }
-            for task in self._tasks.inflight
+            for task in self._queue.inflight
         ]
 
     # ------------------------------------------------------------ a reader's thread
@@ -103,18 +103,18 @@ class ChunkReading:
         window = Window(
             chunk_id=chunk_id,
             table=task.table,
-            low_mark=f"{chunk_id}:low",
-            high_mark=f"{chunk_id}:high",
+            low_watermark=f"{chunk_id}:low",
+            high_watermark=f"{chunk_id}:high",
         )
         with self._lock:
-            self._tasks.taken(task)
+            self._queue.taken(task)
             if task.ended:
                 self._throttle.read(time.monotonic(), 0, 0.0)
-                self._outcomes.drop(task)
+                self._results.drop(task)
                 return
-            self._tasks.begin(task, window)
-            self._book.note("begun", chunk_id, str(task.table))
-            most, room = task.request.limit_rows, self._book.options.chunk_bytes
+            self._queue.begin(task, window)
+            self._store.note("begun", chunk_id, str(task.table))
+            most, room = task.request.limit_rows, self._store.options.chunk_bytes
             request = replace(
                 task.request,
                 limit_rows=self._widths.rows(task.table, most, room),
@@ -125,7 +125,7 @@ class ChunkReading:
         begun, seconds, rows = 0.0, 0.0, None
         try:
             engine.register(window)
-            marked_s = _timed(lambda: reader.write_watermark(window.low_mark))
+            marked_s = _timed(lambda: reader.write_watermark(window.low_watermark))
             failpoints.hit("chunk.after_low")
             try:
                 begun = time.monotonic()
@@ -135,7 +135,7 @@ class ChunkReading:
                 with self._lock:
                     self._have_read(task, window, rows)
                 engine.deliver(window, rows)
-                high_s = _timed(lambda: reader.write_watermark(window.high_mark))
+                high_s = _timed(lambda: reader.write_watermark(window.high_watermark))
                 if rows.emit_at is None:  # else none was written
                     with self._lock:
                         self._throttle.wrote(begun, marked_s)
@@ -156,20 +156,20 @@ class ChunkReading:
 
     def _failed(self, task: Task, window: Window, error: SourceError) -> None:
         with self._lock:
-            doubtful = self._is_open(window, task) and self._outcomes.failed(task, error)
+            doubtful = self._is_open(window, task) and self._results.failed(task, error)
         if doubtful:
-            found = self._outcomes.look_up(task)
+            found = self._results.look_up(task)
             with self._lock:
-                self._outcomes.looked_up(task, error, found)
+                self._results.looked_up(task, error, found)
 
     def _have_read(self, task: Task, window: Window, rows: ChunkRows) -> None:
-        self._tasks.advance(task, rows)
+        self._queue.advance(task, rows)
         task.bytes = item_bytes(rows.rows)
         task.meet(ChunkInput.ROWS)
         self._widths.note(task.table, len(rows.rows), task.bytes)
         before = self._chunk_bytes
         self._chunk_bytes = task.bytes if before is None else before + 0.2 * (task.bytes - before)
-        self._book.note("read", window.chunk_id, str(task.table), rows=len(rows.rows))
+        self._store.note("read", window.chunk_id, str(task.table), rows=len(rows.rows))
 
     # ------------------------------------------------------------ the engine's thread
 
@@ -177,21 +177,21 @@ class ChunkReading:
         """The keys to be read again that are not stored yet: those of a chunk of such keys are,
         until they have been read.
         """
-        task = self._tasks.find(closed.window.chunk_id)
-        if task is None or task.dump is not None or not closed.reread:
-            return closed.reread
+        task = self._queue.find(closed.window.chunk_id)
+        if task is None or task.dump is not None or not closed.refetch:
+            return closed.refetch
         if closed.schema.match_key != task.request.key_columns:
-            return closed.reread
+            return closed.refetch
         own = set(task.request.keys or ())
-        return [key for key in closed.reread if self._keys.texts(key, closed.schema) not in own]
+        return [key for key in closed.refetch if self._keys.texts(key, closed.schema) not in own]
 
     def closed(self, closed: Closed) -> ChunkItem | None:
         """What to append. Takes no lock but the actions' inbox."""
-        task = self._tasks.find(closed.window.chunk_id)
+        task = self._queue.find(closed.window.chunk_id)
         if task is None:
             return None
         if task.ended:
-            self._actions.post(lambda: self._outcomes.drop(task))
+            self._actions.post(lambda: self._results.drop(task))
             return None
         task.meet(ChunkInput.CLOSE)  # what follows is the writer's, however slow its disk
         is_absent = closed.rows.kind == Kind.ABSENT
@@ -202,7 +202,7 @@ class ChunkReading:
                 closed.rows = closed.rows.filter(~is_absent)
 
         def done(_offset: int) -> None:
-            self._actions.post(lambda: self._outcomes.durable(task, closed, absent))
+            self._actions.post(lambda: self._results.durable(task, closed, absent))
 
         if not len(closed.rows):
             done(-1)
@@ -218,14 +218,14 @@ class ChunkReading:
     # ------------------------------------------------------------ the coordinator's thread
 
     def void_overdue(self) -> None:
-        """Void windows whose mark the log has passed without showing it. A log that has not come so
-        far, because it is far behind, is waited for.
+        """Void windows whose watermark the log has passed without showing it. A log that has not
+        come so far, because it is far behind, is waited for.
         """
         now = time.monotonic()
         with self._lock:
             late = {
                 task.window.chunk_id: task
-                for task in self._tasks.inflight
+                for task in self._queue.inflight
                 if task.status is ChunkStatus.READ and task.window and now - task.begun > OVERDUE_S
             }
             self._overdue = {k: v for k, v in self._overdue.items() if k in late}
@@ -246,13 +246,13 @@ class ChunkReading:
             self._actions.engine.discard(window)
             with self._lock:
                 if self._is_open(window, task):
-                    self._outcomes.void(Voided(window, VoidReason.DISCARDED))
+                    self._results.void(Voided(window, VoidReason.DISCARDED))
 
     def _is_open(self, window: Window, task: Task) -> bool:
         """Is the task's end still to come, now that the engine has discarded the window? Else it
         was voided, and is read again, or it closed before.
         """
-        return self._tasks.find(window.chunk_id) is task and task.status is not ChunkStatus.CLOSING
+        return self._queue.find(window.chunk_id) is task and task.status is not ChunkStatus.CLOSING
 
 
 def _timed(work: Callable[[], None]) -> float:
@@ -263,7 +263,7 @@ def _timed(work: Callable[[], None]) -> float:
 
 def _meta(task: Task, closed: Closed) -> ChunkMeta:
     return ChunkMeta(
-        dump_id=task.dump.dump_id if task.dump else REREAD,
+        dump_id=task.dump.dump_id if task.dump else REFETCH,
         table=str(closed.window.table),
         chunk_id=closed.window.chunk_id,
         low_key=_list(task.request.after),

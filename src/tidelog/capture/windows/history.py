@@ -2,8 +2,8 @@
 
 PostgreSQL logs a commit before the commit is visible, so a record may stand before a chunk's low
 watermark and still be invisible to its SELECT (docs/explanation/watermarks.md). Hence two
-memories of what was emitted: `Journal`, which transactions touched which tables, always; and
-`KeyHistory`, which keys they touched, for tables that are being dumped.
+memories of what was emitted: `Journal`, which transactions changed which tables, always; and
+`KeyHistory`, which keys they changed, for tables that are being dumped.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class Journal:
         self._sequence.append(sequence)
         self._entries += len(xid)
 
-    def seed(self, touched: dict[int, set[int]], max_xid: int) -> None:
+    def seed(self, changed: dict[int, set[int]], max_xid: int) -> None:
         """Add transactions found in the event log: xid → schema ids. Makes the journal complete."""
-        pairs = [(xid, schema) for xid, schemas in touched.items() for schema in schemas]
+        pairs = [(xid, schema) for xid, schemas in changed.items() for schema in schemas]
         if pairs:
             columns = np.array(pairs, np.int64)
             self._xid.insert(0, columns[:, 0].copy())
@@ -101,7 +101,7 @@ class Journal:
     def invisible(
         self, snapshot: Snapshot, is_table: Callable[[int], bool], before: int
     ) -> set[int]:
-        """Xids, of batches numbered below ``before``, that touched the table unseen."""
+        """Xids, of batches numbered below ``before``, that changed the table unseen."""
         found: set[int] = set()
         for xid, schema, sequence in zip(self._xid, self._schema, self._sequence, strict=True):
             if sequence >= before:
@@ -114,8 +114,8 @@ class Journal:
 
 
 @dataclass(slots=True)
-class Touched:
-    """Keys touched by records, in log order: ``key`` binary[m], effect uint8[m], xid int64[m];
+class ChangedKeys:
+    """Keys changed by records, in log order: ``key`` binary[m], effect uint8[m], xid int64[m];
     ``sequence`` int64[m]: the batch's number, -1 if read back from the event log.
     """
 
@@ -131,14 +131,14 @@ class Touched:
     def bytes(self) -> int:
         return int(self.key.nbytes) + 25 * len(self)
 
-    def filter(self, keep: Bools) -> Touched:
-        return Touched(
+    def filter(self, keep: Bools) -> ChangedKeys:
+        return ChangedKeys(
             self.key.filter(pa.array(keep)), self.effect[keep], self.xid[keep], self.sequence[keep]
         )
 
 
 class KeyHistory:
-    """Keys of one table that records touched since `since`, until snapshots show them visible.
+    """Keys of one table that records changed since `since`, until snapshots show them visible.
 
     ``since`` is the number of the first batch that is wholly held; it moves up when the oldest
     batches have to go (`drop_oldest`). Keys put back from the event log (`seed`) are held besides.
@@ -146,7 +146,7 @@ class KeyHistory:
 
     def __init__(self, since: int) -> None:
         self.since = since
-        self._parts: list[Touched] = []
+        self._parts: list[ChangedKeys] = []
         self._bytes = 0
         self._truncates: list[int] = []
         self._seeded: set[int] = set()
@@ -159,7 +159,7 @@ class KeyHistory:
         """Note the keys of one batch; ``xid`` int64[m] of the entries."""
         if not len(entries):
             return
-        part = Touched(
+        part = ChangedKeys(
             entries.keys(), entries.effect, xid, np.full(len(entries), sequence, np.int64)
         )
         self._parts.append(part)
@@ -175,7 +175,7 @@ class KeyHistory:
     def add_truncate(self, xid: int) -> None:
         self._truncates.append(xid)
 
-    def seed(self, part: Touched | None, truncates: list[int], xids: set[int]) -> None:
+    def seed(self, part: ChangedKeys | None, truncates: list[int], xids: set[int]) -> None:
         """Hold the keys of transactions emitted earlier, read back from the event log."""
         if part is not None and len(part):
             self._parts.insert(0, part)
@@ -205,8 +205,8 @@ class KeyHistory:
             if not all(bool(s.visible(np.array([xid]))[0]) for s in snapshots)
         ]
 
-    def invisible(self, snapshot: Snapshot) -> Touched | None:
-        """The keys touched by transactions that the snapshot can't see; None if there are none."""
+    def invisible(self, snapshot: Snapshot) -> ChangedKeys | None:
+        """The keys changed by transactions that the snapshot can't see; None if there are none."""
         parts = []
         for part in self._parts:
             unseen = ~snapshot.visible(part.xid)
@@ -214,7 +214,7 @@ class KeyHistory:
                 parts.append(part if unseen.all() else part.filter(unseen))
         if not parts:
             return None
-        return Touched(
+        return ChangedKeys(
             pa.concat_arrays([part.key for part in parts]),
             np.concatenate([part.effect for part in parts]),
             np.concatenate([part.xid for part in parts]),

@@ -8,9 +8,9 @@ emission point.
 
 The states that a window goes through are a table, `tidelog.capture.windows.states.WINDOWS`.
 
-A strategy that writes no marks gives rows with a position instead (`ChunkRows.emit_at`), before
-which everything was committed that the chunk could see. Then READ → CLOSED happens at the first
-boundary between transactions at which the log has come that far (`due`, `close_due`).
+A strategy that writes no watermarks gives rows with a position instead (`ChunkRows.emit_at`),
+before which everything was committed that the chunk could see. Then READ → CLOSED happens at the
+first boundary between transactions at which the log has come that far (`due`, `close_due`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.capture.windows.history import COMPLETING, Journal, KeyHistory, Touched
+from tidelog.capture.windows.history import COMPLETING, ChangedKeys, Journal, KeyHistory
 from tidelog.capture.windows.states import WINDOWS, WindowInput, WindowStatus
 from tidelog.model.records import KeyEffect, Kind, LogBatch, Snapshot
 from tidelog.model.schema import TableName, TableSchema
@@ -31,7 +31,7 @@ from tidelog.ports import ChunkRows, KeyExtractor, WatermarkSeen
 
 FOUND_BYTES = 64 << 20
 """Of keys read back from the event log for one chunk; with more of them it waits until the
-transactions that touched them can be seen.
+transactions that changed them can be seen.
 """
 
 
@@ -51,15 +51,15 @@ class Window:
 
     chunk_id: str
     table: TableName
-    low_mark: str
-    high_mark: str
+    low_watermark: str
+    high_watermark: str
     low_position: int | None = None
     rows: ChunkRows | None = None
     registered_at: int = 0
     """The position the log had come to when the window was registered."""
     schema_seen: int | None = None
-    """The last version of the table that the log showed since the low mark, or since the window was
-    registered where no mark is written.
+    """The last version of the table that the log showed since the low watermark, or since the
+    window was registered where no watermark is written.
     """
     schema_shown: int | None = None
     seeds: int = 0
@@ -76,7 +76,7 @@ class Window:
 class Closed:
     """A window that closed: ``rows`` are to be appended here, before any later record.
 
-    ``reread``: encoded keys whose superseding records lack columns, so that a key chunk must
+    ``refetch``: encoded keys whose superseding records lack columns, so that a key chunk must
     complete them.
     """
 
@@ -88,7 +88,7 @@ class Closed:
     rows_superseded: int
     low_position: int
     high_position: int
-    reread: list[bytes] = field(default_factory=list)
+    refetch: list[bytes] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +110,9 @@ class MovedKeys:
 
 @dataclass(frozen=True, slots=True)
 class FoundKeys:
-    """What transactions did that were read back: the keys touched, and who truncated."""
+    """What transactions did that were read back: the keys changed, and who truncated."""
 
-    touched: Touched | None
+    changed: ChangedKeys | None
     truncates: list[int]
 
 
@@ -167,8 +167,8 @@ class Windows:
         window.floor = self._latest
         window.seeds = self.journal.seeds if self.journal.complete else -1
         window.registered_at = self._last_position
-        self._by_low[window.low_mark] = window
-        self._by_high[window.high_mark] = window
+        self._by_low[window.low_watermark] = window
+        self._by_high[window.high_watermark] = window
 
     def deliver(self, window: Window, rows: ChunkRows) -> None:
         """The rows of the window's SELECT. Must precede the writing of its high watermark."""
@@ -176,8 +176,8 @@ class Windows:
         window.meet(WindowInput.ROWS if marked else WindowInput.ROWS_WITH_POSITION)
         window.rows = rows
         self._latest = rows.snapshot
-        if rows.emit_at is not None and window.high_mark in self._by_high:
-            self._by_low.pop(window.low_mark, None)
+        if rows.emit_at is not None and window.high_watermark in self._by_high:
+            self._by_low.pop(window.low_watermark, None)
             window.low_position = window.registered_at
             window.schema_seen = window.schema_shown
             self._by_position.append(window)
@@ -188,8 +188,8 @@ class Windows:
         self._forget(window)
 
     def _forget(self, window: Window) -> None:
-        self._by_low.pop(window.low_mark, None)
-        self._by_high.pop(window.high_mark, None)
+        self._by_low.pop(window.low_watermark, None)
+        self._by_high.pop(window.high_watermark, None)
         self._by_position = [w for w in self._by_position if w is not window]
 
     def keys_of(self, batches: Iterable[LogBatch]) -> FoundKeys | None:
@@ -197,7 +197,7 @@ class Windows:
         room for. Needs no lock.
         """
         truncates: list[int] = []
-        parts: list[Touched] = []
+        parts: list[ChangedKeys] = []
         size = 0
         for batch in batches:
             for schema_id in np.unique(batch.schema_id):
@@ -206,7 +206,7 @@ class Windows:
                 truncates.extend(int(xid) for xid in batch.xid[truncated])
                 entries = self._keys.keys(batch, records, self._schema_of(int(schema_id)))
                 parts.append(
-                    Touched(
+                    ChangedKeys(
                         entries.keys(),
                         entries.effect,
                         batch.xid[entries.record],
@@ -218,7 +218,7 @@ class Windows:
                 return None
         merged = None
         if parts:
-            merged = Touched(
+            merged = ChangedKeys(
                 pa.concat_arrays([part.key for part in parts]),
                 np.concatenate([part.effect for part in parts]),
                 np.concatenate([part.xid for part in parts]),
@@ -230,7 +230,7 @@ class Windows:
         """Hold the keys of ``xids``: what `keys_of` has found in their records."""
         history = self._histories.get(table)
         if history is not None:
-            history.seed(found.touched, found.truncates, xids)
+            history.seed(found.changed, found.truncates, xids)
 
     def forget_visible(self, snapshot: Snapshot) -> None:
         """``snapshot`` was just taken: transactions that it, and every open window's, can see can
@@ -250,7 +250,7 @@ class Windows:
 
     def due(self, batch: LogBatch, also_at: int | None = None) -> int | None:
         """Where ``batch`` must be cut: the index of its first record that begins a transaction by
-        which a window without marks is due, or that is not before position ``also_at``.
+        which a window without watermarks is due, or that is not before position ``also_at``.
         """
         points = [
             w.rows.emit_at for w in self._by_position if w.rows and w.rows.emit_at is not None
@@ -266,8 +266,8 @@ class Windows:
         return at if at < len(batch) else None
 
     def close_due(self, position: int) -> list[Closed | Voided]:
-        """Close the windows without marks that are due; ``position``: all before it has come, and
-        no transaction is half-way through.
+        """Close the windows without watermarks that are due; ``position``: all before it has come,
+        and no transaction is half-way through.
         """
         due = [
             window
@@ -334,18 +334,20 @@ class Windows:
                 window.schema_seen = schema.schema_id
 
     def on_watermark(self, seen: WatermarkSeen) -> Closed | Voided | None:
-        """A mark stands here in the log; None for a low mark, or one that is not ours any more."""
-        low = self._by_low.pop(seen.mark, None)
+        """A watermark stands here in the log; None for a low watermark, or one that is not ours any
+        more.
+        """
+        low = self._by_low.pop(seen.watermark, None)
         if low is not None:
             low.meet(WindowInput.LOW)
             low.low_position = seen.position
             return None
-        window = self._by_high.pop(seen.mark, None)
+        window = self._by_high.pop(seen.watermark, None)
         if window is None:
             return None
         if window.low_position is None or window.rows is None:
             window.meet(WindowInput.HIGH)
-            self._by_low.pop(window.low_mark, None)
+            self._by_low.pop(window.low_watermark, None)
             return Voided(window, VoidReason.ORDER)
         return self._end(window, window.rows, window.low_position, seen.position)
 
@@ -375,18 +377,18 @@ class Windows:
             return Voided(window, VoidReason.KEYS_NOT_HELD, frozenset(not_held))
 
         rows = chunk.rows
-        reread: list[bytes] = []
+        refetch: list[bytes] = []
         read = len(rows)
         if history.truncated_unseen(snapshot):
             rows = rows.filter(np.zeros(read, np.bool_))
-        touched = history.invisible(snapshot)
-        if touched is not None and len(rows):
+        changed = history.invisible(snapshot)
+        if changed is not None and len(rows):
             everything = np.arange(len(rows), dtype=np.int32)
             keys = self._keys.keys(rows, everything, chunk.schema).keys()
-            superseded = pc.is_in(keys, value_set=touched.key)
-            completing = touched.key.filter(pa.array(np.isin(touched.effect, COMPLETING)))
+            superseded = pc.is_in(keys, value_set=changed.key)
+            completing = changed.key.filter(pa.array(np.isin(changed.effect, COMPLETING)))
             lacking = pc.and_not(superseded, pc.is_in(keys, value_set=completing))
-            reread = [key.as_py() for key in keys.filter(lacking)]
+            refetch = [key.as_py() for key in keys.filter(lacking)]
             if superseded.true_count:
                 keep = ~superseded.to_numpy(zero_copy_only=False)
                 rows = rows.filter(keep)
@@ -400,5 +402,5 @@ class Windows:
             rows_superseded=read - len(rows),
             low_position=low_position,
             high_position=high_position,
-            reread=reread,
+            refetch=refetch,
         )

@@ -27,7 +27,7 @@ FIXED_LINES = 20  # what a frame takes beside lanes and events
 Document = dict[str, Any]
 
 
-class History:
+class StatusHistory:
     """The last documents, each once."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ def recorded(path: Path) -> Iterator[Document]:
 
 def replay(path: Path, stop: threading.Event, *, speed: float, once: bool) -> None:
     """Play a recorded run; ``once`` draws its last frame alone."""
-    history = History()
+    history = StatusHistory()
     if once:
         for document in recorded(path):
             history.add(document)
@@ -105,7 +105,7 @@ def watch(
         once: one frame, and end.
         as_json: the documents as lines of stdout, instead of a picture.
     """
-    history = History()
+    history = StatusHistory()
     file = None if record is None else _append_to(record)
     try:
         if once:
@@ -127,7 +127,9 @@ def watch(
             file.close()
 
 
-def _note(history: History, document: Document | None, file: IO[str] | None, as_json: bool) -> None:
+def _note(
+    history: StatusHistory, document: Document | None, file: IO[str] | None, as_json: bool
+) -> None:
     if document is None or not history.add(document):
         return
     if file is not None:
@@ -145,7 +147,7 @@ def _append_to(path: Path) -> IO[str]:
 
 
 def _wait(
-    screen: _Screen, history: History, stop: threading.Event, seconds: float, speed: float
+    screen: _Screen, history: StatusHistory, stop: threading.Event, seconds: float, speed: float
 ) -> None:
     """Let the time between two documents pass, drawn."""
     begun = time.monotonic()
@@ -155,7 +157,7 @@ def _wait(
         stop.wait(min(1 / DRAWS_PER_S, seconds - passed))
 
 
-def _print_frame(history: History, path: Path | None) -> None:
+def _print_frame(history: StatusHistory, path: Path | None) -> None:
     from rich.console import Console
 
     if not history.documents:
@@ -168,7 +170,7 @@ def _print_frame(history: History, path: Path | None) -> None:
     console.print(_frame(history, now_ms, console.width, 200))
 
 
-def _frame(history: History, now_ms: int, width: int, height: int) -> Group:
+def _frame(history: StatusHistory, now_ms: int, width: int, height: int) -> Group:
     from tidelog.cli.watch.view import frame
 
     room = max(6, height - FIXED_LINES)
@@ -199,7 +201,7 @@ class _Screen:
         if self._console is not None:
             self._live.stop()
 
-    def draw(self, history: History, now_ms: int) -> None:
+    def draw(self, history: StatusHistory, now_ms: int) -> None:
         if self._console is not None:
             from rich.text import Text
 

@@ -22,7 +22,7 @@ _Write = Callable[[UInt8s, Int64s, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class TextCells:
     """Values between ``opening`` and ``closing``.
 
     Attributes:
@@ -55,7 +55,7 @@ class Cells:
         return valid if self.where is None else valid & self.where
 
 
-Piece: TypeAlias = str | pa.Array | Cells
+Piece: TypeAlias = str | pa.Array | TextCells
 
 
 def join(pieces: Sequence[Piece], null: str, *, large: bool = False) -> pa.Array:
@@ -73,12 +73,12 @@ def join(pieces: Sequence[Piece], null: str, *, large: bool = False) -> pa.Array
         pyarrow.ArrowCapacityError: more than 2 GiB, unless ``large``.
     """
     lead, leads = "", 0
-    columns: list[tuple[bytes, Cells]] = []
+    columns: list[tuple[bytes, TextCells]] = []
     for piece in pieces:
         if isinstance(piece, str):
             lead += piece
             continue
-        columns.append((lead.encode(), piece if isinstance(piece, Cells) else Cells(piece)))
+        columns.append((lead.encode(), piece if isinstance(piece, TextCells) else TextCells(piece)))
         leads += len(columns[-1][0])
         lead = ""
     n = len(columns[0][1])
@@ -114,7 +114,7 @@ def has_escapes(texts: pa.Array) -> bool:
     return bool(kernels.has_escapes(data, bounds[0], bounds[-1]))
 
 
-def _column(lead: bytes, cells: Cells, null: UInt8s, sizes: Int64s) -> _Write:
+def _column(lead: bytes, cells: TextCells, null: UInt8s, sizes: Int64s) -> _Write:
     values, valid = cells.values, cells.valid()
     there = _ALL if valid is None else _read_only(valid)
     opening, closing = cells.opening.encode(), cells.closing.encode()

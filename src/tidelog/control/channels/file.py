@@ -2,7 +2,7 @@
 
 Debezium empties the file as it reads and loses what it had read when it is killed. Here the file
 stays as it is: how far it was read is kept in the state store, with a digest of what stood before
-that place, so that a file that was replaced is known from one that grew.
+that position, so that a file that was replaced is known from one that grew.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TAIL_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FilePosition:
     """How far the file was read.
 
     Attributes:
@@ -63,8 +63,8 @@ class SignalFile:
         """Take what is new, a megabyte at most; was there anything? A file that can't be read is
         logged once and tried again.
 
-        Each line is in the mailbox before the place is stored: after a crash in between it is taken
-        again, and known there.
+        Each line is in the mailbox before the position is stored: after a crash in between it is
+        taken again, and known there.
 
         Raises:
             StateError: the state store failed.
@@ -72,51 +72,51 @@ class SignalFile:
         try:
             with self._path.open("rb") as file:
                 stored = self._stored()
-                place = _found(file, stored)
-                if place.offset == os.fstat(file.fileno()).st_size and place == stored:
+                position = _found(file, stored)
+                if position.offset == os.fstat(file.fileno()).st_size and position == stored:
                     return False
-                file.seek(place.offset)
-                place = self._take(file.read(MAX_LINE_BYTES + 1), place)
-                place = replace(place, tail=_tail(file, place.offset))
+                file.seek(position.offset)
+                position = self._take(file.read(MAX_LINE_BYTES + 1), position)
+                position = replace(position, tail=_tail(file, position.offset))
         except FileNotFoundError:
             return False
         except OSError as error:
             self._complain(f"{error.strerror}")
             return False
         self._complaint = ""
-        if place == stored:
+        if position == stored:
             return False
-        self._state.put(STATE_KEY, {"path": str(self._path), **asdict(place)}, None)
+        self._state.put(STATE_KEY, {"path": str(self._path), **asdict(position)}, None)
         return True
 
-    def _stored(self) -> Place:
+    def _stored(self) -> FilePosition:
         document = self._state.get(STATE_KEY)
         if document is None:
-            return Place()
+            return FilePosition()
         value = dict(document.value)
         if value.pop("path") != str(self._path):
-            return Place(life=value["life"] + 1)
-        return Place(**value)
+            return FilePosition(life=value["life"] + 1)
+        return FilePosition(**value)
 
-    def _take(self, block: bytes, place: Place) -> Place:
-        """Take the whole lines of the block; the place after them."""
+    def _take(self, block: bytes, position: FilePosition) -> FilePosition:
+        """Take the whole lines of the block; the position after them."""
         at = 0
         while at < len(block):
             end = block.find(b"\n", at)
             line = block[at : end + 1 if end >= 0 else len(block)]
-            if end < 0 and (place.in_long_line or (len(block) > MAX_LINE_BYTES and at == 0)):
-                if not place.in_long_line:
+            if end < 0 and (position.in_long_line or (len(block) > MAX_LINE_BYTES and at == 0)):
+                if not position.in_long_line:
                     error = UsageError(f"a line of more than {MAX_LINE_BYTES} bytes")
-                    self._intake.refuse(line, error, self._name(place, at))
-                place = replace(place, in_long_line=True)
+                    self._intake.refuse(line, error, self._name(position, at))
+                position = replace(position, in_long_line=True)
             elif end < 0 and not _is_whole(line):
                 break  # its end is still being written
-            elif place.in_long_line:
-                place = replace(place, in_long_line=False)
+            elif position.in_long_line:
+                position = replace(position, in_long_line=False)
             elif line.strip():
-                self._take_line(line, self._name(place, at))
+                self._take_line(line, self._name(position, at))
             at += len(line)
-        return replace(place, offset=place.offset + at)
+        return replace(position, offset=position.offset + at)
 
     def _take_line(self, line: bytes, name: str) -> None:
         try:
@@ -128,8 +128,8 @@ class SignalFile:
         else:
             self._intake.take(signal, name)
 
-    def _name(self, place: Place, at: int) -> str:
-        return f"file:{place.life}:{place.offset + at}"
+    def _name(self, position: FilePosition, at: int) -> str:
+        return f"file:{position.life}:{position.offset + at}"
 
     def _complain(self, text: str) -> None:
         if text != self._complaint:
@@ -137,12 +137,16 @@ class SignalFile:
             self._complaint = text
 
 
-def _found(file: BinaryIO, place: Place) -> Place:
-    """The place in the file as it is now: the beginning, if what was read is not in it any more."""
+def _found(file: BinaryIO, position: FilePosition) -> FilePosition:
+    """The position in the file as it is now: the beginning, if what was read is not in it any
+    more.
+    """
     size = os.fstat(file.fileno()).st_size
-    if place.offset and (size < place.offset or _tail(file, place.offset) != place.tail):
-        return Place(life=place.life + 1)
-    return place
+    if position.offset and (
+        size < position.offset or _tail(file, position.offset) != position.tail
+    ):
+        return FilePosition(life=position.life + 1)
+    return position
 
 
 def _tail(file: BinaryIO, offset: int) -> str:

@@ -15,15 +15,15 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 _BASE = np.uint64(0x100000001B3)
 
 
-def of(rows: pa.RecordBatch, key: Sequence[str], share: int, count: int) -> pa.RecordBatch:
-    """The rows whose key falls to task ``share`` of ``count``, in their order."""
+def of(rows: pa.RecordBatch, key: Sequence[str], partition: int, count: int) -> pa.RecordBatch:
+    """The rows whose key falls to task ``partition`` of ``count``, in their order."""
     if count == 1 or not rows.num_rows:
         return rows
-    return rows.filter(pa.array(numbers(rows, key, count) == share))
+    return rows.filter(pa.array(numbers(rows, key, count) == partition))
 
 
 def numbers(rows: pa.RecordBatch, key: Sequence[str], count: int) -> npt.NDArray[np.int64]:
-    """The share of each row, ``0 … count - 1``."""
+    """The partition of each row, ``0 … count - 1``."""
     hashes = np.zeros(rows.num_rows, np.uint64)
     for name in key:
         hashes = (hashes ^ _hashes(rows.column(name))) * _ODD

@@ -73,7 +73,7 @@ def frame(
         .load()
     )
     keyed = work.shape == "changes"
-    below = work.task.gone_below.get(str(table.source), 0)
+    below = work.task.deleted_below.get(str(table.source), 0)
     held = source.persist() if keyed and len(parts) > 1 else None
     try:
         if held is not None:

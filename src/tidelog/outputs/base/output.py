@@ -27,7 +27,7 @@ from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base import evolving, jobs, ranges, tasks
 from tidelog.outputs.base.evolving import ColumnChange
-from tidelog.outputs.base.parts import SHARED_BYTES, Part, shares, spread
+from tidelog.outputs.base.parts import SHARED_BYTES, TablePart, hash_partition_counts, spread
 from tidelog.outputs.base.progress import OutputProgress
 from tidelog.outputs.base.rejections import StopAtRejection
 from tidelog.outputs.base.tasks import Item, Work, Written
@@ -41,7 +41,7 @@ from tidelog.ports import (
     TaskWriter,
     WriteTask,
 )
-from tidelog.spark.datasource.partitions import check_start, runs, schema_now, schemas_now
+from tidelog.spark.datasource.partitions import check_start, partitioned, schema_now, schemas_now
 from tidelog.spark.datasource.source import register
 from tidelog.spark.failures import find_error
 from tidelog.spark.transforms import Step, steps_of, target_table
@@ -123,7 +123,7 @@ class ExecutorOutput:
 
     def remove_below(self, table: TargetTable, version: int) -> bool:
         """Delete the table's rows of a lower version (keyed delivery). On the driver, before the
-        batch's rows. False: not done, the writers do it (`WriteTask.gone_below`).
+        batch's rows. False: not done, the writers do it (`WriteTask.deleted_below`).
         """
         return False
 
@@ -218,12 +218,12 @@ class ExecutorOutput:
         )
 
     def _write(self, batch: OutputBatch) -> None:
-        gone = ranges.gone_below(self.log, batch) if self.delivery.keyed else {}
+        gone = ranges.deleted_below(self.log, batch) if self.delivery.keyed else {}
         names = {str(each.table): each.table for each in batch.tables}
         with_rows = set(names)
         names |= {name: TableName.parse(name) for name in gone if name not in names}
         chosen = {n: t for n, t in sorted(names.items()) if matches(self.delivery.tables, t)}
-        parts: list[Part] = []
+        parts: list[TablePart] = []
         left: dict[str, int] = {}
         for name, table in chosen.items():
             target = self._target(table, batch)
@@ -233,7 +233,7 @@ class ExecutorOutput:
                 left[name] = gone[name]
             refs = self._refs(table, batch) if name in with_rows else ()
             if refs or name in left:
-                parts.append(Part(target, refs))
+                parts.append(TablePart(target, refs))
         if parts:
             ours = {name: version for name, version in gone.items() if name in chosen}
             task = WriteTask(self.name, batch.generation, batch.start, batch.end, 0, ours)
@@ -261,7 +261,7 @@ class ExecutorOutput:
         refs = ranges.refs_of(self.log, table, start, batch.end)
         if not refs:
             return ()
-        split = runs(refs, partition_bytes=self.delivery.part_bytes, partitions=None)
+        split = partitioned(refs, partition_bytes=self.delivery.part_bytes, partitions=None)
         return tuple(tuple(run) for run in split)
 
     def _target(self, table: TableName, batch: OutputBatch) -> TargetTable | None:
@@ -348,7 +348,7 @@ class ExecutorOutput:
 
     # ------------------------------------------------ jobs
 
-    def _run(self, work: Work, parts: Sequence[Part], batch: OutputBatch) -> None:
+    def _run(self, work: Work, parts: Sequence[TablePart], batch: OutputBatch) -> None:
         delivery = self.delivery
         stepped = [p for p in parts if steps_of(delivery.steps, p.target.source)]
         if not delivery.keyed and delivery.order == "total":
@@ -365,7 +365,7 @@ class ExecutorOutput:
         if not delivery.keyed and delivery.order == "key":
             truncates = set(ranges.truncated(self.log, batch.start, batch.end))
         alone: list[Item] = []
-        whole: list[Part] = []
+        whole: list[TablePart] = []
         todo: list[Callable[[], list[Written]]] = []
         for part in parts:
             steps = steps_of(delivery.steps, part.target.source)
@@ -386,9 +386,11 @@ class ExecutorOutput:
                 todo.append(lambda part=part: self._frame(work, part, ()))  # type: ignore[misc]
         # Every task decodes all of a table that it shares, and formats and writes its keys alone.
         limits = [max(1, len(part.refs)) for part in whole]
-        counts = shares([part.size_bytes for part in whole], limits, self._cores)
+        counts = hash_partition_counts([part.size_bytes for part in whole], limits, self._cores)
         for part, count in zip(whole, counts, strict=True):
-            alone += [Item(part.target, part.together, (share, count)) for share in range(count)]
+            alone += [
+                Item(part.target, part.together, (partition, count)) for partition in range(count)
+            ]
         if alone:
             groups = spread(alone, self._cores)
             todo.insert(0, lambda: jobs.direct(self._spark, work, groups))
@@ -397,7 +399,7 @@ class ExecutorOutput:
         if failures:
             raise failures[0]
 
-    def _frame(self, work: Work, part: Part, steps: Sequence[Step]) -> list[Written]:
+    def _frame(self, work: Work, part: TablePart, steps: Sequence[Step]) -> list[Written]:
         return jobs.frame(
             self._spark,
             work,

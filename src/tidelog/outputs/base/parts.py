@@ -21,7 +21,7 @@ _UNEQUAL = 1.25  # times the mean: what the busiest task may have to do
 
 
 @dataclass(frozen=True)
-class Part:
+class TablePart:
     """What a batch holds of a table."""
 
     target: TargetTable
@@ -36,7 +36,7 @@ class Part:
         return sum(map(bytes_of, self.together))
 
 
-def shares(sizes: Sequence[int], limits: Sequence[int], count: int) -> list[int]:
+def hash_partition_counts(sizes: Sequence[int], limits: Sequence[int], count: int) -> list[int]:
     """By how many of ``count`` tasks each table is read: one, if tasks are about equal without
     sharing it, for all tasks that share a table decode the whole of it.
 
@@ -71,7 +71,7 @@ def _cost(size: float, shared: int) -> float:
 
 def spread(items: Sequence[Item], count: int) -> list[list[Item]]:
     """``items`` over at most ``count`` tasks, about equal in bytes."""
-    sizes = [_cost(sum(map(bytes_of, item.refs)), item.share[1]) for item in items]
+    sizes = [_cost(sum(map(bytes_of, item.refs)), item.hash_partition[1]) for item in items]
     groups: list[list[Item]] = [[] for _ in range(min(count, len(items)))]
     filled = [0.0] * len(groups)
     for at in sorted(range(len(items)), key=lambda n: -sizes[n]):

@@ -70,7 +70,7 @@ def _schemas_in_order(
                     yield records.column("offset")[at].as_py(), tables[number], number
 
 
-def gone_below(log: EventLog, batch: OutputBatch) -> dict[str, int]:
+def deleted_below(log: EventLog, batch: OutputBatch) -> dict[str, int]:
     """By table, the version below which its rows are gone: truncates, complete dumps."""
     gone = truncated(log, batch.start, batch.end)
     for done in batch.completed:

@@ -20,11 +20,11 @@ from tidelog.system.private_files import create_directory, create_file
 class StopAtRejection:
     """The default: the first record that is rejected stops the pipeline."""
 
-    def put(self, task: WriteTask, letters: Sequence[Rejection]) -> None:
-        first = letters[0]
+    def put(self, task: WriteTask, rejections: Sequence[Rejection]) -> None:
+        first = rejections[0]
         raise OutputRefusedError(
             f"output {task.output} rejects the record of {first.table} at version {first.version} "
-            f"({first.reason}), {len(letters)} in all of one task. Mend the destination; or set "
+            f"({first.reason}), {len(rejections)} in all of one task. Mend the destination; or set "
             "the output's dead_letter, and such records go there while the others go on."
         )
 
@@ -38,7 +38,7 @@ class JsonDeadLetters:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def put(self, task: WriteTask, letters: Sequence[Rejection]) -> None:
+    def put(self, task: WriteTask, rejections: Sequence[Rejection]) -> None:
         found, root = fs.FileSystem.from_uri(self._path)
         folder = f"{root.rstrip('/')}/{task.output}"
         local = isinstance(found, fs.LocalFileSystem)  # they hold rows
@@ -48,9 +48,11 @@ class JsonDeadLetters:
         else:
             found.create_dir(folder, recursive=True)
         # Tasks of two jobs of a batch may have one number; no two records have one version.
-        told = f"{task.number}-{min(each.version for each in letters):020d}"
+        told = f"{task.number}-{min(each.version for each in rejections):020d}"
         name = f"{folder}/{task.start:020d}-{task.end:020d}-{told}.jsonl"
-        lines = [json.dumps({"output": task.output, **asdict(letter)}) for letter in letters]
+        lines = [
+            json.dumps({"output": task.output, **asdict(rejection)}) for rejection in rejections
+        ]
         # Beside the name and then moved: a reader sees all of it, and so does a duplicate,
         # which may run at the same time.
         part = f"{name}.{uuid4().hex}.part"

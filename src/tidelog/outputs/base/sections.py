@@ -47,7 +47,7 @@ class DeadLetter(Section):
     )
 
 
-class Step(Section):
+class StepSection(Section):
     """One transform. Exactly one of the actions; they apply in the order they are listed."""
 
     tables: list[TablePattern] = Field(
@@ -91,7 +91,7 @@ class Step(Section):
     )
 
     @model_validator(mode="after")
-    def _one_action(self) -> Step:
+    def _one_action(self) -> StepSection:
         given = [name for name in STEP_ACTIONS if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(
@@ -159,7 +159,7 @@ class OutputSection(Section):
 class SteppedSection(OutputSection):
     """What all kinds have whose rows go through transforms."""
 
-    steps: list[Step] = Field(default=[], description="Transforms, in order; see *steps*.")
+    steps: list[StepSection] = Field(default=[], description="Transforms, in order; see *steps*.")
     on_schema_change: SchemaPolicy = Field(
         default="evolve",
         description="Where a table's columns change. `evolve`: added columns are added, types "

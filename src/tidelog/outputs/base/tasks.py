@@ -16,7 +16,7 @@ from tidelog.model.schema import TableSchema
 from tidelog.outputs.base import hash_partitions
 from tidelog.ports import DeadLetters, Formatter, Rejection, TargetTable, TaskWriter, WriteTask
 from tidelog.spark.datasource.options import SourceOptions
-from tidelog.spark.datasource.read_plan import Reading
+from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import shapes
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.system import failpoints
@@ -28,14 +28,14 @@ Batches = Iterator[tuple[TargetTable, pa.RecordBatch]]
 class Item:
     """A table's part of a batch, as a task reads it from the log.
 
-    ``share`` (i, n): of the events only those whose key falls to the i-th of n tasks, which all
-    read the same records. Decoding costs little beside formatting and writing, and much less than a
-    shuffle.
+    ``hash_partition`` (i, n): of the events only those whose key falls to the i-th of n tasks,
+    which all read the same records. Decoding costs little beside formatting and writing, and much
+    less than a shuffle.
     """
 
     table: TargetTable
     refs: tuple[SegmentRef, ...]
-    share: tuple[int, int] = (0, 1)
+    hash_partition: tuple[int, int] = (0, 1)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def run(work: Work, number: int, batches: Batches) -> Written:
         work.task.start,
         work.task.end,
         number,
-        work.task.gone_below,
+        work.task.deleted_below,
     )
     with failpoints.arm(failpoints.parse(work.armed)):
         try:
@@ -111,7 +111,7 @@ def run(work: Work, number: int, batches: Batches) -> Written:
 
 def _run(work: Work, task: WriteTask, batches: Batches) -> Written:
     rows = 0
-    letters: list[Rejection] = []
+    rejections: list[Rejection] = []
     writer = work.writer
     try:
         writer.open(task)
@@ -123,16 +123,16 @@ def _run(work: Work, task: WriteTask, batches: Batches) -> Written:
             shaped = batch
             if work.formatter is not None:
                 shaped = work.formatter.format(table, batch)
-            letters += writer.write(table, shaped) or ()
+            rejections += writer.write(table, shaped) or ()
             failpoints.hit("output.task.written")
         failpoints.hit("output.task.commit")
-        letters += writer.commit() or ()
+        rejections += writer.commit() or ()
         failpoints.hit("output.task.committed")
     finally:
         writer.close()
-    if letters:
-        work.dead_letters.put(task, letters)
-    return Written(rows, len(letters))
+    if rejections:
+        work.dead_letters.put(task, rejections)
+    return Written(rows, len(rejections))
 
 
 def _wanted(work: Work, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch | None:
@@ -154,10 +154,10 @@ def _read_items(work: Work, items: Sequence[Item]) -> Batches:
 
     log = _log(work)
     for item in items:
-        reading = _reading(work, item.table.schema)
-        for read in executor.batches(reading, log, item.refs):
-            batch = hash_partitions.of(read, item.table.schema.match_key, *item.share)
-            yield item.table, prepared(batch, item.table, work.task.gone_below)
+        plan = _read_plan(work, item.table.schema)
+        for read in executor.batches(plan, log, item.refs):
+            batch = hash_partitions.of(read, item.table.schema.match_key, *item.hash_partition)
+            yield item.table, prepared(batch, item.table, work.task.deleted_below)
 
 
 def _read_in_order(
@@ -167,19 +167,19 @@ def _read_in_order(
 
     log = _log(work)
     by_name = {str(table.source): table for table in tables}
-    readings = {name: _reading(work, table.schema) for name, table in by_name.items()}
-    for schema, batch in executor.events_in_order(log, refs, readings):
+    plans = {name: _read_plan(work, table.schema) for name, table in by_name.items()}
+    for schema, batch in executor.events_in_order(log, refs, plans):
         table = by_name[str(schema.table)]
         yield table, prepared(batch, table, {})
 
 
 def prepared(
-    rows: pa.RecordBatch, table: TargetTable, gone_below: Mapping[str, int]
+    rows: pa.RecordBatch, table: TargetTable, deleted_below: Mapping[str, int]
 ) -> pa.RecordBatch:
     """Rows of `changes` or `events` as writers get them: missing columns by name, the delivered
     columns alone, and what a truncate or a full dump removed as deletes.
     """
-    below = gone_below.get(str(table.source), 0)
+    below = deleted_below.get(str(table.source), 0)
     op = rows.column(CHANGE_OP)
     if below:
         op = pc.if_else(pc.less(rows.column(CHANGE_VERSION), below), "d", op)
@@ -218,7 +218,7 @@ def _log(work: Work) -> EventLog:
     return opened_log(work.log_path, work.task.generation)
 
 
-def _reading(work: Work, schema: TableSchema) -> Reading:
+def _read_plan(work: Work, schema: TableSchema) -> ReadPlan:
     options = {"path": work.log_path, "shape": work.shape, "table": str(schema.table)}
     spark = shapes.changes(schema) if work.shape == "changes" else shapes.events(schema)
-    return Reading(SourceOptions.parse(options), schema, spark)
+    return ReadPlan(SourceOptions.parse(options), schema, spark)

@@ -9,7 +9,7 @@ from pydantic import Field
 from tidelog.outputs.base.sections import ExecutorSection, Order, RowsOrFormatName, named
 
 
-class PythonOutput(ExecutorSection):
+class PythonSection(ExecutorSection):
     """Your own: a class that writes Arrow batches on executors (docs/how-to/your-own-output.md)."""
 
     kind: Literal["python"] = Field(description="The kind of output.")

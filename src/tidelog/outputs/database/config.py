@@ -26,7 +26,7 @@ class DatabaseSection(ExecutorSection):
     )
 
 
-class PostgresOutput(DatabaseSection):
+class PostgresSection(DatabaseSection):
     """Tables of PostgreSQL, kept equal to the source's by upserts (docs/outputs/postgres.md)."""
 
     kind: Literal["postgres"] = Field(description="The kind of output.")
@@ -49,7 +49,7 @@ class PostgresOutput(DatabaseSection):
     )
 
 
-class MySqlOutput(DatabaseSection):
+class MySqlSection(DatabaseSection):
     """Tables of MySQL or MariaDB, kept equal to the source's by upserts (docs/outputs/mysql.md)."""
 
     kind: Literal["mysql"] = Field(description="The kind of output, MySQL and MariaDB.")

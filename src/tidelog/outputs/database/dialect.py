@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tidelog.errors import OutputError
 from tidelog.model.schema import Column, TableSchema
-from tidelog.outputs.database.layout import FoundTable, Layout
+from tidelog.outputs.database.layout import FoundTargetTable, TableLayout
 
 
 class RowsRefusedError(OutputError):
@@ -23,7 +23,7 @@ class RowsRefusedError(OutputError):
         return type(self), (self.reason,)
 
 
-class Session(Protocol):
+class DatabaseSession(Protocol):
     """A connection in autocommit, transactions by statements.
 
     ``usable``: connected, and no transaction was left open by an error.
@@ -50,7 +50,7 @@ class Session(Protocol):
         """
         ...
 
-    def stage(self, layout: Layout, columns: Sequence[str]) -> str:
+    def stage(self, layout: TableLayout, columns: Sequence[str]) -> str:
         """An empty temporary table with ``columns`` of the layout's, version and shape, all
         nullable; its quoted name. Outside of a transaction.
         """
@@ -92,7 +92,7 @@ class Dialect(Protocol):
         """Are columns ``a`` and ``A`` one?"""
         ...
 
-    def connect(self, purpose: str) -> Session: ...
+    def connect(self, purpose: str) -> DatabaseSession: ...
 
     def spelled(
         self, rows: pa.RecordBatch, key: Sequence[str], source: TableSchema
@@ -128,20 +128,20 @@ class Dialect(Protocol):
         """If it is not there."""
         ...
 
-    def found(self, session: Any, namespace: str, name: str) -> FoundTable | None: ...
+    def found(self, session: Any, namespace: str, name: str) -> FoundTargetTable | None: ...
 
     def widen(self, column: str, sql_type: str) -> str:
         """What ALTER TABLE says to give a (quoted) column a wider type."""
         ...
 
-    def upsert(self, layout: Layout, told: Sequence[str], stage: str) -> list[str]:
+    def upsert(self, layout: TableLayout, told: Sequence[str], stage: str) -> list[str]:
         """Statements: whole rows of the stage, unless the table or the deleted keys have a version
         that is as new.
         """
         ...
 
     def update(
-        self, layout: Layout, changes: Sequence[tuple[str, str]], stage: str, where: str
+        self, layout: TableLayout, changes: Sequence[tuple[str, str]], stage: str, where: str
     ) -> str:
         """UPDATE of the table (alias t) joined to the stage (alias s) by key.
 
@@ -149,10 +149,10 @@ class Dialect(Protocol):
         """
         ...
 
-    def delete(self, layout: Layout, stage: str, where: str) -> str:
+    def delete(self, layout: TableLayout, stage: str, where: str) -> str:
         """DELETE from the table (alias t) of rows joined to the stage (alias s) by key."""
         ...
 
-    def bury(self, layout: Layout, stage: str) -> str:
+    def write_tombstones(self, layout: TableLayout, stage: str) -> str:
         """Keep the keys that the stage deletes, with the greatest version."""
         ...

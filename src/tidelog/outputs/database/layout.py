@@ -32,7 +32,7 @@ class FoundColumn:
 
 
 @dataclass(frozen=True)
-class FoundTable:
+class FoundTargetTable:
     """A table as the server describes it; ``obstacle``: why rows can't be kept in it."""
 
     columns: tuple[FoundColumn, ...]
@@ -41,7 +41,7 @@ class FoundTable:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """Where a source table's rows go.
 
     Attributes:
@@ -61,7 +61,7 @@ class Layout:
     floor: int = 0
     soft: bool = False
 
-    def of(self, columns: Sequence[str]) -> Layout:
+    def of(self, columns: Sequence[str]) -> TableLayout:
         """With these columns alone: those that a batch of rows holds."""
         return replace(self, types={name: self.types[name] for name in columns})
 

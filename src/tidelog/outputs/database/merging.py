@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.outputs.database.dialect import Dialect
-from tidelog.outputs.database.layout import DELETED, SHAPE, VERSION, Layout
+from tidelog.outputs.database.layout import DELETED, SHAPE, VERSION, TableLayout
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 
 NEWER = f"(t.{VERSION} IS NULL OR t.{VERSION} < s.{VERSION})"
@@ -50,7 +50,7 @@ def by_ascending_key(rows: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch
     return rows.take(order)
 
 
-def staged(rows: pa.RecordBatch, layout: Layout) -> Staged:
+def staged(rows: pa.RecordBatch, layout: TableLayout) -> Staged:
     """Rows of the shape `changes` without those below the table's floor."""
     if layout.floor:
         rows = rows.filter(pc.greater_equal(rows.column(CHANGE_VERSION), layout.floor))
@@ -77,7 +77,7 @@ def staged(rows: pa.RecordBatch, layout: Layout) -> Staged:
     )
 
 
-def span(rows: pa.RecordBatch, layout: Layout) -> tuple[object, object] | None:
+def span(rows: pa.RecordBatch, layout: TableLayout) -> tuple[object, object] | None:
     """The least and greatest value of the key's first column, where all servers order it alike."""
     column = rows.column(layout.key[0])
     if not any(getattr(pa.types, f"is_{kind}")(column.type) for kind in _PROBED):
@@ -86,7 +86,7 @@ def span(rows: pa.RecordBatch, layout: Layout) -> tuple[object, object] | None:
     return found["min"].as_py(), found["max"].as_py()
 
 
-def occupied(dialect: Dialect, layout: Layout) -> str:
+def occupied(dialect: Dialect, layout: TableLayout) -> str:
     """SELECT that tells whether the table or its deleted keys hold any of a `span` (twice)."""
     first = dialect.quoted(layout.key[0]).replace("%", "%%")
     probes = (
@@ -99,7 +99,7 @@ def occupied(dialect: Dialect, layout: Layout) -> str:
     return f"SELECT {' OR '.join(probes)}"
 
 
-def merge(dialect: Dialect, layout: Layout, brought: Staged, stage: str) -> Iterator[str]:
+def merge(dialect: Dialect, layout: TableLayout, brought: Staged, stage: str) -> Iterator[str]:
     """Statements, in order: whole rows, partial ones, deletes."""
     told = list(layout.types)
     if brought.wholes:
@@ -110,7 +110,7 @@ def merge(dialect: Dialect, layout: Layout, brought: Staged, stage: str) -> Iter
         where = f"s.{SHAPE} = {number} AND {NEWER}{alive}"
         yield dialect.update(layout, changes, stage, where)
     if brought.deletes:
-        yield dialect.bury(layout, stage)
+        yield dialect.write_tombstones(layout, stage)
         where = f"s.{SHAPE} = {DELETE} AND {NEWER}"
         if layout.soft:
             marks = [(DELETED, "true"), (VERSION, f"s.{VERSION}")]
@@ -125,7 +125,7 @@ def changed(dialect: Dialect, names: Sequence[str]) -> list[tuple[str, str]]:
     return [*((name, f"s.{name}") for name in quoted), (VERSION, f"s.{VERSION}")]
 
 
-def by_key(dialect: Dialect, layout: Layout, one: str, other: str) -> str:
+def by_key(dialect: Dialect, layout: TableLayout, one: str, other: str) -> str:
     """``one.k = other.k AND …``"""
     names = [dialect.quoted(name) for name in layout.key]
     return " AND ".join(f"{one}.{name} = {other}.{name}" for name in names)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.database.dialect import Dialect, Session
-from tidelog.outputs.database.layout import VERSION, Layout, gone_name
+from tidelog.outputs.database.dialect import DatabaseSession, Dialect
+from tidelog.outputs.database.layout import VERSION, TableLayout, gone_name
 
 # Which try of an output may write. A try that begins waits for transactions of those before.
 _OUTPUTS = "name varchar(150) NOT NULL PRIMARY KEY, attempt bigint NOT NULL"
@@ -34,14 +34,14 @@ def run_name(output: str, generation: str) -> str:
     return f"{output}/{generation}"
 
 
-def create(session: Session, dialect: Dialect, own: str) -> None:
+def create(session: DatabaseSession, dialect: Dialect, own: str) -> None:
     """Our tables that every destination has."""
     dialect.create_namespace(session, own)
     for name, columns in (("outputs", _OUTPUTS), ("output_tables", _TABLES)):
         session.rows(f"CREATE TABLE IF NOT EXISTS {dialect.quoted(own, name)} ({columns})")
 
 
-def create_gone(session: Session, dialect: Dialect, layout: Layout) -> None:
+def create_gone(session: DatabaseSession, dialect: Dialect, layout: TableLayout) -> None:
     """The table of a table's deleted keys; its columns become as wide as the table's."""
     table = dialect.quoted(layout.own, layout.gone)
     names = [dialect.quoted(name) for name in layout.key]
@@ -63,7 +63,7 @@ def create_gone(session: Session, dialect: Dialect, layout: Layout) -> None:
             session.rows(f"ALTER TABLE {table} {change}")
 
 
-def next_attempt(session: Session, dialect: Dialect, own: str, run: str) -> int:
+def next_attempt(session: DatabaseSession, dialect: Dialect, own: str, run: str) -> int:
     """Begin a try: once this returns, no transaction of an earlier one can commit any more."""
     table = dialect.quoted(own, "outputs")
     session.begin()
@@ -82,7 +82,7 @@ def next_attempt(session: Session, dialect: Dialect, own: str, run: str) -> int:
     return int(found[0][0]) + 1 if found else 1
 
 
-def attempt(session: Session, dialect: Dialect, own: str, run: str) -> int:
+def attempt(session: DatabaseSession, dialect: Dialect, own: str, run: str) -> int:
     """The try that may write now; it can't change until the transaction ends."""
     found = session.rows(
         f"SELECT attempt FROM {dialect.quoted(own, 'outputs')} "
@@ -93,7 +93,7 @@ def attempt(session: Session, dialect: Dialect, own: str, run: str) -> int:
 
 
 def claim(
-    session: Session, dialect: Dialect, own: str, name: str, owner: Owner, *, empty: bool
+    session: DatabaseSession, dialect: Dialect, own: str, name: str, owner: Owner, *, empty: bool
 ) -> int:
     """Note whose the table ``name`` is; its floor. Raises OutputRefusedError if it is another's
     and not ``empty``.
@@ -123,7 +123,9 @@ def claim(
     return 0
 
 
-def raise_floor(session: Session, dialect: Dialect, layout: Layout, version: int) -> None:
+def raise_floor(
+    session: DatabaseSession, dialect: Dialect, layout: TableLayout, version: int
+) -> None:
     """Rows of lower versions are gone: no replay may bring them back. In a transaction."""
     session.rows(
         f"UPDATE {dialect.quoted(layout.own, 'output_tables')} SET floor = %s "
@@ -133,7 +135,7 @@ def raise_floor(session: Session, dialect: Dialect, layout: Layout, version: int
     forget(session, dialect, layout, version)
 
 
-def forget(session: Session, dialect: Dialect, layout: Layout, version: int) -> None:
+def forget(session: DatabaseSession, dialect: Dialect, layout: TableLayout, version: int) -> None:
     """Forget keys that were deleted below ``version``, as nothing older can come any more."""
     session.rows(
         f"DELETE FROM {dialect.quoted(layout.own, layout.gone)} WHERE {VERSION} < %s",

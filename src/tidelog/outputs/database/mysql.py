@@ -22,8 +22,8 @@ from tidelog.outputs.database.layout import (
     SHAPE,
     VERSION,
     FoundColumn,
-    FoundTable,
-    Layout,
+    FoundTargetTable,
+    TableLayout,
 )
 from tidelog.outputs.database.mysql_session import MySqlSession
 
@@ -186,7 +186,7 @@ class MySql:
             quoted = self.quoted(name)
             session.rows(f"CREATE DATABASE IF NOT EXISTS {quoted} CHARACTER SET utf8mb4")
 
-    def found(self, session: MySqlSession, namespace: str, name: str) -> FoundTable | None:
+    def found(self, session: MySqlSession, namespace: str, name: str) -> FoundTargetTable | None:
         table = session.rows(_TABLE, (namespace, name))
         if not table:
             return None
@@ -208,7 +208,7 @@ class MySql:
             unique[index] = (*unique.get(index, ()), column)
             if column is None or part is not None:
                 special.add(index)
-        return FoundTable(
+        return FoundTargetTable(
             tuple(_column(*row) for row in session.rows(_COLUMNS, (namespace, name))),
             tuple(() if index in special else columns for index, columns in unique.items()),
             obstacle,
@@ -217,7 +217,7 @@ class MySql:
     def widen(self, column: str, sql_type: str) -> str:
         return f"MODIFY COLUMN {column} {sql_type}"
 
-    def upsert(self, layout: Layout, told: Sequence[str], stage: str) -> list[str]:
+    def upsert(self, layout: TableLayout, told: Sequence[str], stage: str) -> list[str]:
         table = self.quoted(layout.namespace, layout.name)
         gone = self.quoted(layout.own, layout.gone)
         whole = f"s.{SHAPE} = {merging.WHOLE}"
@@ -238,15 +238,15 @@ class MySql:
         ]
 
     def update(
-        self, layout: Layout, changes: Sequence[tuple[str, str]], stage: str, where: str
+        self, layout: TableLayout, changes: Sequence[tuple[str, str]], stage: str, where: str
     ) -> str:
         listed = ", ".join(f"t.{name} = {value}" for name, value in changes)
         return f"UPDATE {self._joined(layout, stage)} SET {listed} WHERE {where}"
 
-    def delete(self, layout: Layout, stage: str, where: str) -> str:
+    def delete(self, layout: TableLayout, stage: str, where: str) -> str:
         return f"DELETE t FROM {self._joined(layout, stage)} WHERE {where}"
 
-    def bury(self, layout: Layout, stage: str) -> str:
+    def write_tombstones(self, layout: TableLayout, stage: str) -> str:
         key = ", ".join(self.quoted(name) for name in layout.key)
         return (
             f"INSERT INTO {self.quoted(layout.own, layout.gone)} ({key}, {VERSION}) "
@@ -255,7 +255,7 @@ class MySql:
             f"s.{VERSION})"
         )
 
-    def _joined(self, layout: Layout, stage: str) -> str:
+    def _joined(self, layout: TableLayout, stage: str) -> str:
         """In this order: the stage is small and has no index, the table is looked up by key."""
         table = self.quoted(layout.namespace, layout.name)
         return f"{stage} s STRAIGHT_JOIN {table} t ON {merging.by_key(self, layout, 't', 's')}"

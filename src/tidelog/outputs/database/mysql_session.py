@@ -16,7 +16,7 @@ from tidelog.errors import OutputError, OutputRefusedError, TidelogError
 from tidelog.model.mysql_urls import ServerUrl, ssl_context, unverified
 from tidelog.outputs.database import texts
 from tidelog.outputs.database.dialect import RowsRefusedError
-from tidelog.outputs.database.layout import SHAPE, VERSION, Layout
+from tidelog.outputs.database.layout import SHAPE, VERSION, TableLayout
 
 if TYPE_CHECKING:
     from pymysql.cursors import Cursor
@@ -39,7 +39,7 @@ _STATEMENT_BYTES = 1 << 20
 
 
 class MySqlSession:
-    """`tidelog.outputs.database.dialect.Session`.
+    """`tidelog.outputs.database.dialect.DatabaseSession`.
 
     Attributes:
         key_collation: compares texts of keys by their bytes; where the server has one, without
@@ -126,7 +126,7 @@ class MySqlSession:
             warnings = self.rows("SHOW WARNINGS LIMIT 1")
             raise RowsRefusedError(_named(warnings[0][1]) if warnings else "duplicate key")
 
-    def stage(self, layout: Layout, columns: Sequence[str]) -> str:
+    def stage(self, layout: TableLayout, columns: Sequence[str]) -> str:
         listed = ", ".join(
             "`" + name.replace("`", "``") + f"` {layout.types[name]} NULL" for name in columns
         )

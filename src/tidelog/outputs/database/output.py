@@ -10,8 +10,8 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.evolving import ColumnChange
 from tidelog.outputs.base.output import Delivery, ExecutorOutput
 from tidelog.outputs.database import metadata_tables
-from tidelog.outputs.database.dialect import Dialect, Session
-from tidelog.outputs.database.layout import DELETED, VERSION, Layout
+from tidelog.outputs.database.dialect import DatabaseSession, Dialect
+from tidelog.outputs.database.layout import DELETED, VERSION, TableLayout
 from tidelog.outputs.database.metadata_tables import Owner
 from tidelog.outputs.database.tables import Tables
 from tidelog.outputs.database.writer import TableWriter
@@ -56,11 +56,11 @@ class DatabaseOutput(ExecutorOutput):
         self._soft = deletes == "soft"
         self._batch_rows = batch_rows
         self._tables = Tables(dialect, delivery.name, delivery.steps, namespace, own, self._soft)
-        self._session: Session | None = None
+        self._session: DatabaseSession | None = None
         self._known: dict[TableName, tuple[TargetTable, TableName]] = {}
         self._floors: dict[TableName, int] = {}
         self._below: dict[TableName, int] = {}  # of this batch: what is gone
-        self._layouts: dict[TableName, Layout] = {}
+        self._layouts: dict[TableName, TableLayout] = {}
         super().__init__(spark, log_path, state, delivery)
 
     def check(self, generation: str) -> None:
@@ -135,7 +135,7 @@ class DatabaseOutput(ExecutorOutput):
 
     # ------------------------------------------------------------------
 
-    def _connected(self) -> Session:
+    def _connected(self) -> DatabaseSession:
         if self._session is not None and not self._session.usable:
             self._disconnect()
         if self._session is None:
@@ -151,7 +151,7 @@ class DatabaseOutput(ExecutorOutput):
         run = metadata_tables.run_name(self.name, self.log.generation)
         return metadata_tables.next_attempt(self._connected(), self._dialect, self._own, run)
 
-    def _layout(self, source: TableName) -> Layout:
+    def _layout(self, source: TableName) -> TableLayout:
         layout = self._layouts.get(source)
         table, place = self._known[source]
         if layout is None or (*layout.types, layout.key) != (*table.columns.names, table.key):

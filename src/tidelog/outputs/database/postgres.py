@@ -15,8 +15,8 @@ from tidelog.outputs.database.layout import (
     SHAPE,
     VERSION,
     FoundColumn,
-    FoundTable,
-    Layout,
+    FoundTargetTable,
+    TableLayout,
 )
 from tidelog.outputs.database.postgres_session import PostgresSession
 
@@ -158,7 +158,7 @@ class Postgres:
         if not session.rows("SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %s", (name,)):
             session.rows(f"CREATE SCHEMA IF NOT EXISTS {self.quoted(name)}")
 
-    def found(self, session: PostgresSession, namespace: str, name: str) -> FoundTable | None:
+    def found(self, session: PostgresSession, namespace: str, name: str) -> FoundTargetTable | None:
         table = session.rows(_TABLE, (namespace, name))
         if not table:
             return None
@@ -173,7 +173,7 @@ class Postgres:
                 "ended"
             )
         unique = session.rows(_UNIQUE, (oid,))
-        return FoundTable(
+        return FoundTargetTable(
             tuple(FoundColumn(*row) for row in session.rows(_COLUMNS, (oid,))),
             tuple(() if special else tuple(names) for names, special in unique),
             obstacle,
@@ -184,7 +184,7 @@ class Postgres:
             f"ALTER COLUMN {column} TYPE {sql_type.removesuffix(' NOT NULL').removesuffix(' NULL')}"
         )
 
-    def upsert(self, layout: Layout, told: Sequence[str], stage: str) -> list[str]:
+    def upsert(self, layout: TableLayout, told: Sequence[str], stage: str) -> list[str]:
         table = self.quoted(layout.namespace, layout.name)
         gone = self.quoted(layout.own, layout.gone)
         key = ", ".join(self.quoted(name) for name in layout.key)
@@ -207,7 +207,7 @@ class Postgres:
         ]
 
     def update(
-        self, layout: Layout, changes: Sequence[tuple[str, str]], stage: str, where: str
+        self, layout: TableLayout, changes: Sequence[tuple[str, str]], stage: str, where: str
     ) -> str:
         listed = ", ".join(f"{name} = {value}" for name, value in changes)
         return (
@@ -215,13 +215,13 @@ class Postgres:
             f"FROM {stage} s WHERE {merging.by_key(self, layout, 't', 's')} AND {where}"
         )
 
-    def delete(self, layout: Layout, stage: str, where: str) -> str:
+    def delete(self, layout: TableLayout, stage: str, where: str) -> str:
         return (
             f"DELETE FROM {self.quoted(layout.namespace, layout.name)} AS t "
             f"USING {stage} s WHERE {merging.by_key(self, layout, 't', 's')} AND {where}"
         )
 
-    def bury(self, layout: Layout, stage: str) -> str:
+    def write_tombstones(self, layout: TableLayout, stage: str) -> str:
         key = ", ".join(self.quoted(name) for name in layout.key)
         return (
             f"INSERT INTO {self.quoted(layout.own, layout.gone)} AS g ({key}, {VERSION}) "

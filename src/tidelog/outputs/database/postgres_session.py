@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError, TidelogError
 from tidelog.outputs.database import texts
 from tidelog.outputs.database.dialect import RowsRefusedError
-from tidelog.outputs.database.layout import SHAPE, VERSION, Layout
+from tidelog.outputs.database.layout import SHAPE, VERSION, TableLayout
 
 _SETTINGS = """
 SET timezone = 'UTC'; SET datestyle = 'ISO,YMD'; SET intervalstyle = 'postgres';
@@ -39,7 +39,7 @@ _DEFAULTS: Mapping[str, Any] = {
 
 
 class PostgresSession:
-    """`tidelog.outputs.database.dialect.Session`."""
+    """`tidelog.outputs.database.dialect.DatabaseSession`."""
 
     def __init__(self, url: str, purpose: str) -> None:
         try:
@@ -88,7 +88,7 @@ class PostgresSession:
         except psycopg.Error as error:
             raise _failed("COPY", error) from None
 
-    def stage(self, layout: Layout, columns: Sequence[str]) -> str:
+    def stage(self, layout: TableLayout, columns: Sequence[str]) -> str:
         listed = ", ".join(
             '"' + name.replace('"', '""') + f'" {layout.types[name]}' for name in columns
         )

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from tidelog.errors import OutputRefusedError
 from tidelog.model.schema import Column, TableName
-from tidelog.outputs.database.dialect import Dialect, Session
-from tidelog.outputs.database.layout import DELETED, VERSION, FoundTable, Layout
+from tidelog.outputs.database.dialect import DatabaseSession, Dialect
+from tidelog.outputs.database.layout import DELETED, VERSION, FoundTargetTable, TableLayout
 from tidelog.ports import TargetTable
 from tidelog.spark.transforms import Step, steps_of
 
@@ -45,7 +45,7 @@ class Tables:
         self._own = own
         self._soft = soft
 
-    def place(self, session: Session, table: TargetTable) -> TableName:
+    def place(self, session: DatabaseSession, table: TargetTable) -> TableName:
         """Where the table goes: as a step routes it, else into our namespace, else as in the
         source.
         """
@@ -55,7 +55,9 @@ class Tables:
             return TableName.parse(table.name)
         return TableName(self._namespace or self._dialect.default_namespace(session), table.name)
 
-    def create(self, session: Session, table: TargetTable, place: TableName) -> FoundTable:
+    def create(
+        self, session: DatabaseSession, table: TargetTable, place: TableName
+    ) -> FoundTargetTable:
         """The table, created if it is not there, with our columns added if it lacks them."""
         found = self._dialect.found(session, place.namespace, place.name)
         if found is None:
@@ -79,7 +81,7 @@ class Tables:
 
     def extend(
         self,
-        session: Session,
+        session: DatabaseSession,
         table: TargetTable,
         place: TableName,
         added: Sequence[pa.Field],
@@ -96,7 +98,9 @@ class Tables:
                 change = self._dialect.widen(self._quoted(field.name), sql_type)
                 self._alter(session, place, change)
 
-    def layout(self, session: Session, table: TargetTable, place: TableName, floor: int) -> Layout:
+    def layout(
+        self, session: DatabaseSession, table: TargetTable, place: TableName, floor: int
+    ) -> TableLayout:
         """How rows of ``table`` go there; OutputRefusedError if the columns don't suffice."""
         found = self._described(session, place)
         self._check_key(table, found, place)
@@ -126,11 +130,13 @@ class Tables:
                     f"has a column {column.name} that must be given and that the rows lack. Give "
                     "it a default, or add a step `compute`",
                 )
-        return Layout(place.namespace, place.name, types, table.key, self._own, floor, self._soft)
+        return TableLayout(
+            place.namespace, place.name, types, table.key, self._own, floor, self._soft
+        )
 
     # ------------------------------------------------------------------
 
-    def _check_key(self, table: TargetTable, found: FoundTable, place: TableName) -> None:
+    def _check_key(self, table: TargetTable, found: FoundTargetTable, place: TableName) -> None:
         if found.obstacle is not None:
             raise self._refused(place, found.obstacle)
         others = [index for index in found.unique if set(index) != set(table.key)]
@@ -148,7 +154,7 @@ class Tables:
                 "it, and create it again when the output has ended",
             )
 
-    def _way_out(self, table: TargetTable, found: FoundTable, place: TableName) -> str:
+    def _way_out(self, table: TargetTable, found: FoundTargetTable, place: TableName) -> str:
         """Of a table whose rows are known by what was the key before."""
         if VERSION not in {column.name for column in found.columns} or not found.unique:
             return ""  # the user's own table
@@ -172,7 +178,7 @@ class Tables:
         ours = [(VERSION, self._dialect.version_type)]
         return [*ours, (DELETED, "boolean NOT NULL DEFAULT false")] if self._soft else ours
 
-    def _type(self, session: Session, table: TargetTable, field: pa.Field) -> str:
+    def _type(self, session: DatabaseSession, table: TargetTable, field: pa.Field) -> str:
         steps = steps_of(self._steps, table.source)
         source: Column | None = None
         if all(step.action in _HARMLESS for step in steps):
@@ -187,13 +193,13 @@ class Tables:
             )
         return f"{found} NOT NULL" if key else f"{found} NULL"
 
-    def _described(self, session: Session, place: TableName) -> FoundTable:
+    def _described(self, session: DatabaseSession, place: TableName) -> FoundTargetTable:
         found = self._dialect.found(session, place.namespace, place.name)
         if found is None:
             raise self._refused(place, "is not there any more: start the pipeline again")
         return found
 
-    def _alter(self, session: Session, place: TableName, change: str) -> None:
+    def _alter(self, session: DatabaseSession, place: TableName, change: str) -> None:
         table = self._dialect.quoted(place.namespace, place.name)
         try:
             session.rows(f"ALTER TABLE {table} {change}")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.columns.joining import Cells, Piece, join
+from tidelog.codecs.columns.joining import Piece, TextCells, join
 
 _SPECIAL = np.zeros(256, np.bool_)
 _SPECIAL[np.frombuffer(b"\\\t\n\r", np.uint8)] = True
@@ -48,9 +48,9 @@ def text(column: pa.Array) -> pa.Array:
     return column.cast(_TEXT)
 
 
-def prefixed(prefix: str, column: pa.Array) -> Cells:
+def prefixed(prefix: str, column: pa.Array) -> TextCells:
     """``prefix`` before each value that is not null."""
-    return Cells(column, prefix)
+    return TextCells(column, prefix)
 
 
 def lines(columns: Sequence[Piece]) -> memoryview:

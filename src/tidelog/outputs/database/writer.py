@@ -16,8 +16,8 @@ import pyarrow as pa
 from tidelog.errors import OutputError
 from tidelog.outputs.base.writer import Writer
 from tidelog.outputs.database import merging, metadata_tables
-from tidelog.outputs.database.dialect import Dialect, RowsRefusedError, Session
-from tidelog.outputs.database.layout import SHAPE, VERSION, Layout
+from tidelog.outputs.database.dialect import DatabaseSession, Dialect, RowsRefusedError
+from tidelog.outputs.database.layout import SHAPE, VERSION, TableLayout
 from tidelog.outputs.database.merging import Staged
 from tidelog.ports import Rejection, TargetTable, WriteTask
 
@@ -51,7 +51,7 @@ class TableWriter(Writer):
     def __init__(
         self,
         dialect: Dialect,
-        layouts: Mapping[str, Layout],
+        layouts: Mapping[str, TableLayout],
         attempt: int,
         own: str,
         batch_rows: int,
@@ -65,7 +65,7 @@ class TableWriter(Writer):
     def open(self, task: WriteTask) -> None:
         self._task = task
         self._gathered: dict[str, _Gathered] = {}
-        self._session: Session | None = self._dialect.connect(task.output)
+        self._session: DatabaseSession | None = self._dialect.connect(task.output)
 
     def write(self, table: TargetTable, rows: pa.RecordBatch) -> list[Rejection]:
         rejected: list[Rejection] = []
@@ -119,7 +119,7 @@ class TableWriter(Writer):
         return [Rejection(gathered.table.name, *each) for each in rejected]
 
     def _bring(
-        self, session: Session, layout: Layout, stage: str, rows: pa.RecordBatch
+        self, session: DatabaseSession, layout: TableLayout, stage: str, rows: pa.RecordBatch
     ) -> list[tuple[int, str]]:
         """Rows, or if the destination refuses one, halves of them; (version, reason) of those that
         it refuses.
@@ -146,7 +146,7 @@ class TableWriter(Writer):
             *self._bring(session, layout, stage, rows.slice(half)),
         ]
 
-    def _append(self, session: Session, layout: Layout, brought: Staged) -> bool:
+    def _append(self, session: DatabaseSession, layout: TableLayout, brought: Staged) -> bool:
         """Load straight into the table where no row can be in the way, as in a first dump."""
         span = merging.span(brought.rows, layout) if brought.plain else None
         if span is None:

@@ -23,7 +23,7 @@ _MOVERS = 8
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedFiles:
     """A file and where it goes."""
 
     staged: str
@@ -40,7 +40,7 @@ class Commit:
     generation: str
     start: int
     end: int
-    files: tuple[Published, ...]
+    files: tuple[PublishedFiles, ...]
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self), indent=1).encode()
@@ -48,7 +48,7 @@ class Commit:
     @classmethod
     def from_json(cls, data: bytes) -> Commit:
         found = json.loads(data)
-        files = tuple(Published(**each) for each in found.pop("files"))
+        files = tuple(PublishedFiles(**each) for each in found.pop("files"))
         return cls(**found, files=files)
 
 
@@ -92,7 +92,7 @@ class Commits:
         newest = self.newest
         number = 1 if newest is None else newest.number + 1
         files = tuple(
-            Published(
+            PublishedFiles(
                 file.staged,
                 f"{file.directory}/{prefix}{start:020d}-{end:020d}-{at:05d}{suffix}",
                 file.table,
@@ -152,7 +152,7 @@ class Commits:
             list(pool.map(self._move, commit.files))
         self._store.sync(sorted({above for folder in folders for above in _ways(folder)}))
 
-    def _move(self, file: Published) -> None:
+    def _move(self, file: PublishedFiles) -> None:
         failpoints.hit("files.commit.move")
         self._store.move(file.staged, file.path)
 

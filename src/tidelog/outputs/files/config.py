@@ -10,7 +10,7 @@ from tidelog.outputs.base.sections import ExecutorSection, named
 from tidelog.sections import Bytes, Location
 
 
-class FilesOutput(ExecutorSection):
+class FilesSection(ExecutorSection):
     """Every change as a record in files by table and date (docs/outputs/files.md)."""
 
     kind: Literal["files"] = Field(description="The kind of output.")
@@ -44,7 +44,7 @@ class FilesOutput(ExecutorSection):
     )
 
     @model_validator(mode="after")
-    def _compression_fits(self) -> FilesOutput:
+    def _compression_fits(self) -> FilesSection:
         if self.format == "json" and self.compression in ("zstd", "snappy"):
             raise ValueError("compression of JSON is gzip or none")
         return self

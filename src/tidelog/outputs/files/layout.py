@@ -24,7 +24,7 @@ _ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | {chr(code) for code in range(0x20
 
 
 @dataclass(frozen=True)
-class Layout:
+class FilesLayout:
     """Directories from ``pattern``: ``{table}`` (the destination's name), ``{namespace}``,
     ``{name}`` (the source's), ``{date}``, ``{year}``, ``{month}``, ``{day}``, ``{hour}`` of the
     commit, in UTC. Raises ConfigError for anything else.

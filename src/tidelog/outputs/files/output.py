@@ -15,7 +15,7 @@ from tidelog.errors import ConfigError, OutputRefusedError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.output import Delivery, ExecutorOutput
 from tidelog.outputs.files.commits import Commits
-from tidelog.outputs.files.layout import DEFAULT, Layout, visible
+from tidelog.outputs.files.layout import DEFAULT, FilesLayout, visible
 from tidelog.outputs.files.store import FileStore
 from tidelog.outputs.files.writer import FileFormat, FilesWriter
 from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter
@@ -33,7 +33,7 @@ class FilesOutput(ExecutorOutput):
         state: keeps the output's progress (which the directory holds too).
         delivery: ordered, without a formatter. The order is `none`: records carry versions.
         path: directory or URL that pyarrow knows.
-        layout: pattern of directories, see `Layout`.
+        layout: pattern of directories, see `FilesLayout`.
         file_format: what files are.
     """
 
@@ -51,7 +51,7 @@ class FilesOutput(ExecutorOutput):
         if delivery.keyed or delivery.formatter is not None:
             raise ConfigError("a files output delivers every change, as rows")
         self._store = FileStore(path)
-        self._layout = Layout(layout)
+        self._layout = FilesLayout(layout)
         self._format = file_format or FileFormat()
         self._commits = Commits(self._store, delivery.name)
         self._staging = ""

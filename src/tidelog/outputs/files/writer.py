@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from tidelog.outputs.base.writer import Writer
 from tidelog.outputs.files.events import json_lines, records
-from tidelog.outputs.files.layout import Layout
+from tidelog.outputs.files.layout import FilesLayout
 from tidelog.outputs.files.store import FileStore, failing
 from tidelog.ports import TargetTable, WriteTask
 
@@ -76,7 +76,7 @@ class FilesWriter(Writer):
     """
 
     def __init__(
-        self, store: FileStore, staging: str, layout: Layout, file_format: FileFormat
+        self, store: FileStore, staging: str, layout: FilesLayout, file_format: FileFormat
     ) -> None:
         self._store = store
         self._staging = staging

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.columns.joining import Cells
+from tidelog.codecs.columns.joining import TextCells
 from tidelog.codecs.source_blocks import source_block
 from tidelog.model.schema import TableName
 from tidelog.outputs.formatters.avro_encoding import AvroRows, number, text
@@ -50,7 +50,7 @@ def write_source(
     }
     for name, kind, optional in source_fields(source):
         value = values[name]
-        if isinstance(value, Cells):
+        if isinstance(value, TextCells):
             value = _plain(value, kind)
         if isinstance(value, pa.Array):
             rows.field(name, value, nullable=optional)
@@ -58,7 +58,7 @@ def write_source(
             rows.constant(_encoded(value, optional))
 
 
-def _plain(cells: Cells, kind: str) -> pa.Array:
+def _plain(cells: TextCells, kind: str) -> pa.Array:
     """Integers, or values of JSON texts."""
     if kind != "string":
         return cells.values

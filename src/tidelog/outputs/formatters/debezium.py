@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.columns.joining import Cells
+from tidelog.codecs.columns.joining import TextCells
 from tidelog.outputs.formatters.messages import Events, messages, topic_of
 from tidelog.outputs.formatters.source_fields import connector_of, source_fields
 from tidelog.ports import FormatOptions, TargetTable
@@ -46,16 +46,16 @@ class Debezium:
         how = (self.handling, type_names(table.schema))
         key = found.key_texts(*how)
         rows = json_rows(found.row, found.names, found.missing, *how)
-        after = Cells(rows, where=~(deleted | truncated))
+        after = TextCells(rows, where=~(deleted | truncated))
         if found.before is not None:
             olds = json_rows(found.before, table.schema.column_names, None, *how)
             # Of a created row that took another's key, the old row was told by the delete before.
             created = pc.equal(found.op, "c").to_numpy(zero_copy_only=False)
-            before = Cells(olds, where=~created)
+            before = TextCells(olds, where=~created)
         else:
             if found.missing is not None:
                 rows = json_rows(found.row, found.names, None, *how)
-            before = Cells(rows, where=deleted)
+            before = TextCells(rows, where=deleted)
         value = envelope_json(
             before, after, found.op, found.source, found.commit_ts, table.origin, table.schema
         )

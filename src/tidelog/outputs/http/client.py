@@ -68,7 +68,7 @@ class StoppedError(Exception):
     """Given up because the task ends."""
 
 
-class Sender:
+class HttpSender:
     """Thread-safe. ``connections`` are kept open at most. ``in_doubt``: the API may be at work on
     requests of an earlier process or task with the same keys.
     """

@@ -22,7 +22,7 @@ from tidelog.outputs.base.sections import (
 from tidelog.sections import Bytes, Milliseconds, SecretUrl
 
 
-class HttpOutput(ExecutorSection):
+class HttpSection(ExecutorSection):
     """Change events posted to an API in batches (docs/outputs/http.md)."""
 
     kind: Literal["http"] = Field(description="The kind of output.")

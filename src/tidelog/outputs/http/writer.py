@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base import hash_partitions
 from tidelog.outputs.base.writer import Writer, tried_before
-from tidelog.outputs.http.client import Endpoint, RejectedError, Sender, StoppedError, url_of
+from tidelog.outputs.http.client import Endpoint, HttpSender, RejectedError, StoppedError, url_of
 from tidelog.outputs.http.requests import (
     KEY_HEADER,
     TABLE_HEADER,
@@ -66,7 +66,7 @@ class HttpWriter(Writer):
     def open(self, task: WriteTask) -> None:
         self._task = task
         in_doubt = self._in_doubt or tried_before()
-        self._sender = Sender(self._endpoint, self._lanes, in_doubt=in_doubt)
+        self._sender = HttpSender(self._endpoint, self._lanes, in_doubt=in_doubt)
         self._lines = [
             _Lane(self._sender, self._endpoint, self._body, task, n, self._keep_rejected)
             for n in range(self._lanes)
@@ -88,7 +88,7 @@ class HttpWriter(Writer):
         )
         if self._lanes == 1 or not table.key:
             self._lines[0].add(rows)
-            return self._letters()
+            return self._rejections()
         # A truncate has no key and concerns all: everything before it first, and itself.
         alone = np.flatnonzero(rows.column("key").is_null().to_numpy(zero_copy_only=False))
         start = 0
@@ -99,11 +99,11 @@ class HttpWriter(Writer):
                 self._lines[0].add(rows.slice(at, 1))
                 self._drain()
             start = at + 1
-        return self._letters()
+        return self._rejections()
 
     def commit(self) -> Iterable[Rejection]:
         self._drain()
-        return self._letters()
+        return self._rejections()
 
     def close(self) -> None:
         sender = getattr(self, "_sender", None)
@@ -127,8 +127,8 @@ class HttpWriter(Writer):
         for line in self._lines:
             line.wait()
 
-    def _letters(self) -> list[Rejection]:
-        return [letter for line in self._lines for letter in line.letters()]
+    def _rejections(self) -> list[Rejection]:
+        return [rejection for line in self._lines for rejection in line.rejections()]
 
 
 class _Lane:
@@ -136,7 +136,7 @@ class _Lane:
 
     def __init__(
         self,
-        sender: Sender,
+        sender: HttpSender,
         endpoint: Endpoint,
         body: Body,
         task: WriteTask,
@@ -181,7 +181,7 @@ class _Lane:
         while self._running:
             self._running.popleft().result()
 
-    def letters(self) -> list[Rejection]:
+    def rejections(self) -> list[Rejection]:
         found = []
         while self._rejected:
             found.append(self._rejected.popleft())

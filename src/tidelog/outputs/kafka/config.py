@@ -18,7 +18,7 @@ from tidelog.outputs.base.sections import (
 )
 
 
-class KafkaOutput(ExecutorSection):
+class KafkaSection(ExecutorSection):
     """Change events as messages, a topic for each table (docs/outputs/kafka.md)."""
 
     kind: Literal["kafka"] = Field(description="The kind of output.")

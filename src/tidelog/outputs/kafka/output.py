@@ -31,7 +31,7 @@ from tidelog.outputs.base.rejections import StopAtRejection
 from tidelog.outputs.base.tasks import Work, Written
 from tidelog.outputs.formatters.messages import topic_of
 from tidelog.outputs.kafka.client import common, failed, librdkafka_log, settings_of, topic_name
-from tidelog.outputs.kafka.topic_tail import Tail
+from tidelog.outputs.kafka.topic_tail import TopicTail
 from tidelog.outputs.kafka.writer import KafkaTopics, KafkaWriter, transactional_id
 from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter
 
@@ -243,7 +243,7 @@ class KafkaOutput(ExecutorOutput):
         if self._transactions:
             self._fence([part.target.source for part in parts])
             self._note_slots(max(self._cores, *(len(part.refs) for part in parts)))
-        tail = Tail(self._settings, committed=self._transactions)
+        tail = TopicTail(self._settings, committed=self._transactions)
         try:
             # Where topics end now; what an earlier try's tasks left stands before.
             ends = {each: tail.ends(each) for each in self._topics if each not in self._clean_now}
@@ -252,7 +252,7 @@ class KafkaOutput(ExecutorOutput):
             ahead = {
                 topic
                 for topic, each in ends.items()
-                if len(tail.present(topic, batch.end, exact=True, ends=each).hashes)
+                if len(tail.already_written(topic, batch.end, exact=True, ends=each).hashes)
             }
         finally:
             tail.close()

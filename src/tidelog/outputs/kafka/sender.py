@@ -64,7 +64,7 @@ class Chunk:
             yield Sent(self.topic, key, value, header)
 
 
-class Sender:
+class KafkaSender:
     """One producer after the other. `close` it.
 
     Args:

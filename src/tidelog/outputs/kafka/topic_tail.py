@@ -30,7 +30,7 @@ _Longs = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Present:
+class AlreadyWritten:
     """What one topic holds: ``hashes`` of identities, sorted, and the newest ``ranks`` of each.
 
     With ``exact`` an identity is a message (key, version), else a key: a key's messages were
@@ -82,7 +82,7 @@ def identities(keys: Sequence[bytes | None], ranks: _Longs, exact: bool) -> _Lon
     return np.fromiter(each, np.int64, len(keys))
 
 
-class Tail:
+class TopicTail:
     """Reads ends of topics. Use `close`.
 
     Args:
@@ -107,7 +107,7 @@ class Tail:
         except KafkaException as error:
             raise failed(f"topic {topic} can't be read", error) from None
 
-    def present(
+    def already_written(
         self,
         topic: str,
         start: int,
@@ -115,9 +115,9 @@ class Tail:
         exact: bool,
         ends: Mapping[int, int] | None = None,
         each: bool = False,
-    ) -> Present:
+    ) -> AlreadyWritten:
         """What ``topic`` holds with versions of ``start`` and above, before ``ends`` if given; with
-        ``each`` so that `Present.lacks` can tell.
+        ``each`` so that `AlreadyWritten.lacks` can tell.
         """
         hashes: list[_Longs] = [np.empty(0, np.int64)]
         ranks: list[_Longs] = [np.empty(0, np.int64)]
@@ -149,7 +149,7 @@ class Tail:
         sorted_hashes, sorted_ranks = found_hashes[order], found_ranks[order]
         last = np.append(sorted_hashes[1:] != sorted_hashes[:-1], True)[: len(sorted_hashes)]
         told = np.sort(np.concatenate(all_of)) if each else None
-        return Present(sorted_hashes[last], sorted_ranks[last], exact, told)
+        return AlreadyWritten(sorted_hashes[last], sorted_ranks[last], exact, told)
 
     def live_keys(self, topic: str) -> list[bytes]:
         """Keys whose newest message in ``topic`` has a value: all of it is read."""

@@ -15,8 +15,8 @@ from confluent_kafka import KafkaError
 from tidelog.outputs.base.rejections import StopAtRejection
 from tidelog.outputs.base.writer import Writer, tried_before
 from tidelog.outputs.kafka.client import SCHEMA_HEADER, topic_name
-from tidelog.outputs.kafka.sender import Chunk, Header, Sender, Sent, headers_of
-from tidelog.outputs.kafka.topic_tail import Present, Tail, ranks_of
+from tidelog.outputs.kafka.sender import Chunk, Header, KafkaSender, Sent, headers_of
+from tidelog.outputs.kafka.topic_tail import AlreadyWritten, TopicTail, ranks_of
 from tidelog.ports import Rejection, TargetTable, WriteTask
 
 _DEFAULTS: dict[str, Any] = {
@@ -66,8 +66,8 @@ class KafkaWriter(Writer):
         exact: messages were not written in order by key: tell them apart one by one.
         reread: parts of the batch may be there already, of a try before.
         timeout_s: how long brokers may take nothing of what was handed over.
-        keep_rejected: what is refused becomes a letter and the others go on. False: nothing newer
-            goes after it, behind which a later try would take it for written.
+        keep_rejected: what is refused becomes a rejection and the others go on. False: nothing
+            newer goes after it, behind which a later try would take it for written.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class KafkaWriter(Writer):
     def open(self, task: WriteTask) -> None:
         self._task = task
         self._tried_before = tried_before()
-        self._sender: Sender | None = None
-        self._tail: Tail | None = None
-        self._present: dict[str, Present] = {}
+        self._sender: KafkaSender | None = None
+        self._tail: TopicTail | None = None
+        self._already_written: dict[str, AlreadyWritten] = {}
         self._rejected: list[Rejection] = []
-        self._tables: dict[str, str] = {}  # topic → table, for letters
+        self._tables: dict[str, str] = {}  # topic → table, for rejections
 
     def write(self, table: TargetTable, rows: pa.RecordBatch) -> Iterable[Rejection]:
         sender = self._connected(table)
@@ -108,7 +108,7 @@ class KafkaWriter(Writer):
                 self._write_compacted(sender, topic, messages)
             else:
                 self._write(sender, topic, messages)
-        return self._letters()
+        return self._rejections()
 
     def commit(self) -> Iterable[Rejection]:
         sender = self._sender
@@ -117,7 +117,7 @@ class KafkaWriter(Writer):
         sender.flush()
         if self._transactions:
             sender.commit()
-        return self._letters()
+        return self._rejections()
 
     def close(self) -> None:
         tail, self._tail = self._tail, None
@@ -129,15 +129,15 @@ class KafkaWriter(Writer):
 
     # ------------------------------------------------------------------ one batch
 
-    def _write(self, sender: Sender, topic: str, messages: pa.RecordBatch) -> None:
+    def _write(self, sender: KafkaSender, topic: str, messages: pa.RecordBatch) -> None:
         too_long = _too_long(messages, self._schema, self._topics.limit(topic))
         if self._looks(topic):
             keys, values = messages.column("key").to_pylist(), messages.column("value").to_pylist()
             ranks = ranks_of(messages.column("version").to_numpy(), values)
-            present = self._held(topic)
+            written = self._already_written_in(topic)
             # The topic never takes what is too long, so it does not hold it: to be told again.
-            keep = ~present.holds(keys, ranks) | too_long
-            for at in np.flatnonzero(present.lacks(keys, ranks) & ~keep).tolist():
+            keep = ~written.holds(keys, ranks) | too_long
+            for at in np.flatnonzero(written.lacks(keys, ranks) & ~keep).tolist():
                 self._reject(topic, messages.column("version")[at].as_py(), _REFUSED_BEFORE)
             if not keep.all():
                 messages, too_long = messages.filter(pa.array(keep)), too_long[keep]
@@ -151,7 +151,7 @@ class KafkaWriter(Writer):
                 self._reject(topic, version, "MSG_SIZE_TOO_LARGE")
             start = at + 1
 
-    def _write_compacted(self, sender: Sender, topic: str, messages: pa.RecordBatch) -> None:
+    def _write_compacted(self, sender: KafkaSender, topic: str, messages: pa.RecordBatch) -> None:
         """A compacted topic takes no message without a key: a truncate becomes a tombstone of each
         key that is there.
         """
@@ -176,7 +176,7 @@ class KafkaWriter(Writer):
 
     # ------------------------------------------------------------------ connections
 
-    def _connected(self, table: TargetTable) -> Sender:
+    def _connected(self, table: TargetTable) -> KafkaSender:
         if self._sender is not None:
             return self._sender
         limits = [_MAX_BYTES, *self._topics.max_message_bytes.values()]
@@ -198,12 +198,12 @@ class KafkaWriter(Writer):
                 self._task.generation, self._task.output, str(table.source), self._task.number
             )
             settings["transaction.timeout.ms"] = _TRANSACTION_TIMEOUT_MS
-        self._sender = Sender(settings, self._timeout_s, self._refused, self._there)
+        self._sender = KafkaSender(settings, self._timeout_s, self._refused, self._there)
         return self._sender
 
-    def _reader(self) -> Tail:
+    def _reader(self) -> TopicTail:
         if self._tail is None:
-            self._tail = Tail(self._settings, committed=self._transactions)
+            self._tail = TopicTail(self._settings, committed=self._transactions)
         return self._tail
 
     def _looks(self, topic: str) -> bool:
@@ -211,28 +211,28 @@ class KafkaWriter(Writer):
         ends = self._topics.ends
         return self._tried_before or (self._reread and (ends is None or topic in ends))
 
-    def _held(self, topic: str) -> Present:
-        found = self._present.get(topic)
+    def _already_written_in(self, topic: str) -> AlreadyWritten:
+        found = self._already_written.get(topic)
         if found is None:
             # Not what other tasks of this very try are writing there.
             ends = None if self._tried_before else (self._topics.ends or {}).get(topic)
-            # Of a message that was refused, and newer ones of its key were not, the letter may be
-            # lost with the try that told it.
+            # Of a message that was refused, and newer ones of its key were not, the rejection may
+            # be lost with the try that told it.
             each = self._keep_rejected and topic not in self._topics.compacted
-            found = self._reader().present(
+            found = self._reader().already_written(
                 topic, self._task.start, exact=self._exact, ends=ends, each=each
             )
-            self._present[topic] = found
+            self._already_written[topic] = found
         return found
 
     def _there(self, messages: Sequence[Sent]) -> list[bool]:
         """Which of these, of this task and of unknown fate, the topics hold now."""
         found = np.zeros(len(messages), np.bool_)
         for topic in {each.topic for each in messages}:
-            present = self._reader().present(topic, self._task.start, exact=self._exact)
+            written = self._reader().already_written(topic, self._task.start, exact=self._exact)
             at = [number for number, each in enumerate(messages) if each.topic == topic]
             ranks = ranks_of([messages[n].version for n in at], [messages[n].value for n in at])
-            found[at] = present.holds([messages[n].key for n in at], ranks)
+            found[at] = written.holds([messages[n].key for n in at], ranks)
         return found.tolist()
 
     # ------------------------------------------------------------------ what is refused
@@ -241,12 +241,12 @@ class KafkaWriter(Writer):
         self._reject(message.topic, message.version, error.name())
 
     def _reject(self, topic: str, version: int, why: str) -> None:
-        letter = Rejection(self._tables.get(topic, topic), version, f"kafka: {why}")
+        rejection = Rejection(self._tables.get(topic, topic), version, f"kafka: {why}")
         if not self._keep_rejected:
-            StopAtRejection().put(self._task, [letter])
-        self._rejected.append(letter)
+            StopAtRejection().put(self._task, [rejection])
+        self._rejected.append(rejection)
 
-    def _letters(self) -> list[Rejection]:
+    def _rejections(self) -> list[Rejection]:
         found, self._rejected = self._rejected, []
         return found
 

@@ -11,7 +11,7 @@ from tidelog.outputs.lake.config import LakeSection
 from tidelog.sections import Location, TablePattern
 
 
-class DeltaOutput(LakeSection):
+class DeltaSection(LakeSection):
     """Delta tables, one for each source table, kept by MERGE (docs/outputs/delta.md)."""
 
     kind: Literal["delta"] = Field(description="The kind of output.")

@@ -22,7 +22,7 @@ _ZONES = timedelta(hours=15)
 
 
 @dataclass(frozen=True)
-class Commit:
+class DeltaCommit:
     """What Delta's log says of a commit; ``note``: ours, if it has one."""
 
     version: int
@@ -32,7 +32,7 @@ class Commit:
     note: dict[str, Any] | None
 
     @classmethod
-    def parse(cls, version: int, info: dict[str, Any]) -> Commit:
+    def parse(cls, version: int, info: dict[str, Any]) -> DeltaCommit:
         """From the action ``commitInfo``."""
         note: Any = None
         with suppress(ValueError):  # somebody else's
@@ -63,7 +63,7 @@ def note(application: str, end: int, checked: int) -> str:
     return json.dumps({"tidelog": application, "end": end, "checked": checked})
 
 
-def standing(read: Callable[[int], Commit | None], version: int, application: str) -> Standing:
+def standing(read: Callable[[int], DeltaCommit | None], version: int, application: str) -> Standing:
     """How far the rows of ``version`` are; ``read`` gives a version's commit, None where it is gone
     from the log.
     """
@@ -90,7 +90,9 @@ def standing(read: Callable[[int], Commit | None], version: int, application: st
     return Standing(None, restored)
 
 
-def _restored_in(read: Callable[[int], Commit | None], checked: int, version: int) -> int | None:
+def _restored_in(
+    read: Callable[[int], DeltaCommit | None], checked: int, version: int
+) -> int | None:
     """The newest RESTORE between the two, which are no part of it."""
     for at in range(version - 1, checked, -1):
         commit = read(at)
@@ -99,7 +101,7 @@ def _restored_in(read: Callable[[int], Commit | None], checked: int, version: in
     return None
 
 
-def _target(read: Callable[[int], Commit | None], restore: Commit) -> int:
+def _target(read: Callable[[int], DeltaCommit | None], restore: DeltaCommit) -> int:
     """The version that was restored, or one before it."""
     named = restore.parameters.get("version")
     if named is not None:

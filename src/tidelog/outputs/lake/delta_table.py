@@ -203,7 +203,7 @@ class DeltaTable(LakeTable):
         each = [found.apply(index) for index in range(found.size())]
         return next((one for one in each if one.appId() == application), None)
 
-    def _commit(self, version: int) -> delta_history.Commit | None:
+    def _commit(self, version: int) -> delta_history.DeltaCommit | None:
         jvm: Any = self.spark._jvm
         log = self._log()
         path = jvm.org.apache.hadoop.fs.Path(log.logPath(), f"{version:020d}.json")
@@ -213,8 +213,8 @@ class DeltaTable(LakeTable):
         for index in range(lines.size()):
             action = json.loads(lines.apply(index))
             if "commitInfo" in action:
-                return delta_history.Commit.parse(version, action["commitInfo"])
-        return delta_history.Commit.parse(version, {})
+                return delta_history.DeltaCommit.parse(version, action["commitInfo"])
+        return delta_history.DeltaCommit.parse(version, {})
 
     @contextmanager
     def committing(self, application: str, since: int | None, end: int) -> Iterator[None]:

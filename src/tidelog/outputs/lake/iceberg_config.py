@@ -11,7 +11,7 @@ from tidelog.outputs.lake.config import LakeSection
 from tidelog.sections import Location, TablePattern
 
 
-class IcebergOutput(LakeSection):
+class IcebergSection(LakeSection):
     """Iceberg tables, one for each source table, kept by MERGE (docs/outputs/iceberg.md). Needs
     Spark 4.1, in an environment of its own.
     """
@@ -59,7 +59,7 @@ class IcebergOutput(LakeSection):
     )
 
     @model_validator(mode="after")
-    def _is_somewhere(self) -> IcebergOutput:
+    def _is_somewhere(self) -> IcebergSection:
         if self.path is None and not {"type", "catalog-impl"} & self.catalog.keys():
             raise ValueError("say where: path, or catalog with its type and uri")
         if self.path is not None and "warehouse" in self.catalog:

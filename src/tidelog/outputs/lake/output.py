@@ -28,8 +28,8 @@ from tidelog.outputs.base.folding import fold_parts
 from tidelog.outputs.base.ranges import (
     batch_of,
     columns_option,
+    deleted_below,
     delivered_schema,
-    gone_below,
     refs_of,
     schema_in,
 )
@@ -39,7 +39,7 @@ from tidelog.outputs.lake.table import LakeTable
 from tidelog.ports import OutputBatch, TableRange, TargetTable
 from tidelog.spark import transforms
 from tidelog.spark.datasource.options import PlannedRefs
-from tidelog.spark.datasource.partitions import runs, schemas_now
+from tidelog.spark.datasource.partitions import partitioned, schemas_now
 from tidelog.spark.datasource.source import register
 from tidelog.spark.failures import find_error
 from tidelog.spark.transforms import Step, destination_name, steps_of, target_table
@@ -91,7 +91,7 @@ class _Task:
     start: int
     end: int
     has_rows: bool
-    gone_below: int  # rows of a lower version are gone from the source (truncate, full dump)
+    deleted_below: int  # rows of a lower version are gone from the source (truncate, full dump)
 
 
 class LakeOutput(ABC):
@@ -177,7 +177,7 @@ class LakeOutput(ABC):
         return f"tidelog/{self._log.generation}/{self.name}"
 
     def _tasks(self, batch: OutputBatch) -> list[_Task]:
-        gone = gone_below(self._log, batch)
+        gone = deleted_below(self._log, batch)
         ranges = {str(each.table): each for each in batch.tables}
         names = {name: each.table for name, each in ranges.items()}
         names |= {name: TableName.parse(name) for name in gone if name not in names}
@@ -233,8 +233,8 @@ class LakeOutput(ABC):
         with copy.committing(self._application, since, task.end):
             if parts and schema is not None:
                 self._write_rows(copy, task, self._target(schema), parts)
-            elif task.gone_below and exists:
-                lake_rows.remove_below(copy, task.gone_below)
+            elif task.deleted_below and exists:
+                lake_rows.remove_below(copy, task.deleted_below)
         self._written.add(task.table)
 
     def _mend_if_restored(self, copy: LakeTable, table: TableName, generation: str) -> int | None:
@@ -247,7 +247,7 @@ class LakeOutput(ABC):
         said = "%s was restored to an older state (%s): offsets %d to %d come again"
         logger.warning(said, copy.place, found.why, start, since)
         self._delivered.pop(table, None)  # its columns are older ones, too
-        gone = gone_below(self._log, batch_of(self._log, start, since)).get(str(table), 0)
+        gone = deleted_below(self._log, batch_of(self._log, start, since)).get(str(table), 0)
         self._write_range(copy, _Task(table, start, since, True, gone), since, generation, True)
         return since
 
@@ -287,7 +287,7 @@ class LakeOutput(ABC):
         refs = refs_of(self._log, task.table, task.start, task.end)
         if not refs:
             return []
-        split = runs(refs, partition_bytes=_PART_BYTES, partitions=None)
+        split = partitioned(refs, partition_bytes=_PART_BYTES, partitions=None)
         return [PlannedRefs(self._log.generation, tuple(run)) for run in split]
 
     def _write_rows(
@@ -313,7 +313,7 @@ class LakeOutput(ABC):
         try:
             if held is not None:
                 source = fold_parts(held, schema)
-            source = lake_rows.gone(source, task.gone_below)
+            source = lake_rows.gone(source, task.deleted_below)
             # Names of missing columns instead of their numbers.
             source = transforms.apply(source, steps, schema, keyed=True)
             may_lack = columns if steps else columns_that_may_lack(schema)
@@ -321,7 +321,7 @@ class LakeOutput(ABC):
                 lake_rows.append(copy, source, columns)
             else:
                 lacking = frozenset(may_lack) - set(target.key)
-                lake_rows.merge(copy, source, columns, target.key, lacking, task.gone_below)
+                lake_rows.merge(copy, source, columns, target.key, lacking, task.deleted_below)
         finally:
             if held is not None:
                 held.unpersist()

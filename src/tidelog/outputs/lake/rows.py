@@ -39,7 +39,7 @@ def merge(
     columns: Sequence[str],
     key: Sequence[str],
     may_lack: Collection[str],
-    gone_below: int,
+    deleted_below: int,
 ) -> None:
     """Bring one row per key over, unless the table has it in a later version.
 
@@ -49,7 +49,7 @@ def merge(
         columns: to be written.
         key: those of them by which rows are known.
         may_lack: those of them that may be missing from a row.
-        gone_below: rows of a lower version are gone from the source, told or not.
+        deleted_below: rows of a lower version are gone from the source, told or not.
     """
     view = f"tidelog_changes_{next(_views)}"
     layout = copy.layout
@@ -68,7 +68,7 @@ def merge(
     # A row without a version is somebody else's: it gives way to any state of its key.
     newer = f"(t.{version} IS NULL OR s.{CHANGE_VERSION} > t.{version})"
     removed, may_update = "DELETE", newer
-    may_remove = f"({newer} OR t.{version} < {gone_below})" if gone_below else newer
+    may_remove = f"({newer} OR t.{version} < {deleted_below})" if deleted_below else newer
     if layout.deleted:
         latest = f"greatest(t.{version}, s.{CHANGE_VERSION})"
         removed = f"UPDATE SET t.{version} = {latest}, t.{deleted} = true"
@@ -84,8 +84,8 @@ def merge(
         f"WHEN NOT MATCHED AND s.{CHANGE_OP} = 'u' AND s.{CHANGE_MISSING} IS NULL "
         f"THEN INSERT ({', '.join(names)}) VALUES ({', '.join(values)})"
     )
-    if gone_below:
-        statement += f" WHEN NOT MATCHED BY SOURCE AND t.{version} < {gone_below}"
+    if deleted_below:
+        statement += f" WHEN NOT MATCHED BY SOURCE AND t.{version} < {deleted_below}"
         if layout.deleted:
             statement += f" AND NOT coalesce(t.{deleted}, false)"
             statement += f" THEN UPDATE SET t.{deleted} = true"

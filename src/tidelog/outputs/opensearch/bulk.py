@@ -67,7 +67,7 @@ class Bulk:
         self._timeout_s = timeout_s
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="bulk")
         self._under_way: deque[Future[list[Rejection]]] = deque()
-        self._letters: list[Rejection] = []
+        self._rejections: list[Rejection] = []
 
     def send(
         self,
@@ -82,7 +82,7 @@ class Bulk:
 
         Args:
             index: name of the alias.
-            table: as it is called in letters.
+            table: as it is called in rejections.
             lines: string[n], of each document action and source with their line ends.
             versions: int64[n].
             conflicts_again: a conflict is another writer of the same document; else it says that
@@ -90,7 +90,7 @@ class Bulk:
         """
         for part in _parts(lines, self._bulk_bytes):
             while len(self._under_way) > _AT_ONCE:
-                self._letters += self._under_way.popleft().result()
+                self._rejections += self._under_way.popleft().result()
             slices = lines[part], versions[part]
             where = _Where(index, table, conflicts_again)
             self._under_way.append(self._pool.submit(self._all, where, *slices))
@@ -98,9 +98,9 @@ class Bulk:
     def finish(self) -> list[Rejection]:
         """Wait for all; what was refused."""
         while self._under_way:
-            self._letters += self._under_way.popleft().result()
-        letters, self._letters = self._letters, []
-        return letters
+            self._rejections += self._under_way.popleft().result()
+        rejections, self._rejections = self._rejections, []
+        return rejections
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -108,22 +108,22 @@ class Bulk:
     # ------------------------------------------------------------------ by the pool's threads
 
     def _all(self, where: _Where, lines: pa.StringArray, versions: Versions) -> list[Rejection]:
-        letters: list[Rejection] = []
+        rejections: list[Rejection] = []
         deadline = time.monotonic() + self._timeout_s
         pause = _FIRST_PAUSE_S
         while len(lines):
             try:
-                again = self._once(where, lines, versions, letters)
+                again = self._once(where, lines, versions, rejections)
             except TooLargeError:
                 if len(lines) == 1:
-                    letters.append(
+                    rejections.append(
                         Rejection(
                             where.table, int(versions[0]), "the document is too large (HTTP 413)"
                         )
                     )
                     break
                 half = len(lines) // 2
-                letters += self._all(where, lines[:half], versions[:half])
+                rejections += self._all(where, lines[:half], versions[:half])
                 lines, versions = lines[half:], versions[half:]
                 continue
             except BusyError:
@@ -140,14 +140,14 @@ class Bulk:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
             lines, versions = lines.take(pa.array(again)), versions[again]
-        return letters
+        return rejections
 
     def _once(
         self,
         where: _Where,
         lines: pa.StringArray,
         versions: Versions,
-        letters: list[Rejection],
+        rejections: list[Rejection],
     ) -> npt.NDArray[np.intp]:
         """One request. Which of the lines are to be sent again."""
         answer = self._cluster.request(
@@ -182,7 +182,7 @@ class Bulk:
                     f"OpenSearch can't write to {where.index}: HTTP {status} {reason(error)}"
                 )
             else:
-                letters.append(Rejection(where.table, int(versions[number]), reason(error)))
+                rejections.append(Rejection(where.table, int(versions[number]), reason(error)))
         return np.array(again, np.intp)
 
 

@@ -51,7 +51,7 @@ class JoinedDocument(Section):
         return self
 
 
-class OpenSearchOutput(ExecutorSection):
+class OpenSearchSection(ExecutorSection):
     """Rows as documents, an index for each table (docs/outputs/opensearch.md)."""
 
     kind: Literal["opensearch"] = Field(description="The kind of output.")
@@ -117,7 +117,7 @@ class OpenSearchOutput(ExecutorSection):
     )
 
     @model_validator(mode="after")
-    def _one_way_in(self) -> OpenSearchOutput:
+    def _one_way_in(self) -> OpenSearchSection:
         if (self.user is None) != (self.password is None):
             raise ValueError("user and password go together")
         given = [

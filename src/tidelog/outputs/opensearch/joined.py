@@ -110,7 +110,7 @@ if (live) { m.remove('at'); } else { m.at = params.t; }
 
 
 @dataclass(frozen=True)
-class Part:
+class JoinedPart:
     """What a table is to a document.
 
     ``name``: of the member that holds it; "" for the root, whose columns are the document's own.
@@ -129,7 +129,13 @@ def script_id(script: str) -> str:
 
 
 def lines(
-    table: TargetTable, part: Part, rows: pa.RecordBatch, *, floor: int, only: pa.Array, at_ms: int
+    table: TargetTable,
+    part: JoinedPart,
+    rows: pa.RecordBatch,
+    *,
+    floor: int,
+    only: pa.Array,
+    at_ms: int,
 ) -> pa.StringArray:
     """The two lines of each row's contribution in a bulk request.
 
@@ -188,7 +194,7 @@ def _told(rows: pa.RecordBatch, names: Sequence[str]) -> pa.StringArray:
     return pc.replace_with_mask(whole, partial, pa.array(spelled, pa.string()))
 
 
-def properties(part: Part, columns: dict[str, Any]) -> dict[str, Any]:
+def properties(part: JoinedPart, columns: dict[str, Any]) -> dict[str, Any]:
     """The mapping of a table's columns, where they are in the document."""
     if not part.name:
         return columns

@@ -26,7 +26,7 @@ from tidelog.outputs.opensearch import joined as opensearch_joined
 from tidelog.outputs.opensearch.client import Cluster, ClusterOptions
 from tidelog.outputs.opensearch.documents import AT, DELETED, META, META_MAPPING, VERSION
 from tidelog.outputs.opensearch.indices import Indices, index_name
-from tidelog.outputs.opensearch.joined import JOINED_MAPPING, ROOT, Part
+from tidelog.outputs.opensearch.joined import JOINED_MAPPING, ROOT, JoinedPart
 from tidelog.outputs.opensearch.writer import Index, OpenSearchWriter
 from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter
 
@@ -218,14 +218,14 @@ class OpenSearchOutput(ExecutorOutput):
             self._made = Indices(self._cluster(), self.name)
         return self._made
 
-    def _place(self, table: TargetTable) -> tuple[str, Part | None]:
+    def _place(self, table: TargetTable) -> tuple[str, JoinedPart | None]:
         """The alias, and what the table is to its documents if others contribute too."""
         document = self._joined.get(str(table.source))
         if document is None:
             return index_name(topic_of(self._pattern, table)), None
         name, key = document.tables[str(table.source)]
         if not name:
-            return index_name(document.index), Part("", table.key, False)
+            return index_name(document.index), JoinedPart("", table.key, False)
         lost = set(key) - set(table.key)
         if lost:
             raise OutputRefusedError(
@@ -233,7 +233,7 @@ class OpenSearchOutput(ExecutorOutput):
                 f"{table.source}, so a delete does not tell whose {name} is gone. Give the table "
                 "a key (in the source, or a surrogate key) that contains them"
             )
-        return index_name(document.index), Part(name, key, set(key) != set(table.key))
+        return index_name(document.index), JoinedPart(name, key, set(key) != set(table.key))
 
     def _adopt(self, table: TargetTable, known: Index) -> Index:
         """The index behind an alias that is there, with all columns of the table, noted in it."""

@@ -17,7 +17,7 @@ from tidelog.outputs.opensearch import documents, joined
 from tidelog.outputs.opensearch.bulk import GONE, Bulk
 from tidelog.outputs.opensearch.client import Cluster, ClusterOptions, path, reason
 from tidelog.outputs.opensearch.documents import DELETED, META, VERSION
-from tidelog.outputs.opensearch.joined import Part
+from tidelog.outputs.opensearch.joined import JoinedPart
 from tidelog.ports import Rejection, TargetTable, WriteTask
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 
@@ -38,7 +38,7 @@ class Index:
     alias: str
     floor: int = 0
     purged_below: int = 0
-    part: Part | None = None
+    part: JoinedPart | None = None
 
 
 class OpenSearchWriter(Writer):
@@ -98,7 +98,11 @@ class OpenSearchWriter(Writer):
             return
         updates = pc.and_not(partial, deleted)
         whole = pc.invert(pc.or_(partial, deleted))
-        for chosen, how in ((whole, self._index), (deleted, self._bury), (updates, self._update)):
+        for chosen, how in (
+            (whole, self._index),
+            (deleted, self._write_tombstones),
+            (updates, self._update),
+        ):
             count = chosen.true_count
             if count:
                 how(table, index, rows if count == rows.num_rows else rows.filter(chosen))
@@ -108,7 +112,7 @@ class OpenSearchWriter(Writer):
         bodies = documents.documents(rows, table.columns.names, version)
         self._send(table, index, documents.ids(rows, table.key), version, bodies)
 
-    def _bury(self, table: TargetTable, index: Index, rows: pa.RecordBatch) -> None:
+    def _write_tombstones(self, table: TargetTable, index: Index, rows: pa.RecordBatch) -> None:
         """A deletion is a document too: OpenSearch forgets the version of a real one."""
         version = rows.column(CHANGE_VERSION)
         bodies = documents.tombstones(version, int(time.time() * 1000))
@@ -121,7 +125,12 @@ class OpenSearchWriter(Writer):
         self._bulk.send(index.alias, table.name, lines, version.to_numpy())
 
     def _contribute(
-        self, table: TargetTable, index: Index, part: Part, rows: pa.RecordBatch, only: pa.Array
+        self,
+        table: TargetTable,
+        index: Index,
+        part: JoinedPart,
+        rows: pa.RecordBatch,
+        only: pa.Array,
     ) -> None:
         if not rows.num_rows:
             return

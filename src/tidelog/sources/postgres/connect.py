@@ -53,7 +53,7 @@ TIMEOUTS = {
 # By the version that has them: one that does not would refuse the connection.
 NEWER_TIMEOUTS = {"idle_session_timeout": 140_000, "transaction_timeout": 170_000}
 
-# What we write (marks, the publication) need not survive the primary's loss, and a synchronous
+# What we write (watermarks, the publication) need not survive the primary's loss, and a synchronous
 # standby that hangs must not stall every window: commit locally.
 WRITES = {"synchronous_commit": "local"}
 

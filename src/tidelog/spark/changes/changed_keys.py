@@ -43,7 +43,7 @@ def first_unseen(log: EventLog, table: TableName, snapshot: Snapshot, end: int) 
     return end
 
 
-def touched_keys(
+def changed_keys(
     spark: SparkSession,
     path: str,
     log: EventLog,
@@ -77,7 +77,8 @@ def touched_keys(
         .options(**({} if any("," in name for name in key) else {"columns": ",".join(key)}))
         .option("refs", PlannedRefs(log.generation, tuple(refs)).to_option())
         .option(
-            "partitions", len(planning.runs(refs, partition_bytes=_PART_BYTES, partitions=None))
+            "partitions",
+            len(planning.partitioned(refs, partition_bytes=_PART_BYTES, partitions=None)),
         )
         .option("partitionBytes", _PART_BYTES)
         .load()

@@ -13,7 +13,7 @@ from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Kind
 from tidelog.spark.datasource import executor
 from tidelog.spark.datasource.options import SourceOptions
-from tidelog.spark.datasource.read_plan import Reading
+from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats.shapes import ENVELOPE
 
 Line = tuple[int, str]
@@ -37,18 +37,18 @@ def lines(
     """
     tables = None if table is None else [table]
     options = SourceOptions.parse({"path": path, "shape": "envelope"})
-    reading = Reading(replace(options, tables=tuple(tables or ())), None, ENVELOPE)
+    plan = ReadPlan(replace(options, tables=tuple(tables or ())), None, ENVELOPE)
     for ref in log.segments(start, end, tables=tables):
-        found = _changes(log, reading, ref)
+        found = _changes(log, plan, ref)
         if (table is None or dumps) and 0 in _schema_ids(log, ref):
             others = _messages(log, ref, table, dumps=dumps)
             found = merge(found, others, key=itemgetter(0))
         yield from map(itemgetter(1), found)
 
 
-def _changes(log: EventLog, reading: Reading, ref: SegmentRef) -> Iterator[Line]:
+def _changes(log: EventLog, plan: ReadPlan, ref: SegmentRef) -> Iterator[Line]:
     names = ("table", "version", "schema_version", "key", "value")
-    for batch in executor.batches(reading, log, [ref]):
+    for batch in executor.batches(plan, log, [ref]):
         for row in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
             table, version, schema_version, key, value = row
             head = _text({"table": table, "version": version, "schema_version": schema_version})

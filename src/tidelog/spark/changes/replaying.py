@@ -19,7 +19,7 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.spark.datasource import partitions as planning
 from tidelog.spark.datasource import positions
 from tidelog.spark.datasource.options import PlannedRefs
-from tidelog.spark.datasource.positions import Mark
+from tidelog.spark.datasource.positions import DumpRecord
 from tidelog.spark.datasource.source import register
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.spark.transforms import quoted
@@ -39,7 +39,7 @@ def as_of(
     *,
     version: int | None = None,
     timestamp: str | datetime | None = None,
-) -> Snapshot:
+) -> TablesAt:
     """The tables of the event log at ``path`` as they were at one place in it.
 
     Args:
@@ -54,17 +54,17 @@ def as_of(
     if version is not None and timestamp is not None:
         raise ConfigError("as_of: version and timestamp exclude one another")
     log = EventLog.open(path)
-    at = positions.Place("latest")
+    at = positions.LogPosition("latest")
     if version is not None:
-        at = positions.Place("version", version)
+        at = positions.LogPosition("version", version)
     elif timestamp is not None:
-        at = positions.Place("timestamp", positions.microseconds("timestamp", timestamp))
+        at = positions.LogPosition("timestamp", positions.microseconds("timestamp", timestamp))
     register(spark)
-    return Snapshot(spark, path, log, _whole_transactions(log, positions.end_of(log, at)))
+    return TablesAt(spark, path, log, _whole_transactions(log, positions.end_of(log, at)))
 
 
 @dataclass
-class Snapshot:
+class TablesAt:
     """All tables at one place of the log: every transaction before ``end``, none after it."""
 
     spark: SparkSession
@@ -73,12 +73,12 @@ class Snapshot:
     end: int
 
     @cached_property
-    def dumps(self) -> dict[str, Mark]:
+    def dumps(self) -> dict[str, DumpRecord]:
         """By table, the newest dump of all of it that was complete."""
-        found: dict[str, Mark] = {}
-        for mark in positions.marks(self.log, self.log.head_offset, self.end):
-            if mark.completed and mark.whole:
-                found.setdefault(mark.table, mark)
+        found: dict[str, DumpRecord] = {}
+        for record in positions.dump_records(self.log, self.log.head_offset, self.end):
+            if record.completed and record.whole:
+                found.setdefault(record.table, record)
         return found
 
     @property
@@ -95,25 +95,25 @@ class Snapshot:
             OffsetGoneError: retention removed a part of what has to be replayed.
         """
         table = TableName.parse(name)
-        mark = self.dumps.get(str(table))
-        if mark is None:
+        record = self.dumps.get(str(table))
+        if record is None:
             raise self._no_dump(table)
-        if mark.first_offset < self.log.head_offset:
+        if record.first_offset < self.log.head_offset:
             raise OffsetGoneError(
-                f"{self.log.storage!r}: {table} as of here begins at offset {mark.first_offset}, "
+                f"{self.log.storage!r}: {table} as of here begins at offset {record.first_offset}, "
                 f"but retention removed everything before {self.log.head_offset}. Choose a place "
                 "after a newer dump (tidelog dump)."
             )
         refs = [
             ref
-            for ref in self.log.segments(mark.first_offset, self.end, tables=(str(table),))
+            for ref in self.log.segments(record.first_offset, self.end, tables=(str(table),))
             if ref.rows
         ]
         schema = self._schema(table)
         if not schema.match_key:
             raise ConfigError(f"{table} has no key: its rows can't be told apart in the log")
-        gone = max(mark.first_offset, self._truncated(refs, table))
-        parts = planning.runs(refs, partition_bytes=_PART_BYTES, partitions=None)
+        gone = max(record.first_offset, self._truncated(refs, table))
+        parts = planning.partitioned(refs, partition_bytes=_PART_BYTES, partitions=None)
         frame = (
             self.spark.read.format("tidelog")
             .option("path", self.path)
@@ -143,9 +143,9 @@ class Snapshot:
 
     def _no_dump(self, table: TableName) -> ConfigError:
         later = [
-            mark.offset
-            for mark in positions.marks(self.log, self.end, self.log.latest_offset())
-            if mark.completed and mark.whole and mark.table == str(table)
+            record.offset
+            for record in positions.dump_records(self.log, self.end, self.log.latest_offset())
+            if record.completed and record.whole and record.table == str(table)
         ]
         way = "dump it (tidelog dump) and choose a place after that"
         if later:

@@ -1,4 +1,4 @@
-"""What an executor does with a run of segments: read, group by schema, decode, shape."""
+"""What an executor does with a partition's segments: read, group by schema, decode, shape."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.model.records import Kind
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.spark.changes.combining import combine, sliced
 from tidelog.spark.datasource import partitions
-from tidelog.spark.datasource.read_plan import Reading
+from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import envelope, shaping, variant
 from tidelog.spark.formats.events import events_batch
 
@@ -25,88 +25,84 @@ _BLOCK_BYTES = 8 << 20
 _FOLD_BYTES = 64 << 20
 
 
-def batches(
-    reading: Reading, log: EventLog, refs: Sequence[SegmentRef]
-) -> Iterator[pa.RecordBatch]:
+def batches(plan: ReadPlan, log: EventLog, refs: Sequence[SegmentRef]) -> Iterator[pa.RecordBatch]:
     """The rows of ``refs`` in this read's shape, in log order; ``changes``: once per key."""
-    schemas = partitions.schemas_of(log, reading.options.tables)
+    schemas = partitions.schemas_of(log, plan.options.tables)
     if schemas is not None and not schemas:
         return
-    folds = reading.options.shape == "changes"
-    records = _records(log, refs, schemas, reading.options.shape == "raw")
-    found = _decoded(reading, log, _blocks(records, _FOLD_BYTES if folds else _BLOCK_BYTES))
+    folds = plan.options.shape == "changes"
+    records = _records(log, refs, schemas, plan.options.shape == "raw")
+    found = _decoded(plan, log, _blocks(records, _FOLD_BYTES if folds else _BLOCK_BYTES))
     if not folds:
         yield from found
-    elif reading.target is not None:
-        yield from sliced(combine(list(found), reading.target))
+    elif plan.target is not None:
+        yield from sliced(combine(list(found), plan.target))
 
 
 def events_in_order(
-    log: EventLog, refs: Sequence[SegmentRef], readings: Mapping[str, Reading]
+    log: EventLog, refs: Sequence[SegmentRef], plans: Mapping[str, ReadPlan]
 ) -> Iterator[tuple[TableSchema, pa.RecordBatch]]:
     """The events of several tables in log order, in runs of one schema version.
 
-    ``readings``: by table, its plan (shape ``events``).
+    ``plans``: by table, its plan (shape ``events``).
     """
-    schemas = partitions.schemas_of(log, [TableName.parse(table) for table in readings]) or {}
+    schemas = partitions.schemas_of(log, [TableName.parse(table) for table in plans]) or {}
     for block in _blocks(_records(log, refs, schemas, False), _BLOCK_BYTES):
         for run in _schema_runs(block):
             written = log.schemas.get(run.column("schema_id")[0].as_py())
-            for batch in _decoded(readings[str(written.table)], log, iter([run])):
+            for batch in _decoded(plans[str(written.table)], log, iter([run])):
                 yield written, batch
 
 
 def _decoded(
-    reading: Reading, log: EventLog, blocks: Iterator[pa.RecordBatch]
+    plan: ReadPlan, log: EventLog, blocks: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    key = reading.options.key
+    key = plan.options.key
     for block in blocks:
         try:
             if key is None:
-                yield from _shaped(reading, log, block)
+                yield from _shaped(plan, log, block)
                 continue
             for run in _schema_runs(block):
                 chosen = key.of(run, log.schemas.get(run.column("schema_id")[0].as_py()))
                 if chosen.num_rows:
-                    yield from _shaped(reading, log, chosen)
+                    yield from _shaped(plan, log, chosen)
         except TidelogError:
             raise
         except Exception as error:
             offsets = block.column("offset")
-            table = reading.target.table if reading.target else "several tables"
+            table = plan.target.table if plan.target else "several tables"
             raise DecodeError(
                 f"{table}: offsets {offsets[0].as_py()} to {offsets[-1].as_py()} could not be "
                 f"decoded ({type(error).__name__})"
             ) from error
 
 
-def _shaped(reading: Reading, log: EventLog, block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    shape = reading.options.shape
+def _shaped(plan: ReadPlan, log: EventLog, block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    shape = plan.options.shape
     if shape == "raw":
-        yield shaping.raw_batch(block, log.schemas.get, reading.arrow_schema)
+        yield shaping.raw_batch(block, log.schemas.get, plan.arrow_schema)
     elif shape == "envelope":
-        yield envelope.batch(block, log, reading.options, reading.arrow_schema)
+        yield envelope.batch(block, log, plan.options, plan.arrow_schema)
     elif shape == "variant":
-        yield variant.batch(block, log, reading.options, reading.arrow_schema)
+        yield variant.batch(block, log, plan.options, plan.arrow_schema)
     else:
-        assert reading.target is not None
+        assert plan.target is not None
         for run in _schema_runs(block):
             written = log.schemas.get(run.column("schema_id")[0].as_py())
             if shape == "typed":
                 yield shaping.typed_batch(
                     run,
                     written,
-                    reading.target,
-                    reading.options.columns,
-                    reading.options.before,
-                    reading.arrow_schema,
+                    plan.target,
+                    plan.options.columns,
+                    plan.options.before,
+                    plan.arrow_schema,
                 )
             elif shape == "events":
-                yield events_batch(run, written, reading.target, reading.arrow_schema)
+                yield events_batch(run, written, plan.target, plan.arrow_schema)
             else:
-                yield shaping.changes_batch(
-                    fold(run, written, reading.target), reading.arrow_schema
-                )
+                yield shaping.changes_batch(fold(run, written, plan.target), plan.arrow_schema)
 
 
 def _records(

@@ -13,7 +13,7 @@ from tidelog.model.patterns import checked
 from tidelog.model.schema import TableName
 from tidelog.model.units import parse_bytes
 from tidelog.spark.changes.key_filter import KeyFilter
-from tidelog.spark.datasource.positions import Place, place
+from tidelog.spark.datasource.positions import LogPosition, parse_position
 from tidelog.spark.formats.json_values import Handling
 
 SHAPES = ("typed", "events", "envelope", "variant", "raw", "segments")
@@ -86,8 +86,8 @@ class SourceOptions:
     table: TableName | None
     tables: tuple[str | TableName, ...]  # patterns, or the one table; none: all
     columns: tuple[str, ...] | None
-    starting: Place
-    ending: Place
+    starting: LogPosition
+    ending: LogPosition
     max_bytes: int
     max_records: int | None
     schema_version: int | None
@@ -136,8 +136,8 @@ class SourceOptions:
             table=table,
             tables=_patterns(options.get("tables", "")) if table is None else (table,),
             columns=columns,
-            starting=place(options, "starting"),
-            ending=place(options, "ending"),
+            starting=parse_position(options, "starting"),
+            ending=parse_position(options, "ending"),
             max_bytes=_size(options, "maxbytespertrigger", 256 << 20),
             max_records=_size(options, "maxrecordspertrigger", 0) or None,
             schema_version=_size(options, "schemaversion", 0) or None,

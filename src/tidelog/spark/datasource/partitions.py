@@ -255,15 +255,15 @@ def stop_at_new_schema(log: EventLog, schema: TableSchema, start: int, end: int)
     )
 
 
-def runs(
+def partitioned(
     refs: Sequence[SegmentRef], *, partition_bytes: int, partitions: int | None
 ) -> list[list[SegmentRef]]:
-    """Split ``refs`` into runs of neighbours of about equal payload bytes.
+    """Split ``refs`` into partitions: neighbours of about equal payload bytes.
 
     Args:
         refs: in log order.
-        partition_bytes: no more runs than the bytes fill with this many each.
-        partitions: no more runs than this.
+        partition_bytes: no more than the bytes fill with this many each.
+        partitions: no more than this.
     """
     sizes = [_bytes(ref) for ref in refs]
     total = sum(sizes)

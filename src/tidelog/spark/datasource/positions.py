@@ -28,8 +28,8 @@ By = Literal["earliest", "latest", "offset", "version", "timestamp", "dump"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A place in the log as a user names it.
+class LogPosition:
+    """A position in the log as a user names it.
 
     ``value``: of ``offset`` and ``version`` a number, of ``timestamp`` microseconds since 1970 UTC,
     of ``dump`` its id.
@@ -40,7 +40,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class DumpRecord:
     """A control record: a table's dump began here, or was complete.
 
     ``first_offset``: replaying from there gives what was dumped. ``whole``: the dump was of the
@@ -55,8 +55,8 @@ class Mark:
     whole: bool
 
 
-def place(options: Mapping[str, str], edge: str) -> Place:
-    """The place that options say for ``edge``, ``starting`` or ``ending``.
+def parse_position(options: Mapping[str, str], edge: str) -> LogPosition:
+    """The position that options say for ``edge``, ``starting`` or ``ending``.
 
     Raises ConfigError that names the option.
     """
@@ -66,22 +66,22 @@ def place(options: Mapping[str, str], edge: str) -> Place:
     if len(given) > 1:
         raise ConfigError(f"tidelog source: options {' and '.join(given)} exclude one another")
     if not given:
-        return Place("earliest" if starts else "latest")
+        return LogPosition("earliest" if starts else "latest")
     [name] = given
     text = options[name].strip()
     if name.endswith("timestamp"):
-        return Place("timestamp", microseconds(name, text))
+        return LogPosition("timestamp", microseconds(name, text))
     if name.endswith("dump"):
-        return Place("dump", text)
+        return LogPosition("dump", text)
     words = ("earliest", "latest") if starts else ("latest",)
     if text.lower() in words:
-        return Place("earliest" if text.lower() == "earliest" else "latest")
+        return LogPosition("earliest" if text.lower() == "earliest" else "latest")
     if not text.isdigit():
         what = "an offset" if name.endswith("offset") else "a version"
         raise ConfigError(
             f"tidelog source: option {name!r} must be {', '.join(words)} or {what}, not {text!r}"
         )
-    return Place("version" if name.endswith("version") else "offset", int(text))
+    return LogPosition("version" if name.endswith("version") else "offset", int(text))
 
 
 def microseconds(name: str, text: str | datetime) -> int:
@@ -98,7 +98,7 @@ def microseconds(name: str, text: str | datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-def start_of(log: EventLog, at: Place, tables: Sequence[str | TableName]) -> int:
+def start_of(log: EventLog, at: LogPosition, tables: Sequence[str | TableName]) -> int:
     """The offset of the first record to read.
 
     Raises:
@@ -125,7 +125,7 @@ def start_of(log: EventLog, at: Place, tables: Sequence[str | TableName]) -> int
     return start
 
 
-def end_of(log: EventLog, at: Place) -> int:
+def end_of(log: EventLog, at: LogPosition) -> int:
     """The offset behind the last record to read. Raises ConfigError if there is no such place."""
     if at.by == "latest":
         return log.latest_offset()
@@ -136,7 +136,7 @@ def end_of(log: EventLog, at: Place) -> int:
     return end
 
 
-def check_order(starting: Place, start: int, ending: Place, end: int) -> None:
+def check_order(starting: LogPosition, start: int, ending: LogPosition, end: int) -> None:
     """Raises ConfigError if the places that were named lie the wrong way round."""
     if starting.by == ending.by == "timestamp":
         wrong = int(starting.value) > int(ending.value)
@@ -184,7 +184,7 @@ def _times(log: EventLog, segment: SegmentMeta) -> Iterator[tuple[np.ndarray, np
                 yield offsets[schemas != 0], times[schemas != 0]
 
 
-def marks(log: EventLog, start: int, end: int) -> Iterator[Mark]:
+def dump_records(log: EventLog, start: int, end: int) -> Iterator[DumpRecord]:
     """What is noted of dumps in ``[start, end)``, newest first."""
     for segment in reversed(log.chain().between(start, end)):
         if 0 not in segment.rows_by_schema:
@@ -195,15 +195,15 @@ def marks(log: EventLog, start: int, end: int) -> Iterator[Mark]:
                 for record in batch.filter(pc.field("kind") == int(Kind.CONTROL)).to_pylist():
                     found.append((record["offset"], json.loads(record["payload"])))
         for offset, content in reversed(found):
-            mark = _mark(offset, content)
-            if mark is not None:
-                yield mark
+            noted = _dump_record(offset, content)
+            if noted is not None:
+                yield noted
 
 
-def _mark(offset: int, content: dict[str, Any]) -> Mark | None:
+def _dump_record(offset: int, content: dict[str, Any]) -> DumpRecord | None:
     if content.get("type") not in ("dump-started", "dump-completed"):
         return None
-    return Mark(
+    return DumpRecord(
         offset,
         str(content.get("dump_id")),
         str(content.get("table")),
@@ -219,19 +219,19 @@ def _dump_start(log: EventLog, dump_id: str, tables: Sequence[str | TableName]) 
     """
     first: dict[str, int] = {}
     known: dict[str, None] = {}
-    for mark in marks(log, log.head_offset, log.latest_offset()):
-        if tables and not matches(tables, TableName.parse(mark.table)):
+    for noted in dump_records(log, log.head_offset, log.latest_offset()):
+        if tables and not matches(tables, TableName.parse(noted.table)):
             continue
-        known[mark.dump_id] = None
+        known[noted.dump_id] = None
         if dump_id == "latest":
-            if mark.completed and mark.whole:
-                first.setdefault(mark.table, mark.first_offset)
-        elif mark.dump_id == dump_id and mark.completed:
-            first.setdefault(mark.table, mark.first_offset)
-        elif mark.dump_id == dump_id and mark.table not in first:
+            if noted.completed and noted.whole:
+                first.setdefault(noted.table, noted.first_offset)
+        elif noted.dump_id == dump_id and noted.completed:
+            first.setdefault(noted.table, noted.first_offset)
+        elif noted.dump_id == dump_id and noted.table not in first:
             # Only its last record tells whether it begins before its first one.
             raise ConfigError(
-                f"tidelog source: option startingdump: dump {dump_id!r} of {mark.table} is not "
+                f"tidelog source: option startingdump: dump {dump_id!r} of {noted.table} is not "
                 "complete in this log: wait for it (tidelog wait)"
             )
     if first:

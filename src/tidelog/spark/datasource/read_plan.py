@@ -13,7 +13,7 @@ from tidelog.spark.versions import arrow_schema
 
 
 @dataclass
-class Reading:
+class ReadPlan:
     """One read's plan as executors get it: picklable, holds no file and no log."""
 
     options: SourceOptions

@@ -32,7 +32,7 @@ from tidelog.model.schema import TableSchema
 from tidelog.spark.datasource import lag, positions, segment_rows
 from tidelog.spark.datasource import partitions as planning
 from tidelog.spark.datasource.options import SourceOptions
-from tidelog.spark.datasource.read_plan import Reading
+from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import shapes
 from tidelog.spark.versions import (
     ReadAllAvailable,
@@ -145,7 +145,7 @@ class _BatchReader(DataSourceReader):
         self.options = options
         self.schema = schema
         log = EventLog.open(options.path)
-        self.reading = Reading(options, _target(log, options, schema), schema)
+        self.plan = ReadPlan(options, _target(log, options, schema), schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self.options
@@ -159,7 +159,7 @@ class _BatchReader(DataSourceReader):
         return _partitions(log, options, start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self.reading, partition)
+        return _read(self.plan, partition)
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -167,13 +167,13 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self.log = EventLog.open(options.path)
         self.target = _target(self.log, options, schema)
-        self.reading = Reading(options, self.target, schema)
+        self.plan = ReadPlan(options, self.target, schema)
         self.last: int | None = None  # of AvailableNow: never go beyond
         self.planned: int | None = None  # where the newest batch ends
 
     def __getstate__(self) -> dict[str, Any]:
         # Executors get the reader for its `read` only.
-        return {"reading": self.reading}
+        return {"reading": self.plan}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         options = self.options
@@ -237,7 +237,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _partitions(self.log, self.options, begin, until)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self.reading, partition)
+        return _read(self.plan, partition)
 
     def _offset(self, offset: int) -> dict[str, Any]:
         return {"generation": self.log.generation, "offset": offset}
@@ -264,17 +264,17 @@ def _partitions(
 def _spread(
     log: EventLog, refs: Sequence[SegmentRef], options: SourceOptions
 ) -> list[InputPartition]:
-    spread = planning.runs(
+    spread = planning.partitioned(
         refs, partition_bytes=options.partition_bytes, partitions=options.partitions
     )
     return [Run(log.generation, run) for run in spread]
 
 
-def _read(reading: Reading, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def _read(plan: ReadPlan, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if isinstance(partition, SegmentRows):
-        yield from segment_rows.batches(partition.rows, reading.arrow_schema)
+        yield from segment_rows.batches(partition.rows, plan.arrow_schema)
     elif isinstance(partition, Run):  # else: Spark's placeholder for "no partitions"
         from tidelog.spark.datasource import executor  # the decoder: not for the planning processes
 
-        log = opened_log(reading.options.path, partition.generation)
-        yield from executor.batches(reading, log, partition.refs)
+        log = opened_log(plan.options.path, partition.generation)
+        yield from executor.batches(plan, log, partition.refs)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.columns.joining import Cells, Piece
+from tidelog.codecs.columns.joining import Piece, TextCells
 from tidelog.codecs.decode import decode
 from tidelog.codecs.source_blocks import source_block
 from tidelog.eventlog.reader import EventLog
@@ -148,7 +148,7 @@ def _source(
         "000",
     ]
     for name, value in block.own.items():
-        pieces += [f',"{name}":', value if isinstance(value, Cells) else _text(value)]
+        pieces += [f',"{name}":', value if isinstance(value, TextCells) else _text(value)]
     return [*pieces, "}"]
 
 

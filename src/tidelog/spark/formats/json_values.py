@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.codecs.columns.instant_texts import MICROSECONDS, SHORTEST, date_texts, timestamp_texts
-from tidelog.codecs.columns.joining import Cells, Piece, has_escapes, join
+from tidelog.codecs.columns.joining import Piece, TextCells, has_escapes, join
 from tidelog.errors import ConfigError, OutputError
 from tidelog.model.formats import BigintUnsignedMode, BinaryMode, DecimalMode, TimeMode
 from tidelog.model.records import Bools
@@ -108,7 +108,7 @@ def json_rows(
         if missing is not None and missing[:, number].any():
             unknown = pa.array(missing[:, number])
             told = _unavailable(values.type, handling, None if types is None else types.get(name))
-            cells = Cells(pc.if_else(unknown, told, cells.texts()))
+            cells = TextCells(pc.if_else(unknown, told, cells.texts()))
         pieces.append(cells)
     text = joined(*pieces, "}") if names else pa.repeat(pa.scalar("{}"), n)
     if rows.null_count:
@@ -158,26 +158,26 @@ def joined(*pieces: Piece) -> pa.StringArray:
     return join(pieces, "null")
 
 
-def _cells(values: pa.Array, handling: Handling, type_name: str | None) -> Cells:
+def _cells(values: pa.Array, handling: Handling, type_name: str | None) -> TextCells:
     kind = values.type
     bits = bits_of(type_name or "")
     if bits is not None and are_bits(values):
-        return Cells(bit_texts(values, bits))
+        return TextCells(bit_texts(values, bits))
     if pa.types.is_boolean(kind):
-        return Cells(pc.if_else(values, "true", "false"))
+        return TextCells(pc.if_else(values, "true", "false"))
     if pa.types.is_integer(kind):
-        return Cells(values)
+        return TextCells(values)
     if pa.types.is_floating(kind):
-        return Cells(_floats(values))
+        return TextCells(_floats(values))
     if pa.types.is_date32(kind):
         if handling.time == "isostring":
-            return Cells(date_texts(values), '"', 'Z"')
-        return Cells(values.view(pa.int32()))
+            return TextCells(date_texts(values), '"', 'Z"')
+        return TextCells(values.view(pa.int32()))
     if pa.types.is_timestamp(kind):
         return _timestamps(values, handling.time, type_name or "")
     if pa.types.is_decimal(kind):
         if is_bigint_unsigned(type_name or "") and handling.bigint_unsigned == "long":
-            return Cells(values.cast(pa.string()))
+            return TextCells(values.cast(pa.string()))
         return _decimals(values, handling.decimal)
     if pa.types.is_binary(kind):
         return _binaries(values, handling.binary)
@@ -214,7 +214,7 @@ def _float(text: str) -> str:
     return f"{'-' * sign}{digits[0]}.{rest}E{exponent + len(digits) - 1}"
 
 
-def _timestamps(values: pa.TimestampArray, mode: TimeMode, type_name: str) -> Cells:
+def _timestamps(values: pa.TimestampArray, mode: TimeMode, type_name: str) -> TextCells:
     instants = values.view(pa.int64())
     if values.type.tz is None and mode != "isostring":
         return _micros(instants, mode, type_name)
@@ -223,13 +223,13 @@ def _timestamps(values: pa.TimestampArray, mode: TimeMode, type_name: str) -> Ce
     else:
         precision = _PRECISION.search(type_name)
         digits = MICROSECONDS if precision is None else int(precision[1])
-    return Cells(timestamp_texts(values, digits=digits), '"', 'Z"')
+    return TextCells(timestamp_texts(values, digits=digits), '"', 'Z"')
 
 
-def _times(texts: pa.StringArray, mode: TimeMode, type_name: str) -> Cells:
+def _times(texts: pa.StringArray, mode: TimeMode, type_name: str) -> TextCells:
     """Times of day, or MySQL's of any length, in the source's texts."""
     if mode == "isostring":
-        return Cells(pc.replace_substring_regex(texts, "^24", "00"), '"', 'Z"')
+        return TextCells(pc.replace_substring_regex(texts, "^24", "00"), '"', 'Z"')
     return _micros(_micros_of(texts), mode, type_name, of_day=True)
 
 
@@ -256,13 +256,15 @@ def _micros_of(texts: pa.StringArray) -> pa.Int64Array:
     return pc.if_else(negative, pc.negate(micros), micros)
 
 
-def _micros(micros: pa.Int64Array, mode: TimeMode, type_name: str, of_day: bool = False) -> Cells:
+def _micros(
+    micros: pa.Int64Array, mode: TimeMode, type_name: str, of_day: bool = False
+) -> TextCells:
     if mode == "connect" or is_short(mode, type_name, of_day=of_day):
         plain = pc.fill_null(micros, 0).to_numpy(zero_copy_only=False) // 1000
         micros = pa.array(plain, mask=micros.is_null().to_numpy(zero_copy_only=False))
     elif mode == "nanoseconds":
         micros = _nanoseconds(micros)
-    return Cells(micros)
+    return TextCells(micros)
 
 
 def _nanoseconds(micros: pa.Int64Array) -> pa.Int64Array:
@@ -274,19 +276,19 @@ def _nanoseconds(micros: pa.Int64Array) -> pa.Int64Array:
     return pc.if_else(pc.less(micros, low), int(limit.min), found)
 
 
-def _decimals(values: pa.Decimal128Array, mode: DecimalMode) -> Cells:
+def _decimals(values: pa.Decimal128Array, mode: DecimalMode) -> TextCells:
     if mode == "double":
-        return Cells(_floats(values.cast(pa.float64())))
+        return TextCells(_floats(values.cast(pa.float64())))
     if mode == "precise":
         scale = values.type.scale
         found = [None if v is None else _unscaled(v, scale) for v in values.to_pylist()]
-        return Cells(pa.array(found, pa.string()))
+        return TextCells(pa.array(found, pa.string()))
     texts = values.cast(pa.string())
     rest = pc.fill_null(pc.match_substring(texts, "E"), False)
     if pc.any(rest).as_py():
         spelled = [f"{value:f}" for value in values.filter(rest).to_pylist()]
         texts = pc.replace_with_mask(texts, rest, pa.array(spelled, pa.string()))
-    return Cells(texts, '"', '"')
+    return TextCells(texts, '"', '"')
 
 
 def _unscaled(value: Decimal, scale: int) -> str:
@@ -298,9 +300,9 @@ def _unscaled(value: Decimal, scale: int) -> str:
     return f'"{base64.b64encode(number.to_bytes(size, "big", signed=True)).decode()}"'
 
 
-def _binaries(values: pa.BinaryArray, mode: BinaryMode) -> Cells:
+def _binaries(values: pa.BinaryArray, mode: BinaryMode) -> TextCells:
     found = [None if v is None else _binary(v, mode) for v in values.to_pylist()]
-    return Cells(pa.array(found, pa.string()), '"', '"')
+    return TextCells(pa.array(found, pa.string()), '"', '"')
 
 
 def _binary(value: bytes, mode: BinaryMode) -> str:
@@ -311,9 +313,9 @@ def _binary(value: bytes, mode: BinaryMode) -> str:
     return base64.b64encode(value).decode()
 
 
-def _quoted(texts: pa.StringArray) -> Cells:
+def _quoted(texts: pa.StringArray) -> TextCells:
     if not has_escapes(texts):
-        return Cells(texts, '"', '"')
+        return TextCells(texts, '"', '"')
     escaped = texts
     for character, code in _ESCAPES:
         escaped = pc.replace_substring(escaped, character, code)
@@ -321,7 +323,7 @@ def _quoted(texts: pa.StringArray) -> Cells:
     if pc.any(rest).as_py():  # rare, so row by row
         spelled = [_RARE_TEXT.sub(_escape, text) for text in escaped.filter(rest).to_pylist()]
         escaped = pc.replace_with_mask(escaped, rest, pa.array(spelled, pa.string()))
-    return Cells(escaped, '"', '"')
+    return TextCells(escaped, '"', '"')
 
 
 _RARE_TEXT = re.compile("[\x00-\x1f\U00010000-\U0010ffff]")

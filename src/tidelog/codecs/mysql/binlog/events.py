@@ -22,7 +22,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from tidelog.codecs.mysql.binlog.items import Alter, MariaDbSource, MySqlSource
+from tidelog.codecs.mysql.binlog.items import Alter, BinlogServer, MariaDbSource
 from tidelog.codecs.mysql.charsets import charset_of
 from tidelog.codecs.mysql.texts.charset_texts import UTF8, decoded
 
@@ -280,7 +280,7 @@ class Gtid:
     prepares (``prepares``) or decides.
     """
 
-    source: MySqlSource | MariaDbSource | None
+    source: BinlogServer | MariaDbSource | None
     number: int
     commit_us: int = 0
     standalone: bool = False
@@ -300,7 +300,7 @@ def parse_gtid(body: bytes, *, anonymous: bool) -> Gtid:
     if fields.left() >= 17 + 7 and fields.integer(1) == 2:
         fields.take(16)
         commit_us = fields.integer(7) & (1 << 55) - 1
-    return Gtid(None if anonymous else MySqlSource(uuid), number, commit_us)
+    return Gtid(None if anonymous else BinlogServer(uuid), number, commit_us)
 
 
 _TAGGED_FIELDS = (
@@ -348,7 +348,7 @@ def parse_tagged_gtid(body: bytes) -> Gtid:
             _signed(fields)
     if len(uuid) != 16 or gno <= 0:
         raise ValueError("GTID")
-    return Gtid(MySqlSource(UUID(bytes=uuid), tag), gno, commit_us)
+    return Gtid(BinlogServer(UUID(bytes=uuid), tag), gno, commit_us)
 
 
 _STANDALONE, _GROUP_COMMIT, _PREPARED_XA, _COMPLETED_XA = 1, 2, 64, 128

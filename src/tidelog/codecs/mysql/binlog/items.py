@@ -59,7 +59,7 @@ class TableMapSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class RowOf:
+class BinlogRowOf:
     """One row of a watched table, in the payload form of the event log."""
 
     table_id: int
@@ -147,7 +147,7 @@ class GtidsSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class MySqlSource:
+class BinlogServer:
     """Who numbers MySQL transactions: a server's uuid and, from 8.4 on, maybe a tag."""
 
     uuid: UUID
@@ -168,7 +168,7 @@ class MariaDbSource:
         return f"{self.domain}-{self.server_id}-{number}"
 
 
-GtidSource = MySqlSource | MariaDbSource
+GtidSource = BinlogServer | MariaDbSource
 
 
 class XaState(Enum):

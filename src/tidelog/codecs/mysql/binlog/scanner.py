@@ -58,16 +58,16 @@ from tidelog.codecs.mysql.binlog.events import (
 from tidelog.codecs.mysql.binlog.items import (
     Alter,
     AsOf,
+    BinlogRowOf,
+    BinlogServer,
     FormatSeen,
     GtidSource,
     GtidsSeen,
     GtidStateSeen,
     MariaDbSource,
-    MySqlSource,
     QuerySeen,
     RolledBackSeen,
     RotateSeen,
-    RowOf,
     RowsNoticed,
     TableMapSeen,
     TableMetadata,
@@ -83,17 +83,17 @@ __all__ = [
     "START",
     "Alter",
     "AsOf",
+    "BinlogRowOf",
     "BinlogScanner",
+    "BinlogServer",
     "FormatSeen",
     "GtidSource",
     "GtidStateSeen",
     "GtidsSeen",
     "MariaDbSource",
-    "MySqlSource",
     "QuerySeen",
     "RolledBackSeen",
     "RotateSeen",
-    "RowOf",
     "RowsNoticed",
     "Scanned",
     "TableMapSeen",
@@ -108,7 +108,7 @@ START = Resume(acknowledge=0, position=0, ordinal=-1)
 Scanned = (
     LogBatch
     | TableMapSeen
-    | RowOf
+    | BinlogRowOf
     | RowsNoticed
     | QuerySeen
     | GtidsSeen
@@ -265,9 +265,9 @@ class BinlogScanner:
         """Say what becomes of a table's rows: their schema version, 0 to drop them.
 
         Must answer each `TableMapSeen` before the next item is taken.
-        ``watch``: yield each row as a `RowOf` instead. ``old_digits``: of columns, by index, in
-        MariaDB's old temporal format (`tidelog.codecs.mysql.types.old_digits`), which the table map
-        does not tell.
+        ``watch``: yield each row as a `BinlogRowOf` instead. ``old_digits``: of columns, by index,
+        in MariaDB's old temporal format (`tidelog.codecs.mysql.types.old_digits`), which the table
+        map does not tell.
         """
         self._tables.bind(table_id, kernel.WATCHED if watch else schema_id, old_digits or {})
 
@@ -415,9 +415,9 @@ class BinlogScanner:
             self._payload = np.empty(BATCH_BYTES, dtype=np.uint8)
         return batch
 
-    def _row_of(self, data: UInt8s, start: int) -> RowOf:
+    def _row_of(self, data: UInt8s, start: int) -> BinlogRowOf:
         """The one record that the kernel wrote of a watched table."""
-        return RowOf(
+        return BinlogRowOf(
             int.from_bytes(
                 data[start + HEADER_BYTES : start + HEADER_BYTES + 6].tobytes(), "little"
             ),

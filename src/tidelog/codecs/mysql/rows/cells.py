@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidelog.codecs.images import MISSING, Cells, Image, integers, matrices, payloads
+from tidelog.codecs.images import MISSING, CellPlaces, Image, integers, matrices, payloads
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog import layout
 from tidelog.codecs.mysql.rows.cell_kernel import any_old_or_partial, locate
@@ -76,7 +76,7 @@ def parse(
     *,
     old: bool,
     old_columns: Sequence[int] | None = None,
-) -> Cells:
+) -> CellPlaces:
     """As `tidelog.codecs.cells.parse`; the cells are texts (`tidelog.codecs.mysql.texts.texts`)."""
     raw, bounds = payloads(records)
     base = int(bounds[0])
@@ -98,7 +98,7 @@ def parse(
             f"{schema.table}: versions {version[0]} to {version[-1]}: more than 2 GiB of text in "
             "one batch; decode fewer records"
         ) from None
-    return Cells(rows.data, version, kind, rows.old, rows.new, rows.any_missing)
+    return CellPlaces(rows.data, version, kind, rows.old, rows.new, rows.any_missing)
 
 
 class RowError(Exception):
@@ -113,8 +113,8 @@ class RowError(Exception):
 
 @dataclass(slots=True)
 class Rows:
-    """The cells of ``n`` records as texts in ``data``; see `Cells`. ``lacks``: uint8[n], does the
-    new row lack a column, wanted or not (`tidelog.codecs.mysql.rows.cell_kernel.locate`)?
+    """The cells of ``n`` records as texts in ``data``; see `CellPlaces`. ``lacks``: uint8[n], does
+    the new row lack a column, wanted or not (`tidelog.codecs.mysql.rows.cell_kernel.locate`)?
     """
 
     data: UInt8s

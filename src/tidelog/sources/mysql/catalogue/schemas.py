@@ -57,7 +57,7 @@ _MARIADB_FULL_NAMES = (10, 10)
 
 
 @dataclass(frozen=True, slots=True)
-class FoundTable:
+class MySqlFoundTable:
     """A table's schema.
 
     ``unfit``: why ``source.keys`` gives it no key, though a pattern names it.
@@ -67,7 +67,7 @@ class FoundTable:
     unfit: str | None = None
 
 
-class SchemaFinder:
+class MySqlSchemaFinder:
     """Builds schemas. Holds no connection; the caller's session decides what is seen.
 
     Args:
@@ -81,7 +81,7 @@ class SchemaFinder:
 
     def find(
         self, connection: Connection, table: TableName, *, called: TableName | None = None
-    ) -> FoundTable | None:
+    ) -> MySqlFoundTable | None:
         """The table as ``information_schema`` has it now; None if there is none that the user may
         read. ``called``: the name that the schema is to bear, if another one. Raises PyMySQL's
         errors; TableRefusedError for a type that is not known, and for a table that MariaDB keeps
@@ -106,7 +106,7 @@ class SchemaFinder:
         columns = tuple(self._column(connection, table, row) for row in rows)
         schema = self.schema(called or table, columns, key)
         unfit = None if schema.key else unfit_key(self._keys, schema.table, schema.column_names)
-        return FoundTable(schema, unfit)
+        return MySqlFoundTable(schema, unfit)
 
     def schema(
         self, table: TableName, columns: Sequence[Column], primary_key: Sequence[str]

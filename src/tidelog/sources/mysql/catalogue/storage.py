@@ -61,7 +61,7 @@ ORDER BY TABLE_SCHEMA, TABLE_NAME, SEQ_IN_INDEX
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class MySqlTableStorage:
     """How a table is stored now; estimates are the engine's. ``text`` is for `rows_may_differ`."""
 
     text: str
@@ -70,7 +70,9 @@ class Storage:
 
 
 def versions_of(connection: Connection) -> dict[TableName, str]:
-    """Of every table of the server, what differs once its `Storage.text` or primary key does."""
+    """Of every table of the server, what differs once its `MySqlTableStorage.text` or primary key
+    does.
+    """
     found: dict[TableName, Any] = {}
     for query in _ALL:
         for namespace, name, *row in connection.rows(query):
@@ -82,7 +84,7 @@ def versions_of(connection: Connection) -> dict[TableName, str]:
     return {table: digest.hexdigest()[:32] for table, digest in found.items()}
 
 
-def storage_of(connection: Connection, table: TableName) -> Storage | None:
+def storage_of(connection: Connection, table: TableName) -> MySqlTableStorage | None:
     """None if there is no such table. Raises PyMySQL's errors."""
     name = (table.namespace, table.name)
     row = connection.row(_TABLE, name)
@@ -97,11 +99,13 @@ def storage_of(connection: Connection, table: TableName) -> Storage | None:
         fills = nullable == "NO" or default not in (None, "NULL") or "GENERATED" in str(extra)
         columns[column] = [_digest(f"{kind} {collation}"), "1" if fills else "0"]
     text = json.dumps([engine, parts, columns], separators=(",", ":"))
-    return Storage(text.replace(" ", "\\u0020"), int(rows or 0), int(size or 0))
+    return MySqlTableStorage(text.replace(" ", "\\u0020"), int(rows or 0), int(size or 0))
 
 
 def rows_may_differ(before: str, after: str) -> bool:
-    """May rows have changed without row events between two of a table's `Storage.text`s?"""
+    """May rows have changed without row events between two of a table's
+    `MySqlTableStorage.text`s?
+    """
     if before == after:
         return False
     *made, columns = _parsed(before)

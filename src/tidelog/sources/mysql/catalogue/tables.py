@@ -16,7 +16,7 @@ from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.ports import SourceLoad, TableShape
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
-from tidelog.sources.mysql.catalogue.schemas import SchemaFinder
+from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import rows_may_differ, storage_of, versions_of
 from tidelog.sources.mysql.chunks.conditions import checked
 from tidelog.sources.mysql.chunks.failures import chunk_errors
@@ -43,7 +43,7 @@ class MySqlCatalogue:
         url: of the server.
         own_schemas: databases that are never listed, e.g. that of the watermark table.
         own_tables: further tables, as ``database.name``, that are never listed: the signal table.
-        keys: surrogate keys by table pattern, see `SchemaFinder`.
+        keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class MySqlCatalogue:
         self._url = url
         self._own_tables = {TableName.parse(name) for name in own_tables}
         self._hidden = {*SYSTEM_SCHEMAS, *own_schemas}
-        self._finder = SchemaFinder(keys)
+        self._finder = MySqlSchemaFinder(keys)
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._folds_case = False

@@ -27,7 +27,7 @@ from tidelog.errors import (
 )
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
-from tidelog.sources.mysql.catalogue.schemas import SchemaFinder
+from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import storage_of
 from tidelog.sources.mysql.chunks.failures import chunk_errors
 from tidelog.sources.mysql.chunks.reader import (
@@ -37,7 +37,7 @@ from tidelog.sources.mysql.chunks.reader import (
     end_statement,
     open_reading,
 )
-from tidelog.sources.mysql.chunks.rows import ChunkSelect
+from tidelog.sources.mysql.chunks.rows import MySqlChunkSelect
 from tidelog.sources.mysql.chunks.snapshot import BinlogSnapshot
 from tidelog.sources.mysql.chunks.watermarks import (
     BEGIN,
@@ -69,7 +69,7 @@ class MySqlBlockingReader:
         url: of the server.
         registry: numbers the schema that rows were read under.
         tables: lock these in `begin`, and take another snapshot if one of them changed meanwhile.
-        keys: surrogate keys by table pattern, see `SchemaFinder`.
+        keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
         lock_timeout_ms: how long a lock may wait; whole seconds.
         statement_timeout_ms: how long a SELECT may take.
     """
@@ -87,11 +87,11 @@ class MySqlBlockingReader:
         self._url = url
         self._registry = registry
         self._tables = tuple(tables)
-        self._finder = SchemaFinder(keys)
+        self._finder = MySqlSchemaFinder(keys)
         wait = str(max(1, math.ceil(lock_timeout_ms / 1000)))
         self._settings = {**SQL_MODE, "lock_wait_timeout": wait}
         self._statement_timeout_ms = statement_timeout_ms
-        self._select = ChunkSelect(lambda connection: end_statement(url, connection))
+        self._select = MySqlChunkSelect(lambda connection: end_statement(url, connection))
         self._position = 0
         self._locked: dict[TableName, TableSchema] = {}
         self._reads: Connection | None = None

@@ -24,15 +24,15 @@ from tidelog.sources.mysql.chunks.reader import (
     open_reading,
 )
 from tidelog.sources.mysql.chunks.snapshot import BinlogSnapshot
-from tidelog.sources.mysql.chunks.sql import ChunkSql, KeyIndex, key_index
+from tidelog.sources.mysql.chunks.sql import KeyIndex, MySqlChunkSql, key_index
 from tidelog.sources.mysql.chunks.watermarks import (
     binlog_end,
     check_commit_order,
+    commit_watermark,
     current_position,
-    write_mark,
 )
 from tidelog.sources.mysql.connect import Connection, quote_name
-from tidelog.sources.null_registry import Unnumbered
+from tidelog.sources.null_registry import NullRegistry
 
 OWNED_TIMEOUT_S: Final = 10.0
 _DAY_OF_1970: Final = 719_528  # as TO_DAYS counts
@@ -152,7 +152,7 @@ class MySqlDigests:
         self._statement_timeout_ms = statement_timeout_ms
         self._plans = MySqlChunkReader(
             url,
-            Unnumbered(),
+            NullRegistry(),
             strategy="gtid",
             keys=keys,
             statement_timeout_ms=statement_timeout_ms,
@@ -199,7 +199,7 @@ class MySqlDigests:
             if str(connection.value("SELECT @@GLOBAL.gtid_mode")).upper() == "ON":
                 self._await_visible(connection)
             else:
-                write_mark(connection, self._watermark_schema, f"{uuid.uuid4().hex}:verify")
+                commit_watermark(connection, self._watermark_schema, f"{uuid.uuid4().hex}:verify")
             return BinlogSnapshot(end)
 
     def position(self) -> int:
@@ -226,11 +226,11 @@ class MySqlDigests:
             time.sleep(0.005)
             owned &= _owned(connection)
 
-    def _sql(self, connection: Connection, schema: TableSchema) -> ChunkSql:
+    def _sql(self, connection: Connection, schema: TableSchema) -> MySqlChunkSql:
         key = schema.match_key
         if schema.fingerprint not in self._indexes:
             self._indexes[schema.fingerprint] = key_index(connection, schema.table, key)
-        return ChunkSql(schema, key, self._indexes[schema.fingerprint])
+        return MySqlChunkSql(schema, key, self._indexes[schema.fingerprint])
 
     def _connected(self) -> Connection:
         if self._connection is None or not self._connection.open:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pymysql
 
 from tidelog.model.schema import TableName
-from tidelog.sources.mysql.catalogue.schemas import SchemaFinder
+from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import storage_of
 from tidelog.sources.mysql.chunks.conditions import checked
 from tidelog.sources.mysql.chunks.failures import chunk_errors
@@ -20,7 +20,7 @@ STATEMENT_TIMEOUT_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class RowsEstimate:
+class MySqlRowsEstimate:
     """``rows`` of the table; ``basis`` says what from."""
 
     rows: int
@@ -32,15 +32,15 @@ class MySqlEstimates:
 
     Args:
         url: of the server.
-        keys: surrogate keys by table pattern, see `SchemaFinder`.
+        keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
     """
 
     def __init__(self, url: str, keys: Mapping[str, Sequence[str]] | None = None) -> None:
         self._url = url
-        self._finder = SchemaFinder(keys)
+        self._finder = MySqlSchemaFinder(keys)
         self._connection: Connection | None = None
 
-    def rows(self, table: TableName, where: str | None) -> RowsEstimate | None:
+    def rows(self, table: TableName, where: str | None) -> MySqlRowsEstimate | None:
         """About how many rows a dump reads; None if there is no such table."""
         with chunk_errors(f"planning a dump of {table}"):
             connection = self._connected()
@@ -48,12 +48,12 @@ class MySqlEstimates:
             if storage is None or self._finder.find(connection, table) is None:
                 return None
             # InnoDB dives into a few pages: off by up to a half at times.
-            estimate = RowsEstimate(storage.estimated_rows, "the engine's statistics")
+            estimate = MySqlRowsEstimate(storage.estimated_rows, "the engine's statistics")
             if where is None:
                 return estimate
             share = _selectivity(connection, quote_name(table.namespace, table.name), where)
             basis = f"{estimate.basis}; the condition's share by EXPLAIN"
-            return RowsEstimate(round(estimate.rows * share), basis)
+            return MySqlRowsEstimate(round(estimate.rows * share), basis)
 
     def close(self) -> None:
         if self._connection is not None:

@@ -30,7 +30,7 @@ _ALTERED = {1412, 1176}  # after the snapshot was taken; the key's index
 _READ_ONLY = {1290, 1836, 1792}
 
 # What only the dump's condition or keys can be to blame for: all else was just looked up.
-_HOPELESS = {
+_PERMANENT = {
     1046, 1054, 1055, 1056, 1060, 1111, 1210, 1221, 1222, 1235, 1241, 1242, 1248, 1250, 1253, 1264,
     1267, 1270, 1271, 1273, 1292, 1300, 1305, 1366, 1411, 1525, 1582, 1583, 1584, 1630,
     3143, 3146, 3685, 3692, 3854, 4025,
@@ -90,7 +90,7 @@ def _chunk_error(error: pymysql.MySQLError, doing: str, too_slow: type[ChunkErro
     found = server_error(number, message, doing)
     if isinstance(found, PreflightError):
         return ChunkDeniedError(str(found))
-    if number in _HOPELESS:
+    if number in _PERMANENT:
         return ChunkRefusedError(f"{found} (check the dump's condition)")
     if isinstance(found, SourceBusyError):
         return ChunkBusyError(

@@ -40,7 +40,7 @@ _WORD = re.compile(r"[0-9A-Fa-f:.{}-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class KeySql:
+class MySqlKeySql:
     """Conditions over one table's key.
 
     Args:

@@ -16,18 +16,18 @@ from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import ChunkBusyError, ChunkError, ChunkLostError, TidelogError
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
-from tidelog.sources.mysql.catalogue.schemas import SchemaFinder
+from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.chunks.failures import chunk_errors, time_limit
-from tidelog.sources.mysql.chunks.rows import ChunkSelect
+from tidelog.sources.mysql.chunks.rows import MySqlChunkSelect
 from tidelog.sources.mysql.chunks.snapshot import BinlogSnapshot
 from tidelog.sources.mysql.chunks.watermarks import (
     BEGIN,
     Strategy,
     binlog_end,
     check_commit_order,
+    commit_watermark,
     current_position,
     snapshot_position,
-    write_mark,
 )
 from tidelog.sources.mysql.connect import Connection, connect, quote_name
 from tidelog.sources.mysql.stream.gtids import GtidSet, SeenGtids
@@ -49,9 +49,10 @@ class MySqlChunkReader:
         registry: numbers the schema that a chunk was read under.
         strategy: how chunks are placed in the log, see `tidelog.sources.mysql.chunks.watermarks`.
         watermark_schema: database of the watermark table.
-        keys: surrogate keys by table pattern, see `SchemaFinder`.
+        keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
         seen: what the log's reader has seen; `gtid` on MySQL can't do without.
-        lock_timeout_ms: how long a mark, or a read's lock against DDL, may wait; whole seconds.
+        lock_timeout_ms: how long a watermark, or a read's lock against DDL, may wait; whole
+            seconds.
         statement_timeout_ms: how long a SELECT may take.
     """
 
@@ -71,13 +72,13 @@ class MySqlChunkReader:
         self._registry = registry
         self._strategy = strategy
         self._watermark_schema = watermark_schema
-        self._finder = SchemaFinder(keys)
+        self._finder = MySqlSchemaFinder(keys)
         self._seen = seen
         wait = str(max(1, math.ceil(lock_timeout_ms / 1000)))
         self._settings = {**SQL_MODE, "lock_wait_timeout": wait, "innodb_lock_wait_timeout": wait}
-        self._mark_timeout_s = max(lock_timeout_ms * 5 / 1000, 10.0)
+        self._watermark_timeout_s = max(lock_timeout_ms * 5 / 1000, 10.0)
         self._statement_timeout_ms = statement_timeout_ms
-        self._select = ChunkSelect(lambda connection: end_statement(url, connection))
+        self._select = MySqlChunkSelect(lambda connection: end_statement(url, connection))
         self._bound = 0  # all before it is visible
         self._closed = False
         self._busy: Connection | None = None
@@ -87,15 +88,15 @@ class MySqlChunkReader:
 
     # ------------------------------------------------------------------ port
 
-    def write_watermark(self, mark: str) -> None:
+    def write_watermark(self, watermark: str) -> None:
         if self._strategy == "gtid":
             return
         with chunk_errors("writing a watermark", too_slow=ChunkError):
             connection = self._marking()
-            # Read before the mark is written, hence visible once it is committed.
+            # Read before the watermark is written, hence visible once it is committed.
             check_commit_order(connection)
             end = binlog_end(connection)
-            write_mark(connection, self._watermark_schema, mark)
+            commit_watermark(connection, self._watermark_schema, watermark)
             self._bound = end
 
     def read(self, request: ChunkRequest) -> ChunkRows:
@@ -157,8 +158,8 @@ class MySqlChunkReader:
                     connection.rows("COMMIT")
 
     def current_snapshot(self) -> BinlogSnapshot:
-        """What is visible by now. With `table` on MySQL a mark is written to know it: call it as
-        rarely as transactions must be forgotten.
+        """What is visible by now. With `table` on MySQL a watermark is written to know it: call it
+        as rarely as transactions must be forgotten.
         """
         with chunk_errors("taking a snapshot"):
             connection = self._marking()
@@ -171,7 +172,7 @@ class MySqlChunkReader:
                     raise ChunkBusyError(_UNKNOWN)
             check_commit_order(connection)
             end = binlog_end(connection)
-            write_mark(connection, self._watermark_schema, f"{uuid.uuid4().hex}:now")
+            commit_watermark(connection, self._watermark_schema, f"{uuid.uuid4().hex}:now")
             return BinlogSnapshot(end)
 
     def close(self) -> None:
@@ -187,7 +188,7 @@ class MySqlChunkReader:
     # ------------------------------------------------------------------ reading
 
     def _begin(self, connection: Connection) -> tuple[BinlogSnapshot, int | None]:
-        """Begin; the snapshot, and where its rows are emitted (None: at the high mark)."""
+        """Begin; the snapshot, and where its rows are emitted (None: at the high watermark)."""
         if connection.flavor is Flavor.MARIADB:
             connection.rows(BEGIN)
             position = snapshot_position(connection)
@@ -195,7 +196,7 @@ class MySqlChunkReader:
         check_commit_order(connection)
         if self._strategy == "table":
             connection.rows(BEGIN)
-            # Of the last mark; before the first one nothing is known to be visible.
+            # Of the last watermark; before the first one nothing is known to be visible.
             return BinlogSnapshot(self._bound), None
         visible = self._visible_before(connection)
         connection.rows(BEGIN)
@@ -249,7 +250,7 @@ class MySqlChunkReader:
                 purpose="watermarks",
                 settings=self._settings,
                 isolation="REPEATABLE READ",
-                read_timeout_s=self._mark_timeout_s,
+                read_timeout_s=self._watermark_timeout_s,
                 database="",
             )
         return self._marks

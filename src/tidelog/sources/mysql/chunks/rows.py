@@ -18,7 +18,7 @@ from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows
 from tidelog.sources.mysql.chunks.key_sql import Key, bytes_value
 from tidelog.sources.mysql.chunks.result_rows import RowReader
-from tidelog.sources.mysql.chunks.sql import ChunkSql, KeyIndex, key_index
+from tidelog.sources.mysql.chunks.sql import KeyIndex, MySqlChunkSql, key_index
 from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.ranges import KeySteps, Slices, bounded_key, given_keys, may_hold_null
 
@@ -27,7 +27,7 @@ KEYS_AT_ONCE = (
 )
 
 
-class ChunkSelect:
+class MySqlChunkSelect:
     """Reads ranges and keys of tables within transactions of the caller's. Used by one thread.
 
     Args:
@@ -119,7 +119,7 @@ class ChunkSelect:
         return ChunkRows(schema, rows, snapshot, None, True, keys_read=steps.read)
 
     def _range(
-        self, connection: Connection, request: ChunkRequest, schema: TableSchema, sql: ChunkSql
+        self, connection: Connection, request: ChunkRequest, schema: TableSchema, sql: MySqlChunkSql
     ) -> tuple[LogBatch, float, bool]:
         """The rows, how long it rested between slices, and whether the last ones were left out for
         lack of room.
@@ -146,7 +146,7 @@ class ChunkSelect:
         return self._rows.read(connection, query, schema, limit_bytes, stop)
 
     def _check_ambiguity(
-        self, connection: Connection, request: ChunkRequest, sql: ChunkSql, last: Key
+        self, connection: Connection, request: ChunkRequest, sql: MySqlChunkSql, last: Key
     ) -> None:
         if connection.rows(sql.shared_keys(request.after, last)):
             raise ChunkRefusedError(
@@ -183,7 +183,9 @@ class ChunkSelect:
                 found |= {key for key in keys if key[place] in lost}
         return found
 
-    def _sql(self, connection: Connection, schema: TableSchema, key: tuple[str, ...]) -> ChunkSql:
+    def _sql(
+        self, connection: Connection, schema: TableSchema, key: tuple[str, ...]
+    ) -> MySqlChunkSql:
         if not key:
             raise ChunkError(
                 f"{schema.table} has no primary key and can't be dumped: add one, or name a "
@@ -192,7 +194,7 @@ class ChunkSelect:
         known = (schema.fingerprint, key)
         if known not in self._indexes:
             self._indexes[known] = key_index(connection, schema.table, key)
-        return ChunkSql(schema, key, self._indexes[known])
+        return MySqlChunkSql(schema, key, self._indexes[known])
 
 
 def _cells_of(key: Key, schema: TableSchema, columns: Sequence[str]) -> Key:

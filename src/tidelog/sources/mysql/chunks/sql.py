@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tidelog.codecs.mysql import types
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.sources.mysql.chunks.conditions import checked
-from tidelog.sources.mysql.chunks.key_sql import NEVER, Key, KeySql
+from tidelog.sources.mysql.chunks.key_sql import NEVER, Key, MySqlKeySql
 from tidelog.sources.mysql.connect import Connection, quote_name
 
 # Not CARDINALITY: asking for that reads statistics of the engine.
@@ -70,7 +70,7 @@ def key_index(connection: Connection, table: TableName, columns: Sequence[str]) 
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkSql:
+class MySqlChunkSql:
     """Statements over one table.
 
     Args:
@@ -84,8 +84,8 @@ class ChunkSql:
     index: KeyIndex
 
     @property
-    def conditions(self) -> KeySql:
-        return KeySql(self.schema, self.key, self.index.descending)
+    def conditions(self) -> MySqlKeySql:
+        return MySqlKeySql(self.schema, self.key, self.index.descending)
 
     @property
     def key_schema(self) -> TableSchema:

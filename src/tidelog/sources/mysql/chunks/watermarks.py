@@ -1,24 +1,24 @@
 """How a chunk is placed in the binlog: the two strategies' statements and positions.
 
 =========  ==============================  ====================================================
-strategy   the marks are                   the rows follow the log
+strategy   the watermarks are              the rows follow the log
 =========  ==============================  ====================================================
-``table``  updates of a one-row table      up to the high mark
+``table``  updates of a one-row table      up to the high watermark
 ``gtid``   none: nothing is written        up to the binlog's end, read after the snapshot
 =========  ==============================  ====================================================
 
 What a SELECT can see. Both servers write a transaction to the binlog before it becomes visible.
 
 * MySQL with ``binlog_order_commits``: transactions become visible in the binlog's order. So once a
-  mark has been committed all before it is visible, the more so before the binlog's end as it was
-  read before the mark. Without marks: a GTID enters ``gtid_executed`` after its transaction is
-  visible (`tidelog.sources.mysql.stream.gtids.SeenGtids`).
+  watermark has been committed all before it is visible, the more so before the binlog's end as it
+  was read before the watermark. Without watermarks: a GTID enters ``gtid_executed`` after its
+  transaction is visible (`tidelog.sources.mysql.stream.gtids.SeenGtids`).
 * MariaDB: ``START TRANSACTION WITH CONSISTENT SNAPSHOT`` tells the place in the binlog that the
   snapshot stands at (MWL#136): it sees what was committed before, and nothing else, whatever waits
   for a replica. ``gtid_binlog_pos`` counts what is logged and still invisible.
 
-A mark waits as any commit does: ``sync_binlog`` and semi-sync replication hold for the whole
-server, no session can do without. A replica that never answers holds marks up for
+A watermark waits as any commit does: ``sync_binlog`` and semi-sync replication hold for the whole
+server, no session can do without. A replica that never answers holds watermarks up for
 ``rpl_semi_sync_…_timeout``; the strategy ``gtid`` waits for nobody.
 """
 
@@ -63,13 +63,13 @@ def is_view(connection: Connection, watermark_schema: str) -> bool:
     )
 
 
-def write_mark(connection: Connection, watermark_schema: str, mark: str) -> None:
-    """Commit the mark; makes the table if it is missing. Raises PyMySQL's errors, and
+def commit_watermark(connection: Connection, watermark_schema: str, watermark: str) -> None:
+    """Commit the watermark; makes the table if it is missing. Raises PyMySQL's errors, and
     ChunkDeniedError for what is no table.
     """
     table = quote_name(watermark_schema, WATERMARK_TABLE)
     column = quote_name(WATERMARK_COLUMN)
-    value = quote_text(mark)
+    value = quote_text(watermark)
     if is_view(connection, watermark_schema):
         raise ChunkDeniedError(VIEW.format(table=f"{watermark_schema}.{WATERMARK_TABLE}"))
     statement = (
@@ -133,7 +133,7 @@ def current_position(connection: Connection) -> int:
 
 def check_commit_order(connection: Connection) -> None:
     """MySQL: raise ChunkRefusedError if what is in the binlog may become visible in another order;
-    then no mark tells what a SELECT sees.
+    then no watermark tells what a SELECT sees.
     """
     if connection.flavor is Flavor.MYSQL and not connection.value(
         "SELECT @@GLOBAL.binlog_order_commits"

@@ -225,7 +225,9 @@ def _gtids(examined: Examined) -> Iterator[Finding]:
 
 
 def _commit_order(examined: Examined) -> Iterator[Finding]:
-    """What stands in the binlog before a mark must be visible once the mark is committed."""
+    """What stands in the binlog before a watermark must be visible once the watermark is
+    committed.
+    """
     if examined.mysql:
         if examined.on("binlog_order_commits"):
             text = "transactions become visible in the binlog's order"

@@ -135,7 +135,7 @@ def _version(examined: Examined) -> Iterator[Finding]:
 
 
 def _replica(examined: Examined) -> Iterator[Finding]:
-    """A replica's own binlog must hold what it replicates; marks can't be written to it."""
+    """A replica's own binlog must hold what it replicates; watermarks can't be written to it."""
     connection = examined.connection
     modern = examined.mysql and connection.version >= (8, 0, 22)
     try:

@@ -15,7 +15,11 @@ from tidelog.model.schema import TableName
 from tidelog.sources.findings import Finding, matched
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
 from tidelog.sources.mysql.catalogue.grants import Grants
-from tidelog.sources.mysql.catalogue.schemas import SchemaFinder, expression_indexes, hidden_columns
+from tidelog.sources.mysql.catalogue.schemas import (
+    MySqlSchemaFinder,
+    expression_indexes,
+    hidden_columns,
+)
 from tidelog.sources.mysql.connect import quote_name
 from tidelog.sources.mysql.failures import number_of, words
 
@@ -80,7 +84,7 @@ def _tables(examined: Examined) -> Iterator[Finding]:
         yield Finding("tables", "warn", text, fix)
         return
     yield Finding("tables", "ok", matched(len(captured)))
-    finder = SchemaFinder(examined.keys)
+    finder = MySqlSchemaFinder(examined.keys)
     for table in captured:
         yield from _table(examined, table)
         yield from _hidden_columns(examined, table.name)

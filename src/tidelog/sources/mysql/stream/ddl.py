@@ -151,7 +151,7 @@ def read(sql: str, database: str, *, fold: bool = False, sql_mode: int = 0) -> S
         fold: the server keeps names in lower case (``lower_case_table_names``).
         sql_mode: the session's, as the bits that the log has.
     """
-    parser = _Parser(list(tokens(sql, sql_mode)), database)
+    parser = _DdlParser(list(tokens(sql, sql_mode)), database)
     statement = parser.statement()
     if not fold:
         return statement
@@ -184,7 +184,7 @@ _VERSIONING = frozenset({("PERIOD", "FOR"), ("SYSTEM", "VERSIONING")})
 _WRITES = frozenset("INSERT REPLACE UPDATE DELETE LOAD WITH CALL DO SELECT VALUES".split())
 
 
-class _Parser:
+class _DdlParser:
     def __init__(self, found: list[Token], database: str) -> None:
         self._tokens = found
         self._database = database

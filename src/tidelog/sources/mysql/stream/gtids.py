@@ -13,7 +13,7 @@ from uuid import UUID
 
 import numpy as np
 
-from tidelog.codecs.mysql.binlog.items import GtidsSeen, MySqlSource
+from tidelog.codecs.mysql.binlog.items import BinlogServer, GtidsSeen
 from tidelog.model.records import Bools, Int64s
 
 Source = tuple[UUID, str]  # server uuid, tag
@@ -196,7 +196,7 @@ def gtid_set(seen: GtidsSeen) -> GtidSet:
     found: dict[Source, tuple[Interval, ...]] = {}
     for index, source in enumerate(seen.sources):
         numbers = np.unique(seen.number[seen.source == index])
-        if len(numbers) and isinstance(source, MySqlSource):
+        if len(numbers) and isinstance(source, BinlogServer):
             breaks = np.flatnonzero(np.diff(numbers) != 1)
             firsts = numbers[np.concatenate(([0], breaks + 1))]
             lasts = numbers[np.concatenate((breaks, [len(numbers) - 1]))]
@@ -210,7 +210,7 @@ def _inside(executed: GtidSet, batch: GtidsSeen) -> Bools:
     inside = np.ones(len(batch), dtype=np.bool_)
     for index in np.unique(batch.source).tolist():
         source = batch.sources[index]
-        if isinstance(source, MySqlSource):
+        if isinstance(source, BinlogServer):
             mine = batch.source == index
             inside[mine] = executed.contains_all((source.uuid, source.tag), batch.number[mine])
     return inside

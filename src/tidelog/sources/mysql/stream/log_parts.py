@@ -41,7 +41,7 @@ _SLICE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LogPart:
     """Whole events back to back, valid until the next one is taken.
 
     ``data``, ``offsets``: as `BinlogScanner.feed` takes them. ``ends``: int64[n], the position
@@ -74,7 +74,7 @@ class Part:
 
 def read_part(
     url: str | ServerUrl, files: LogFiles, begin: int, end: int
-) -> Iterator[tuple[BinlogStream, Part]]:
+) -> Iterator[tuple[BinlogStream, LogPart]]:
     """The events of ``[begin, end)``; both are positions between groups. Errors as
     `BinlogStream.start`.
     """
@@ -94,7 +94,7 @@ def read_part(
                 return
 
 
-def queries(part: Part) -> Iterator[tuple[int, Header, Query]]:
+def queries(part: LogPart) -> Iterator[tuple[int, Header, Query]]:
     """The statements of a part but BEGIN, and but those that only announce or give up an ALTER,
     each with the position behind it and its event's header.
     """
@@ -120,7 +120,7 @@ GROUP_BEGINS = (
 )
 
 
-def prepared(parts: Iterable[Part]) -> Iterator[tuple[int, int, bytes]]:
+def prepared(parts: Iterable[LogPart]) -> Iterator[tuple[int, int, bytes]]:
     """The XA transactions that parts of the log, one after the other, prepare: where the group
     begins and ends, and its xid.
     """
@@ -158,7 +158,7 @@ def _prepared_inside(body: bytes) -> bytes | None:
     return last[HEADER_BYTES:] if last[4:5] == bytes([EventType.XA_PREPARE]) else None
 
 
-def _cut(data: UInt8s, offsets: Int64s, checksum: bool, at: int, end: int) -> tuple[Part, int]:
+def _cut(data: UInt8s, offsets: Int64s, checksum: bool, at: int, end: int) -> tuple[LogPart, int]:
     """The events that end at or before ``end``, and the position behind them."""
     count = len(offsets) - 1
     ends = np.zeros(count, dtype=np.int64)
@@ -173,7 +173,7 @@ def _cut(data: UInt8s, offsets: Int64s, checksum: bool, at: int, end: int) -> tu
         if len(told):
             if ends[told[-1]] > end:
                 cut = int(told[np.argmax(ends[told] > end)])
-                return Part(data, offsets[: cut + 1], ends[:cut], checksum), end
+                return LogPart(data, offsets[: cut + 1], ends[:cut], checksum), end
             at = int(ends[told[-1]])
         if rotate == count:
             break
@@ -181,7 +181,7 @@ def _cut(data: UInt8s, offsets: Int64s, checksum: bool, at: int, end: int) -> tu
         name, offset = parse_rotate(without_checksum(event)[HEADER_BYTES:])
         place = pack(file_number(name)[1], offset)
         if place >= end:
-            return Part(data, offsets[: rotate + 1], ends[:rotate], checksum), end
+            return LogPart(data, offsets[: rotate + 1], ends[:rotate], checksum), end
         at = max(at, place)
         first = rotate + 1
-    return Part(data, offsets, ends, checksum), at
+    return LogPart(data, offsets, ends, checksum), at

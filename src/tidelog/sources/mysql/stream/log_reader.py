@@ -19,11 +19,11 @@ from tidelog.codecs.mysql.binlog.events import (
 from tidelog.codecs.mysql.binlog.items import (
     Alter,
     AsOf,
+    BinlogRowOf,
     FormatSeen,
     GtidsSeen,
     QuerySeen,
     RolledBackSeen,
-    RowOf,
     RowsNoticed,
     TableMapSeen,
     XaSeen,
@@ -55,26 +55,26 @@ from tidelog.ports import (
     TableRefused,
 )
 from tidelog.sources.mysql.catalogue.cascade_watch import CascadeWatch
-from tidelog.sources.mysql.catalogue.schemas import SchemaFinder
+from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.failures import translated
 from tidelog.sources.mysql.identity import check_log, file_created, identify, source_log
 from tidelog.sources.mysql.stream import ddl
 from tidelog.sources.mysql.stream.gtids import SeenGtids
-from tidelog.sources.mysql.stream.log_parts import Part, read_part
+from tidelog.sources.mysql.stream.log_parts import LogPart, read_part
 from tidelog.sources.mysql.stream.log_schemas import DdlAhead, LogSchemas
-from tidelog.sources.mysql.stream.metadata_tables import OwnTables
+from tidelog.sources.mysql.stream.metadata_tables import MySqlMetadataTables
 from tidelog.sources.mysql.stream.positions import LogFiles, log_end, log_files
 from tidelog.sources.mysql.stream.replication import (
     DEFAULT_BUFFER_BYTES,
     BinlogStream,
-    Received,
+    ReceivedEvents,
     ReplicaId,
 )
-from tidelog.sources.mysql.stream.schema_history import SchemaPins
+from tidelog.sources.mysql.stream.schema_history import SchemaHistory
 from tidelog.sources.mysql.stream.stalls import StallWatch
-from tidelog.sources.mysql.stream.temporary import Place, TemporaryTables
-from tidelog.sources.mysql.stream.xa import Events, Group, PreparedGroups, find_prepared
+from tidelog.sources.mysql.stream.temporary import StatementPosition, TemporaryTables
+from tidelog.sources.mysql.stream.xa import Group, PreparedGroups, XaEvents, find_prepared
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class MySqlLogReader:
         expected: the source that the event log was captured from, if there is one.
         server_id: ours, as a replica; None: follows from the URL, ``name`` and the event log.
         name: tells captures of one source apart, e.g. the event log's path.
-        state: keeps what is known of schemas (`SchemaPins`); None: memory.
+        state: keeps what is known of schemas (`SchemaHistory`); None: memory.
         seen: told which GTIDs stand where.
         watch_cascades: tell of tables whose rows foreign keys change without a trace in the log.
         buffer_bytes: how much one `poll` takes at most (a larger single event apart).
@@ -133,13 +133,13 @@ class MySqlLogReader:
         self._registry = registry
         self._kind = kind
         self._tables = tuple(tables)
-        self._own = OwnTables(watermark_schema, signal_table)
-        self._finder = SchemaFinder(keys)
+        self._metadata_tables = MySqlMetadataTables(watermark_schema, signal_table)
+        self._finder = MySqlSchemaFinder(keys)
         self._expected = expected
         self._server_id = server_id
         self._name = f"{self._url.where} {name}"
         self._replica = ReplicaId.derived(self._name, server_id)
-        self._pins = SchemaPins(state)
+        self._history = SchemaHistory(state)
         self._temporary = TemporaryTables(state)
         self._seen = seen or SeenGtids()
         self._buffer_bytes = buffer_bytes
@@ -198,7 +198,7 @@ class MySqlLogReader:
         self._schemas = LogSchemas(
             self._finder,
             self._registry,
-            self._pins,
+            self._history,
             self._connected,
             DdlAhead(self._url, fold=self._fold, temporary=self._temporary),
         )
@@ -211,7 +211,7 @@ class MySqlLogReader:
         )
         self._number = number
         self._prepared.clear()
-        self._own.clear()
+        self._metadata_tables.clear()
         self._current.clear()
         if self._cascades is not None:
             self._cascades.read()
@@ -234,7 +234,7 @@ class MySqlLogReader:
                 scanner.tables > MOST_TABLES or self._refused_are_due()
             ):
                 scanner.forget_tables()
-                self._own.clear()
+                self._metadata_tables.clear()
         self._stalls.check(scanner.position)
         if not scanner.in_transaction and scanner.position > self._told:
             # Also after transactions that held nothing for us.
@@ -296,7 +296,7 @@ class MySqlLogReader:
         self._fold = fold
         if fold:
             self._tables = tuple(pattern.lower() for pattern in self._tables)
-            self._own.fold()
+            self._metadata_tables.fold()
 
     def _none_between_log_and_view(self, sql: Connection) -> bool:
         """Is every transaction that the log holds visible? (MySQL; False: not known.)"""
@@ -315,16 +315,16 @@ class MySqlLogReader:
         """Is it the very file that we read before, not one that RESET MASTER began anew?"""
         created = file_created(self._url, files, number)
         if fresh:
-            self._pins.clear()
+            self._history.clear()
             self._temporary.clear()
-        known = self._pins.created(number)
+        known = self._history.created(number)
         if known is not None and known != created:
             raise source_log(files.name(number))
-        self._pins.note_file(number, created)
+        self._history.note_file(number, created)
 
     # ------------------------------------------------------------------ stream
 
-    def _note_files(self, received: Received) -> None:
+    def _note_files(self, received: ReceivedEvents) -> None:
         """Note when each file was made that the stream comes to."""
         starts = received.offsets[:-1]
         types = received.data[starts + 4]
@@ -338,7 +338,7 @@ class MySqlLogReader:
             else:
                 header = parse_header(event)
                 if not header.artificial:
-                    self._pins.note_file(self._number, header.timestamp)
+                    self._history.note_file(self._number, header.timestamp)
 
     def _events(self, scanner: BinlogScanner, items: Iterator[Scanned]) -> Iterator[LogEvent]:
         for item in items:
@@ -349,8 +349,8 @@ class MySqlLogReader:
                 yield from self._table(scanner, item)
             elif isinstance(item, GtidsSeen):
                 self._seen.publish(item)
-            elif isinstance(item, RowOf):
-                yield from self._own.read(item)
+            elif isinstance(item, BinlogRowOf):
+                yield from self._metadata_tables.read(item)
             elif isinstance(item, QuerySeen):
                 yield from self._statement(scanner, item)
             elif isinstance(item, XaSeen):
@@ -361,16 +361,16 @@ class MySqlLogReader:
             elif isinstance(item, RolledBackSeen):
                 yield from self._rolled_back(item)
             elif isinstance(item, FormatSeen) and item.server_start:
-                self._own.clear()
+                self._metadata_tables.clear()
                 self._temporary.server_started(scanner.position)
 
     def _table(self, scanner: BinlogScanner, seen: TableMapSeen) -> Iterator[LogEvent]:
         table = TableName(seen.database, seen.table)
-        if self._own.watches(table):
+        if self._metadata_tables.watches(table):
             names = None
-            if table == self._own.signals:
+            if table == self._metadata_tables.signals:
                 names = self._signal_columns(seen)
-            self._own.bind(seen, names)
+            self._metadata_tables.bind(seen, names)
             scanner.bind(seen.table_id, 0, watch=True)
             return
         assert self._schemas is not None
@@ -431,7 +431,7 @@ class MySqlLogReader:
 
     def _before(self, schema: TableSchema) -> TableSchema | None:
         """The version that the table had when capture last knew it."""
-        before = self._pins.last_before(schema.table, schema.schema_id)
+        before = self._history.last_before(schema.table, schema.schema_id)
         if before is not None:
             return self._registry.get(before)
         return self._registry.latest(schema.table)
@@ -440,7 +440,9 @@ class MySqlLogReader:
         if seen.alter in (Alter.START, Alter.ROLLBACK):
             return  # nothing has come of it yet, or nothing will
         statement = ddl.read(seen.sql, seen.database, fold=self._fold, sql_mode=seen.sql_mode)
-        place = Place(seen.server_id, seen.thread, seen.end, seen.uses_temporary, seen.keyword)
+        place = StatementPosition(
+            seen.server_id, seen.thread, seen.end, seen.uses_temporary, seen.keyword
+        )
         statement = self._temporary.without(statement, place)
         assert self._schemas is not None
         self._schemas.changed(statement, seen.end)
@@ -449,7 +451,7 @@ class MySqlLogReader:
         if self._cascades is not None:
             yield from self._cascades.statement(scanner, statement, seen)
         if statement.database is not None:
-            self._pins.dropped(statement.database, seen.position)
+            self._history.dropped(statement.database, seen.position)
         for effect in statement.effects:
             table = effect.table
             if not self._captures(table):
@@ -471,12 +473,12 @@ class MySqlLogReader:
         """Why the table's rows may have changed without row events."""
         table, kind = effect.table, effect.effect
         if kind in (ddl.Effect.DROPPED, ddl.Effect.RENAMED_AWAY):
-            self._pins.dropped(table, position)
+            self._history.dropped(table, position)
             return None
         created = kind in (ddl.Effect.CREATED, ddl.Effect.CREATED_IF_MISSING)
         again = False
         if created or kind in (ddl.Effect.REPLACED, ddl.Effect.RENAMED_HERE):
-            again = self._pins.made(table, position)
+            again = self._history.made(table, position)
         if created:
             known = kind is ddl.Effect.CREATED and self._registry.latest(table) is not None
             return "the table was dropped and made anew" if again or known else effect.unlogged
@@ -534,9 +536,9 @@ class MySqlLogReader:
 
     def _captures(self, table: TableName) -> bool:
         return (
-            table.namespace != self._own.namespace
+            table.namespace != self._metadata_tables.namespace
             and table.namespace not in SYSTEM_DATABASES
-            and table != self._own.signals
+            and table != self._metadata_tables.signals
             and matches(self._tables, table)
         )
 
@@ -582,7 +584,7 @@ class MySqlLogReader:
         after = again.resume
         scanner.skip_to(after.position, after.ordinal)
 
-    def _events_of(self, group: Group) -> Iterator[Events | Part]:
+    def _events_of(self, group: Group) -> Iterator[XaEvents | LogPart]:
         """Those that were kept, or else read again."""
         if group.events is not None:
             yield group.events
@@ -593,7 +595,7 @@ class MySqlLogReader:
 
     def _xa_rows(self, again: BinlogScanner, items: Iterator[Scanned]) -> Iterator[LogEvent]:
         for item in items:
-            if isinstance(item, LogBatch | TableMapSeen | RowOf | RowsNoticed):
+            if isinstance(item, LogBatch | TableMapSeen | BinlogRowOf | RowsNoticed):
                 yield from self._events(again, iter([item]))
 
     # ------------------------------------------------------------------ connections

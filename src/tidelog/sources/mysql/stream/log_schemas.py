@@ -3,7 +3,7 @@
 A table map says types but, with ``binlog_row_metadata=MINIMAL``, no names; ``information_schema``
 says everything, but of now. A schema is certain if
 
-- it was noted at an earlier place and no DDL of the table stands between (`SchemaPins`);
+- it was noted at an earlier place and no DDL of the table stands between (`SchemaHistory`);
 - or the table map has FULL metadata, which tells all that matters;
 - or ``information_schema`` has it and the binlog, read ahead to the end it had afterwards, holds no
   DDL that reshapes the table. RENAME TABLE may have given it another name meanwhile, as tools do
@@ -28,7 +28,7 @@ from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SchemaRegistry
 from tidelog.sources.mysql.catalogue.schemas import (
-    SchemaFinder,
+    MySqlSchemaFinder,
     expression_indexes,
     hidden_columns,
     logs_hidden_columns,
@@ -39,8 +39,8 @@ from tidelog.sources.mysql.failures import translated
 from tidelog.sources.mysql.stream import ddl
 from tidelog.sources.mysql.stream.log_parts import queries, read_part
 from tidelog.sources.mysql.stream.positions import LogFiles, log_end, log_files
-from tidelog.sources.mysql.stream.schema_history import SchemaPins
-from tidelog.sources.mysql.stream.temporary import Place, TemporaryTables
+from tidelog.sources.mysql.stream.schema_history import SchemaHistory
+from tidelog.sources.mysql.stream.temporary import StatementPosition, TemporaryTables
 
 
 def fix(table: TableName, where: str) -> str:
@@ -137,7 +137,7 @@ class DdlAhead:
                         fold=self._fold,
                         sql_mode=query.status.sql_mode,
                     )
-                    place = Place(
+                    place = StatementPosition(
                         header.server_id,
                         query.thread,
                         at,
@@ -170,22 +170,22 @@ class LogSchemas:
     Args:
         finder: builds them.
         registry: numbers them.
-        pins: what was known before.
+        history: what was known before.
         connected: gives an SQL connection.
         ahead: reads DDL ahead of the stream.
     """
 
     def __init__(
         self,
-        finder: SchemaFinder,
+        finder: MySqlSchemaFinder,
         registry: SchemaRegistry,
-        pins: SchemaPins,
+        history: SchemaHistory,
         connected: Callable[[], Connection],
         ahead: DdlAhead,
     ) -> None:
         self._finder = finder
         self._registry = registry
-        self._pins = pins
+        self._history = history
         self._connected = connected
         self._ahead = ahead
 
@@ -224,17 +224,17 @@ class LogSchemas:
         table = TableName(seen.database, seen.table)
         if seen.unknown is not None:
             self._refuse_type(seen, table)
-        pinned = self._pins.find(table, seen.position)
+        noted = self._history.find(table, seen.position)
         reason: str | None = None
-        if pinned is not None:
-            schema = self._keyed(self._registry.get(pinned))
+        if noted is not None:
+            schema = self._keyed(self._registry.get(noted))
             reason = misfit(schema, seen)
             if reason is None:
-                self._pins.note(table, seen.position, schema.schema_id)
+                self._history.note(table, seen.position, schema.schema_id)
                 return schema
         schema = self._found(seen, table, group, "" if reason is None else f" ({reason})")
         schema = self._registry.register(schema)
-        self._pins.note(table, seen.position, schema.schema_id)
+        self._history.note(table, seen.position, schema.schema_id)
         return schema
 
     def note_all(self, captures: Callable[[TableName], bool], begin: int) -> None:
@@ -261,7 +261,7 @@ class LogSchemas:
         for table, schema in found.items():
             if not self._ahead.reshapes(table, files, begin, end):
                 numbered = self._registry.register(schema)
-                self._pins.note(table, begin, numbered.schema_id)
+                self._history.note(table, begin, numbered.schema_id)
 
     def changed(self, statement: ddl.Statement, position: int) -> None:
         """A statement at ``position`` may have reshaped tables, or given them other names."""
@@ -269,11 +269,11 @@ class LogSchemas:
             self._renamed(statement, position)
             return
         for effect in statement.effects:
-            made = effect.effect is not ddl.Effect.CREATED_IF_MISSING or self._pins.made(
+            made = effect.effect is not ddl.Effect.CREATED_IF_MISSING or self._history.made(
                 effect.table, position
             )
             if effect.effect in ddl.RESHAPES and made:
-                self._pins.note(effect.table, position, 0)
+                self._history.note(effect.table, position, 0)
         # A dropped database's tables: each is made anew by a CREATE TABLE before it has rows.
 
     def _renamed(self, statement: ddl.Statement, position: int) -> None:
@@ -281,13 +281,13 @@ class LogSchemas:
         known: dict[TableName, int] = {}
         for old, new in _names(statement):
             # As it was before: the statement may be met again after a restart.
-            version = known.get(old, self._pins.find(old, position - 1) or 0)
+            version = known.get(old, self._history.find(old, position - 1) or 0)
             if version:
                 schema = replace(self._registry.get(version), table=new, schema_id=0)
                 version = self._registry.register(schema).schema_id
             known[old], known[new] = 0, version
         for table, version in known.items():
-            self._pins.note(table, position, version)
+            self._history.note(table, position, version)
 
     def _keyed(self, schema: TableSchema) -> TableSchema:
         """The schema with the surrogate key that it has none of: the table got its name since, or
@@ -402,7 +402,7 @@ def _names(statement: ddl.Statement) -> list[tuple[TableName, TableName]]:
 def fix_version(
     connection: Connection,
     registry: SchemaRegistry,
-    pins: SchemaPins,
+    history: SchemaHistory,
     table: TableName,
     position: int,
     columns: Sequence[ColumnFact],
@@ -414,7 +414,7 @@ def fix_version(
     Args:
         connection: to the source, which knows its collations.
         registry: stores the version.
-        pins: of the event log; capture must not run meanwhile.
+        history: of the event log; capture must not run meanwhile.
         table: which.
         position: where the records begin that have these columns, as the error named it.
         columns: all of them, in order.
@@ -424,7 +424,7 @@ def fix_version(
     Returns the stored version; the log's reader checks it against the table map.
     Raises ConfigError for a type or key that is not understood.
     """
-    finder = SchemaFinder(keys)
+    finder = MySqlSchemaFinder(keys)
     built: list[Column] = []
     for fact in columns:
         data_type = fact.column_type.split("(")[0].split()[0].lower()
@@ -448,7 +448,7 @@ def fix_version(
     if missing:
         raise ConfigError(f"{table}: no column {', '.join(missing)}, which the key names")
     schema = registry.register(finder.schema(table, built, key))
-    pins.note(table, position, schema.schema_id)
+    history.note(table, position, schema.schema_id)
     return schema
 
 

@@ -1,4 +1,4 @@
-"""Rows of the log that are for Tidelog itself: marks, and signals. They are never records.
+"""Rows of the log that are for Tidelog itself: watermarks, and signals. They are never records.
 
 Others may write to these tables too, and change their shape. What stands in the log is read again
 at every start, so nothing in it may end capture: a column that is missing, or of a type that is not
@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator, Sequence
 
 from tidelog.codecs.mysql import types
-from tidelog.codecs.mysql.binlog.items import RowOf, TableMapSeen
+from tidelog.codecs.mysql.binlog.items import BinlogRowOf, TableMapSeen
 from tidelog.errors import ConfigError
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
@@ -26,11 +26,11 @@ SIGNAL_COLUMNS = ("id", "type", "data")
 
 _INTEGERS = {types.TINY: 1, types.SHORT: 2, types.INT24: 3, types.LONG: 4, types.LONGLONG: 8}
 _BEFORE, _AFTER, _PARTIAL = 1, 2, 4  # bits of a payload's flags
-_MAX_MARK_BYTES = 190  # as the column has them: what is longer is none of ours
+_MAX_WATERMARK_BYTES = 190  # as the column has them: what is longer is none of ours
 _CUT_BYTES = MAX_SIGNAL_BYTES + 1  # enough to see that a text is too long
 
 
-class OwnTables:
+class MySqlMetadataTables:
     """Tells our own tables of the stream, and reads their rows.
 
     Args:
@@ -48,7 +48,7 @@ class OwnTables:
             except ValueError as error:
                 raise ConfigError(f"source.signal_table: {error}") from None
         self._maps: dict[int, TableMapSeen] = {}
-        self._marks: set[int] = set()
+        self._watermarks: set[int] = set()
         self._places: dict[int, list[int | None]] = {}
 
     def fold(self) -> None:
@@ -60,7 +60,7 @@ class OwnTables:
     def clear(self) -> None:
         """Table ids begin anew."""
         self._maps.clear()
-        self._marks.clear()
+        self._watermarks.clear()
         self._places.clear()
 
     def watches(self, table: TableName) -> bool:
@@ -72,11 +72,11 @@ class OwnTables:
         table = TableName(seen.database, seen.table)
         self._maps[seen.table_id] = seen
         if table == self.watermark:
-            self._marks.add(seen.table_id)
+            self._watermarks.add(seen.table_id)
             wanted: Sequence[str] = WATERMARK_COLUMNS[1:]
             columns: Sequence[str] = WATERMARK_COLUMNS
         else:
-            self._marks.discard(seen.table_id)
+            self._watermarks.discard(seen.table_id)
             wanted, columns = SIGNAL_COLUMNS, names or ()
         # A column behind one that can't be passed over can't be found.
         readable = next(
@@ -95,18 +95,18 @@ class OwnTables:
             )
         self._places[seen.table_id] = places
 
-    def read(self, row: RowOf) -> Iterator[WatermarkSeen | SignalSeen]:
-        """What the row of one of our tables says; nothing if it is no mark and no signal."""
-        if row.table_id in self._marks:
+    def read(self, row: BinlogRowOf) -> Iterator[WatermarkSeen | SignalSeen]:
+        """What the row of one of our tables says; nothing if it is no watermark and no signal."""
+        if row.table_id in self._watermarks:
             if row.kind in (Kind.INSERT, Kind.UPDATE):
-                (mark,) = self._texts(row)
-                if mark is not None and len(mark) <= _MAX_MARK_BYTES:
-                    yield WatermarkSeen(mark, row.position, row.ordinal)
+                (watermark,) = self._texts(row)
+                if watermark is not None and len(watermark) <= _MAX_WATERMARK_BYTES:
+                    yield WatermarkSeen(watermark, row.position, row.ordinal)
         elif row.kind is Kind.INSERT:
             signal_id, type_, data = self._texts(row)
             yield SignalSeen(signal_id or "", type_ or "", data, row.position, row.ordinal)
 
-    def _texts(self, row: RowOf) -> list[str | None]:
+    def _texts(self, row: BinlogRowOf) -> list[str | None]:
         """The columns that are wanted of a row's new state as texts; None: NULL, or not there."""
         seen, places = self._maps[row.table_id], self._places[row.table_id]
         known = [place for place in places if place is not None]

@@ -85,7 +85,7 @@ class ReplicaId:
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedEvents:
     """Events back to back, valid until the next `BinlogStream.receive`.
 
     Attributes:
@@ -169,7 +169,7 @@ class BinlogStream:
             offset = FILE_START
         self._send(_DUMP, struct.pack("<IHI", offset, flags, self._server_id) + file.encode())
 
-    def receive(self, timeout_s: float) -> Received | None:
+    def receive(self, timeout_s: float) -> ReceivedEvents | None:
         """What has arrived, waiting at most ``timeout_s`` for the first; None if nothing did. It
         holds no event where all lay before the place to begin at.
 
@@ -184,9 +184,9 @@ class BinlogStream:
             raise self._meaning(BINLOG_FATAL, "position > file size") from None
         if self._seeking.done:
             self._seeking = None
-        return Received(data, offsets, received.ended)
+        return ReceivedEvents(data, offsets, received.ended)
 
-    def _receive(self, timeout_s: float) -> Received | None:
+    def _receive(self, timeout_s: float) -> ReceivedEvents | None:
         state = self._state
         packets.rewind(self._buffer, self._offsets, state)
         self._shrink()
@@ -226,7 +226,7 @@ class BinlogStream:
         ended = outcome == packets.ENDED
         if count or ended:
             used = int(self._offsets[count])
-            return Received(self._buffer[:used], self._offsets[: count + 1], ended)
+            return ReceivedEvents(self._buffer[:used], self._offsets[: count + 1], ended)
         if self._broken is not None:
             raise self._broken
         return None

@@ -20,7 +20,7 @@ KEPT_DROPPED = 1000
 FORGOTTEN = ""  # stands for those beyond
 
 
-class SchemaPins:
+class SchemaHistory:
     """Notes of one event log. Used by one thread.
 
     Args:
@@ -53,11 +53,11 @@ class SchemaPins:
 
     def note(self, table: TableName, position: int, schema_id: int) -> None:
         """From ``position`` on the table's rows have this version; 0: it is not known."""
-        pins = self._of(table)
-        before = [pin for pin in pins if pin[0] <= position]
+        versions = self._of(table)
+        before = [version for version in versions if version[0] <= position]
         if (before[-1][1] if before else 0) == schema_id:
             return
-        kept = [pin for pin in pins if pin[0] != position]
+        kept = [version for version in versions if version[0] != position]
         kept.append((position, schema_id))
         kept.sort()
         self._known[table] = kept[-KEPT:]
@@ -111,13 +111,15 @@ class SchemaPins:
     def _of(self, table: TableName) -> list[tuple[int, int]]:
         if table not in self._known:
             found = None if self._state is None else self._state.get(PREFIX + str(table))
-            pins = [] if found is None else [(int(at), int(number)) for at, number in found.value]
-            self._known[table] = pins
+            versions = (
+                [] if found is None else [(int(at), int(number)) for at, number in found.value]
+            )
+            self._known[table] = versions
         return self._known[table]
 
     def _put(self, table: TableName) -> None:
         if self._state is not None:
-            value = [list(pin) for pin in self._known[table]]
+            value = [list(version) for version in self._known[table]]
             self._state.put(PREFIX + str(table), value, None)
 
     def _all_files(self) -> dict[str, int]:

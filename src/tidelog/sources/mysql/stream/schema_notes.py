@@ -13,7 +13,7 @@ from tidelog.ports import SchemaRegistry, StateStore
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.failures import translated
 from tidelog.sources.mysql.stream.log_schemas import ColumnFact, fix_version
-from tidelog.sources.mysql.stream.schema_history import SchemaPins
+from tidelog.sources.mysql.stream.schema_history import SchemaHistory
 
 _COLLATED = frozenset(
     {"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set"}
@@ -32,12 +32,12 @@ class MySqlSchemaNotes:
     ) -> None:
         self._url = url
         self._registry = registry
-        self._pins = SchemaPins(state)
+        self._history = SchemaHistory(state)
         self._keys = keys
 
     def of(self, table: TableName) -> list[tuple[str, int | None]]:
         """From which positions on the table has which version; None: it is not known."""
-        return [(text(at), number or None) for at, number in self._pins.of(table)]
+        return [(text(at), number or None) for at, number in self._history.of(table)]
 
     def describe(self, column: Column) -> dict[str, Any]:
         """As `fix` takes it."""
@@ -70,7 +70,14 @@ class MySqlSchemaNotes:
         ):
             try:
                 return fix_version(
-                    connection, self._registry, self._pins, table, position, facts, key, self._keys
+                    connection,
+                    self._registry,
+                    self._history,
+                    table,
+                    position,
+                    facts,
+                    key,
+                    self._keys,
                 )
             except SourceError as error:  # of a collation that was told
                 raise UsageError(f"{table}: {error}") from None

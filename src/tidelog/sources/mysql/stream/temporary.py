@@ -19,7 +19,7 @@ which (and is not set for RENAME TABLE). Sessions are told apart by the server t
 logs DROP TEMPORARY TABLE; when the server ended, all its sessions have.
 
 What is noted is a fact about the log: which name was temporary from where to where. So a statement
-that is met again, or is read ahead of the stream, is judged as of its own place.
+that is met again, or is read ahead of the stream, is judged as of its own position.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Lived:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StatementPosition:
     """Of a statement: who ran it, where it ends in the log, and what its event's flag says."""
 
     server: int
@@ -77,14 +77,14 @@ class TemporaryTables:
         self._durable = 0
         self.flavor = Flavor.MYSQL
 
-    def without(self, statement: Statement, place: Place) -> Statement:
+    def without(self, statement: Statement, position: StatementPosition) -> Statement:
         """What a statement does to tables that are not temporary; notes what it does to those."""
         if statement.renames:
             if self.flavor is not Flavor.MARIADB:
                 return statement
-            effects = tuple(self._renamed(statement.effects, place))
+            effects = tuple(self._renamed(statement.effects, position))
             return replace(statement, effects=effects)
-        effects = tuple(self._others(statement.effects, place))
+        effects = tuple(self._others(statement.effects, position))
         return statement if effects == statement.effects else replace(statement, effects=effects)
 
     def save(self) -> None:
@@ -116,69 +116,73 @@ class TemporaryTables:
         if self._state is not None and self._state.get(KEY) is not None:
             self._state.delete(KEY)
 
-    def _others(self, effects: tuple[TableEffect, ...], place: Place) -> Iterator[TableEffect]:
+    def _others(
+        self, effects: tuple[TableEffect, ...], position: StatementPosition
+    ) -> Iterator[TableEffect]:
         gone_away = False
         for effect in effects:
             kind, table = effect.effect, effect.table
             if kind is Effect.TEMPORARY_CREATED:
-                self._begin(table, place)
+                self._begin(table, position)
             elif kind is Effect.TEMPORARY_DROPPED:
-                self._end(table, place)
-            elif kind is Effect.RENAMED_AWAY and self._is_temporary(effect, place):
-                self._end(table, place)
+                self._end(table, position)
+            elif kind is Effect.RENAMED_AWAY and self._is_temporary(effect, position):
+                self._end(table, position)
                 gone_away = True
             elif kind is Effect.RENAMED_HERE and gone_away:
-                self._begin(table, place)
-            elif kind not in _OF_THE_UPPER or not self._is_temporary(effect, place):
-                yield self._doubtful(effect, place)
+                self._begin(table, position)
+            elif kind not in _OF_THE_UPPER or not self._is_temporary(effect, position):
+                yield self._doubtful(effect, position)
 
-    def _is_temporary(self, effect: TableEffect, place: Place) -> bool:
-        if not place.uses_temporary:
+    def _is_temporary(self, effect: TableEffect, position: StatementPosition) -> bool:
+        if not position.uses_temporary:
             return False
-        if self._find(effect.table, place) is not None:
+        if self._find(effect.table, position) is not None:
             return True
         # One that was made before the log was read: these statements use no other table.
-        return place.keyword in ("TRUNCATE", "ALTER", "CREATE", "DROP", "OPTIMIZE", "REPAIR")
+        return position.keyword in ("TRUNCATE", "ALTER", "CREATE", "DROP", "OPTIMIZE", "REPAIR")
 
-    def _doubtful(self, effect: TableEffect, place: Place) -> TableEffect:
+    def _doubtful(self, effect: TableEffect, position: StatementPosition) -> TableEffect:
         """A DELETE of all rows that uses a temporary table, maybe this one: it can't be taken as a
         truncate.
         """
-        if place.uses_temporary and place.keyword == "DELETE":
+        if position.uses_temporary and position.keyword == "DELETE":
             return replace(effect, effect=Effect.WRITTEN)
         return effect
 
-    def _renamed(self, effects: tuple[TableEffect, ...], place: Place) -> Iterator[TableEffect]:
+    def _renamed(
+        self, effects: tuple[TableEffect, ...], position: StatementPosition
+    ) -> Iterator[TableEffect]:
         """RENAME TABLE: pairs, one after the other."""
         now: dict[TableName, bool] = {}
         for away, here in zip(effects[::2], effects[1::2], strict=True):
-            if not now.get(away.table, self._find(away.table, place) is not None):
+            if not now.get(away.table, self._find(away.table, position) is not None):
                 yield from (away, here)
                 continue
-            self._end(away.table, place)
-            self._begin(here.table, place)
+            self._end(away.table, position)
+            self._begin(here.table, position)
             now[away.table], now[here.table] = False, True
 
-    def _find(self, table: TableName, place: Place) -> _Lived | None:
+    def _find(self, table: TableName, position: StatementPosition) -> _Lived | None:
         """The session's temporary table of this name where the statement begins to stand."""
         for one in reversed(self._lived):
-            mine = (one.server, one.thread, one.table) == (place.server, place.thread, table)
-            if mine and one.begin < place.end and (not one.end or place.end <= one.end):
+            mine = (one.server, one.thread, one.table) == (position.server, position.thread, table)
+            if mine and one.begin < position.end and (not one.end or position.end <= one.end):
                 return one
         return None
 
-    def _begin(self, table: TableName, place: Place) -> None:
+    def _begin(self, table: TableName, position: StatementPosition) -> None:
         known = any(
-            (one.server, one.thread, one.table) == (place.server, place.thread, table)
-            and one.begin <= place.end
-            and (not one.end or place.end < one.end)
+            (one.server, one.thread, one.table) == (position.server, position.thread, table)
+            and one.begin <= position.end
+            and (not one.end or position.end < one.end)
             for one in self._lived
         )
         if not known:
-            self._lived.append(_Lived(place.server, place.thread, table, place.end))
+            self._lived.append(_Lived(position.server, position.thread, table, position.end))
             self._changed = True
 
-    def _end(self, table: TableName, place: Place) -> None:
-        one = self._find(table, place)
+    def _end(self, table: TableName, position: StatementPosition) -> None:
+        one = self._find(table, position)
         if one is not None and not one.end:
-            one.end, self._changed = place.end, True
+            one.end, self._changed = position.end, True

@@ -21,7 +21,7 @@ from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Int64s, UInt8s
 from tidelog.sources.mysql.stream.log_parts import GROUP_BEGINS, prepared, read_part
 from tidelog.sources.mysql.stream.positions import FILE_START, LogFiles
-from tidelog.sources.mysql.stream.replication import Received
+from tidelog.sources.mysql.stream.replication import ReceivedEvents
 
 MOST_OF_GROUP = 1 << 20
 MOST_OF_ALL = 32 << 20
@@ -29,7 +29,7 @@ MOST_OF_ALL = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Events:
+class XaEvents:
     """A group's events back to back.
 
     ``data``, ``offsets``: as `BinlogScanner.feed` takes them. ``checksum``: do they end in one?
@@ -46,7 +46,7 @@ class Group:
 
     begin: int
     end: int
-    events: Events | None = None
+    events: XaEvents | None = None
 
 
 class PreparedGroups:
@@ -55,7 +55,7 @@ class PreparedGroups:
     def __init__(self) -> None:
         self._groups: dict[bytes, Group] = {}
         self._kept = 0  # bytes
-        self._received: Received | None = None
+        self._received: ReceivedEvents | None = None
         self._begins: Int64s = np.empty(0, dtype=np.int64)  # indexes of groups' first events
         self._ends: Iterator[int] = iter(())  # and behind the last ones of XA's
 
@@ -64,7 +64,7 @@ class PreparedGroups:
         self._kept = 0
         self.receive(None)
 
-    def receive(self, received: Received | None) -> None:
+    def receive(self, received: ReceivedEvents | None) -> None:
         """Say what the groups come from that are taken next."""
         self._received = received
         self._ends = iter(())
@@ -97,7 +97,7 @@ class PreparedGroups:
             self._kept -= len(group.events.data)
         return group
 
-    def _events(self, seen: XaSeen, checksum: bool) -> Events | None:
+    def _events(self, seen: XaSeen, checksum: bool) -> XaEvents | None:
         """A copy of the group's events; None if it is large or not all of it came at once."""
         for last in self._ends:
             if self._log_pos(last - 1) == seen.end & 0xFFFF_FFFF:
@@ -116,7 +116,7 @@ class PreparedGroups:
         whole = self._log_pos(first) == (seen.begin + length) & 0xFFFF_FFFF
         if not whole or end - begin > MOST_OF_GROUP:
             return None
-        return Events(data[begin:end].copy(), offsets[first : last + 1] - begin, checksum)
+        return XaEvents(data[begin:end].copy(), offsets[first : last + 1] - begin, checksum)
 
     def _log_pos(self, index: int) -> int:
         """Where an event ends in its file, the low 32 bits."""

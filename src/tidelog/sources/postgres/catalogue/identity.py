@@ -78,7 +78,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ReplicaIdentity:
     """How the log tells rows of a table apart.
 
     ``columns`` are those that each old state in the log carries (None: all), ``kind`` says how they
@@ -107,7 +107,7 @@ class _Member:
 
 def identities(
     connection: Connection, relation_ids: Sequence[int], *, generated: bool = False
-) -> dict[int, Identity]:
+) -> dict[int, ReplicaIdentity]:
     """The identity of each of these tables, with their partitions, by one query.
 
     Args:
@@ -125,7 +125,7 @@ def identities(
         if identity.trouble is not None and logs_generated and not generated:
             better = _identity(table, partitions, logs_generated, generated=True)
             if better.trouble is None:
-                identity = Identity(
+                identity = ReplicaIdentity(
                     identity.kind, identity.columns, identity.trouble, needs_generated=True
                 )
         found[root] = identity
@@ -148,23 +148,23 @@ def _member(values: Sequence[Any]) -> _Member:
 
 def _identity(
     table: _Member, partitions: Sequence[_Member], logs_generated: bool, generated: bool
-) -> Identity:
+) -> ReplicaIdentity:
     own, trouble = _logged(table, logs_generated, generated)
     if not partitions:
-        return Identity(table.kind, own, trouble)
+        return ReplicaIdentity(table.kind, own, trouble)
     common: Columns = None
     for partition in partitions:
         columns, trouble = _logged(partition, logs_generated, generated)
         if trouble is not None:
             why = f"{partition.name}: {trouble.why}"
-            return Identity(table.kind, own, Trouble(why, trouble.fix, trouble.advice))
+            return ReplicaIdentity(table.kind, own, Trouble(why, trouble.fix, trouble.advice))
         common = _both(common, columns)
     primary: Columns = frozenset(name for name, _ in table.primary)
     for kind, wanted in ((table.kind, own), ("d", primary)):
         if (wanted is None or wanted) and _both(common, wanted) == wanted:
-            return Identity(kind, wanted)
+            return ReplicaIdentity(kind, wanted)
     differ = _partitions_differ(table, partitions, own, primary, logs_generated)
-    return Identity(table.kind, own, differ)
+    return ReplicaIdentity(table.kind, own, differ)
 
 
 def _both(one: Columns, other: Columns) -> Columns:

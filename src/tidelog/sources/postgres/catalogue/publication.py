@@ -24,11 +24,16 @@ from tidelog.model.schema import TableName
 from tidelog.ports import Refusal
 from tidelog.sources.postgres.catalogue.identity import GENERATED_VERSION, Trouble, identities
 from tidelog.sources.postgres.catalogue.members import managed_for, members_of, publications_now
-from tidelog.sources.postgres.catalogue.publication_plan import Planner, PublishedTable, Step, View
+from tidelog.sources.postgres.catalogue.publication_plan import (
+    Planner,
+    PublicationStep,
+    PublishedTable,
+    View,
+)
 from tidelog.sources.postgres.catalogue.table_rights import (
-    marks_refused,
     not_owned,
     publishing_refused,
+    watermarks_refused,
 )
 from tidelog.sources.postgres.catalogue.tables import matching_tables
 from tidelog.sources.postgres.chunks.watermarks import WATERMARK_COLUMN, WATERMARK_TABLE, Strategy
@@ -234,7 +239,7 @@ class Publications:
                 self._require_any(planner.view)
             self._leave(left, strict=False)
 
-    def _taken(self, connection: Connection, step: Step, view: View) -> bool:
+    def _taken(self, connection: Connection, step: PublicationStep, view: View) -> bool:
         """Run it; False if the server refuses it for this table, which `refused` tells."""
         try:
             with connection.transaction():
@@ -252,7 +257,7 @@ class Publications:
             return False
         return True
 
-    def _refuse(self, connection: Connection, left: Sequence[Step], view: View) -> None:
+    def _refuse(self, connection: Connection, left: Sequence[PublicationStep], view: View) -> None:
         """Tables that are not published and that this capture may not publish."""
         tables = view.by_name
         found = [(step, tables[step.table]) for step in left if step.table in tables]
@@ -283,7 +288,7 @@ class Publications:
             refusal = self.refused[table]
             raise PreflightError(f"{table}: {refusal.reason}: {refusal.remedy}")
 
-    def _leave(self, steps: Sequence[Step], strict: bool) -> None:
+    def _leave(self, steps: Sequence[PublicationStep], strict: bool) -> None:
         """Say what is left to others; tables that were theirs to mend and are mended are news."""
         harmful = [step for step in steps if step.table is not None or step.lost]
         if strict and harmful:
@@ -301,7 +306,7 @@ class Publications:
             self._said.add(message)
             logger.warning("%s", message)
 
-    def _refused(self, steps: Sequence[Step]) -> PreflightError:
+    def _refused(self, steps: Sequence[PublicationStep]) -> PreflightError:
         missing = " ".join(sql for step in steps for sql in step.statements)
         if self.strategy == "snapshot":
             return PreflightError(
@@ -338,7 +343,7 @@ class Publications:
             )
 
     def _prepare_watermark_table(self, connection: Connection, strict: bool) -> None:
-        """Marks can't be written without it: then no table is dumped, and the log goes on."""
+        """Watermarks can't be written without it: then no table is dumped, and the log goes on."""
         try:
             refusal = distrusted(connection, self.watermark)
             if refusal is None:
@@ -350,7 +355,7 @@ class Publications:
             reason = f"{error.diag.message_primary}: no watermark can be written"
             self.refused[self.watermark] = Refusal(reason, all_dumps=True)
             return
-        refusal = refusal or marks_refused(connection, self.watermark)
+        refusal = refusal or watermarks_refused(connection, self.watermark)
         if refusal is not None:
             self.refused[self.watermark] = refusal
 
@@ -367,7 +372,7 @@ class Publications:
 
     def create_watermark_table(self) -> str:
         """The SQL that makes it, where its schema is there."""
-        # Room on the page keeps each new mark a HOT update.
+        # Room on the page keeps each new watermark a HOT update.
         return (
             f"CREATE TABLE IF NOT EXISTS "
             f"{quote_ident(self.watermark.namespace, self.watermark.name)} "

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tidelog.model.schema import TableName
-from tidelog.sources.postgres.catalogue.identity import Identity
+from tidelog.sources.postgres.catalogue.identity import ReplicaIdentity
 from tidelog.sources.postgres.catalogue.members import Member, PublicationState, managed_for
 from tidelog.sources.postgres.connect import quote_ident, quote_literal
 
@@ -29,7 +29,7 @@ class PublishedTable:
     partitioned: bool
     owned: bool
     has_generated: bool  # stored generated columns
-    identity: Identity
+    identity: ReplicaIdentity
 
     @property
     def quoted(self) -> str:
@@ -59,7 +59,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PublicationStep:
     """Statements of one transaction.
 
     ``kind``: ``create`` a publication, ``add`` a table that none holds, ``mend`` what is wrong.
@@ -89,7 +89,7 @@ class Planner:
     slot: str | None
     _automatic: bool = field(default=False, init=False)
 
-    def steps(self, *, automatic: bool = False) -> list[Step]:
+    def steps(self, *, automatic: bool = False) -> list[PublicationStep]:
         """All steps; with ``automatic`` as far as Tidelog takes them itself."""
         self._automatic = automatic
         generated = self._generated()
@@ -100,7 +100,7 @@ class Planner:
             steps += self._other(table, generated)
         return [step for step in steps if self.takes(step)] if automatic else steps
 
-    def takes(self, step: Step) -> bool:
+    def takes(self, step: PublicationStep) -> bool:
         """Is it Tidelog's to take? It adds to any publication that it may alter, and changes what
         is there only in its own.
         """
@@ -132,7 +132,7 @@ class Planner:
 
     # ------------------------------------------------------------------ publications
 
-    def _create(self, generated: bool) -> Iterator[Step]:
+    def _create(self, generated: bool) -> Iterator[PublicationStep]:
         for name in (self.name, self.inserts_name):
             if name in self.view.publications:
                 continue
@@ -142,7 +142,7 @@ class Planner:
                 *([_GENERATED] if generated else []),
             ]
             quoted = quote_ident(name)
-            yield Step(
+            yield PublicationStep(
                 "create",
                 (name,),
                 f"publication {name} does not exist",
@@ -153,7 +153,7 @@ class Planner:
                 self.view.may_create,
             )
 
-    def _options(self, generated: bool) -> Iterator[Step]:
+    def _options(self, generated: bool) -> Iterator[PublicationStep]:
         for name, state in self.view.publications.items():
             held = [t for t in self.view.captured if t.table in state.members]
             wanted = KINDS[name == self.name]
@@ -185,8 +185,8 @@ class Planner:
 
     def _set(
         self, state: PublicationState, what: str, option: str, lost: Sequence[PublishedTable]
-    ) -> Step:
-        return Step(
+    ) -> PublicationStep:
+        return PublicationStep(
             "mend",
             (state.name,),
             f"publication {state.name} {what}",
@@ -226,7 +226,7 @@ class Planner:
         state = self.view.publications.get(name)
         return None if state is None else state.members.get(table.table)
 
-    def _table(self, table: PublishedTable, generated: bool) -> Iterator[Step]:
+    def _table(self, table: PublishedTable, generated: bool) -> Iterator[PublicationStep]:
         sound = self._sound(table, generated)
         right, wrong = self.name, self.inserts_name
         if not sound:
@@ -264,7 +264,7 @@ class Planner:
                 ours,
             )
 
-    def _other(self, table: PublishedTable, generated: bool) -> Iterator[Step]:
+    def _other(self, table: PublishedTable, generated: bool) -> Iterator[PublicationStep]:
         """What no pattern names is let be, unless it breaks the application."""
         member = self._member(self.name, table)
         if member is None or not member.direct or self._sound(table, generated):
@@ -287,7 +287,7 @@ class Planner:
         statements: list[str],
         table: PublishedTable,
         lost: Sequence[TableName] = (),
-    ) -> Step:
+    ) -> PublicationStep:
         allowed = (table.owned or " ADD TABLE " not in statements[-1]) and all(
             self.view.publications[name].alterable
             if name in self.view.publications
@@ -296,7 +296,9 @@ class Planner:
         )
         if kind == "add" and table not in self.view.own:
             lost = (table.table,)
-        return Step(kind, names, why, tuple(statements), allowed, table.table, tuple(lost))
+        return PublicationStep(
+            kind, names, why, tuple(statements), allowed, table.table, tuple(lost)
+        )
 
     def _add(self, name: str, table: PublishedTable) -> str:
         return f"ALTER PUBLICATION {quote_ident(name)} ADD TABLE {table.target};"

@@ -99,7 +99,7 @@ class _Relation:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundTable:
+class PostgresFoundTable:
     """A table's schema and what a SELECT must know besides.
 
     ``unfit``: why ``source.keys`` gives it no key, though a pattern names it.
@@ -110,7 +110,7 @@ class FoundTable:
     unfit: str | None = None
 
 
-class SchemaFinder:
+class PostgresSchemaFinder:
     """Builds schemas. Holds no connection; the caller's transaction decides what is seen.
 
     Args:
@@ -127,7 +127,7 @@ class SchemaFinder:
         self._publications = list(publications)
         self._keys = {pattern: tuple(columns) for pattern, columns in (keys or {}).items()}
 
-    def find(self, connection: Connection, table: TableName) -> FoundTable | None:
+    def find(self, connection: Connection, table: TableName) -> PostgresFoundTable | None:
         """The table as this transaction's snapshot has it."""
         row = connection.execute(
             _SHAPE.format(condition="n.nspname = %s AND c.relname = %s").encode(),
@@ -151,7 +151,7 @@ class SchemaFinder:
             wire_format=WIRE_FORMAT,
         )
         unfit = None if schema.key else unfit_key(self._keys, table, names)
-        return FoundTable(schema, relation.kind == "p", unfit)
+        return PostgresFoundTable(schema, relation.kind == "p", unfit)
 
     def of_relation(self, connection: Connection, seen: RelationSeen) -> TableSchema:
         """The schema of a relation message, which may be older than the catalogue's.

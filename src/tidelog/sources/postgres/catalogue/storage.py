@@ -112,7 +112,7 @@ WHERE y.oid >= %s AND y.typtype IN ('e', 'c')
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class PostgresTableStorage:
     """How a table is stored now.
 
     ``text`` is for `rows_may_differ`, and holds no space, whatever columns are named. Estimates
@@ -129,7 +129,7 @@ def storage_of(
     relation_id: int,
     publications: Sequence[str] = (),
     columns: Sequence[str] = (),
-) -> Storage:
+) -> PostgresTableStorage:
     """The table's storage as the connection's transaction sees it.
 
     Args:
@@ -165,7 +165,7 @@ def storage_of(
         "types": types,
     }
     leaves = [row for row in rows if row[1] != "p"]
-    return Storage(
+    return PostgresTableStorage(
         text=json.dumps(storage, separators=(",", ":")).replace(" ", "\\u0020"),
         estimated_rows=int(sum(max(row[5], 0.0) for row in leaves)),
         pages=sum(row[6] for row in leaves),
@@ -173,7 +173,8 @@ def storage_of(
 
 
 def rows_may_differ(before: str, after: str) -> bool:
-    """May rows have changed without row events between two of a table's `Storage.text`s?
+    """May rows have changed without row events between two of a table's
+    `PostgresTableStorage.text`s?
 
     One needless yes remains: VACUUM FULL and CLUSTER of a table with missing values rewrite these
     columns' rows of the catalogue as well.

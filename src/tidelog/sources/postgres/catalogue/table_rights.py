@@ -1,4 +1,4 @@
-"""Why a table can't be published, or marks not be written: rights that the role lacks."""
+"""Why a table can't be published, or watermarks not be written: rights that the role lacks."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def _lacking(
     )
 
 
-def marks_refused(connection: Connection, watermark: TableName) -> Refusal | None:
-    """Why marks can't be written to the watermark table, which is there; None: they can."""
+def watermarks_refused(connection: Connection, watermark: TableName) -> Refusal | None:
+    """Why watermarks can't be written to the watermark table, which is there; None: they can."""
     row = connection.execute(
         b"SELECT pg_catalog.has_schema_privilege(n.oid, 'USAGE'), "
         b"pg_catalog.has_table_privilege(c.oid, 'SELECT') "

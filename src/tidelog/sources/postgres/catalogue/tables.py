@@ -13,7 +13,7 @@ from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.ports import SourceLoad, TableShape
 from tidelog.sources.postgres.catalogue.members import members_of
-from tidelog.sources.postgres.catalogue.schemas import SchemaFinder
+from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.catalogue.storage import rows_may_differ, storage_of
 from tidelog.sources.postgres.catalogue.versions import stamp, versions
 from tidelog.sources.postgres.chunks.reader import chunk_errors
@@ -56,7 +56,7 @@ class PostgresCatalogue:
         dsn: connection string.
         own_schemas: namespaces that are never listed, e.g. that of the watermark table.
         own_tables: further tables, as ``schema.name``, that are never listed: the signal table.
-        keys: surrogate keys by table pattern, see `SchemaFinder`.
+        keys: surrogate keys by table pattern, see `PostgresSchemaFinder`.
         publications: what the log shows is what these publish.
         published_by_others: tables that none of ``publications`` holds are not listed. Else all
             are, for Tidelog publishes them itself.
@@ -77,7 +77,7 @@ class PostgresCatalogue:
         self._publications = tuple(publications)
         self._published_by_others = published_by_others
         self._hidden = ["information_schema", *own_schemas]
-        self._finder = SchemaFinder(keys, publications)
+        self._finder = PostgresSchemaFinder(keys, publications)
         self._lock = threading.Lock()
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
@@ -186,7 +186,7 @@ def matching_tables(
 
 def table_shape(
     connection: psycopg.Connection[tuple[Any, ...]],
-    finder: SchemaFinder,
+    finder: PostgresSchemaFinder,
     table: TableName,
     publications: Sequence[str] = (),
 ) -> TableShape | None:

@@ -26,14 +26,14 @@ from tidelog.errors import (
 )
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
-from tidelog.sources.postgres.catalogue.schemas import FoundTable, SchemaFinder
+from tidelog.sources.postgres.catalogue.schemas import PostgresFoundTable, PostgresSchemaFinder
 from tidelog.sources.postgres.catalogue.tables import table_shape
 from tidelog.sources.postgres.chunks.reader import (
     LOCK_TIMEOUT_MS,
     STATEMENT_TIMEOUT_MS,
     chunk_errors,
 )
-from tidelog.sources.postgres.chunks.rows import ChunkSelect
+from tidelog.sources.postgres.chunks.rows import PostgresChunkSelect
 from tidelog.sources.postgres.chunks.snapshot import PgSnapshot
 from tidelog.sources.postgres.condition_names import require_plain
 from tidelog.sources.postgres.connect import connect, connect_replication, lsn_value, quote_ident
@@ -58,7 +58,7 @@ class PostgresBlockingReader:
         dsn: connection string; the user needs REPLICATION.
         registry: numbers the schema that rows were read under.
         tables: lock these in `begin`, and take another snapshot if one of them changed meanwhile.
-        keys, publications: see `SchemaFinder`.
+        keys, publications: see `PostgresSchemaFinder`.
         lock_timeout_ms: how long a lock against DDL may wait.
         statement_timeout_ms: how long a SELECT may take.
     """
@@ -77,16 +77,16 @@ class PostgresBlockingReader:
         self._dsn = dsn
         self._registry = registry
         self._tables = tuple(tables)
-        self._finder = SchemaFinder(keys, publications)
+        self._finder = PostgresSchemaFinder(keys, publications)
         self._settings = {
             "lock_timeout": str(lock_timeout_ms),
             "statement_timeout": str(statement_timeout_ms),
             "row_security": "off",  # a policy that would hide rows makes the read fail instead
         }
-        self._select = ChunkSelect()
+        self._select = PostgresChunkSelect()
         self._position = 0
         self._snapshot: PgSnapshot | None = None
-        self._locked: dict[TableName, tuple[FoundTable, TableSchema]] = {}
+        self._locked: dict[TableName, tuple[PostgresFoundTable, TableSchema]] = {}
         self._reads: Connection | None = None
         self._now: Connection | None = None
         self._exporter: pq.abc.PGconn | None = None
@@ -252,7 +252,9 @@ class PostgresBlockingReader:
                     raise
         return True
 
-    def _lock(self, connection: Connection, table: TableName) -> tuple[FoundTable, TableSchema]:
+    def _lock(
+        self, connection: Connection, table: TableName
+    ) -> tuple[PostgresFoundTable, TableSchema]:
         """Lock the table against DDL unless it is, and see that it is as the snapshot has it."""
         if table in self._locked:
             return self._locked[table]

@@ -11,8 +11,8 @@ import psycopg
 from tidelog.errors import ChunkError
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import ChunkRequest, Digest
-from tidelog.sources.null_registry import Unnumbered
-from tidelog.sources.postgres.catalogue.schemas import SchemaFinder
+from tidelog.sources.null_registry import NullRegistry
+from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.reader import (
     LOCK_TIMEOUT_MS,
     STATEMENT_TIMEOUT_MS,
@@ -20,7 +20,7 @@ from tidelog.sources.postgres.chunks.reader import (
     chunk_errors,
 )
 from tidelog.sources.postgres.chunks.snapshot import TAKE_SNAPSHOT, PgSnapshot, snapshot_taken
-from tidelog.sources.postgres.chunks.sql import ChunkSql, operator_schemas
+from tidelog.sources.postgres.chunks.sql import PostgresChunkSql, operator_schemas
 from tidelog.sources.postgres.chunks.watermarks import WalLayout, emission_point
 from tidelog.sources.postgres.connect import connect, quote_ident
 
@@ -116,7 +116,7 @@ class PostgresDigests:
 
     Args:
         dsn: connection string.
-        keys, publications: see `SchemaFinder`.
+        keys, publications: see `PostgresSchemaFinder`.
         statement_timeout_ms: how long a SELECT may take.
     """
 
@@ -129,7 +129,7 @@ class PostgresDigests:
         statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
     ) -> None:
         self._dsn = dsn
-        self._finder = SchemaFinder(keys, publications)
+        self._finder = PostgresSchemaFinder(keys, publications)
         self._settings = {
             "lock_timeout": str(LOCK_TIMEOUT_MS),
             "statement_timeout": str(statement_timeout_ms),
@@ -138,12 +138,12 @@ class PostgresDigests:
         }
         self._plans = PostgresChunkReader(
             dsn,
-            Unnumbered(),
+            NullRegistry(),
             strategy="snapshot",
             keys=keys,
             statement_timeout_ms=statement_timeout_ms,
         )
-        self._sql: dict[str, ChunkSql] = {}
+        self._sql: dict[str, PostgresChunkSql] = {}
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
     def why_not(self, schema: TableSchema, columns: Sequence[str]) -> str | None:
@@ -190,14 +190,16 @@ class PostgresDigests:
         connection: psycopg.Connection[tuple[Any, ...]],
         table: TableName,
         schema: TableSchema,
-    ) -> ChunkSql:
+    ) -> PostgresChunkSql:
         if schema.fingerprint not in self._sql:
             found = self._finder.find(connection, table)
             if found is None:
                 raise ChunkError(f"summing up rows of {table}: there is no such table (any more)")
             key = schema.match_key
             operators = operator_schemas(connection, schema, key)
-            self._sql[schema.fingerprint] = ChunkSql(schema, key, operators, found.partitioned)
+            self._sql[schema.fingerprint] = PostgresChunkSql(
+                schema, key, operators, found.partitioned
+            )
         return self._sql[schema.fingerprint]
 
     def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import pq
 
 from tidelog.model.schema import TableName
-from tidelog.sources.postgres.catalogue.schemas import FoundTable, SchemaFinder
+from tidelog.sources.postgres.catalogue.schemas import PostgresFoundTable, PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.reader import chunk_errors
 from tidelog.sources.postgres.chunks.sql import table_reference
 from tidelog.sources.postgres.connect import connect, quote_ident
@@ -47,7 +47,7 @@ ORDER BY 5 DESC
 
 
 @dataclass(frozen=True, slots=True)
-class RowsEstimate:
+class PostgresRowsEstimate:
     """``rows`` of the table; ``basis`` says what from: statistics, or so many pages read."""
 
     rows: int
@@ -60,12 +60,12 @@ class PostgresEstimates:
     Used by one thread. Its session is read-only. Raises ChunkError with what to do.
     """
 
-    def __init__(self, dsn: str, finder: SchemaFinder) -> None:
+    def __init__(self, dsn: str, finder: PostgresSchemaFinder) -> None:
         self._dsn = dsn
         self._finder = finder
         self._connection: Connection | None = None
 
-    def rows(self, table: TableName, where: str | None) -> RowsEstimate | None:
+    def rows(self, table: TableName, where: str | None) -> PostgresRowsEstimate | None:
         """About how many rows a dump reads; None if there is no such table."""
         with chunk_errors(f"planning a dump of {table}"):
             connection = self._connected()
@@ -79,7 +79,7 @@ class PostgresEstimates:
                 connection, table_reference(found.schema, found.partitioned), where
             )
             basis = f"{estimate.basis}; the condition's share by EXPLAIN"
-            return RowsEstimate(round(estimate.rows * share), basis)
+            return PostgresRowsEstimate(round(estimate.rows * share), basis)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -92,18 +92,18 @@ class PostgresEstimates:
         return self._connection
 
 
-def _size(connection: Connection, found: FoundTable) -> RowsEstimate:
+def _size(connection: Connection, found: PostgresFoundTable) -> PostgresRowsEstimate:
     """As the server's planner has it: the density that was found last, times the pages now."""
     leaves = connection.execute(_LEAVES.encode(), (found.schema.relation_id,)).fetchall()
     known = [leaf for leaf in leaves if leaf[2] >= 0 and leaf[3] > 0]
     rows = sum(tuples / pages * now for _, _, tuples, pages, now in known)
     unknown = [leaf for leaf in leaves if leaf not in known and leaf[4] > 0]
     if not unknown:
-        return RowsEstimate(round(rows), "statistics")
+        return PostgresRowsEstimate(round(rows), "statistics")
     read_rows, read_pages = _sampled(connection, unknown[:SAMPLED_LEAVES])
     density = read_rows / read_pages
     rows += density * sum(leaf[4] for leaf in unknown)
-    return RowsEstimate(round(rows), f"never analysed: from {round(read_pages):,} pages")
+    return PostgresRowsEstimate(round(rows), f"never analysed: from {round(read_pages):,} pages")
 
 
 def _sampled(connection: Connection, leaves: Sequence[tuple[Any, ...]]) -> tuple[int, float]:

@@ -19,7 +19,7 @@ _WANTED = quote_ident("tidelog wanted")
 
 
 @dataclass(frozen=True, slots=True)
-class KeySql:
+class PostgresKeySql:
     """Conditions over one table's key.
 
     Args:

@@ -21,15 +21,15 @@ from tidelog.errors import (
 )
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
-from tidelog.sources.postgres.catalogue.schemas import FoundTable, SchemaFinder
-from tidelog.sources.postgres.chunks.rows import ChunkSelect
+from tidelog.sources.postgres.catalogue.schemas import PostgresFoundTable, PostgresSchemaFinder
+from tidelog.sources.postgres.chunks.rows import PostgresChunkSelect
 from tidelog.sources.postgres.chunks.snapshot import TAKE_SNAPSHOT, PgSnapshot, snapshot_taken
 from tidelog.sources.postgres.chunks.watermarks import (
     WATERMARK_TABLE,
     Strategy,
     WalLayout,
     emission_point,
-    mark_statement,
+    watermark_statement,
 )
 from tidelog.sources.postgres.condition_names import require_plain
 from tidelog.sources.postgres.connect import connect, quote_ident
@@ -57,7 +57,7 @@ _BUSY = {"55P03", "40P01", "40001"}  # others are in the way now, and will be go
 
 # What only the dump's condition or keys can be to blame for: all else was
 # just looked up.
-_HOPELESS = {
+_PERMANENT = {
     "42601",
     "42703",
     "42804",
@@ -79,8 +79,8 @@ class PostgresChunkReader:
         strategy: how chunks are placed in the log, see
             `tidelog.sources.postgres.chunks.watermarks`.
         watermark_schema: schema of the watermark table.
-        keys, publications: see `SchemaFinder`.
-        lock_timeout_ms: how long a mark, or a read's lock against DDL, may wait.
+        keys, publications: see `PostgresSchemaFinder`.
+        lock_timeout_ms: how long a watermark, or a read's lock against DDL, may wait.
         statement_timeout_ms: how long a SELECT may take.
     """
 
@@ -98,14 +98,14 @@ class PostgresChunkReader:
     ) -> None:
         self._dsn = dsn
         self._registry = registry
-        self._finder = SchemaFinder(keys, publications)
-        self._mark_sql = mark_statement(strategy, watermark_schema)
-        self._watermark: TableName | None = None  # where marks are written
+        self._finder = PostgresSchemaFinder(keys, publications)
+        self._watermark_sql = watermark_statement(strategy, watermark_schema)
+        self._watermark: TableName | None = None  # where watermarks are written
         if strategy == "table":
             self._watermark = TableName(watermark_schema, WATERMARK_TABLE)
         self._layout: WalLayout | None = None
         self._placed: tuple[str, int] | None = None  # the last snapshot, its emission point
-        self._mark_settings = {
+        self._watermark_settings = {
             "lock_timeout": str(lock_timeout_ms),
             "statement_timeout": str(max(lock_timeout_ms * 5, 10_000)),
         }
@@ -116,7 +116,7 @@ class PostgresChunkReader:
             "row_security": "off",
             "jit": "off",  # compiling takes longer than a chunk
         }
-        self._select = ChunkSelect()
+        self._select = PostgresChunkSelect()
         self._paths: dict[TableName, str] = {}  # SQL that tables' own functions need
         self._closed = False
         self._marks: psycopg.Connection[tuple[Any, ...]] | None = None
@@ -125,17 +125,17 @@ class PostgresChunkReader:
 
     # ------------------------------------------------------------------ port
 
-    def write_watermark(self, mark: str) -> None:
-        if self._mark_sql is None:
+    def write_watermark(self, watermark: str) -> None:
+        if self._watermark_sql is None:
             return
         with chunk_errors("writing a watermark", too_slow=ChunkError):
-            self._marking().execute(self._mark_sql, (mark,))
+            self._marking().execute(self._watermark_sql, (watermark,))
 
     def read(self, request: ChunkRequest) -> ChunkRows:
         with chunk_errors(f"reading a chunk of {request.table}"):
             connection = self._reading()
             found, snapshot = self._begin(connection, request)
-            emit_at = None if self._mark_sql else self._emission_point(connection, snapshot)
+            emit_at = None if self._watermark_sql else self._emission_point(connection, snapshot)
             schema = self._registry.register(found.schema)
             select = self._select.range if request.keys is None else self._select.keys
             with self._finding_functions(request, schema):
@@ -201,7 +201,7 @@ class PostgresChunkReader:
 
     def _begin(
         self, connection: psycopg.Connection[tuple[Any, ...]], request: ChunkRequest
-    ) -> tuple[FoundTable, PgSnapshot]:
+    ) -> tuple[PostgresFoundTable, PgSnapshot]:
         """Begin, lock against DDL, *then* take the snapshot: rewrites are not MVCC-safe."""
         table = request.table
         path = "" if request.where_names is not None else self._paths.get(table, "")
@@ -264,7 +264,7 @@ class PostgresChunkReader:
     def _marking(self) -> psycopg.Connection[tuple[Any, ...]]:
         self._check_open()
         if self._marks is None or self._marks.closed or self._marks.broken:
-            marks = connect(self._dsn, purpose="watermarks", settings=self._mark_settings)
+            marks = connect(self._dsn, purpose="watermarks", settings=self._watermark_settings)
             if self._watermark is not None:
                 refusal = distrusted(marks, self._watermark)
                 if refusal is not None:
@@ -313,7 +313,7 @@ def chunk_errors(doing: str, *, too_slow: type[ChunkError] = ChunkTooSlowError) 
                 "or a generated column that finds others by search_path: ALTER FUNCTION … SET "
                 "search_path = …)"
             )
-        kind: type[ChunkError] = ChunkRefusedError if state in _HOPELESS else ChunkError
+        kind: type[ChunkError] = ChunkRefusedError if state in _PERMANENT else ChunkError
         if state == "42501":
             kind = ChunkDeniedError
         elif state in _BUSY:

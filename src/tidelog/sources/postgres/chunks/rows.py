@@ -18,7 +18,7 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows
 from tidelog.sources.postgres.chunks.copy_out import CopyReader
 from tidelog.sources.postgres.chunks.key_sql import Key
-from tidelog.sources.postgres.chunks.sql import ChunkSql, operator_schemas
+from tidelog.sources.postgres.chunks.sql import PostgresChunkSql, operator_schemas
 from tidelog.sources.postgres.encodings import texts_of
 from tidelog.sources.ranges import KeySteps, Slices, bounded_key, given_keys, may_hold_null
 
@@ -40,7 +40,7 @@ _UNESCAPED = {
 }
 
 
-class ChunkSelect:
+class PostgresChunkSelect:
     """Reads ranges and keys of tables within transactions of the caller's. Used by one thread."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class ChunkSelect:
         request: ChunkRequest,
         schema: TableSchema,
         key: tuple[str, ...],
-        sql: ChunkSql,
+        sql: PostgresChunkSql,
     ) -> tuple[UInt8s, int, float, bool]:
         """COPY's text, the number of rows, how long it rested between slices, and whether rows that
         take more than there is room for were left out.
@@ -166,7 +166,7 @@ class ChunkSelect:
         connection: psycopg.Connection[tuple[Any, ...]],
         request: ChunkRequest,
         schema: TableSchema,
-        sql: ChunkSql,
+        sql: PostgresChunkSql,
         limit_bytes: int,
     ) -> list[LogBatch] | None:
         """Rows and absent keys; None if the rows take more than there is room for."""
@@ -194,7 +194,7 @@ class ChunkSelect:
         schema: TableSchema,
         key: tuple[str, ...],
         partitioned: bool,
-    ) -> ChunkSql:
+    ) -> PostgresChunkSql:
         if not key:
             raise ChunkError(
                 f"{schema.table} has no primary key and can't be dumped: add one, or name a "
@@ -203,7 +203,7 @@ class ChunkSelect:
         known = (schema.fingerprint, key)
         if known not in self._operators:
             self._operators[known] = operator_schemas(connection, schema, key)
-        return ChunkSql(schema, key, self._operators[known], partitioned)
+        return PostgresChunkSql(schema, key, self._operators[known], partitioned)
 
 
 def _share_a_key(data: UInt8s, names: Sequence[str], schema: TableSchema) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 
 from tidelog.model.schema import TableSchema
-from tidelog.sources.postgres.chunks.key_sql import Key, KeySql
+from tidelog.sources.postgres.chunks.key_sql import Key, PostgresKeySql
 from tidelog.sources.postgres.connect import quote_ident
 
 # Schemas of the operators < and > that belong to the order of the key's index: an extension type
@@ -52,7 +52,7 @@ def operator_schemas(
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkSql:
+class PostgresChunkSql:
     """Statements over one table.
 
     Args:
@@ -116,8 +116,10 @@ class ChunkSql:
         return f"{' UNION ALL '.join(parts)} OFFSET 0"
 
     @property
-    def _key(self) -> KeySql:
-        return KeySql(self.schema, self.key, self.operators, quote_ident(self.schema.table.name))
+    def _key(self) -> PostgresKeySql:
+        return PostgresKeySql(
+            self.schema, self.key, self.operators, quote_ident(self.schema.table.name)
+        )
 
     @property
     def _columns(self) -> str:

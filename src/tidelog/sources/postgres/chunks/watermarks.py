@@ -1,10 +1,10 @@
 """How a chunk is placed in the log: the three strategies' statements and positions.
 
 =============  ==================================  =======================================
-strategy       the marks are                       the rows follow the log
+strategy       the watermarks are                  the rows follow the log
 =============  ==================================  =======================================
-``table``      updates of a one-row table          up to the high mark
-``message``    logical messages                    up to the high mark
+``table``      updates of a one-row table          up to the high watermark
+``message``    logical messages                    up to the high watermark
 ``snapshot``   none: nothing is written            up to a position read after the snapshot
 =============  ==================================  =======================================
 """
@@ -23,15 +23,15 @@ Strategy = Literal["table", "message", "snapshot"]
 WATERMARK_TABLE = "watermark"
 WATERMARK_COLUMN = "mark"
 WATERMARK_PREFIX = "tidelog.watermark"  # of logical messages that are watermarks
-MAX_MARK_BYTES = 190  # ours have 37: what is longer is none
+MAX_WATERMARK_BYTES = 190  # ours have 37: what is longer is none
 
 # XLogPageHeaderData and XLogLongPageHeaderData (access/xlog_internal.h), aligned to 8 bytes.
 SHORT_PAGE_HEADER_BYTES = 24
 LONG_PAGE_HEADER_BYTES = 40
 
 
-def mark_statement(strategy: Strategy, watermark_schema: str) -> bytes | None:
-    """The statement that writes a mark, with one parameter; None if none is written.
+def watermark_statement(strategy: Strategy, watermark_schema: str) -> bytes | None:
+    """The statement that writes a watermark, with one parameter; None if none is written.
 
     The session must commit it without waiting for standbys (`connect.WRITES`).
     """

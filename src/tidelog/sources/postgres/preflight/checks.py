@@ -12,7 +12,7 @@ from tidelog.errors import PreflightError, TidelogError
 from tidelog.sources.findings import SUPERUSER, Finding, Level
 from tidelog.sources.postgres.catalogue import ddl_trigger
 from tidelog.sources.postgres.catalogue.publication import Publications
-from tidelog.sources.postgres.catalogue.schemas import SchemaFinder
+from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.watermarks import Strategy
 from tidelog.sources.postgres.connect import (
     connect,
@@ -76,7 +76,9 @@ class Preflight:
             slot=slot,
         )
         self._published = PublicationChecks(self._publications)
-        self._tables = TableChecks(self._publications, SchemaFinder(keys, self._publications.names))
+        self._tables = TableChecks(
+            self._publications, PostgresSchemaFinder(keys, self._publications.names)
+        )
 
     def check(self) -> list[Finding]:
         """All findings, in the order in which things depend on each other. Never raises for what

@@ -13,7 +13,11 @@ from tidelog.sources.postgres.catalogue.publication import (
     foreign,
     signal_columns,
 )
-from tidelog.sources.postgres.catalogue.publication_plan import Planner, PublishedTable, Step
+from tidelog.sources.postgres.catalogue.publication_plan import (
+    Planner,
+    PublicationStep,
+    PublishedTable,
+)
 from tidelog.sources.postgres.connect import quote_ident
 from tidelog.sources.postgres.preflight.findings import Connection, one_row, owner_of
 from tidelog.sources.postgres.watermark_trust import distrusted
@@ -131,7 +135,7 @@ class PublicationChecks:
                 owner_of(connection, table.relation_id),
             )
 
-    def _sound(self, planner: Planner, steps: Sequence[Step]) -> Iterator[Finding]:
+    def _sound(self, planner: Planner, steps: Sequence[PublicationStep]) -> Iterator[Finding]:
         mended = [step for step in steps if step.kind == "mend"]
         for name in self._publications.names:
             if name not in planner.view.publications:
@@ -147,7 +151,7 @@ class PublicationChecks:
             yield Finding("publication", "ok", text)
 
     def _statements(
-        self, connection: Connection, planner: Planner, steps: Sequence[Step]
+        self, connection: Connection, planner: Planner, steps: Sequence[PublicationStep]
     ) -> list[str]:
         """Of these steps, and those without which capture could not go on from there."""
         user = quote_ident(connection.info.user)
@@ -233,7 +237,7 @@ def _moves(planner: Planner, table: PublishedTable) -> list[str]:
     ]
 
 
-def _reasons(steps: Sequence[Step]) -> str:
+def _reasons(steps: Sequence[PublicationStep]) -> str:
     reasons = list(dict.fromkeys(step.why for step in steps))
     text = "; ".join(reasons[:SHOWN])
     return f"{text}; and {len(reasons) - SHOWN} more" if len(reasons) > SHOWN else text

@@ -8,7 +8,7 @@ from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.sources.findings import SUPERUSER, Finding, matched
 from tidelog.sources.postgres.catalogue.publication import Publications, PublishedTable
-from tidelog.sources.postgres.catalogue.schemas import SchemaFinder
+from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.connect import quote_ident
 from tidelog.sources.postgres.preflight.findings import Connection, one_row, owner_of
 
@@ -34,7 +34,7 @@ class TableChecks:
         finder: their schemas.
     """
 
-    def __init__(self, publications: Publications, finder: SchemaFinder) -> None:
+    def __init__(self, publications: Publications, finder: PostgresSchemaFinder) -> None:
         self._publications = publications
         self._finder = finder
 

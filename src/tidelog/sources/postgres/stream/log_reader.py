@@ -40,12 +40,12 @@ from tidelog.ports import (
 )
 from tidelog.sources.postgres.catalogue.ddl_trigger import DDL_PREFIX
 from tidelog.sources.postgres.catalogue.publication import Publications
-from tidelog.sources.postgres.catalogue.schemas import SchemaFinder
+from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.watermarks import Strategy
 from tidelog.sources.postgres.connect import connect, lsn_text, lsn_value, translated
 from tidelog.sources.postgres.stream import slots
-from tidelog.sources.postgres.stream.messages import is_ours, mark_of, message_batch
-from tidelog.sources.postgres.stream.metadata_tables import OwnTables
+from tidelog.sources.postgres.stream.messages import is_ours, message_batch, watermark_of
+from tidelog.sources.postgres.stream.metadata_tables import PostgresMetadataTables
 from tidelog.sources.postgres.stream.past import check_past
 from tidelog.sources.postgres.stream.replication import DEFAULT_BUFFER_BYTES, ReplicationStream
 from tidelog.sources.postgres.stream.slot_owner import SlotOwner, reader_of
@@ -110,7 +110,7 @@ class PostgresLogReader:
             signal_table=signal_table,
             slot=slot,
         )
-        self._finder = SchemaFinder(keys, self._publications.names)
+        self._finder = PostgresSchemaFinder(keys, self._publications.names)
         self._expected = expected
         self._buffer_bytes = buffer_bytes
         self._sql: psycopg.Connection[tuple[Any, ...]] | None = None
@@ -120,7 +120,7 @@ class PostgresLogReader:
         self._bound: dict[int, TableSchema] = {}
         self._refused: dict[int, RelationSeen] = {}
         self._retried_at = 0.0
-        self._own = OwnTables(self._publications)
+        self._metadata_tables = PostgresMetadataTables(self._publications)
         self._idle_at = 0
         self._source: SourceId | None = None
 
@@ -184,12 +184,12 @@ class PostgresLogReader:
             elif isinstance(item, RelationSeen):
                 yield from self._relation(item)
             elif isinstance(item, RowOf):
-                yield from self._own.read(item)
+                yield from self._metadata_tables.read(item)
             elif isinstance(item, LogicalMessage):
                 if item.prefix == DDL_PREFIX:
                     yield CatalogueChanged()
                 else:
-                    yield from self._mark(item)
+                    yield from self._watermark_seen(item)
         if messages:
             yield message_batch(messages, self._not_before_idle(resume))
         resume = self._scanner.resume
@@ -363,7 +363,7 @@ class PostgresLogReader:
 
     def _relation(self, seen: RelationSeen) -> Iterator[LogEvent]:
         table = TableName(seen.namespace, seen.name)
-        if self._own.bind(seen):
+        if self._metadata_tables.bind(seen):
             self._scanner.bind(seen.relation_id, 0, watch=True)
             return
         own = table.namespace == self._publications.watermark.namespace
@@ -416,10 +416,10 @@ class PostgresLogReader:
                 self.keepalive()
                 time.sleep(BUSY_TURN_S)
 
-    def _mark(self, item: LogicalMessage) -> Iterator[LogEvent]:
-        mark = mark_of(item) if self._publications.strategy == "message" else None
-        if mark is not None:
-            yield WatermarkSeen(mark, item.position, item.ordinal)
+    def _watermark_seen(self, item: LogicalMessage) -> Iterator[LogEvent]:
+        watermark = watermark_of(item) if self._publications.strategy == "message" else None
+        if watermark is not None:
+            yield WatermarkSeen(watermark, item.position, item.ordinal)
 
     def _not_before_idle(self, resume: Resume) -> Resume:
         """What was reported as idle may be acknowledged already: never resume before it."""

@@ -1,9 +1,9 @@
-"""Logical messages: the application's become records, marks of ours are told from all others.
+"""Logical messages: the application's become records, watermarks of ours are told from all others.
 
 Any role of the database may write any message (``pg_logical_emit_message`` needs no grant), also
-under our prefix. So a mark is believed only where messages are the marks, and if it looks like one;
-that it is ours, only who waits for it can tell (`tidelog.capture.windows.windows`): marks are
-random.
+under our prefix. So a watermark is believed only where messages are the watermarks, and if it looks
+like one; that it is ours, only who waits for it can tell (`tidelog.capture.windows.windows`):
+watermarks are random.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from tidelog.codecs.postgres.pgoutput import LogicalMessage
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.sources.postgres.catalogue.ddl_trigger import DDL_PREFIX
-from tidelog.sources.postgres.chunks.watermarks import MAX_MARK_BYTES, WATERMARK_PREFIX
+from tidelog.sources.postgres.chunks.watermarks import MAX_WATERMARK_BYTES, WATERMARK_PREFIX
 
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 MAX_PREFIX_CHARACTERS = 256
@@ -30,10 +30,10 @@ def is_ours(message: LogicalMessage) -> bool:
     return message.prefix in (WATERMARK_PREFIX, DDL_PREFIX)
 
 
-def mark_of(message: LogicalMessage) -> str | None:
-    """The mark that a message under our name may be; None: none that we write."""
+def watermark_of(message: LogicalMessage) -> str | None:
+    """The watermark that a message under our name may be; None: none that we write."""
     content = message.content
-    if not message.transactional or content is None or len(content) > MAX_MARK_BYTES:
+    if not message.transactional or content is None or len(content) > MAX_WATERMARK_BYTES:
         return None
     return content.decode("ascii") if content.isascii() else None
 

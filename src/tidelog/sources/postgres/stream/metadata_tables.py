@@ -1,4 +1,4 @@
-"""Rows of the log that are for Tidelog itself: marks, and signals. They are never records.
+"""Rows of the log that are for Tidelog itself: watermarks, and signals. They are never records.
 
 Others may write to these tables too, and change their shape. What stands in the log is read again
 at every start, so nothing in it may end capture: a column that is missing reads as NULL.
@@ -16,14 +16,14 @@ from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
 from tidelog.ports import MAX_SIGNAL_BYTES, SignalSeen, WatermarkSeen
 from tidelog.sources.postgres.catalogue.publication import SIGNAL_COLUMNS, Publications
-from tidelog.sources.postgres.chunks.watermarks import MAX_MARK_BYTES, WATERMARK_COLUMN
+from tidelog.sources.postgres.chunks.watermarks import MAX_WATERMARK_BYTES, WATERMARK_COLUMN
 
 logger = logging.getLogger(__name__)
 
 _CUT_BYTES = MAX_SIGNAL_BYTES + 1  # enough to see that a text is too long
 
 
-class OwnTables:
+class PostgresMetadataTables:
     """Tells our own tables of the stream, and reads their rows.
 
     Args:
@@ -32,19 +32,19 @@ class OwnTables:
 
     def __init__(self, publications: Publications) -> None:
         self._publications = publications
-        self._marks: dict[int, int | None] = {}  # the column's index by relation
+        self._watermarks: dict[int, int | None] = {}  # the column's index by relation
         self._signals: dict[int, list[int | None]] = {}
 
     def bind(self, seen: RelationSeen) -> bool:
         """Is it one of ours, whose rows `read` wants?"""
         table = TableName(seen.namespace, seen.name)
         names = [name for _, name, _, _ in seen.columns]
-        self._marks.pop(seen.relation_id, None)
+        self._watermarks.pop(seen.relation_id, None)
         self._signals.pop(seen.relation_id, None)
         if table == self._publications.watermark:
             if self._publications.strategy != "table":
                 return False
-            (self._marks[seen.relation_id],) = _places(
+            (self._watermarks[seen.relation_id],) = _places(
                 table, names, [WATERMARK_COLUMN], "drop the table, it is made anew"
             )
             return True
@@ -56,11 +56,11 @@ class OwnTables:
         return False
 
     def read(self, row: RowOf) -> Iterator[WatermarkSeen | SignalSeen]:
-        """What the row of one of our tables says; nothing if it is no mark and no signal."""
-        if row.relation_id in self._marks and row.kind in (Kind.INSERT, Kind.UPDATE):
-            (mark,) = _columns(row.payload, [self._marks[row.relation_id]])
-            if mark is not None and len(mark) <= MAX_MARK_BYTES:
-                yield WatermarkSeen(mark, row.position, row.ordinal)
+        """What the row of one of our tables says; nothing if it is no watermark and no signal."""
+        if row.relation_id in self._watermarks and row.kind in (Kind.INSERT, Kind.UPDATE):
+            (watermark,) = _columns(row.payload, [self._watermarks[row.relation_id]])
+            if watermark is not None and len(watermark) <= MAX_WATERMARK_BYTES:
+                yield WatermarkSeen(watermark, row.position, row.ordinal)
         elif row.relation_id in self._signals and row.kind is Kind.INSERT:
             signal_id, type_, data = _columns(row.payload, self._signals[row.relation_id])
             yield SignalSeen(signal_id or "", type_ or "", data, row.position, row.ordinal)

@@ -59,7 +59,7 @@ class SystemIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedMessages:
     """Messages back to back, valid until the next `ReplicationStream.receive`.
 
     Attributes:
@@ -141,7 +141,7 @@ class ReplicationStream:
         self._streaming = True
         self.keepalive(now=True)
 
-    def receive(self, timeout_s: float) -> Received | None:
+    def receive(self, timeout_s: float) -> ReceivedMessages | None:
         """What has arrived, waiting at most ``timeout_s`` for the first; None if nothing did.
 
         Raises ConnectionLostError, or what the server's error means.
@@ -307,7 +307,7 @@ class ReplicationStream:
     def _anything(self) -> bool:
         return bool(self._state[libpq.MESSAGES] or self._state[libpq.KEEPALIVE_END])
 
-    def _received(self) -> Received | None:
+    def _received(self) -> ReceivedMessages | None:
         if not self._anything():
             return None
         count = int(self._state[libpq.MESSAGES])
@@ -316,7 +316,7 @@ class ReplicationStream:
         if self._state[libpq.KEEPALIVE_END] and self._state[libpq.KEEPALIVE_MESSAGE] == count:
             sent_up_to = int(self._state[libpq.KEEPALIVE_END])
         used = int(self._state[libpq.BYTES])
-        return Received(self._buffer[:used], self._offsets[: count + 1], sent_up_to)
+        return ReceivedMessages(self._buffer[:used], self._offsets[: count + 1], sent_up_to)
 
     def _wait(self, timeout_s: float) -> None:
         waiter = select.poll()

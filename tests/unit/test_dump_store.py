@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.capture.dumps.chunk_queue import Task, Tasks
+from tidelog.capture.dumps.chunk_queue import ChunkQueue, Task
 from tidelog.capture.dumps.state import DumpState, TableProgress
-from tidelog.capture.dumps.store import DumpBook, DumpOptions, KeySets
+from tidelog.capture.dumps.store import DumpOptions, DumpStore, KeySets
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest
@@ -24,15 +24,15 @@ def state(tmp_path: Path) -> Iterator[SqliteState]:
     made.close()
 
 
-def loaded(state: SqliteState) -> DumpBook:
-    book = DumpBook(state, DumpOptions())
-    book.load()
-    return book
+def loaded(state: SqliteState) -> DumpStore:
+    store = DumpStore(state, DumpOptions())
+    store.load()
+    return store
 
 
-def requested(book: DumpBook, **fields: object) -> DumpState:
+def requested(store: DumpStore, **fields: object) -> DumpState:
     table = TableProgress("public.t", **fields)  # type: ignore[arg-type]
-    return book.request("d", [table], mode="incremental", reason="requested", now_ms=0)
+    return store.request("d", [table], mode="incremental", reason="requested", now_ms=0)
 
 
 def chunk(low: str | None, high: str | None, order: float) -> ChunkMeta:
@@ -53,31 +53,31 @@ def chunk(low: str | None, high: str | None, order: float) -> ChunkMeta:
 
 def test_chunks_of_an_earlier_dump_of_the_name_are_not_this_ones(state: SqliteState) -> None:
     dump = requested(loaded(state), status="running", first_offset=100)
-    book = loaded(state)
-    book.reconcile([(10, chunk(None, "5", 0.0)), (20, chunk("5", None, 1.0))])
-    assert not book.all()[0].tables[0].ranges
-    book.reconcile([(10, chunk(None, "5", 0.0)), (110, chunk(None, "3", 0.0))])
-    assert [r.high for r in book.all()[0].tables[0].ranges] == [("3",)]
+    store = loaded(state)
+    store.reconcile([(10, chunk(None, "5", 0.0)), (20, chunk("5", None, 1.0))])
+    assert not store.all()[0].tables[0].ranges
+    store.reconcile([(10, chunk(None, "5", 0.0)), (110, chunk(None, "3", 0.0))])
+    assert [r.high for r in store.all()[0].tables[0].ranges] == [("3",)]
     assert dump.dump_id == "d"
 
 
 def test_dump_that_was_paused_before_it_began_begins_when_resumed(state: SqliteState) -> None:
-    book = loaded(state)
-    requested(book)
-    book.pause("d")
-    [resumed] = book.resume("d")
+    store = loaded(state)
+    requested(store)
+    store.pause("d")
+    [resumed] = store.resume("d")
     assert resumed.status == "queued"
     resumed.tables[0].started_ms = 1
-    book.pause("d")
-    assert book.resume("d")[0].status == "running"
+    store.pause("d")
+    assert store.resume("d")[0].status == "running"
 
 
 def test_keys_go_only_once_their_dump_is_stored_as_finished(
     state: SqliteState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book = loaded(state)
-    book.key_sets.put("k", [("1",)])
-    dump = requested(book, key_set="k", key_count=1)
+    store = loaded(state)
+    store.key_sets.put("k", [("1",)])
+    dump = requested(store, key_set="k", key_count=1)
     dump.tables[0].status = "done"
 
     def killed(_key: str) -> None:
@@ -85,40 +85,40 @@ def test_keys_go_only_once_their_dump_is_stored_as_finished(
 
     monkeypatch.setattr(state, "delete", killed)
     with pytest.raises(KeyboardInterrupt):
-        book.finish_if_done(dump)
+        store.finish_if_done(dump)
     assert loaded(state).all()[0].finished
 
 
 def test_automatic_dumps_push_no_other_out_of_sight(state: SqliteState) -> None:
     """Of each table the newest is shown."""
-    book = loaded(state)
+    store = loaded(state)
     for number in range(9):
         name = "d" if number == 0 else f"auto-{number}"
         table = TableProgress(f"public.t{number % 2}", status="done")
-        dump = book.request(name, [table], mode="incremental", reason="", now_ms=number)
-        assert book.finish_if_done(dump)
-    shown = [dump["dump_id"] for dump in book.summary(finished=2)["dumps"]]
+        dump = store.request(name, [table], mode="incremental", reason="", now_ms=number)
+        assert store.finish_if_done(dump)
+    shown = [dump["dump_id"] for dump in store.summary(finished=2)["dumps"]]
     assert shown == ["d", "auto-7", "auto-8"]
 
 
 @pytest.mark.parametrize("number", [0.0, 1e7])
 def test_range_may_be_cut_many_times(number: float) -> None:
     """Behind each of many rows that can't be read, say; and a piece of it once more."""
-    tasks = Tasks(lambda _set, _first, _count: ())
+    queue = ChunkQueue(lambda _set, _first, _count: ())
     request = ChunkRequest(TableName("public", "t"))
     orders = [number]
-    tasks.put_rest(Task(request.table, None, None, request, order=number), None)
+    queue.put_rest(Task(request.table, None, None, request, order=number), None)
     for _ in range(50_000):
-        rest = tasks.next_retry(0.0)
+        rest = queue.next_retry(0.0)
         assert rest is not None
         orders.append(rest.order)
-        tasks.put_rest(rest, None)
+        queue.put_rest(rest, None)
     assert all(before < after for before, after in pairwise(orders))
     assert orders[-1] < number + 1
-    following = tasks.next_retry(0.0)
+    following = queue.next_retry(0.0)
     assert following is not None
-    tasks.put_rest(rest, None)
-    piece = tasks.next_retry(0.0)
+    queue.put_rest(rest, None)
+    piece = queue.next_retry(0.0)
     assert piece is not None
     assert rest.order < piece.order < following.order
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tidelog.capture.dumps import refetch
-from tidelog.capture.dumps.refetch import PIECE_KEYS, REREAD_KEY, Rereads, Taken
+from tidelog.capture.dumps.refetch import PIECE_KEYS, REFETCH_KEY, RefetchQueue, Taken
 from tidelog.capture.dumps.state import Key
 from tidelog.codecs.postgres.tuples import PgoutputKeys
 from tidelog.model.schema import Column, TableName, TableSchema
@@ -44,8 +44,8 @@ def state(tmp_path: Path) -> Iterator[CountingState]:
 
 
 @pytest.fixture
-def wanted(state: CountingState) -> Rereads:
-    return Rereads(KEYS, state)
+def wanted(state: CountingState) -> RefetchQueue:
+    return RefetchQueue(KEYS, state)
 
 
 def encoded(first: int, last: int) -> list[bytes]:
@@ -56,7 +56,7 @@ def texts(first: int, last: int) -> list[Key]:
     return [(str(number),) for number in range(first, last)]
 
 
-def take(wanted: Rereads, limit: int = 5_000, now: float = 0.0) -> Taken:
+def take(wanted: RefetchQueue, limit: int = 5_000, now: float = 0.0) -> Taken:
     taken = wanted.take(limit, now)
     assert taken is not None
     return taken
@@ -64,7 +64,7 @@ def take(wanted: Rereads, limit: int = 5_000, now: float = 0.0) -> Taken:
 
 def waiting(state: SqliteState) -> list[Key]:
     """What a capture that begins now reads again."""
-    after = Rereads(KEYS, state)
+    after = RefetchQueue(KEYS, state)
     after.load()
     found: list[Key] = []
     while (taken := after.take(10**9, 0.0)) is not None:
@@ -72,7 +72,7 @@ def waiting(state: SqliteState) -> list[Key]:
     return found
 
 
-def test_a_key_is_stored_once_however_many_wait(wanted: Rereads, state: CountingState) -> None:
+def test_a_key_is_stored_once_however_many_wait(wanted: RefetchQueue, state: CountingState) -> None:
     batches, each = 60, 1_000
     for number in range(batches):
         wanted.add(T, encoded(number * each, number * each + each))
@@ -80,26 +80,28 @@ def test_a_key_is_stored_once_however_many_wait(wanted: Rereads, state: Counting
     while (taken := wanted.take(5_000, 0.0)) is not None:
         wanted.done(taken)
     assert state.stored == batches * each
-    assert not state.keys(REREAD_KEY)
+    assert not state.keys(REFETCH_KEY)
     assert not wanted.wanted
 
 
-def test_single_keys_share_documents(wanted: Rereads, state: CountingState) -> None:
+def test_single_keys_share_documents(wanted: RefetchQueue, state: CountingState) -> None:
     for number in range(2_000):
         wanted.add(T, encoded(number, number + 1))
-    assert len(state.keys(REREAD_KEY)) <= 5
+    assert len(state.keys(REFETCH_KEY)) <= 5
     assert sorted(waiting(state)) == sorted(texts(0, 2_000))
 
 
-def test_keys_that_wait_fill_no_memory(wanted: Rereads) -> None:
+def test_keys_that_wait_fill_no_memory(wanted: RefetchQueue) -> None:
     wanted.add(T, encoded(0, 20 * PIECE_KEYS))
     taken = take(wanted)
-    held = [piece for piece in wanted._pieces[taken.spot].values() if piece.keys is not None]
+    held = [
+        piece for piece in wanted._pieces[taken.refetch_table].values() if piece.keys is not None
+    ]
     assert sum(len(piece.keys or ()) for piece in held) <= 2 * PIECE_KEYS
 
 
 def test_keys_that_are_being_read_wait_still_after_a_crash(
-    wanted: Rereads, state: CountingState
+    wanted: RefetchQueue, state: CountingState
 ) -> None:
     wanted.add(T, encoded(0, 3))
     take(wanted)
@@ -107,7 +109,7 @@ def test_keys_that_are_being_read_wait_still_after_a_crash(
 
 
 def test_a_key_that_is_asked_for_while_it_is_read_is_read_once_more(
-    wanted: Rereads, state: CountingState
+    wanted: RefetchQueue, state: CountingState
 ) -> None:
     wanted.add(T, encoded(0, 3))
     first = take(wanted)
@@ -117,7 +119,9 @@ def test_a_key_that_is_asked_for_while_it_is_read_is_read_once_more(
     assert take(wanted).keys == (("1",),)
 
 
-def test_two_reads_at_once_never_share_a_request(wanted: Rereads, state: CountingState) -> None:
+def test_two_reads_at_once_never_share_a_request(
+    wanted: RefetchQueue, state: CountingState
+) -> None:
     wanted.add(T, encoded(0, 3))
     first = take(wanted)
     wanted.add(T, encoded(0, 3))
@@ -128,7 +132,7 @@ def test_two_reads_at_once_never_share_a_request(wanted: Rereads, state: Countin
     assert not waiting(state)
 
 
-def test_keys_still_unseen_count_by_their_first_request(wanted: Rereads) -> None:
+def test_keys_still_unseen_count_by_their_first_request(wanted: RefetchQueue) -> None:
     wanted.add(T, encoded(0, 3))
     number = wanted.number
     wanted.done(take(wanted), unread={("2",)})
@@ -137,7 +141,7 @@ def test_keys_still_unseen_count_by_their_first_request(wanted: Rereads) -> None
 
 
 def test_a_limit_below_a_piece_leaves_the_rest_to_the_next_read(
-    wanted: Rereads, state: CountingState
+    wanted: RefetchQueue, state: CountingState
 ) -> None:
     wanted.add(T, encoded(0, 10))
     parts = [take(wanted, 4), take(wanted, 4), take(wanted, 4)]
@@ -145,24 +149,28 @@ def test_a_limit_below_a_piece_leaves_the_rest_to_the_next_read(
     assert wanted.take(4, 0.0) is None
     for taken in parts:
         wanted.done(taken)
-    assert not state.keys(REREAD_KEY)
+    assert not state.keys(REFETCH_KEY)
 
 
-def test_tables_take_turns(wanted: Rereads) -> None:
+def test_tables_take_turns(wanted: RefetchQueue) -> None:
     wanted.add(T, encoded(0, 2 * PIECE_KEYS))
     wanted.add(U, encoded(0, 1))
-    assert [take(wanted).spot.table for _ in range(3)] == ["public.t", "public.u", "public.t"]
+    assert [take(wanted).refetch_table.table for _ in range(3)] == [
+        "public.t",
+        "public.u",
+        "public.t",
+    ]
 
 
 def test_a_key_put_aside_is_tried_alone_and_later(
-    wanted: Rereads, state: CountingState, monkeypatch: pytest.MonkeyPatch
+    wanted: RefetchQueue, state: CountingState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refetch.time, "monotonic", lambda: 100.0)
     wanted.add(T, encoded(0, 3))
     taken = take(wanted)
     for key in taken.keys[:2]:
-        wanted.put_aside(Taken(taken.spot, taken.pieces, (key,)))
-    wanted.done(Taken(taken.spot, taken.pieces, taken.keys[2:]))
+        wanted.quarantine(Taken(taken.refetch_table, taken.pieces, (key,)))
+    wanted.done(Taken(taken.refetch_table, taken.pieces, taken.keys[2:]))
     assert sorted(waiting(state)) == texts(0, 2)
     assert not wanted.any_of("public.t")
     assert wanted.unread("public.t", since=0) == 2
@@ -172,16 +180,16 @@ def test_a_key_put_aside_is_tried_alone_and_later(
     wanted.done(again)  # what was in its way is gone: the other is as any
     assert wanted.any_of("public.t")
     wanted.done(take(wanted))
-    assert not state.keys(REREAD_KEY)
+    assert not state.keys(REFETCH_KEY)
     assert not wanted.wanted
 
 
-def test_what_a_dump_has_read_is_not_missing(wanted: Rereads, state: CountingState) -> None:
+def test_what_a_dump_has_read_is_not_missing(wanted: RefetchQueue, state: CountingState) -> None:
     wanted.add(T, encoded(0, 1))
-    wanted.put_aside(take(wanted))
+    wanted.quarantine(take(wanted))
     wanted.dumped("public.t", since=wanted.number)
     assert not wanted.wanted
-    assert not state.keys(REREAD_KEY)
+    assert not state.keys(REFETCH_KEY)
 
 
 def test_keys_of_a_version_before_pieces_are_taken_over(state: CountingState) -> None:
@@ -189,7 +197,7 @@ def test_keys_of_a_version_before_pieces_are_taken_over(state: CountingState) ->
         {"table": "public.t", "columns": ["id"], "keys": [[str(n)] for n in range(PIECE_KEYS + 1)]},
         {"table": "public.u", "columns": ["id"], "keys": [["7"]]},
     ]
-    SqliteState.put(state, REREAD_KEY, former, None)
+    SqliteState.put(state, REFETCH_KEY, former, None)
     for _ in range(2):  # and so they are once more, before they are read
         assert sorted(waiting(state)) == sorted([*texts(0, PIECE_KEYS + 1), ("7",)])
-    assert state.get(REREAD_KEY) is None
+    assert state.get(REFETCH_KEY) is None

@@ -23,7 +23,7 @@ from tidelog.outputs.base import hash_partitions
 def test_shares_part_the_rows_evenly_and_keep_their_order(column: pa.Array, count: int) -> None:
     n = len(column)
     rows = pa.RecordBatch.from_arrays([column, pa.array(range(n))], names=["k", "at"])
-    found = [hash_partitions.of(rows, ["k"], share, count) for share in range(count)]
+    found = [hash_partitions.of(rows, ["k"], partition, count) for partition in range(count)]
     places = [each.column("at").to_pylist() for each in found]
     assert sorted(at for each in places for at in each) == list(range(n))
     assert all(each == sorted(each) for each in places)

@@ -26,7 +26,7 @@ def ten_rows(live: Live) -> Live:
     return live
 
 
-@rule(mutations.marks_wait_for_standby)
+@rule(mutations.watermarks_wait_for_standby)
 def test_hung_standby_does_not_stall_windows(make: Make) -> None:
     """Invariant 4. In this database every commit waits for ever by default."""
     live = ten_rows(make(chunk_rows=2))
@@ -40,11 +40,11 @@ def test_hung_standby_does_not_stall_windows(make: Make) -> None:
 def test_marks_out_of_order_void_the_chunk(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     write, swapped = PostgresChunkReader.write_watermark, itertools.count()
 
-    def writing(self: PostgresChunkReader, mark: str) -> None:
+    def writing(self: PostgresChunkReader, watermark: str) -> None:
         if next(swapped) < 2:
-            chunk, _, end = mark.partition(":")
-            mark = f"{chunk}:{'high' if end == 'low' else 'low'}"
-        write(self, mark)
+            chunk, _, end = watermark.partition(":")
+            watermark = f"{chunk}:{'high' if end == 'low' else 'low'}"
+        write(self, watermark)
 
     monkeypatch.setattr(PostgresChunkReader, "write_watermark", writing)
     live = ten_rows(make(chunk_rows=4))
@@ -69,17 +69,17 @@ def test_marks_of_others_are_passed_over(live: Make) -> None:
 def test_window_whose_high_mark_is_lost_is_read_again(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the lost mark does no harm when it comes late."""
+    """And the lost watermark does no harm when it comes late."""
     monkeypatch.setattr(worker, "OVERDUE_S", 0.5)
     write, high = PostgresChunkReader.write_watermark, itertools.count()
     lost: list[str] = []
 
-    def writing(self: PostgresChunkReader, mark: str) -> None:
-        if mark.endswith("high") and next(high) == 0:
-            lost.append(mark)
+    def writing(self: PostgresChunkReader, watermark: str) -> None:
+        if watermark.endswith("high") and next(high) == 0:
+            lost.append(watermark)
             return
-        write(self, mark)
-        if mark.endswith("low") and lost:
+        write(self, watermark)
+        if watermark.endswith("low") and lost:
             write(self, lost.pop())
 
     monkeypatch.setattr(PostgresChunkReader, "write_watermark", writing)

@@ -1,0 +1,152 @@
+"""What executors do for an output: write a task's rows, format messages, keep rejections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.ports.log import SourceId
+
+
+@dataclass(frozen=True)
+class TargetTable:
+    """A table as an output sees it, after the output's transforms. Picklable.
+
+    Attributes:
+        source, schema, origin: the table in the source, its schema, the source itself.
+        name: the destination's name of the table, after routes.
+        columns: the delivered columns with their Arrow types.
+        key: the delivered columns that are the key, under their new names.
+        unchanged: by delivered column the source's column, if no transform changes its values.
+        schema_ids: with a `SchemaFormatter`, the numbers of the key's and the value's schema.
+    """
+
+    source: TableName
+    name: str
+    schema: TableSchema
+    columns: pa.Schema
+    key: tuple[str, ...]
+    origin: SourceId
+    unchanged: Mapping[str, Column] = field(default_factory=dict)
+    schema_ids: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
+class WriteTask:
+    """What one executor task writes: its part of offsets ``[start, end)``. ``number``: which task.
+
+    ``deleted_below``: by source table (as text) a version; the destination's rows of a lower
+    version are not in the source any more (after a truncate or a complete dump). Only with *keyed*
+    delivery, and equal in all tasks. Outputs that delete on the driver pass over it.
+    """
+
+    output: str
+    generation: str
+    start: int
+    end: int
+    number: int
+    deleted_below: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A record that the destination will never take. ``reason`` holds no cell values."""
+
+    table: str
+    version: int
+    reason: str
+
+
+class TaskWriter(Protocol):
+    """Writes one task's rows; runs on executors. Made on the driver and pickled to each task, so
+    connect in `open`. Derive from `tidelog.outputs.Writer`: then only `write` is to be implemented.
+
+    *A task may run twice, also at the same time (a retry, a speculative duplicate), and a batch may
+    come again*: writes must be idempotent by key and version, and an older version must never
+    replace a newer one or bring back a deleted row.
+
+    An OutputError (or any other exception) fails the task: the whole batch is tried again, with
+    back-off. Records that can never be written are returned as `Rejection`.
+    """
+
+    def open(self, task: WriteTask) -> None:
+        """Connect."""
+        ...
+
+    def write(self, table: TargetTable, rows: pa.RecordBatch) -> Iterable[Rejection] | None:
+        """Write some rows of a table, or begin to. Their columns depend on the delivery."""
+        ...
+
+    def commit(self) -> Iterable[Rejection] | None:
+        """All that was written must be durable upon return."""
+        ...
+
+    def close(self) -> None:
+        """Always called, also after an error; then `commit` was not."""
+        ...
+
+
+class Formatter(Protocol):
+    """Turns change events into messages, column-wise. Picklable; runs on executors."""
+
+    def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
+        """``events`` (shape `tidelog.spark.formats.shapes.events`) as messages, in their order:
+        ``key`` and ``value`` binary (null: none), ``headers`` map<string, string> (null: none),
+        ``topic`` string, ``version`` int64. An event may become several messages, or none.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FormatOptions:
+    """What a format is made with.
+
+    Attributes:
+        topic: of each message; ``{table}`` stands for the destination's name of the table,
+            ``{namespace}`` and ``{name}`` for the source's.
+        tombstones: after a delete, a message with its key and no value (log compaction).
+        handling: of format ``debezium`` alone.
+    """
+
+    topic: str = "{table}"
+    tombstones: bool = True
+    handling: Any = None
+
+
+class FormatterKind(Protocol):
+    """Makes the formatters of one name."""
+
+    def __call__(self, options: FormatOptions) -> Formatter: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSchemas:
+    """Schemas of a table's messages, as JSON texts. ``key``: None for a table without a key."""
+
+    key: str | None
+    value: str
+
+
+@runtime_checkable
+class SchemaFormatter(Formatter, Protocol):
+    """A formatter whose messages name their schemas by `TargetTable.schema_ids`, which the driver
+    has taken from the schema registry before.
+    """
+
+    def schemas(self, table: TargetTable) -> MessageSchemas:
+        """The schemas; always the same text for the same messages. Raises ConfigError for a column
+        that has none.
+        """
+        ...
+
+
+class DeadLetters(Protocol):
+    """Keeps the records that destinations reject. Picklable; used by executors."""
+
+    def put(self, task: WriteTask, rejections: Sequence[Rejection]) -> None:
+        """Durable upon return. The same task may come again with the same rejections."""
+        ...

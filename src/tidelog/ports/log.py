@@ -1,0 +1,257 @@
+"""The source's log: what a reader gives, in commit order, and how schemas and keys are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tidelog.model.records import Int32s, KeyEntries, LogBatch, Resume
+from tidelog.model.schema import TableName, TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkSeen:
+    """A watermark stands here in the log. ``watermark`` is the text that was written."""
+
+    watermark: str
+    position: int
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSeen:
+    """From here on the table's records have this schema (numbered by the schema store)."""
+
+    schema: TableSchema
+    previous: TableSchema | None
+
+
+@dataclass(frozen=True, slots=True)
+class IdleAt:
+    """The source has nothing more up to this position, and no transaction is open in the stream.
+
+    ``reached``: that position, if it is later than ``resume.acknowledge``. They differ while a
+    prepared transaction waits: after a restart it is read again from its begin.
+    """
+
+    resume: Resume
+    reached: int = 0
+
+    @property
+    def position(self) -> int:
+        return max(self.reached, self.resume.acknowledge)
+
+
+MAX_SIGNAL_BYTES = 1 << 20
+"""The most bytes of one column of a signal that are read: one byte more shows that it is longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignalSeen:
+    """A row was inserted into the source's signal table: its columns ``id``, ``type``, ``data``."""
+
+    signal_id: str
+    type: str
+    data: str | None
+    position: int
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowsUnlogged:
+    """Rows of the table changed here and the log does not say which: the table is dumped again.
+
+    ``reason`` is for the operator, without values. The event comes before the records that follow
+    the change in the log. The dump begins once transaction ``xid``, or a later one, is visible.
+    """
+
+    table: TableName
+    reason: str
+    xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a table can't be captured or dumped as it is, without values.
+
+    ``remedy``: the SQL that mends it, if it is known. ``all_dumps``: the table is one of Tidelog's
+    own, and no table can be dumped without it.
+    """
+
+    reason: str
+    remedy: str | None = None
+    all_dumps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The result of publishing the tables that the patterns match.
+
+    ``added``: tables that are published from now on. ``refused``: tables that can't be published.
+    ``inserts_only``: tables whose updates and deletes can't be published.
+    """
+
+    added: Sequence[TableName] = ()
+    refused: Mapping[TableName, Refusal] = field(default_factory=dict)
+    inserts_only: Mapping[TableName, Refusal] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TableRefused:
+    """From here on the table's records are left out, until `RowsUnlogged` says that they come
+    again. The records of all other tables go on.
+    """
+
+    table: TableName
+    refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class RelationNamed:
+    """In transaction ``xid`` the source's relation of this number has this table's name.
+
+    Comes before the relation's rows. ``captured``: they are recorded.
+    """
+
+    relation_id: int
+    table: TableName
+    captured: bool
+    xid: int
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueChanged:
+    """The source says that its catalogue changed here. Only a hint: any role can write it."""
+
+
+LogEvent = (
+    LogBatch
+    | WatermarkSeen
+    | SchemaSeen
+    | SignalSeen
+    | RowsUnlogged
+    | RelationNamed
+    | CatalogueChanged
+    | TableRefused
+    | IdleAt
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceId:
+    """Which log this is. All but ``timeline`` must never change under one event log."""
+
+    kind: str
+    system: str
+    database: str
+    timeline: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class LastTransaction:
+    """The newest transaction that an event log has records of.
+
+    Attributes:
+        position, xid, commit_ts: as its records'.
+    """
+
+    position: int
+    xid: int
+    commit_ts: int
+
+
+class LogReader(Protocol):
+    """Reads one source's transaction log in commit order. Used by one thread.
+
+    `identify` and `belongs_to` come before `start`, or `start_over` in its place.
+    """
+
+    def identify(self) -> SourceId:
+        """Which source this is. Connects if needed. Raises SourceChangedError if it is another
+        one than expected.
+        """
+        ...
+
+    def belongs_to(
+        self, generation: str, last: Callable[[], LastTransaction | None] = lambda: None
+    ) -> None:
+        """Say which event log this reader fills, so that it never takes another log's slot.
+        ``last``: the newest transaction in that event log; the source must still have it.
+        """
+        ...
+
+    def start(self, resume: Resume | None) -> Resume:
+        """Connect and stream from after ``resume`` (None: a new log, create what is needed).
+
+        Returns where the stream starts. Raises GapError or SourceChangedError if the source has
+        lost records after ``resume``.
+        """
+        ...
+
+    def poll(self, timeout_s: float) -> Iterator[LogEvent]:
+        """The events that have arrived, in log order. Waits at most ``timeout_s`` seconds. Bounded
+        in size.
+
+        Raises ConnectionLostError; then `start` may be called again.
+        """
+        ...
+
+    def start_over(self) -> Resume:
+        """Stream from the first position that the source still has; what came before is given up.
+
+        In place of `start`, after its GapError and with the user's consent. Raises as `start`.
+        """
+        ...
+
+    def keepalive(self) -> None:
+        """Tell the source that this reader is alive while `poll` is not called for long.
+
+        Called by the thread that polls. Does nothing if the source needs no such message.
+        """
+        ...
+
+    def acknowledge(self, position: int) -> None:
+        """Say that everything before ``position`` is durable, so the source may delete it."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class SchemaRegistry(Protocol):
+    """Numbers schemas. Thread-safe, durable before it returns."""
+
+    def register(self, schema: TableSchema) -> TableSchema:
+        """The stored version with this fingerprint; a new one if the table has none."""
+        ...
+
+    def get(self, schema_id: int) -> TableSchema: ...
+
+    def versions(self, table: TableName) -> list[TableSchema]:
+        """All versions of the table, oldest first."""
+        ...
+
+    def latest(self, table: TableName) -> TableSchema | None: ...
+
+
+class KeyExtractor(Protocol):
+    """Decodes keys of one wire format, vectorised, without decoding rows."""
+
+    def keys(self, batch: LogBatch, records: Any, schema: TableSchema) -> KeyEntries:
+        """Keys of the records of ``batch`` at int32 indices ``records`` (all of ``schema``)."""
+        ...
+
+    def moved(self, batch: LogBatch) -> Int32s:
+        """The few records of ``batch`` whose new row may lack columns that no earlier record of its
+        key has: those that change a key.
+        """
+        ...
+
+    def texts(self, key: bytes, schema: TableSchema) -> tuple[str | None, ...]:
+        """An encoded match key of ``schema`` as texts, as in `ChunkRequest.keys`."""
+        ...
+
+    def encode(self, texts: Sequence[str | None]) -> bytes: ...

@@ -1,0 +1,127 @@
+"""A destination, as the driver sees it: batches of the event log, and kinds of outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from tidelog.model.schema import TableName
+from tidelog.ports.state import StateStore
+
+
+@dataclass(frozen=True, slots=True)
+class DumpCompleted:
+    """A CONTROL record: a table's full dump is complete.
+
+    A replay from ``first_offset`` gives the table. With ``delete_absent``, rows that an output
+    has with a version below ``first_offset`` are not in the source any more. An output that has
+    written everything below ``finalized_until`` (the offset after this record) has the whole table.
+    """
+
+    dump_id: str
+    table: str
+    first_offset: int
+    delete_absent: bool
+    finalized_until: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TableRange:
+    """What a batch has of one table: schema versions, rows and payload bytes of its records.
+
+    Rows and bytes are for planning; they may be somewhat too large.
+    """
+
+    table: TableName
+    schema_ids: frozenset[int]
+    rows: int
+    payload_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutputBatch:
+    """Offsets ``[start, end)`` of the event log of ``generation``, to be written by outputs."""
+
+    generation: str
+    start: int
+    end: int
+    tables: tuple[TableRange, ...]
+    completed: tuple[DumpCompleted, ...] = ()
+
+
+class Output(Protocol):
+    """A destination. Batches come in order, one at a time.
+
+    After a failure or with a new checkpoint a batch, or the end of one with what follows, comes
+    again. So an output asks the destination what it has (`committed`) and never replaces a newer
+    row by an older one. `write` may use threads of its own.
+    """
+
+    name: str
+
+    def prepare(self, generation: str) -> None:
+        """Check the destination before the first batch. Raises OutputError if it was filled from
+        another generation of the log, or isn't ours.
+        """
+        ...
+
+    def write(self, batch: OutputBatch) -> None:
+        """Write the batch; durable upon return. Raises OutputError; the batch may come again."""
+        ...
+
+    def committed(self, table: TableName) -> int | None:
+        """The offset below which the destination has everything of the table; None: nothing."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class OutputContext:
+    """What an output is made with, beside its section.
+
+    Attributes:
+        spark: the pipeline's SparkSession.
+        log_path: of the event log.
+        open_state: a new handle on the state store, which the output closes.
+        deliver: an output of what `TaskWriter` the function makes (on the driver, pickled to each
+            task), with all that a section derived from `tidelog.ExecutorSection` says; arguments:
+            the section, the function, ``keyed`` (the newest state of keys; else every change),
+            ``order`` and ``message_format`` (a formatter's name, or ``rows``).
+    """
+
+    spark: Any
+    log_path: str
+    open_state: Callable[[], StateStore]
+    deliver: Callable[..., Output]
+
+
+S = TypeVar("S")
+
+
+class OutputKind(Protocol[S]):
+    """A kind of output: what its section looks like, and what it makes."""
+
+    @property
+    def section(self) -> type[S]:
+        """The model of its section, derived from `tidelog.OutputSection`; its field ``kind`` is a
+        Literal of the kind's name.
+        """
+        ...
+
+    def open(self, section: S, context: OutputContext) -> Output:
+        """The output of a section. Raises ConfigError, OutputError."""
+        ...
+
+    def place(self, section: S) -> object:
+        """A JSON value that is equal for two sections exactly if they write to one place, which two
+        outputs must not. Without secrets.
+        """
+        ...
+
+    def hosts(self, section: S) -> Sequence[str]:
+        """The hosts of the place, if a section may name several: two sections that share one write
+        to one place. Empty: `place` says it all.
+        """
+        ...

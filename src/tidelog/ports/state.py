@@ -1,0 +1,91 @@
+"""Small documents that survive a crash, and the election of one active process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A small JSON document and its version (from 1 up; 0 means absent)."""
+
+    value: Any
+    version: int
+
+
+class StateStore(Protocol):
+    """Compare-and-set on small JSON documents. Thread-safe; durable before it returns."""
+
+    def get(self, key: str) -> Document | None: ...
+
+    def put(self, key: str, value: Any, expected_version: int | None) -> int:
+        """Store; the new version. ``expected_version`` 0: only if absent; None: whatever is there.
+
+        Raises StateConflictError if the version differs.
+        """
+        ...
+
+    def delete(self, key: str) -> None: ...
+
+    def keys(self, prefix: str) -> list[str]:
+        """Sorted keys that start with ``prefix``."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Leadership. ``epoch`` grows with every new leader; ``deadline`` is on time.monotonic()."""
+
+    holder: str
+    epoch: int
+    deadline: float
+
+
+class Election(Protocol):
+    """One leader at a time, with a time limit and a fencing token. Thread-safe."""
+
+    def acquire(self) -> Lease | None:
+        """Try once: a lease, or None while another holds it."""
+        ...
+
+    def renew(self, lease: Lease) -> Lease:
+        """Extend the lease. Raises LeaseLostError if another holds it by now."""
+        ...
+
+    def release(self, lease: Lease) -> None: ...
+
+    def leader(self) -> str | None: ...
+
+    def close(self) -> None: ...
+
+
+class StateBackend(Protocol):
+    """The implementation of one scheme of ``state.url``: a state store and its elections."""
+
+    def checked(self, url: str, base: Path) -> str:
+        """The URL in full, with relative paths below ``base``. Raises ValueError that says what is
+        expected. Does not connect.
+        """
+        ...
+
+    def path(self, url: str) -> Path | None:
+        """The file or directory of the store on this host, for `check`; None: it is elsewhere."""
+        ...
+
+    def exists(self, url: str) -> bool:
+        """Whether the store exists. Creates none."""
+        ...
+
+    def store(self, url: str) -> StateStore:
+        """A new handle on the store, which is created if missing. Raises StateError."""
+        ...
+
+    def election(
+        self, url: str, name: str, holder: str, ttl_s: float, *, first_epoch: int = 1
+    ) -> Election:
+        """An election of ``name``, whose epochs are ``first_epoch`` or above. Raises StateError."""
+        ...

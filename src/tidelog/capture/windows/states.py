@@ -27,7 +27,9 @@ class WindowInput(Enum):
 
     LOW = "the log shows its low watermark"
     ROWS = "the rows of its SELECT are there"
-    ROWS_WITH_POSITION = "the same, with the position that the window closes at: no watermark is written"
+    ROWS_WITH_POSITION = (
+        "the same, with the position that the window closes at: no watermark is written"
+    )
     HIGH = "the log shows its high watermark, or has come to its position"
     DOUBT = "the same, but the schema changed, or it can't be decided which rows are stale"
     DISCARD = "its chunk failed, or its high watermark does not come"

@@ -20,9 +20,10 @@ from tidelog.capture.dumps.states import (
     TableInput,
     TableRunInput,
 )
-from tidelog.capture.transitions import TransitionError, Transitions
+from tidelog.capture.transitions import Transitions
 from tidelog.capture.windows.states import WINDOWS, WindowInput
 from tidelog.capture.windows.windows import Window
+from tidelog.errors import TransitionError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import tidelog
 from tidelog import cli
 from tidelog.capture.dumps.throttle import Limit
-from tidelog.capture.windows.windows import VoidReason
+from tidelog.capture.windows.states import VoidReason
 from tidelog.cli import client
 from tidelog.config import Dump
 from tidelog.config.source import PostgresSourceSection

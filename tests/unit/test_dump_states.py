@@ -22,8 +22,9 @@ from tidelog.capture.dumps.states import (
     TableInput,
     TableStatus,
 )
-from tidelog.capture.transitions import Row, TransitionError, Transitions
+from tidelog.capture.transitions import Row, Transitions
 from tidelog.capture.windows.states import WINDOWS, WindowStatus
+from tidelog.errors import TransitionError
 from tidelog.state.sqlite import SqliteState
 
 TABLES_OF_STATES = [DUMPS, TABLES, TABLE_RUNS, CHUNKS, WINDOWS]

@@ -41,6 +41,7 @@ GENERATION_KEY = "log-generation"
 GAP_KEY = "log-gap"
 """Set while a gap in the log, that the user consented to, waits for its dump."""
 TURN_S = 0.1
+JOIN_S = 10.0
 STATUS_EVERY_S = 1.0
 FINISHED_SHOWN = 20
 LOOK_EVERY_S = 5.0
@@ -170,8 +171,9 @@ class CaptureSession:
             self.engine.run(self._ended)
         finally:
             self._ended.set()
+            deadline = time.monotonic() + JOIN_S  # of all: several may wait for the same source
             for thread in threads:
-                thread.join(10)
+                thread.join(max(0.0, deadline - time.monotonic()))
         if self._failure is not None:
             raise self._failure
         self._publish_status()

@@ -10,15 +10,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
+from tidelog.errors import TransitionError
+
 S = TypeVar("S", bound=Enum)
 I = TypeVar("I", bound=Enum)  # noqa: E741 - the input
-
-
-class TransitionError(Exception):
-    """Something happened that the table of states has no row for: a mistake of Tidelog's own.
-
-    It ends the session, which begins anew from what is stored.
-    """
 
 
 class Row(NamedTuple, Generic[S, I]):
@@ -65,7 +60,7 @@ class Transitions(Generic[S, I]):
         except KeyError:
             raise TransitionError(
                 f"a {self.name} that is {_name(state)} can't meet {_name(news)!r}: this is a "
-                "mistake in Tidelog; a restart begins anew from what is stored"
+                "mistake in Tidelog, please report it; capture begins anew from what is stored"
             ) from None
 
     def allows(self, state: S, news: I) -> bool:

@@ -153,12 +153,7 @@ class BlockingDumps:
         started = {"type": "dump-started", "dump_id": dump.dump_id, "table": progress.table}
         offset = self._append_control(started, stop)
         progress.first_offset = offset
-        request = ChunkRequest(
-            TableName.parse(progress.table),
-            where=progress.where,
-            where_names=progress.where_names,
-            key_columns=progress.key_columns,
-        )
+        request = progress.request(self._store.options.chunk_rows)
         waits: list[threading.Event] = []
         widths = RowWidths()
         while progress.status not in FINISHED and not stop.is_set():

@@ -49,6 +49,20 @@ class Task:
     def meet(self, news: ChunkInput) -> None:
         self.status = CHUNKS.after(self.status, news)
 
+    def another(self, request: ChunkRequest, order: float) -> Task:
+        """One more chunk, of a part of what this one was to read."""
+        return replace(
+            self,
+            request=request,
+            order=order,
+            tries=0,
+            failures=0,
+            not_before=0.0,
+            window=None,
+            status=CHUNKS.start,
+            bytes=0,
+        )
+
     @property
     def ended(self) -> bool:
         """Was its table cancelled, or has it failed?"""
@@ -223,14 +237,7 @@ class ChunkQueue:
 
     def _ranged(self, cursor: TableCursor, limit_rows: int) -> Task:
         progress = cursor.progress
-        request = ChunkRequest(
-            TableName.parse(progress.table),
-            after=cursor.after,
-            limit_rows=limit_rows,
-            where=progress.where,
-            where_names=progress.where_names,
-            key_columns=progress.key_columns,
-        )
+        request = progress.request(limit_rows, after=cursor.after)
         cursor.number += 1
         order = cursor.number - 1
         return Task(
@@ -259,14 +266,8 @@ class ChunkQueue:
             return None
         cursor = min(open_cursors, key=lambda found: len(found.planned))
         cursor.planning = True
-        request = ChunkRequest(
-            TableName.parse(cursor.progress.table),
-            after=cursor.after,
-            limit_rows=max(1, limit_rows >> cursor.plan_halvings),
-            where=cursor.progress.where,
-            where_names=cursor.progress.where_names,
-            key_columns=cursor.progress.key_columns,
-        )
+        limit_rows = max(1, limit_rows >> cursor.plan_halvings)
+        request = cursor.progress.request(limit_rows, after=cursor.after)
         return cursor, request, min(cursor.plan_looks, ahead - len(cursor.planned))
 
     def planned(
@@ -316,28 +317,11 @@ class ChunkQueue:
         order = known[0].order - 1 if known else 0.0
         for done in known:
             if done.low != low:
-                request = ChunkRequest(
-                    table,
-                    after=low,
-                    upto=done.low,
-                    limit_rows=limit_rows,
-                    where=progress.where,
-                    where_names=progress.where_names,
-                    key_columns=progress.key_columns,
-                )
+                request = progress.request(limit_rows, after=low, upto=done.low)
                 span = (done.order - order) / 2
-                self._retry.append(
-                    Task(
-                        table,
-                        dump,
-                        progress,
-                        request,
-                        cut=True,
-                        order=order + span,
-                        span=span,
-                        full_rows=limit_rows,
-                    )
-                )
+                gap = Task(table, dump, progress, request, order=order + span, span=span)
+                gap.cut, gap.full_rows = True, limit_rows
+                self._retry.append(gap)
             low, order = done.high, done.last_order
         if known:
             last = known[-1]
@@ -369,17 +353,7 @@ class ChunkQueue:
         keys = task.request.keys or ()
         if read is None or read >= len(keys) or task.ended:
             return
-        rest = replace(
-            task,
-            request=replace(task.request, keys=keys[read:]),
-            tries=0,
-            failures=0,
-            not_before=0.0,
-            window=None,
-            status=CHUNKS.start,
-            bytes=0,
-            order=task.order + read,
-        )
+        rest = task.another(replace(task.request, keys=keys[read:]), order=task.order + read)
         task.request = replace(task.request, keys=keys[:read])
         self._retry.append(rest)
 
@@ -402,19 +376,11 @@ class ChunkQueue:
         if task.span < 2 * task.step or not task.step:
             # No finer than such numbers can tell apart.
             task.step = max(task.span / RESTS, math.ulp(task.order + task.span))
-        rest = replace(
-            task,
-            tries=0,
-            failures=0,
-            not_before=0.0,
-            window=None,
-            status=CHUNKS.start,
-            bytes=0,
-            cut=True,
-            request=replace(task.request, after=after, limit_rows=task.full_rows),
+        rest = task.another(
+            replace(task.request, after=after, limit_rows=task.full_rows),
             order=task.order + task.step,
-            span=task.span - task.step,
         )
+        rest.cut, rest.span = True, task.span - task.step
         task.span = task.step
         self._retry.append(rest)
 

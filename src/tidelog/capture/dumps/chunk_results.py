@@ -11,10 +11,11 @@ from tidelog.capture.dumps.chunk_queue import ChunkQueue, Task
 from tidelog.capture.dumps.notices import DumpNotices
 from tidelog.capture.dumps.refetch import RefetchQueue, Taken
 from tidelog.capture.dumps.state import Key
-from tidelog.capture.dumps.states import CHUNKS, ChunkInput
+from tidelog.capture.dumps.states import ChunkInput
 from tidelog.capture.dumps.store import DumpStore, missing_set
 from tidelog.capture.dumps.tables import DumpTables, Found
-from tidelog.capture.windows.windows import Closed, Voided, VoidReason
+from tidelog.capture.windows.states import VoidReason
+from tidelog.capture.windows.windows import Closed, Voided
 from tidelog.errors import (
     ChunkBusyError,
     ChunkDeniedError,
@@ -206,15 +207,8 @@ class ChunkResults:
                 task.meet(ChunkInput.ANSWERED)
                 self._give_up_key(task, keys[0])
                 return
-            rest = replace(
-                task,
-                window=None,
-                tries=0,
-                failures=1,
-                order=task.order + half,
-                status=CHUNKS.start,
-                request=replace(task.request, keys=keys[half:]),
-            )
+            rest = task.another(replace(task.request, keys=keys[half:]), order=task.order + half)
+            rest.failures = 1
             task.request = replace(task.request, keys=keys[:half])
             self._queue.later(rest)
         task.failures, task.tries = 1, 0

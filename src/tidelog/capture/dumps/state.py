@@ -17,6 +17,8 @@ from tidelog.capture.dumps.states import (
     TableRunStatus,
     TableStatus,
 )
+from tidelog.model.schema import TableName
+from tidelog.ports import ChunkRequest
 
 Key = tuple[str | None, ...]
 
@@ -93,6 +95,20 @@ class TableProgress:
 
     def meet(self, news: TableInput) -> None:
         self.status = TABLES.after(self.status, news)
+
+    def request(
+        self, limit_rows: int, after: Key | None = None, upto: Key | None = None
+    ) -> ChunkRequest:
+        """For a chunk of the table's rows, by key."""
+        return ChunkRequest(
+            TableName.parse(self.table),
+            after=after,
+            upto=upto,
+            limit_rows=limit_rows,
+            where=self.where,
+            where_names=self.where_names,
+            key_columns=self.key_columns,
+        )
 
     def add_range(self, low: Key | None, high: Key | None, order: float) -> bool:
         """Mark ``(low, high]`` complete, joined with its neighbours; False if it was already."""

@@ -162,7 +162,7 @@ class DumpTables:
             found = self.look_up(run.progress)
             self._actions.post(lambda: self._looked_up(run, found, looking_up))
 
-        self._actions.effect(looking_up)
+        self._effect(run, looking_up)
 
     def _looked_up(self, run: TableRun, found: Found, again: Callable[[], None]) -> None:
         if run.ended:
@@ -186,8 +186,8 @@ class DumpTables:
 
         engine, table = self._actions.engine, TableName.parse(run.progress.table)
         record = {"type": "dump-started", "dump_id": run.dump.dump_id, "table": str(table)}
-        self._actions.effect(lambda: engine.retain(table))
-        self._actions.effect(lambda: engine.append_control(record, appended))
+        self._effect(run, lambda: engine.retain(table))
+        self._effect(run, lambda: engine.append_control(record, appended))
 
     def _look_for_unseen(self, run: TableRun, offset: int) -> None:
         """What was emitted before and is unseen by a snapshot of now may be unseen by a chunk's as
@@ -206,8 +206,7 @@ class DumpTables:
             unseen = self._actions.engine.first_unseen(snapshot, table)
             self._actions.post(lambda: self._read_from(run, offset, unseen))
 
-        if not run.ended:
-            self._actions.effect(looking)
+        self._effect(run, looking)
 
     def _read_from(self, run: TableRun, offset: int, unseen: int | None) -> None:
         """The table is replayed from its first record on, or from what that snapshot can't see."""
@@ -224,8 +223,16 @@ class DumpTables:
         """The source gave no answer; it is asked again."""
         run.meet(TableRunInput.AWAY)
         self._store.counters.last_error = str(error)
-        if not run.ended:
-            self._actions.effect(again, RECONNECT_S)
+        self._effect(run, again, RECONNECT_S)
+
+    def _effect(self, run: TableRun, effect: Callable[[], None], delay_s: float = 0.0) -> None:
+        """Have it done, unless the table is cancelled before: an effect may wait behind others."""
+
+        def unless_ended() -> None:
+            if not run.ended:
+                effect()
+
+        self._actions.effect(unless_ended, delay_s)
 
     # ------------------------------------------------------------ end
 
@@ -249,7 +256,7 @@ class DumpTables:
             self._actions.post(lambda: self.done(dump, progress, offset))
 
         record = completed_record(dump, progress)
-        self._actions.effect(lambda: self._actions.engine.append_control(record, completed))
+        self._effect(run, lambda: self._actions.engine.append_control(record, completed))
 
     def _unread(self, run: TableRun) -> str:
         """Which of its rows could not be read, though all else was; empty: none."""

@@ -28,7 +28,8 @@ from tidelog.capture.dumps.state import Key
 from tidelog.capture.dumps.states import ChunkInput, ChunkStatus
 from tidelog.capture.dumps.store import DumpStore
 from tidelog.capture.dumps.throttle import Throttle
-from tidelog.capture.windows.windows import Closed, Voided, VoidReason, Window
+from tidelog.capture.windows.states import VoidReason
+from tidelog.capture.windows.windows import Closed, Voided, Window
 from tidelog.errors import ChunkError, ConnectionLostError, SourceError
 from tidelog.model.records import ChunkMeta, Kind
 from tidelog.ports import Catalogue, ChunkReader, ChunkRows, KeyExtractor
@@ -133,6 +134,8 @@ class ChunkReading:
                 seconds = time.monotonic() - begun
                 failpoints.hit("chunk.after_read")
                 with self._lock:
+                    if not self._is_open(window, task):  # void meanwhile: it is read again
+                        return
                     self._have_read(task, window, rows)
                 engine.deliver(window, rows)
                 high_s = _timed(lambda: reader.write_watermark(window.high_watermark))
@@ -249,8 +252,8 @@ class ChunkReading:
                     self._results.void(Voided(window, VoidReason.DISCARDED))
 
     def _is_open(self, window: Window, task: Task) -> bool:
-        """Is the task's end still to come, now that the engine has discarded the window? Else it
-        was voided, and is read again, or it closed before.
+        """Is the task's end still to come? Else the window was voided, and the task is read again,
+        or it has closed.
         """
         return self._queue.find(window.chunk_id) is task and task.status is not ChunkStatus.CLOSING
 

@@ -35,6 +35,16 @@ class WindowInput(Enum):
     DISCARD = "its chunk failed, or its high watermark does not come"
 
 
+class VoidReason(Enum):
+    """Why a chunk may not be used and is read again."""
+
+    ORDER = "watermarks out of order"
+    SCHEMA = "the table's schema changed inside the window"
+    KEYS_NOT_HELD = "an unseen transaction touched the table and its keys are not held"
+    UNDECIDED = "transactions emitted before the start are not known yet"
+    DISCARDED = "discarded"
+
+
 _Window = Row[WindowStatus, WindowInput]
 _IS, _GETS = WindowStatus, WindowInput
 WINDOWS = Transitions(

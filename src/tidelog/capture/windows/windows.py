@@ -17,14 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from enum import Enum
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.capture.windows.history import COMPLETING, ChangedKeys, Journal, KeyHistory
-from tidelog.capture.windows.states import WINDOWS, WindowInput, WindowStatus
+from tidelog.capture.windows.states import WINDOWS, VoidReason, WindowInput, WindowStatus
 from tidelog.model.records import KeyEffect, Kind, LogBatch, Snapshot
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRows, KeyExtractor, WatermarkSeen
@@ -33,16 +32,6 @@ FOUND_BYTES = 64 << 20
 """Of keys read back from the event log for one chunk; with more of them it waits until the
 transactions that changed them can be seen.
 """
-
-
-class VoidReason(Enum):
-    """Why a chunk may not be used and is read again."""
-
-    ORDER = "watermarks out of order"
-    SCHEMA = "the table's schema changed inside the window"
-    KEYS_NOT_HELD = "an unseen transaction touched the table and its keys are not held"
-    UNDECIDED = "transactions emitted before the start are not known yet"
-    DISCARDED = "discarded"
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from tidelog.eventlog import writer as writer_module
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
-from tidelog.eventlog.storages import storage_at
+from tidelog.eventlog.storage.opening import storage_at
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import Column, TableName, TableSchema

@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
-from tidelog.eventlog.storages import URL_SCHEMES
+from tidelog.eventlog.storage.opening import URL_SCHEMES
 from tidelog.model.patterns import checked
 from tidelog.model.units import parse_bytes, parse_duration, parse_milliseconds
 

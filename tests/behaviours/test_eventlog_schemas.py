@@ -15,7 +15,7 @@ from tests.unit.eventlog.records import table_schema
 
 from tidelog.errors import EventLogError, SegmentCorruptError
 from tidelog.eventlog.schemas import SchemaStore
-from tidelog.eventlog.storage import LocalStorage
+from tidelog.eventlog.storage.local import LocalStorage
 from tidelog.model.schema import TableName
 
 _numbers = count(1)

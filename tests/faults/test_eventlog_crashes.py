@@ -14,7 +14,7 @@ from tests.unit.eventlog.records import SOURCE, batch, payloads, register
 from tidelog.errors import StorageError
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
-from tidelog.eventlog.storage import LocalStorage
+from tidelog.eventlog.storage.local import LocalStorage
 from tidelog.eventlog.writer import EventLogWriter
 
 POINTS = {

@@ -18,7 +18,7 @@ from tidelog.demo.servers.embedded import EmbeddedServer
 from tidelog.demo.servers.server_jars import java, placed
 from tidelog.demo.servers.unprivileged import free_port, identity
 from tidelog.errors import TidelogError
-from tidelog.eventlog.storages import provide_options
+from tidelog.eventlog.storage.opening import provide_options
 
 _JVM = ["-Xms32m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
 _LOGGING = """<configuration>
@@ -52,7 +52,7 @@ class S3Server(EmbeddedServer):
 
     @property
     def options(self) -> dict[str, str]:
-        """For `tidelog.eventlog.storages.provide_options` and ``log.storage_options``."""
+        """For `tidelog.eventlog.storage.opening.provide_options` and ``log.storage_options``."""
         return {
             "endpoint": self.endpoint,
             "allow_http": "true",

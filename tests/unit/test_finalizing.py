@@ -17,7 +17,7 @@ from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import Mailbox
 from tidelog.errors import TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
-from tidelog.eventlog.storage import LocalStorage
+from tidelog.eventlog.storage.local import LocalStorage
 from tidelog.state.sqlite import SqliteState
 
 UNTIL = 100

@@ -17,7 +17,7 @@ from tidelog.app.preflight import check_modes
 from tidelog.cli.watch.feed import watch
 from tidelog.config import load_config
 from tidelog.control.channels.table import skipped
-from tidelog.eventlog.storage import LocalStorage
+from tidelog.eventlog.storage.local import LocalStorage
 from tidelog.outputs.base.rejections import JsonDeadLetters
 from tidelog.ports import Rejection, WriteTask
 from tidelog.spark.session import scratch_directory

@@ -42,7 +42,7 @@ from tidelog.eventlog.emitted import EmittedTransactions
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
-from tidelog.eventlog.storages import is_url
+from tidelog.eventlog.storage.opening import is_url
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Resume
 from tidelog.ports import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidelog.config import Config
-from tidelog.eventlog.storages import provide_options
+from tidelog.eventlog.storage.opening import provide_options
 
 
 def log_place(config: Config) -> str:

@@ -16,8 +16,8 @@ from tidelog.app.sources.kinds import source_kind
 from tidelog.app.table_patterns import unmatched
 from tidelog.config import Config
 from tidelog.errors import ConfigError, StorageError, TidelogError, UsageError
-from tidelog.eventlog.chain import LOG_FILE
-from tidelog.eventlog.storages import is_url, storage_at
+from tidelog.eventlog.log_files import LOG_FILE
+from tidelog.eventlog.storage.opening import is_url, storage_at
 from tidelog.model.patterns import matches
 from tidelog.model.printable import printable
 from tidelog.state.opening import state_path

@@ -28,7 +28,7 @@ from tidelog.brought import add_sections, section_of
 from tidelog.config.file import MarkedData, read_yaml
 from tidelog.config.source import SOURCES, AnySource, PostgresSourceSection, SourceBase
 from tidelog.errors import ConfigError
-from tidelog.eventlog.storages import is_url
+from tidelog.eventlog.storage.opening import is_url
 from tidelog.outputs.registry import (
     OUTPUTS,
     AnyOutput,

@@ -16,8 +16,8 @@ from typing import Final
 
 from tidelog.errors import EventLogError, SegmentCorruptError
 from tidelog.eventlog.numbered import new_numbers
-from tidelog.eventlog.storage import Storage
-from tidelog.eventlog.storages import storage_at
+from tidelog.eventlog.storage.opening import storage_at
+from tidelog.eventlog.storage.port import Storage
 
 _FOLDER: Final = "message-schemas"
 _FILE = re.compile(r"message-schemas/(\d{8})\.json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container
 
-from tidelog.eventlog.storage import Storage
+from tidelog.eventlog.storage.port import Storage
 
 
 def new_numbers(

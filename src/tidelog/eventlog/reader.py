@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.errors import EventLogError, OffsetGoneError
-from tidelog.eventlog.chain import LOG_FILE, Chain, ChainReader, load_log
+from tidelog.eventlog.chain import Chain, ChainReader
 from tidelog.eventlog.layout import RECORD_SCHEMA, SegmentMeta
+from tidelog.eventlog.log_files import LOG_FILE, load_log
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.segments import SegmentFile
-from tidelog.eventlog.storage import Storage
-from tidelog.eventlog.storages import storage_at
+from tidelog.eventlog.storage.opening import storage_at
+from tidelog.eventlog.storage.port import Storage
 from tidelog.model.records import ChunkMeta, Kind, XidRanges, in_ranges, overlap
 from tidelog.ports import LastTransaction, SourceId
 

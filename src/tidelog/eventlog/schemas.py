@@ -11,8 +11,8 @@ from typing import Final
 from tidelog.errors import EventLogError, SegmentCorruptError
 from tidelog.eventlog.numbered import new_numbers
 from tidelog.eventlog.sealed import sealed, unsealed
-from tidelog.eventlog.storage import Storage
-from tidelog.eventlog.storages import storage_at
+from tidelog.eventlog.storage.opening import storage_at
+from tidelog.eventlog.storage.port import Storage
 from tidelog.model.schema import TableName, TableSchema
 
 _FOLDER: Final = "schemas"

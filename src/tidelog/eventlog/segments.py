@@ -24,7 +24,7 @@ from tidelog.eventlog.layout import (
     SegmentMeta,
     record_offsets,
 )
-from tidelog.eventlog.storage import Storage
+from tidelog.eventlog.storage.port import Storage
 from tidelog.model.records import LogBatch
 
 # LZ4's acceleration: measured on 4 MiB of 174-byte rows, -10 takes two thirds of the default's time

@@ -6,6 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,12 +21,14 @@ from tidelog.errors import (
     SourceChangedError,
     StorageError,
 )
-from tidelog.eventlog.chain import CHAIN_FILE, ChainReader, create_log, load_log
+from tidelog.eventlog.chain import ChainReader
 from tidelog.eventlog.layout import Identity, SegmentMeta, segment_name
+from tidelog.eventlog.log_files import CHAIN_FILE, create_log, load_log
+from tidelog.eventlog.record_counts import RecordCounts
 from tidelog.eventlog.schemas import SchemaStore
-from tidelog.eventlog.segments import encode, payload_bytes, to_record_batches
-from tidelog.eventlog.storage import Guard, Storage, Tag
-from tidelog.eventlog.storages import storage_at
+from tidelog.eventlog.segments import encode, to_record_batches
+from tidelog.eventlog.storage.opening import storage_at
+from tidelog.eventlog.storage.port import Guard, Storage, Tag
 from tidelog.model.records import ChunkMeta, Kind, LogBatch, Resume
 from tidelog.ports import SchemaRegistry, SourceId
 from tidelog.system import failpoints
@@ -177,17 +180,7 @@ class EventLogWriter:
         """Append a chunk's remaining rows (kinds DUMP_ROW and ABSENT), all at ``position``."""
         if np.any((rows.kind != Kind.DUMP_ROW) & (rows.kind != Kind.ABSENT)):
             raise ValueError("a chunk holds dump rows and absent keys only")
-        placed = LogBatch(
-            kind=rows.kind,
-            schema_id=rows.schema_id,
-            position=np.full(len(rows), position, np.int64),
-            ordinal=rows.ordinal,
-            xid=rows.xid,
-            commit_ts=rows.commit_ts,
-            payload_offsets=rows.payload_offsets,
-            payload=rows.payload,
-            resume=rows.resume,
-        )
+        placed = replace(rows, position=np.full(len(rows), position, np.int64))
         return self._append("chunk", [placed], self.resume, chunks=(chunk,))
 
     def append_position(self, resume: Resume) -> SegmentMeta:
@@ -199,15 +192,12 @@ class EventLogWriter:
         resume = self.resume if resume is None else resume
         payload = json.dumps(message, separators=(",", ":"), sort_keys=True).encode()
         at = Resume(0, 0, 0) if resume is None else resume
-        record = LogBatch(
-            kind=np.array([Kind.CONTROL], np.uint8),
-            schema_id=np.zeros(1, np.int32),
-            position=np.array([at.position], np.int64),
-            ordinal=np.array([at.ordinal], np.int64),
-            xid=np.zeros(1, np.int64),
-            commit_ts=np.array([time.time_ns() // 1000], np.int64),
-            payload_offsets=np.array([0, len(payload)], np.int32),
-            payload=np.frombuffer(payload, np.uint8),
+        record = LogBatch.of_transaction(
+            Kind.CONTROL,
+            [(0, at.ordinal, payload)],
+            position=at.position,
+            xid=0,
+            commit_ts=time.time_ns() // 1000,
             resume=at,
         )
         return self._append("control", [record], resume)
@@ -276,25 +266,8 @@ class EventLogWriter:
         first: int,
         following: int,
     ) -> SegmentMeta:
-        rows_by_schema: dict[int, int] = {}
-        xids: list[int] = []
-        for record in records:
-            counts = np.bincount(record.column("schema_id").to_numpy())
-            for schema_id in np.flatnonzero(counts).tolist():
-                rows_by_schema[schema_id] = rows_by_schema.get(schema_id, 0) + int(
-                    counts[schema_id]
-                )
-            xid = record.column("xid").to_numpy()
-            present = xid[xid > 0]
-            if len(present):
-                xids += [int(present.min()), int(present.max())]
-        rows_by_table: dict[str, int] = {}
-        for schema_id, rows in rows_by_schema.items():
-            if schema_id:
-                table = self._table(schema_id)
-                rows_by_table[table] = rows_by_table.get(table, 0) + rows
+        counts = RecordCounts.of(records, self._table)
         name = segment_name(first)
-        positions = [r.column("position") for r in records]
         return SegmentMeta(
             kind=kind,
             generation=self.info.generation,
@@ -305,15 +278,15 @@ class EventLogWriter:
             tail=Identity(name, self.epoch, self.nonce),
             first=first,
             next=following,
-            first_position=positions[0][0].as_py() if positions else None,
-            last_position=positions[-1][-1].as_py() if positions else None,
+            first_position=counts.first_position,
+            last_position=counts.last_position,
             resume=resume,
-            min_xid=min(xids) if xids else None,
-            max_xid=max(xids) if xids else None,
-            rows=sum(rows_by_schema.values()),
-            rows_by_table=rows_by_table,
-            rows_by_schema=rows_by_schema,
-            payload_bytes=sum(map(payload_bytes, records)),
+            min_xid=counts.min_xid,
+            max_xid=counts.max_xid,
+            rows=sum(counts.rows_by_schema.values()),
+            rows_by_table=counts.rows_by_table,
+            rows_by_schema=counts.rows_by_schema,
+            payload_bytes=counts.payload_bytes,
             chunks=chunks,
             created_ms=time.time_ns() // 1_000_000,
         )

@@ -7,7 +7,7 @@ transaction as counted on the wire before any filter of ours.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol, Self
@@ -83,6 +83,32 @@ class LogBatch:
     payload_offsets: Int32s
     payload: UInt8s
     resume: Resume
+
+    @classmethod
+    def of_transaction(
+        cls,
+        kind: Kind,
+        records: Sequence[tuple[int, int, bytes]],
+        *,
+        position: int,
+        xid: int,
+        commit_ts: int,
+        resume: Resume,
+    ) -> LogBatch:
+        """A few records of one kind and one transaction: (schema id, ordinal, payload) of each."""
+        count = len(records)
+        sizes = [len(payload) for _, _, payload in records]
+        return cls(
+            kind=np.full(count, kind, np.uint8),
+            schema_id=np.array([schema_id for schema_id, _, _ in records], np.int32),
+            position=np.full(count, position, np.int64),
+            ordinal=np.array([ordinal for _, ordinal, _ in records], np.int64),
+            xid=np.full(count, xid, np.int64),
+            commit_ts=np.full(count, commit_ts, np.int64),
+            payload_offsets=np.cumsum([0, *sizes], dtype=np.int32),
+            payload=np.frombuffer(b"".join(payload for _, _, payload in records), np.uint8),
+            resume=resume,
+        )
 
     def __len__(self) -> int:
         return len(self.kind)

@@ -18,7 +18,7 @@ from tidelog.eventlog.layout import (
     segment_name,
 )
 from tidelog.eventlog.segments import SegmentFile, encode, to_record_batches
-from tidelog.eventlog.storage import LocalStorage
+from tidelog.eventlog.storage.local import LocalStorage
 from tidelog.model.records import Kind, Resume
 from tidelog.system import failpoints
 

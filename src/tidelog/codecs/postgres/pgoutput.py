@@ -295,17 +295,13 @@ class PgoutputScanner:
 
     def _truncates(self, narrowed: list[tuple[int, int, bytes]]) -> LogBatch:
         """One record for each (schema id, ordinal, payload), all of the open transaction."""
-        count = len(narrowed)
-        offsets = np.cumsum([0, *(len(payload) for _, _, payload in narrowed)], dtype=np.int32)
-        return LogBatch(
-            kind=np.full(count, Kind.TRUNCATE, dtype=np.uint8),
-            schema_id=np.array([schema_id for schema_id, _, _ in narrowed], dtype=np.int32),
-            position=np.full(count, self._state[kernel.FINAL_LSN], dtype=np.int64),
-            ordinal=np.array([ordinal for _, ordinal, _ in narrowed], dtype=np.int64),
-            xid=np.full(count, self._state[kernel.XID], dtype=np.int64),
-            commit_ts=np.full(count, self._state[kernel.COMMIT_TS], dtype=np.int64),
-            payload_offsets=offsets,
-            payload=np.frombuffer(b"".join(payload for _, _, payload in narrowed), dtype=np.uint8),
+        state = self._state
+        return LogBatch.of_transaction(
+            Kind.TRUNCATE,
+            narrowed,
+            position=int(state[kernel.FINAL_LSN]),
+            xid=int(state[kernel.XID]),
+            commit_ts=int(state[kernel.COMMIT_TS]),
             resume=self.resume,
         )
 

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from tidelog.errors import ConfigError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
-from tidelog.eventlog.storages import OPTIONS_VARIABLE
+from tidelog.eventlog.storage.opening import OPTIONS_VARIABLE
 from tidelog.model.schema import TableSchema
 from tidelog.spark.datasource import lag, positions, segment_rows
 from tidelog.spark.datasource import partitions as planning
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Make ``format("tidelog")`` known to ``spark``; harmless if it is already.
 
-    Options of an object store that this process was given (`tidelog.eventlog.storages`) go with it
-    to Spark's Python workers, by their environment.
+    Options of an object store that this process was given (`tidelog.eventlog.storage.opening`) go
+    with it to Spark's Python workers, by their environment.
     """
     context = getattr(spark, "_sc", None)  # a Spark Connect session has none
     if context is not None and OPTIONS_VARIABLE in os.environ:
@@ -173,7 +173,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         # Executors get the reader for its `read` only.
-        return {"reading": self.plan}
+        return {"plan": self.plan}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         options = self.options

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tidelog.eventlog.storage import LocalStorage, Storage
+from tidelog.eventlog.storage.local import LocalStorage
+from tidelog.eventlog.storage.port import Storage
 
 URL_SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
 OPTIONS_VARIABLE: Final = "TIDELOG_LOG_STORAGE_SECRETS"
@@ -34,7 +35,7 @@ def storage_at(place: str | Path) -> Storage:
     """
     if not is_url(place):
         return LocalStorage(place)
-    from tidelog.eventlog.object_storage import ObjectStorage
+    from tidelog.eventlog.storage.objects import ObjectStorage
 
     url = str(place).rstrip("/")
     return ObjectStorage(url, _options_of(url))

@@ -25,7 +25,7 @@ from tidelog.errors import (
     StorageError,
     UsageError,
 )
-from tidelog.eventlog.storage import Guard, Tag
+from tidelog.eventlog.storage.port import Guard, Tag
 from tidelog.system import failpoints
 
 try:

@@ -90,7 +90,7 @@ def test_every_strategy_is_in_the_table() -> None:
 def test_options_of_set_have_the_defaults_that_the_page_says() -> None:
     for name, _effect, default in table_under("| `tidelog set` |")[1:]:
         name = name.strip("`")
-        [(field, _)] = parse_options([f"{name}=1"]).model_dump(exclude_none=True).items()
+        [(field, _)] = parse_options([f"{name}=1"]).changes.items()
         value = Dump.model_fields[field].default
         said = {
             "off": 0,

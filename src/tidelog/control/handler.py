@@ -96,9 +96,8 @@ class Actor:
         if isinstance(command, ResumeSnapshot):
             return {"dumps": self._coordinator.resume(command.dump_id)}
         if isinstance(command, SetDumpOptions):
-            changes = command.model_dump(exclude_none=True)
-            options = self._coordinator.set_options(**changes)
-            return {name: getattr(options, name) for name in changes}
+            options = self._coordinator.set_options(**command.changes)
+            return {name: getattr(options, name) for name in command.changes}
         if isinstance(command, LogMessage):
             # One line, whatever it holds.
             messages.info("message of command %s: %s", command_id, ascii(command.message)[1:-1])

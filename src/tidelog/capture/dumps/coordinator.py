@@ -23,19 +23,20 @@ from tidelog.capture.dumps.notices import DumpNotices
 from tidelog.capture.dumps.planner import KeyPlanner
 from tidelog.capture.dumps.refetch import REFETCH_KEY, RefetchQueue
 from tidelog.capture.dumps.state import DumpState, Missing, Mode, Rejected, TableProgress
-from tidelog.capture.dumps.store import DUMP_PREFIX, DumpOptions, DumpStore
+from tidelog.capture.dumps.store import DUMP_PREFIX, DumpStore
 from tidelog.capture.dumps.tables import DumpTables
-from tidelog.capture.dumps.throttle import Throttle
+from tidelog.capture.dumps.throttle import Throttle, ThrottleSettings
 from tidelog.capture.dumps.worker import ChunkReaders, ChunkReading
 from tidelog.capture.notifications import Notify
 from tidelog.capture.refused_tables import RefusedTables
 from tidelog.capture.windows.windows import Closed, MovedKeys, Voided
 from tidelog.errors import ChunkError, ConnectionLostError, UsageError
+from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import BlockingReader, Catalogue, ChunkReader, KeyExtractor, StateStore
 
-__all__ = ["DUMP_PREFIX", "REFETCH_KEY", "DumpCoordinator", "DumpOptions"]
+__all__ = ["DUMP_PREFIX", "REFETCH_KEY", "DumpCoordinator"]
 
 TURN_S = 0.05
 
@@ -74,7 +75,7 @@ class DumpCoordinator:
         self._store = DumpStore(state, options)
         self._queue = ChunkQueue(self._store.key_sets.slice)
         self._notices = DumpNotices(notify)
-        self._throttle = Throttle(options.throttle)
+        self._throttle = Throttle(ThrottleSettings.of(options))
         self._tables = DumpTables(
             self._control.current_snapshot,
             catalogue,
@@ -126,7 +127,7 @@ class DumpCoordinator:
         with self._lock:
             self._actions.connect(log)
             self._store.load()
-            self._throttle.change(self._store.options.throttle)
+            self._throttle.change(ThrottleSettings.of(self._store.options))
             self._refetch_queue.load()
             self._store.reconcile(chunks)
 
@@ -229,7 +230,7 @@ class DumpCoordinator:
         """Change how chunks are read; survives a restart."""
         with self._lock:
             options = self._store.set_options(**changes)
-            self._throttle.change(options.throttle)
+            self._throttle.change(ThrottleSettings.of(options))
             self._actions.wake()
             return options
 

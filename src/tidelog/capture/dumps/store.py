@@ -6,7 +6,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -26,8 +26,8 @@ from tidelog.capture.dumps.states import (
     DumpStatus,
     TableStatus,
 )
-from tidelog.capture.dumps.throttle import ThrottleSettings
 from tidelog.errors import UsageError
+from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta
 from tidelog.ports import StateStore
 
@@ -40,44 +40,6 @@ KEY_SETS = "key-set/"
 PIECE_KEYS = 10_000
 STORE_EVERY_S = 0.2
 EVENTS_KEPT = 200
-
-
-@dataclass(frozen=True, slots=True)
-class DumpOptions:
-    """How chunks are read; may change while a dump runs. 0 turns a limit off.
-
-    Attributes:
-        chunk_rows: rows of a chunk.
-        chunk_bytes: of the rows of a chunk, unless it is one row.
-        delay_ms: pause between two chunks.
-        parallelism: chunks that are read at once, each over a connection of its own.
-        rows_per_second: over all dumps.
-        max_lag_bytes, max_replica_lag_ms, max_select_ms, max_commit_delay_ms: beyond these the
-            throttle slows down.
-        buffer_bytes: rows read but not durable yet; no chunk is begun beyond it.
-    """
-
-    chunk_rows: int = 10_000
-    chunk_bytes: int = 32 << 20
-    delay_ms: int = 0
-    parallelism: int = 1
-    rows_per_second: int = 0
-    max_lag_bytes: int = 256 << 20
-    max_replica_lag_ms: int = 10_000
-    max_select_ms: int = 2_000
-    max_commit_delay_ms: int = 0
-    buffer_bytes: int = 256 << 20
-
-    @property
-    def throttle(self) -> ThrottleSettings:
-        return ThrottleSettings(
-            delay_ms=self.delay_ms,
-            rows_per_second=self.rows_per_second,
-            max_lag_bytes=self.max_lag_bytes,
-            max_replica_lag_ms=self.max_replica_lag_ms,
-            max_select_ms=self.max_select_ms,
-            max_commit_delay_ms=self.max_commit_delay_ms,
-        )
 
 
 @dataclass(slots=True)
@@ -109,7 +71,7 @@ class DumpStore:
     def load(self) -> None:
         stored = self._state.get(OPTIONS_KEY)
         if stored is not None:
-            self.options = replace(self._defaults, **stored.value)
+            self.options = self._defaults.model_copy(update=stored.value)
         for key in self._state.keys(DUMP_PREFIX):
             document = self._state.get(key)
             if document is not None:
@@ -219,7 +181,7 @@ class DumpStore:
         return paused
 
     def set_options(self, **changes: int) -> DumpOptions:
-        self.options = replace(self.options, **changes)
+        self.options = self.options.model_copy(update=changes)
         stored = self._state.get(OPTIONS_KEY)
         value = {**(stored.value if stored else {}), **changes}
         self._state.put(OPTIONS_KEY, value, None)
@@ -259,7 +221,7 @@ class DumpStore:
         others = [dump for dump in done if not dump.dump_id.startswith(AUTOMATIC)]
         recent = {dump.dump_id for dump in [*newest[-finished:], *others[-finished:]]}
         return {
-            "dump_options": asdict(self.options),
+            "dump_options": self.options.model_dump(),
             "dump_counters": asdict(self.counters),
             "dumps": [
                 dump.summary() for dump in dumps if not dump.finished or dump.dump_id in recent

@@ -22,8 +22,10 @@ and its reason stay in `status`, so an operator sees why, and can lift the limit
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
+
+from tidelog.model.dump_options import RunTimeOptions
 
 KEPT = 16  # watermarks looked at; the two longest are not: a disk may have stalled
 LEFT_OUT = 2
@@ -67,6 +69,10 @@ class ThrottleSettings:
     max_replica_lag_ms: int = 0
     max_select_ms: int = 0
     max_commit_delay_ms: int = 0
+
+    @classmethod
+    def of(cls, options: RunTimeOptions) -> ThrottleSettings:
+        return cls(**{limit.name: getattr(options, limit.name) for limit in fields(cls)})
 
 
 class Throttle:

@@ -16,7 +16,7 @@ from tests.support.http_receiver import HttpReceiver
 
 from benchmarks.spark_workload import Meter, build_tables, delivered_s, report
 from benchmarks.table import Row, show
-from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.http.client import Endpoint
 from tidelog.outputs.http.output import HttpOutput

@@ -19,7 +19,7 @@ from tests.support.kafka import KafkaServer
 
 from benchmarks.spark_workload import Meter, build_tables, delivered_s, report
 from benchmarks.table import Row, show
-from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.kafka.output import KafkaOutput
 from tidelog.pipeline import spark_session

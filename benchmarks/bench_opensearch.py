@@ -22,7 +22,7 @@ from tests.support.build_log import BuiltLog
 from benchmarks.spark_workload import COLUMNS, Meter, append, delivered_s, drawn, report
 from benchmarks.table import Row, show
 from tidelog.demo.servers.opensearch import OpenSearchServer
-from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.opensearch.client import ClusterOptions
 from tidelog.outputs.opensearch.output import OpenSearchOutput
 from tidelog.pipeline import spark_session

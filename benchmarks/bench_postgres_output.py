@@ -23,7 +23,7 @@ from tests.support.build_log import BuiltLog
 from benchmarks.spark_workload import COLUMNS, Meter, append, delivered_s, drawn, report
 from benchmarks.table import Row, show
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.database.output import DatabaseOutput
 from tidelog.outputs.database.postgres import Postgres
 from tidelog.pipeline import spark_session

@@ -23,7 +23,7 @@ from benchmarks.spark_workload import COLUMNS, Meter, Reading, append, drawn, re
 from benchmarks.table import Row, show
 from tidelog.outputs.lake.delta import DeltaOutput
 from tidelog.pipeline import spark_session
-from tidelog.spark.run import run_pipeline
+from tidelog.spark.queries.run import run_pipeline
 
 _PARALLEL = 2  # the output's default
 _BATCHES = 3  # the first is not counted: Spark compiles its code

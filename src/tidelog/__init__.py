@@ -1,6 +1,6 @@
 """Capture a database's row changes, dump its tables without locks, deliver both through Spark.
 
-What programs may use is in `__all__`, in `tidelog.errors` and in `tidelog.spark`, and described
+What programs may use is in `__all__`, `tidelog.errors` and `tidelog.pipeline`, and described
 in docs/reference/python.md. All other modules are private: they change without notice. Everything
 is loaded on first use, so that ``import tidelog`` stays quick and needs no Spark.
 """
@@ -30,6 +30,7 @@ __all__ = [
     "OutputBatch",
     "OutputContext",
     "OutputKind",
+    "OutputPlace",
     "OutputSection",
     "PauseSnapshot",
     "Rejection",
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
     from tidelog.app.dumps.keys import missing_keys
     from tidelog.app.dumps.repair import repair
     from tidelog.app.engine import Engine
-    from tidelog.app.pipeline_run import pipeline as run_pipeline
+    from tidelog.app.pipeline.run import pipeline as run_pipeline
     from tidelog.app.verify.compare import verify as verify_outputs
     from tidelog.capture.notifications import Notification
     from tidelog.config import Config, load_config
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
         OutputBatch,
         OutputContext,
         OutputKind,
+        OutputPlace,
         Rejection,
         StateBackend,
         StateStore,
@@ -101,7 +103,7 @@ if TYPE_CHECKING:
     from tidelog.spark.changes.replaying import as_of
     from tidelog.spark.datasource.lag import lag_of
     from tidelog.spark.datasource.source import register
-    from tidelog.spark.session import spark_session
+    from tidelog.spark.sessions.session import spark_session
 else:
     # name: module, and the name there; tests/unit/test_public_surface.py keeps it as above
     _LAZY = {
@@ -122,6 +124,7 @@ else:
         "OutputBatch": ("tidelog.ports", "OutputBatch"),
         "OutputContext": ("tidelog.ports", "OutputContext"),
         "OutputKind": ("tidelog.ports", "OutputKind"),
+        "OutputPlace": ("tidelog.ports", "OutputPlace"),
         "OutputSection": ("tidelog.outputs.registry", "OutputSection"),
         "PauseSnapshot": ("tidelog.control.commands", "PauseSnapshot"),
         "Rejection": ("tidelog.ports", "Rejection"),
@@ -141,8 +144,8 @@ else:
         "missing_keys": ("tidelog.app.dumps.keys", "missing_keys"),
         "register": ("tidelog.spark.datasource.source", "register"),
         "repair": ("tidelog.app.dumps.repair", "repair"),
-        "run_pipeline": ("tidelog.app.pipeline_run", "pipeline"),
-        "spark_session": ("tidelog.spark.session", "spark_session"),
+        "run_pipeline": ("tidelog.app.pipeline.run", "pipeline"),
+        "spark_session": ("tidelog.spark.sessions.session", "spark_session"),
         "status": ("tidelog.app.client", "status"),
         "verify_outputs": ("tidelog.app.verify.compare", "verify"),
         "wait_finalized": ("tidelog.app.dumps.finalize", "wait_finalized"),

@@ -13,11 +13,15 @@ OUTPUT_KINDS: Registry[OutputKind[Any]] = Registry(
     "tidelog.outputs",
     "kind of output",
     {
-        kind: f"tidelog.app.outputs:{kind.upper()}"
-        for kind in (
-            *("delta", "files", "http", "iceberg", "kafka", "opensearch", "python", "postgres"),
-            "mysql",
-        )
+        "delta": "tidelog.outputs.lake.kinds:DELTA",
+        "files": "tidelog.outputs.files.kind:KIND",
+        "http": "tidelog.outputs.http.kind:KIND",
+        "iceberg": "tidelog.outputs.lake.kinds:ICEBERG",
+        "kafka": "tidelog.outputs.kafka.kind:KIND",
+        "opensearch": "tidelog.outputs.opensearch.kind:KIND",
+        "python": "tidelog.outputs.custom.kind:KIND",
+        "postgres": "tidelog.outputs.database.kinds:POSTGRES",
+        "mysql": "tidelog.outputs.database.kinds:MYSQL",
     },
 )
 

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from tidelog.spark.changes.replaying import as_of
     from tidelog.spark.datasource.lag import lag_of
     from tidelog.spark.datasource.source import register
-    from tidelog.spark.jars import delta_jars
-    from tidelog.spark.session import DELTA_CONF, spark_session
+    from tidelog.spark.sessions.jars import delta_jars
+    from tidelog.spark.sessions.session import DELTA_CONF, spark_session
 else:
     _LAZY = {
-        "DELTA_CONF": "tidelog.spark.session",
+        "DELTA_CONF": "tidelog.spark.sessions.session",
         "as_of": "tidelog.spark.changes.replaying",
-        "delta_jars": "tidelog.spark.jars",
+        "delta_jars": "tidelog.spark.sessions.jars",
         "lag_of": "tidelog.spark.datasource.lag",
         "register": "tidelog.spark.datasource.source",
-        "spark_session": "tidelog.spark.session",
+        "spark_session": "tidelog.spark.sessions.session",
     }
 
     def __getattr__(name):

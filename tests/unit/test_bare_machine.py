@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.errors import UsageError
-from tidelog.spark.installed import check_java
+from tidelog.spark.sessions.installed import check_java
 
 CONFIG = """\
 source: {kind: postgres, url: "postgresql://u:s3cret@127.0.0.1:1/shop"}
@@ -112,7 +112,7 @@ def test_a_place_for_jars_that_can_not_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     done = subprocess.run(
-        [sys.executable, "-c", "from tidelog.spark.jars import delta_jars; delta_jars()"],
+        [sys.executable, "-c", "from tidelog.spark.sessions.jars import delta_jars; delta_jars()"],
         env=os.environ | {"TIDELOG_JARS": str(tmp_path / "file" / "jars")},
         capture_output=True,
         text=True,

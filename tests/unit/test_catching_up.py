@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.support.build_log import BuiltLog
 
-from tidelog.app import catch_up
-from tidelog.app.destinations import destinations
+from tidelog.app.pipeline import catch_up
+from tidelog.app.pipeline.destinations import destinations
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot, from_json
 from tidelog.eventlog.consumers import Consumers

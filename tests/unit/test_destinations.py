@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.build_log import BuiltLog
 
-from tidelog.app.destinations import (
+from tidelog.app.pipeline.destinations import (
     check_alone,
     check_apart,
     check_unmoved,

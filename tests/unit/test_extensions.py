@@ -172,7 +172,7 @@ state = open_state(config.state.url)
 print(json.dumps([
     lease.epoch, election.acquire(), found["leader"], len(state.keys("")),
     type(source_kind(config)).__name__, type(FORMATTERS.get("keys")(FormatOptions())).__name__,
-    OUTPUT_KINDS.get("lines").place(config.outputs[0]),
+    OUTPUT_KINDS.get("lines").place(config.outputs[0]).name,
 ]))
 """
     epoch, again, leader, documents, kind, form, place = told(

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.app.pipeline_run import check_spark
+from tidelog.app.pipeline.run import check_spark
 from tidelog.config import Config, load_config
 from tidelog.errors import ConfigError, UsageError
 from tidelog.outputs.lake.iceberg_table import Partition
-from tidelog.spark.jars import SPARK_OF_ICEBERG
-from tidelog.spark.versions import SPARK_VERSION
+from tidelog.spark.sessions.jars import SPARK_OF_ICEBERG
+from tidelog.spark.sessions.versions import SPARK_VERSION
 
 
 def config(path: Path, *outputs: str) -> Config:

@@ -5,20 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.errors import ConfigError
+from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.outputs.base import output as executing
-from tidelog.outputs.base.output import Delivery, ExecutorOutput
+from tidelog.outputs.base import scheduling
+from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.parts import TablePart
-from tidelog.ports import SourceId, TargetTable
+from tidelog.outputs.base.rejections import StopAtRejection
+from tidelog.outputs.base.scheduling import JobScheduler
+from tidelog.outputs.base.targets import TargetTables
+from tidelog.outputs.base.tasks import Work
+from tidelog.ports import SourceId, TargetTable, WriteTask
 from tidelog.spark.transforms import Step, target_table
-from tidelog.state.sqlite import SqliteState
 
 ORIGIN = SourceId("postgres", "1", "shop")
 COLUMNS = {"id": "int64", "region": "text", "v": "text"}
@@ -43,7 +46,6 @@ def test_a_table_whose_keys_may_merge_goes_in_one_task(
     key: tuple[str, ...], unchanged: tuple[str, ...], order: str, tasks: int,
 ) -> None:  # fmt: skip
     """Else changes of one delivered key are written by several, in any order."""
-    monkeypatch.setattr(executing, "register", lambda spark: None)
     schema = built.table("public.t", COLUMNS, key=("id", "region"))
     of = {column.name: column for column in schema.columns}
     target = TargetTable(
@@ -51,21 +53,21 @@ def test_a_table_whose_keys_may_merge_goes_in_one_task(
     )
     seen: list[int] = []
 
-    class Output(ExecutorOutput):
-        def _frame(self, work: Any, part: TablePart, steps: Any) -> list[Any]:
-            seen.append(len(part.refs))
-            return []
+    def frame(*arguments: Any, **_options: Any) -> list[Any]:
+        seen.append(len(arguments[4]))
+        return []
 
-    spark = MagicMock()
-    spark.sparkContext.defaultParallelism = 2
+    monkeypatch.setattr(scheduling.jobs, "frame", frame)
+    monkeypatch.setattr(scheduling.ranges, "truncated", lambda *_: ())
     delivery = Delivery("out", keyed=False, order=order, steps=(Step("filter", "v IS NULL"),))
-    output = Output(spark, built.path, SqliteState(f"sqlite:///{tmp_path / 'state.db'}"), delivery)
-    monkeypatch.setattr(executing.ranges, "truncated", lambda *_: ())
+    nothing = cast("Any", None)
+    jobs = JobScheduler(nothing, EventLog.open(built.path), delivery, cores=2)
     batch = cast("Any", SimpleNamespace(start=0, end=0))
+    work = Work("", "events", WriteTask("out", "", 0, 0, 0), nothing, None, StopAtRejection())
     try:
-        output._run(cast("Any", None), [TablePart(target, ((), ()))], batch)
+        jobs.run(work, nothing, [TablePart(target, ((), ()))], batch)
     finally:
-        output.close()
+        jobs.close()
     assert seen == [tasks]
 
 
@@ -101,14 +103,14 @@ def test_a_column_that_earlier_versions_lack_or_had_null_may_be_null() -> None:
 
     versions = [version(a=False, b=True), version(a=False, b=False, c=False)]
     output = SimpleNamespace(
-        log=SimpleNamespace(schemas=SimpleNamespace(versions=lambda table: versions))
+        _log=SimpleNamespace(schemas=SimpleNamespace(versions=lambda table: versions))
     )
     newest = versions[-1]
     columns = pa.schema([(column.name, pa.int64()) for column in newest.columns])
     unchanged = {column.name: column for column in newest.columns}
     origin = SourceId("postgres", "1", "shop", 1)
     table = TargetTable(name, "t", newest, columns, newest.key, origin, unchanged)
-    found = ExecutorOutput._once_null(cast("ExecutorOutput", output), table)
+    found = TargetTables._once_null(cast("TargetTables", output), table)
     assert {n: column.nullable for n, column in found.unchanged.items()} == {
         "a": False,
         "b": True,

@@ -20,7 +20,7 @@ from tidelog.control.channels.table import skipped
 from tidelog.eventlog.storage.local import LocalStorage
 from tidelog.outputs.base.rejections import JsonDeadLetters
 from tidelog.ports import Rejection, WriteTask
-from tidelog.spark.session import scratch_directory
+from tidelog.spark.sessions.session import scratch_directory
 from tidelog.state.sqlite import SqliteState
 from tidelog.state.sqlite_election import SqliteElection
 from tidelog.system.private_files import seen_by_others

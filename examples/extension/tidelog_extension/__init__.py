@@ -8,7 +8,6 @@ outputs:
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,6 +19,7 @@ from tidelog import (
     FormatOptions,
     Output,
     OutputContext,
+    OutputPlace,
     TargetTable,
     Writer,
     WriteTask,
@@ -61,11 +61,8 @@ class Lines:
     def open(self, section: LinesSection, context: OutputContext) -> Output:
         return context.deliver(section, lambda: LinesWriter(section.path), keyed=True)
 
-    def place(self, section: LinesSection) -> object:
-        return str(Path(section.path).resolve())
-
-    def hosts(self, section: LinesSection) -> Sequence[str]:
-        return ()  # a path is one place
+    def place(self, section: LinesSection) -> OutputPlace:
+        return OutputPlace(str(Path(section.path).resolve()))
 
 
 LINES = Lines()

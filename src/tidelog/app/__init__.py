@@ -7,7 +7,7 @@ from tidelog.app.dumps.keys import missing_keys, store_key_file
 from tidelog.app.dumps.plan import plan
 from tidelog.app.dumps.repair import repair
 from tidelog.app.engine import Engine
-from tidelog.app.pipeline_run import pipeline, run, start_spark
+from tidelog.app.pipeline.run import pipeline, run, start_spark
 from tidelog.app.preflight import check
 from tidelog.app.schema_versions import fix_schema, schemas
 from tidelog.app.status_feed import StatusFeed

@@ -182,7 +182,7 @@ def log_lines(
     With ``dumps`` also the log's records about dumps: ``op`` is ``dump``, and ``dump`` what the
     record says, e.g. that a table's dump is complete (docs/how-to/wait-for-a-dump.md).
     """
-    from tidelog.spark.installed import check_pyspark
+    from tidelog.spark.sessions.installed import check_pyspark
 
     check_pyspark()  # the shapes of what Spark reads are its types; no Java is needed
     from tidelog.spark.changes.log_lines import lines

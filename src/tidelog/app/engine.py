@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from tidelog.app.capture_run import capture
-from tidelog.app.pipeline_run import run
+from tidelog.app.pipeline.run import run
 from tidelog.config import Config, load_config
 from tidelog.errors import ConfigError
 

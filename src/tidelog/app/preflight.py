@@ -9,9 +9,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from tidelog.app.destinations import check_apart
 from tidelog.app.log_location import log_place
-from tidelog.app.pipeline_run import check_spark
+from tidelog.app.pipeline.destinations import check_apart
+from tidelog.app.pipeline.run import check_spark
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.table_patterns import unmatched
 from tidelog.config import Config

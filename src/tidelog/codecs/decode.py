@@ -15,7 +15,7 @@ import pyarrow as pa
 from tidelog.codecs.cells import MISSING, Image, parse
 from tidelog.codecs.columns.values import arrow_type
 from tidelog.codecs.projection import Projection, project
-from tidelog.model.records import Bools, Kind, UInt8s
+from tidelog.model.records import Bools, Kind, UInt8s, bitmap
 from tidelog.model.schema import TableSchema
 
 __all__ = ["OPS", "Decoded", "arrow_type", "decode", "fields"]
@@ -126,7 +126,7 @@ def _structs(
     arrays = projection.arrays(data, image.start, image.length, version)
     present = None
     if not image.present.all():
-        present = pa.py_buffer(np.packbits(image.present, bitorder="little"))
+        present = bitmap(image.present)
     return pa.Array.from_buffers(kind, len(version), [present], children=arrays)
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tidelog.codecs import fold_kernels
 from tidelog.codecs.cells import MISSING, Image, parse
+from tidelog.codecs.missing import missing_indices
 from tidelog.codecs.projection import Projection, project
 from tidelog.errors import DecodeError
 from tidelog.model.records import Bools, Int32s, Kind, UInt8s
@@ -151,15 +152,10 @@ def _ops(deleted: Bools) -> pa.Array:
 
 def _missing(projection: Projection, length: Int32s, any_missing: bool) -> pa.Array:
     rows = length.shape[1]
-    kind = pa.list_(pa.int16())
     if not any_missing:
-        return pa.nulls(rows, kind)
+        return missing_indices(None, rows)
     absent = np.zeros((rows, len(projection.outputs)), dtype=np.bool_)
     for number, output in enumerate(projection.outputs):
         if output.row >= 0:
             absent[:, number] = length[output.row] == MISSING
-    counts = absent.sum(axis=1)
-    bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    indices = pa.array(np.nonzero(absent)[1].astype(np.int16))
-    present = pa.py_buffer(np.packbits(counts > 0, bitorder="little"))
-    return pa.Array.from_buffers(kind, rows, [present, pa.py_buffer(bounds)], children=[indices])
+    return missing_indices(absent, rows)

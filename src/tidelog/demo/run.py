@@ -20,7 +20,7 @@ from tidelog.control.commands import ExecuteSnapshot
 from tidelog.demo.shop import TABLES, Sizes
 from tidelog.demo.workload import Workload, create_shop
 from tidelog.errors import MissingExtraError, TidelogError, UsageError
-from tidelog.spark.installed import check_spark_runs
+from tidelog.spark.sessions.installed import check_spark_runs
 
 MARKER = ".tidelog-demo"
 DATABASE = "shop"

@@ -20,23 +20,26 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 class Destination:
     """Where an output writes. ``place``: alike if it is one place; ``tables``: patterns; ``hosts``:
     digests of what it is reached by, if several may be named; ``routes``: names that tables get
-    there, each with the patterns of the tables.
+    there, each with the patterns of the tables; ``now``: what tells it from other outputs' places
+    only while both are configured.
     """
 
     place: str
     tables: tuple[str, ...]
     hosts: tuple[str, ...] = ()
     routes: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    now: str = ""
 
     def to_json(self) -> dict[str, object]:
         routes = [[name, list(tables)] for name, tables in self.routes]
         found = {"place": self.place, "tables": list(self.tables)}
-        return {**found, "hosts": list(self.hosts), "routes": routes}
+        return {**found, "hosts": list(self.hosts), "routes": routes, "now": self.now}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Destination:
         routes = tuple((name, tuple(tables)) for name, tables in data.get("routes", ()))
-        return cls(data["place"], tuple(data["tables"]), tuple(data.get("hosts", ())), routes)
+        hosts, now = tuple(data.get("hosts", ())), data.get("now", "")
+        return cls(data["place"], tuple(data["tables"]), hosts, routes, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,10 @@ class Consumers:
     def forget(self, name: str) -> None:
         """Retention no longer waits for ``name``."""
         self._storage.delete(f"{_FOLDER}/{name}.json")
+
+    def find(self, name: str) -> Consumer | None:
+        """The consumer of this name. Raises as `all`."""
+        return next((each for each in self.all() if each.name == name), None)
 
     def all(self) -> list[Consumer]:
         """Sorted by name. Raises SegmentCorruptError for a damaged file: better keep too much."""

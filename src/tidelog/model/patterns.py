@@ -27,6 +27,22 @@ def matches(patterns: Iterable[str | TableName], table: TableName) -> bool:
     )
 
 
+def routed(routes: Iterable[tuple[str, Sequence[str]]], table: TableName) -> str:
+    """Where the table goes: the first route, with its patterns, that matches, or its own name.
+
+    Raises ValueError if the route can't be filled in.
+    """
+    for route, patterns in routes:
+        if matches(patterns, table):
+            try:
+                return route.format(namespace=table.namespace, name=table.name)
+            except (KeyError, IndexError, ValueError):
+                raise ValueError(
+                    f"route {route!r}: only {{namespace}} and {{name}} can stand in it"
+                ) from None
+    return str(table)
+
+
 def checked(pattern: str) -> str:
     """The pattern; raises ValueError if it can name no table, so that nobody waits for one."""
     if pattern != "*" and "." not in pattern[1:-1]:

@@ -30,6 +30,11 @@ def binary_array(offsets: Int32s, data: UInt8s) -> pa.BinaryArray:
     )
 
 
+def bitmap(flags: Bools) -> pa.Buffer:
+    """bool[n] as Arrow keeps validity and booleans."""
+    return pa.py_buffer(np.packbits(flags, bitorder="little"))
+
+
 class Kind(IntEnum):
     """What a record of the event log is; the number is stored."""
 

@@ -1,8 +1,8 @@
 """``outputs`` of ``tidelog.yaml``: one model for each kind, told apart by ``kind``.
 
-A new kind of ours is a model in a module here, derived from a section of `sections`, listed in
-`OUTPUTS` and `_Ours`, and a factory in `tidelog.app.outputs`. Those of other distributions are
-found by entry points (docs/how-to/extend.md).
+A new kind of ours is a room here: its section, derived from one of `sections` and listed in
+`OUTPUTS` and `_Ours`, and its `OwnKind`, which `tidelog.adapters` names. Kinds of other
+distributions are found by entry points (docs/how-to/extend.md).
 """
 
 from __future__ import annotations

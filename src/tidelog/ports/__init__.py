@@ -46,6 +46,7 @@ from tidelog.ports.output import (
     OutputBatch,
     OutputContext,
     OutputKind,
+    OutputPlace,
     TableRange,
 )
 from tidelog.ports.state import Document, Election, Lease, StateBackend, StateStore
@@ -78,6 +79,7 @@ __all__ = [
     "OutputBatch",
     "OutputContext",
     "OutputKind",
+    "OutputPlace",
     "Published",
     "Refusal",
     "Rejection",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -97,6 +97,22 @@ class OutputContext:
     deliver: Callable[..., Output]
 
 
+@dataclass(frozen=True)
+class OutputPlace:
+    """Where an output writes: what tells it from other places. Kept as digests; without secrets.
+
+    Attributes:
+        name: a JSON value, equal for two sections exactly if they write to one place.
+        hosts: those that lead there, if several may be named: one in common is enough.
+        now: a JSON value that belongs to ``name`` when two outputs are compared, but may change
+            from one run to the next while the place stays the same.
+    """
+
+    name: object
+    hosts: tuple[str, ...] = ()
+    now: object = None
+
+
 S = TypeVar("S")
 
 
@@ -114,14 +130,6 @@ class OutputKind(Protocol[S]):
         """The output of a section. Raises ConfigError, OutputError."""
         ...
 
-    def place(self, section: S) -> object:
-        """A JSON value that is equal for two sections exactly if they write to one place, which two
-        outputs must not. Without secrets.
-        """
-        ...
-
-    def hosts(self, section: S) -> Sequence[str]:
-        """The hosts of the place, if a section may name several: two sections that share one write
-        to one place. Empty: `place` says it all.
-        """
+    def place(self, section: S) -> OutputPlace:
+        """Where an output of this section writes. Two outputs must not write to one place."""
         ...

@@ -19,8 +19,8 @@ from tidelog.model.records import LogBatch, binary_array
 from tidelog.model.schema import TableSchema
 from tidelog.ports import ChunkReader, ChunkRequest, ChunkRows
 from tidelog.spark.formats.shapes import row_type
-from tidelog.spark.patience import while_busy
-from tidelog.spark.versions import arrow_schema
+from tidelog.spark.queries.patience import while_busy
+from tidelog.spark.sessions.versions import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

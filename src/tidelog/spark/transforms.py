@@ -18,12 +18,12 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from tidelog.errors import ConfigError
-from tidelog.model.patterns import matches
+from tidelog.model.patterns import matches, routed
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SourceId, TargetTable
 from tidelog.spark.formats import shapes
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, EVENT_BEFORE
-from tidelog.spark.versions import arrow_schema
+from tidelog.spark.sessions.versions import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,15 +48,11 @@ def steps_of(steps: Sequence[Step], table: TableName) -> tuple[Step, ...]:
 
 def destination_name(steps: Sequence[Step], table: TableName) -> str:
     """Where the table's rows go: the first route that matches, or its own name."""
-    for step in steps:
-        if step.action == "route" and matches(step.tables, table):
-            try:
-                return str(step.argument).format(namespace=table.namespace, name=table.name)
-            except (KeyError, IndexError, ValueError):
-                raise ConfigError(
-                    f"route {step.argument!r}: only {{namespace}} and {{name}} can stand in it"
-                ) from None
-    return str(table)
+    routes = ((str(s.argument), s.tables) for s in steps if s.action == "route")
+    try:
+        return routed(routes, table)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def target_table(

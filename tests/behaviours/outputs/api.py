@@ -15,7 +15,7 @@ from typing import Any
 from tests.behaviours.outputs.destinations import Context, Destination, Row, newest
 from tests.support.http_receiver import HttpReceiver
 
-from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.http.client import Endpoint
 from tidelog.outputs.http.output import HttpOutput

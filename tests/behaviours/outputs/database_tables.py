@@ -11,7 +11,7 @@ from tests.behaviours.outputs.destinations import Context, Destination, Row
 
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.database.dialect import Dialect
 from tidelog.outputs.database.layout import DELETED, VERSION
 from tidelog.outputs.database.mysql import MySql

@@ -6,8 +6,8 @@ import pytest
 from tests.behaviours.outputs.destinations import Context, Destination, Row
 from tests.integration.iceberg.conftest import IcebergLake
 
-from tidelog.spark.jars import SPARK_OF_ICEBERG
-from tidelog.spark.versions import SPARK_VERSION
+from tidelog.spark.sessions.jars import SPARK_OF_ICEBERG
+from tidelog.spark.sessions.versions import SPARK_VERSION
 
 
 def destination(context: Context) -> Destination:

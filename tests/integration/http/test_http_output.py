@@ -15,7 +15,7 @@ from tests.behaviours.outputs.destinations import Context
 from tests.support.build_log import BuiltLog
 from tests.support.http_receiver import HttpReceiver
 
-from tidelog.app.pipeline_run import pipeline
+from tidelog.app.pipeline.run import pipeline
 from tidelog.config import load_config
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 from tidelog.outputs.base.ranges import batch_of

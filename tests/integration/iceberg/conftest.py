@@ -13,8 +13,8 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.lake.iceberg import IcebergOptions, IcebergOutput, catalog_conf
-from tidelog.spark.jars import SPARK_OF_ICEBERG
-from tidelog.spark.versions import SPARK_VERSION
+from tidelog.spark.sessions.jars import SPARK_OF_ICEBERG
+from tidelog.spark.sessions.versions import SPARK_VERSION
 
 _ROOT = str(Path(__file__).parents[3])
 if _ROOT not in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # executors import tests

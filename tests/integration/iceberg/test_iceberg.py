@@ -25,7 +25,7 @@ from tests.integration.spark.test_delta_layouts import (  # noqa: F401
 )
 from tests.support.build_log import BuiltLog
 
-from tidelog.app.pipeline_run import pipeline
+from tidelog.app.pipeline.run import pipeline
 from tidelog.app.verify.copies import copies
 from tidelog.config import load_config
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError

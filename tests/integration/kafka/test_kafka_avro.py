@@ -14,7 +14,7 @@ from tests.support.avro_messages import decoded
 from tests.support.build_log import BuiltLog
 from tests.support.kafka import KafkaServer
 
-from tidelog.app.outputs import make_output
+from tidelog.app.pipeline.outputs import make_output
 from tidelog.app.serve import RestServer
 from tidelog.config import Rest, parse_config
 from tidelog.outputs.base.ranges import batch_of

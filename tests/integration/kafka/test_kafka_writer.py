@@ -24,7 +24,7 @@ from tests.support.kafka import KafkaServer
 from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.outputs.base import output as executing
-from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.rejections import JsonDeadLetters
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.formatters.messages import MESSAGES

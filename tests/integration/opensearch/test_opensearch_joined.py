@@ -21,7 +21,7 @@ from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.opensearch.client import Cluster, ClusterOptions
 from tidelog.outputs.opensearch.indices import Indices
 from tidelog.outputs.opensearch.joined import JOINED_MAPPING, JoinedPart

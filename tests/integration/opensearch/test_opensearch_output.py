@@ -17,11 +17,11 @@ from tests.integration.opensearch.front import before_the_node
 from tests.integration.opensearch.test_opensearch_writer import kept_in, put, up
 from tests.support.build_log import BuiltLog
 
-from tidelog.app.pipeline_run import pipeline
+from tidelog.app.pipeline.run import pipeline
 from tidelog.config import load_config
 from tidelog.demo.servers.certificates import write_certificates
 from tidelog.errors import OutputError, OutputRefusedError
-from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.opensearch.client import ClusterOptions
 from tidelog.state.sqlite import SqliteState

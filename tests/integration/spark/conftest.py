@@ -11,9 +11,9 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.outputs.lake.delta import DeltaOptions, DeltaOutput
 from tidelog.pipeline import spark_session
-from tidelog.spark.jars import SPARK_OF_ICEBERG
-from tidelog.spark.run import run_pipeline
-from tidelog.spark.versions import SPARK_VERSION
+from tidelog.spark.queries.run import run_pipeline
+from tidelog.spark.sessions.jars import SPARK_OF_ICEBERG
+from tidelog.spark.sessions.versions import SPARK_VERSION
 
 SHARED = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
 

@@ -12,10 +12,10 @@ from tests.behaviours.outputs.database_tables import dialect, live_rows, server
 from tests.behaviours.outputs.destinations import Destination, write
 from tests.support.build_log import BuiltLog
 
-from tidelog.app.pipeline_run import pipeline
+from tidelog.app.pipeline.run import pipeline
 from tidelog.config import load_config
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.database.output import DatabaseOutput
 from tidelog.state.sqlite import SqliteState

@@ -16,11 +16,11 @@ from tests.support.pgoutput_messages import UNCHANGED
 from tidelog.errors import DecodeError, OutputError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.maintenance import EventLogMaintenance
-from tidelog.outputs.base.folding import fold_parts
 from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.lake import output as lake_module
+from tidelog.spark.changes.folding import folded
 from tidelog.spark.formats import shapes
-from tidelog.spark.run import QueryProgress, run_pipeline
+from tidelog.spark.queries.run import QueryProgress, run_pipeline
 from tidelog.spark.transforms import Step
 
 pytestmark = pytest.mark.spark
@@ -298,14 +298,18 @@ def test_folds_in_parts_and_blocks_give_the_same(
 
 
 @pytest.mark.parametrize("partial", [False, True], ids=["whole rows", "partial rows"])
-def test_columns_of_any_name_are_folded(spark: Any, built: BuiltLog, partial: bool) -> None:
+@pytest.mark.parametrize("complete", [True, False], ids=["known to be whole", "not known"])
+def test_columns_of_any_name_are_folded(
+    spark: Any, built: BuiltLog, partial: bool, complete: bool
+) -> None:
     columns = {"_n": "int64", "_op": "text", "_v": "text", "_since": "text", "_c3": "text"}
     schema = built.table("public.t", columns, ("_n", "_op", "_v"))
     key = (1, "k", "k")
     rows = [("u", 5, *key, "old", "kept", None), ("u", 9, *key, "new", "new", None)]
     if partial:
         rows[1] = ("u", 9, *key, "new", None, [4])  # type: ignore[assignment]
-    found = fold_parts(spark.createDataFrame(rows, shapes.changes(schema)), schema).collect()
+    frame = spark.createDataFrame(rows, shapes.changes(schema))
+    found = folded(frame, schema, complete=complete and not partial).collect()
     assert [tuple(row) for row in found] == [
         ("u", 9, *key, "new", "kept" if partial else "new", None)
     ]

@@ -18,7 +18,7 @@ from tests.behaviours.outputs.activity_files import opened, visible
 from tests.behaviours.outputs.destinations import Context
 from tests.support.build_log import BuiltLog
 
-from tidelog.app.pipeline_run import pipeline
+from tidelog.app.pipeline.run import pipeline
 from tidelog.config import load_config
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.ranges import batch_of

@@ -150,7 +150,7 @@ def state(frame: Any) -> list[tuple[Any, ...]]:
 def test_tables_as_of_one_place(
     spark: Any, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replaying, "_PART_BYTES", 1)  # each segment is folded by itself
+    monkeypatch.setattr(replaying, "PART_BYTES", 1)  # each segment is folded by itself
     t = built.table("public.t", {"id": "int64", "v": "text"})
     u = built.table("public.u", {"id": "int64"}, relation_id=2)
     built.insert(t, "7", "of before the dump, and gone")

@@ -13,7 +13,7 @@ from tests.behaviours.outputs.activity_files import read
 from tests.faults.capture_fixture import Source
 from tests.support.s3 import S3Server
 
-from tidelog.app.pipeline_run import pipeline
+from tidelog.app.pipeline.run import pipeline
 from tidelog.app.preflight import check
 from tidelog.eventlog.storage.opening import OPTIONS_VARIABLE
 from tidelog.spark.datasource.source import register

@@ -17,11 +17,11 @@ from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.adapters import FORMATTERS, OUTPUT_KINDS
-from tidelog.app.outputs import make_output
-from tidelog.app.pipeline_run import pipeline
+from tidelog.app.pipeline.outputs import make_output
+from tidelog.app.pipeline.run import pipeline
 from tidelog.config import load_config, parse_config
 from tidelog.errors import ConfigError, OutputRefusedError
-from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.ranges import batch_of
 from tidelog.outputs.base.rejections import JsonDeadLetters
 from tidelog.outputs.custom.output import PythonOutput

@@ -17,7 +17,7 @@ from tidelog.errors import OutputError, OutputRefusedError, TidelogError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.outputs.lake.delta import DeltaOutput
 from tidelog.ports import OutputBatch
-from tidelog.spark.run import QueryProgress, run_pipeline
+from tidelog.spark.queries.run import QueryProgress, run_pipeline
 
 pytestmark = pytest.mark.spark
 

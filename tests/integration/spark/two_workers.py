@@ -17,13 +17,13 @@ import pyarrow as pa
 from tests import executors
 from tests.support.build_log import BuiltLog
 
-from tidelog.outputs.base.output import Delivery
+from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.files.output import FilesOutput
 from tidelog.outputs.files.writer import FileFormat
 from tidelog.outputs.lake.delta import DeltaOptions, DeltaOutput
 from tidelog.pipeline import spark_session
 from tidelog.spark.arrow_frames import map_in_arrow
-from tidelog.spark.run import run_pipeline
+from tidelog.spark.queries.run import run_pipeline
 from tidelog.state.sqlite import SqliteState
 
 TABLES, SEGMENTS, ROWS = 3, 8, 500

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.errors import UsageError
-from tidelog.spark import jars
+from tidelog.spark.sessions import jars
 from tidelog.system import maven
 from tidelog.system.maven import Jar
 

@@ -12,7 +12,7 @@ from tidelog.errors import EventLogError, OutputError, Policy
 from tidelog.ports import OutputBatch
 from tidelog.spark.datasource import segment_rows
 from tidelog.spark.formats.shapes import SEGMENTS
-from tidelog.spark.stream import HostBusyError, QueryProgress, _Loop
+from tidelog.spark.queries.stream import HostBusyError, QueryProgress, _Loop
 
 
 @pytest.mark.parametrize(

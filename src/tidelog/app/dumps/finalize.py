@@ -148,8 +148,7 @@ class _Waiting:
     def _offset(self) -> int | None:
         if not EventLog.exists(self._path):
             return None
-        consumers = Consumers(EventLog.open(self._path).storage).all()
-        found = next((c for c in consumers if c.name == self._consumer), None)
+        found = Consumers(EventLog.open(self._path).storage).find(self._consumer)
         if found is None or self._output is None or not found.outputs:
             return None if found is None else found.offset
         return found.outputs.get(self._output)  # None: it was added, and has not begun

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.app.client import send_command
 from tidelog.app.log_location import log_place
-from tidelog.app.pipeline_run import check_spark, session
+from tidelog.app.pipeline.run import check_spark, session
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.verify.copies import OpenReader, copies, has_copies
 from tidelog.capture.session import GENERATION_KEY, STATUS_KEY
@@ -22,7 +22,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Catalogue, ChunkRequest, Digest, DigestReader
-from tidelog.spark.patience import while_busy
+from tidelog.spark.queries.patience import while_busy
 from tidelog.state.opening import open_state, state_exists
 
 if TYPE_CHECKING:

@@ -6,11 +6,12 @@ import re
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from tidelog.app.outputs import make_output, transform_steps
+from tidelog.app.pipeline.outputs import make_output
 from tidelog.app.sources.kinds import source_kind
 from tidelog.config import Config
 from tidelog.config.source import MySqlSourceSection, PostgresSourceSection
 from tidelog.model.schema import TableName, TableSchema
+from tidelog.outputs.deliveries import transform_steps
 from tidelog.ports import ChunkReader, ChunkRequest, SourceId, TargetTable
 from tidelog.sources.null_registry import NullRegistry
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from tidelog.model.records import Int64s
+from tidelog.model.records import Int64s, bitmap
 
 _DAY_US = 86_400_000_000
 _DATE_BYTES = 15  # sign, seven digits of the year, -MM-DD
@@ -54,8 +54,8 @@ def _texts(values: pa.Array, numbers: Int64s, separator: int, digits: int) -> pa
     if not values.null_count:
         return texts
     valid = values.is_valid().to_numpy(zero_copy_only=False)
-    bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(pa.string(), n, [bitmap, *texts.buffers()[1:]])
+    bits = bitmap(valid)
+    return pa.Array.from_buffers(pa.string(), n, [bits, *texts.buffers()[1:]])
 
 
 @njit(cache=True, nogil=True)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidelog.codecs.columns import joining_kernels as kernels
-from tidelog.model.records import Bools, Int64s, UInt8s
+from tidelog.model.records import Bools, Int64s, UInt8s, bitmap
 
 _BLOCK_BYTES = 128 << 10  # a part of a core's cache
 _MAX_BYTES = 2**31 - 1  # Arrow's int32 offsets
@@ -44,7 +44,7 @@ class TextCells:
         valid = self.valid()
         if valid is None:
             return found
-        bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
+        bits = bitmap(valid)
         return pa.StringArray.from_buffers(len(self), *found.buffers()[1:], bits)
 
     def valid(self) -> Bools | None:

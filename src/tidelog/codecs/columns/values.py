@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tidelog.codecs.columns import number_kernels, text_kernels, time_kernels
 from tidelog.codecs.columns.time_kernels import UNREAL_IS_WRONG
-from tidelog.model.records import Int32s, UInt8s
+from tidelog.model.records import Int32s, UInt8s, bitmap
 
 _ARROW_TYPES: dict[str, pa.DataType] = {
     "bool": pa.bool_(),
@@ -110,7 +110,7 @@ def validity(length: Int32s) -> pa.Buffer | None:
     valid = length >= 0
     if valid.all():
         return None
-    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return bitmap(valid)
 
 
 def _checked(bad_row: int) -> None:
@@ -125,7 +125,7 @@ def _fixed(kind: pa.DataType, length: Int32s, values: npt.NDArray[np.generic]) -
 def _booleans(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
     out = np.empty(len(start), dtype=np.uint8)
     _checked(number_kernels.booleans(data, start, length, out))
-    return _fixed(kind, length, np.packbits(out, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(length), [validity(length), bitmap(out.view(np.bool_))])
 
 
 def _integers(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
@@ -186,7 +186,7 @@ def _timestamps(
 
 
 def _valid(null: npt.NDArray[np.bool_]) -> pa.Buffer | None:
-    return pa.py_buffer(np.packbits(~null, bitorder="little")) if null.any() else None
+    return bitmap(~null) if null.any() else None
 
 
 def _texts(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,18 +13,16 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from tidelog.eventlog.reader import SegmentRef
 from tidelog.outputs.base import tasks
-from tidelog.outputs.base.folding import fold_parts
-from tidelog.outputs.base.ranges import columns_option
 from tidelog.outputs.base.tasks import Item, Work, Written
 from tidelog.ports import TargetTable
 from tidelog.spark import transforms
 from tidelog.spark.arrow_frames import map_in_arrow
-from tidelog.spark.datasource.options import PlannedRefs
-from tidelog.spark.formats.shapes import CHANGE_OP, CHANGE_VERSION
+from tidelog.spark.changes import folding
+from tidelog.spark.formats.shapes import CHANGE_VERSION
 from tidelog.spark.transforms import Step
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _COUNTS = StructType([StructField("rows", LongType()), StructField("rejected", LongType())])
 
@@ -59,28 +58,16 @@ def frame(
 
     ``ordered_by_key``: of the shape `events`; a key's changes stay in order, in one task.
     """
-    refs = PlannedRefs(work.task.generation, tuple(ref for part in parts for ref in part))
-    source: DataFrame = (
-        spark.read.format("tidelog")
-        .option("path", work.log_path)
-        .option("shape", work.shape)
-        .option("table", str(table.source))
-        .option("schemaVersion", table.schema.schema_id)
-        .options(**columns_option(work.shape, table.schema))
-        .option("refs", refs.to_option())
-        .option("partitions", len(parts))
-        .option("partitionBytes", 1)
-        .load()
-    )
+    refs = tuple(ref for part in parts for ref in part)
+    read = (spark, work.log_path, work.task.generation, table.schema, refs)
     keyed = work.shape == "changes"
     below = work.task.deleted_below.get(str(table.source), 0)
-    held = source.persist() if keyed and len(parts) > 1 else None
-    try:
-        if held is not None:
-            source = fold_parts(held, table.schema)
-        if keyed and below:
-            gone = f"IF({CHANGE_VERSION} < {below}, 'd', {CHANGE_OP})"
-            source = source.withColumn(CHANGE_OP, f.expr(gone))
+    with contextlib.ExitStack() as stack:
+        if keyed:
+            source = stack.enter_context(folding.newest(*read, parts=len(parts)))
+            source = folding.with_deletes_below(source, below)
+        else:
+            source = folding.planned(*read, parts=len(parts), shape=work.shape)
         if ordered_by_key and len(parts) > 1:
             keys = [f.col(transforms.quoted(name)) for name in table.schema.match_key]
             source = source.repartition(tasks_at_once, *keys).sortWithinPartitions(
@@ -90,9 +77,6 @@ def frame(
             source = transforms.apply(source, steps, table.schema, keyed=keyed)
         rows = map_in_arrow(source, _Write(work, table), _COUNTS).collect()
         return [Written(row["rows"], row["rejected"]) for row in rows]
-    finally:
-        if held is not None:
-            held.unpersist()
 
 
 class _Write:

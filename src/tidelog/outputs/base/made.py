@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tidelog.outputs.base.output import Delivery, ExecutorOutput
+from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.ports import StateStore, TaskWriter
 
 if TYPE_CHECKING:

@@ -15,65 +15,55 @@ may run twice. What makes it exact is that writers are idempotent by key and ver
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
-from tidelog.errors import ConfigError, OutputError, OutputRefusedError, TidelogError
-from tidelog.eventlog.message_schemas import MessageSchemaStore
+from tidelog.errors import OutputError, OutputRefusedError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import matches
-from tidelog.model.schema import TableName, TableSchema
-from tidelog.outputs.base import evolving, jobs, ranges, tasks
+from tidelog.model.schema import TableName
+from tidelog.outputs.base import evolving, ranges, tasks
+from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.evolving import ColumnChange
-from tidelog.outputs.base.parts import SHARED_BYTES, TablePart, hash_partition_counts, spread
+from tidelog.outputs.base.parts import TablePart
 from tidelog.outputs.base.progress import OutputProgress
-from tidelog.outputs.base.rejections import StopAtRejection
-from tidelog.outputs.base.tasks import Item, Work, Written
-from tidelog.ports import (
-    DeadLetters,
-    Formatter,
-    OutputBatch,
-    SchemaFormatter,
-    StateStore,
-    TargetTable,
-    TaskWriter,
-    WriteTask,
-)
+from tidelog.outputs.base.scheduling import JobScheduler
+from tidelog.outputs.base.targets import TargetTables, require_generation
+from tidelog.outputs.base.tasks import Work
+from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter, WriteTask
 from tidelog.spark.datasource.partitions import check_start, partitioned, schema_now, schemas_now
 from tidelog.spark.datasource.source import register
 from tidelog.spark.failures import find_error
-from tidelog.spark.transforms import Step, steps_of, target_table
+from tidelog.spark.transforms import steps_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-# One task folds or formats this much of a table alone, without a shuffle.
-PART_BYTES = 32 << 20
 
 _SESSION_CONF = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
 
 
 @dataclass(frozen=True)
-class Delivery:
-    """How an output gets its rows; the options that all such outputs have."""
+class BatchPlan:
+    """What is about to be written.
 
-    name: str
-    tables: tuple[str, ...] = ("*.*",)
-    keyed: bool = True
-    order: str = "key"  # of ordered delivery: key, total or none
-    formatter: Formatter | None = None
-    steps: tuple[Step, ...] = ()
-    on_schema_change: str = "evolve"
-    dead_letters: DeadLetters = field(default_factory=StopAtRejection)
-    parallelism: int = 0  # 0: as Spark has cores
-    part_bytes: int = PART_BYTES
-    skipped: frozenset[str] = frozenset()  # operations of ordered delivery that are left out
+    Attributes:
+        batch: the offsets.
+        tables: that have something to be written by tasks.
+        tasks: at most so many write one table at once.
+        removed: by table, the version that `ExecutorOutput.remove_below` was called with.
+    """
+
+    batch: OutputBatch
+    tables: tuple[TargetTable, ...]
+    tasks: int
+    removed: Mapping[TableName, int]
 
 
 class ExecutorOutput:
-    """`tidelog.ports.Output`; an output implements `writer` and overrides what else it needs.
+    """`tidelog.ports.Output`; a kind of output implements `writer` and overrides the hooks below it
+    that it needs, nothing else. All hooks run on the driver, in one thread.
 
     Args:
         spark: any session; a session of our own beside it runs the jobs.
@@ -81,6 +71,10 @@ class ExecutorOutput:
         state: keeps the output's progress.
         delivery: what is delivered, and how.
     """
+
+    repeats_as_begun: ClassVar[bool] = False
+    """After a failed try: must its offsets be written again by themselves, before any that follow?
+    For a destination that knows a request again only if it is the same."""
 
     def __init__(
         self, spark: SparkSession, log_path: str, state: StateStore, delivery: Delivery
@@ -95,35 +89,50 @@ class ExecutorOutput:
             self._spark.conf.set(name, value)
         register(self._spark)
         self._progress: OutputProgress | None = None
-        self._targets: dict[TableName, tuple[int, TargetTable]] = {}  # of which version
-        self._schemas = MessageSchemaStore(self.log.storage)
+        self._current: dict[TableName, tuple[int, TargetTable]] = {}  # of which version
+        self._targets = TargetTables(self._spark, self.log, delivery)
         self._cores = delivery.parallelism or spark.sparkContext.defaultParallelism
-        self._pool = ThreadPoolExecutor(max(1, min(4, self._cores)), thread_name_prefix=self.name)
+        self._jobs = JobScheduler(self._spark, self.log, delivery, self._cores)
 
     # ------------------------------------------------ what an output implements
 
     def writer(self) -> TaskWriter:
-        """What writes on executors; not connected, picklable."""
+        """What writes on executors; not connected, picklable. For each batch, after `create`."""
         raise NotImplementedError
 
-    def check(self, generation: str) -> None:
-        """Can the destination be reached, and is it ours? Raises OutputError. On the driver, once
-        per start.
+    def shuffled_writer(self, writer: TaskWriter) -> TaskWriter:
+        """What writes in tasks that read a shuffle, in place of ``writer``: Spark may run such a
+        stage again, which its tasks can't tell.
         """
+        return writer
+
+    def begin(self, *, again: bool) -> None:
+        """Before each batch. ``again``: a try of it failed, or may have."""
+
+    @contextmanager
+    def writing(self, plan: BatchPlan) -> Iterator[TaskWriter]:
+        """Around the tasks of a batch: yields what writes on executors. What follows the yield runs
+        after all tasks have committed. Not entered for a batch without anything for the output.
+        """
+        yield self.writer()
+
+    def finished(self) -> None:
+        """After each batch, once its progress is noted."""
+
+    def check(self, generation: str) -> None:
+        """Can the destination be reached, and is it ours? Raises OutputError. Once per start."""
 
     def create(self, table: TargetTable) -> None:
-        """Create the destination's table if it is not there. On the driver, before the first rows
-        in each run, and those of other columns or another key.
+        """Create the destination's table if it is not there. Before the first rows in each run, and
+        before those of other columns or another key.
         """
 
     def alter(self, table: TargetTable, change: ColumnChange) -> None:
-        """Add and widen columns. On the driver; may come again. What can't be followed raises
-        OutputRefusedError.
-        """
+        """Add and widen columns; may come again. Raises OutputRefusedError if it can't be done."""
 
     def remove_below(self, table: TargetTable, version: int) -> bool:
-        """Delete the table's rows of a lower version (keyed delivery). On the driver, before the
-        batch's rows. False: not done, the writers do it (`WriteTask.deleted_below`).
+        """Delete the table's rows of a lower version (keyed delivery), now or in `writing`. Before
+        the batch's rows. False: not done, the writers do it (`WriteTask.deleted_below`).
         """
         return False
 
@@ -143,11 +152,7 @@ class ExecutorOutput:
 
     def prepare(self, generation: str) -> None:
         """Check the destination and, for all tables known so far, the steps."""
-        if self.log.generation != generation:
-            raise OutputRefusedError(
-                f"output {self.name} reads generation {self.log.generation} of the event log, the "
-                f"pipeline generation {generation}: restart the pipeline"
-            )
+        require_generation(self.log, generation, self.name)
         for key in self._state.keys("output/"):
             other = key.split("/")
             if other[2] == self.name and other[1] != generation:
@@ -158,13 +163,38 @@ class ExecutorOutput:
                 )
         for table, schema in schemas_now(self.log).items():
             if matches(self.delivery.tables, table):
-                self._table_of(schema)
+                self._targets.of(schema)
         self.check(generation)
         self._progress = OutputProgress(self._state, generation, self.name)
 
     def write(self, batch: OutputBatch) -> None:
         """Bring the batch over, and what a failed one before it began."""
         progress = self._opened(batch.generation)
+        if self.repeats_as_begun:
+            start = batch.start if progress.done is None else progress.done
+            if start < progress.begun < batch.end:
+                self._bring(ranges.batch_of(self.log, start, progress.begun), progress)
+        self._bring(batch, progress)
+        self.finished()
+
+    def committed(self, table: TableName) -> int | None:
+        # A batch without rows of the output is noted in the state alone.
+        known = (self.held_until(table), self._opened(self.log.generation).done)
+        return max((each for each in known if each is not None), default=None)
+
+    def close(self) -> None:
+        self._jobs.close()
+        self._state.close()
+
+    # ------------------------------------------------ planning
+
+    def _opened(self, generation: str) -> OutputProgress:
+        if self._progress is None:
+            self._progress = OutputProgress(self._state, generation, self.name)
+        return self._progress
+
+    def _bring(self, batch: OutputBatch, progress: OutputProgress) -> None:
+        self.begin(again=progress.begun > (progress.done or 0))
         # Never less than what was begun: a part of it may be there (see progress.py).
         end = max(batch.end, progress.begun)
         start = batch.start if progress.done is None else progress.done
@@ -176,8 +206,8 @@ class ExecutorOutput:
             whole = ranges.batch_of(self.log, start, end)
         progress.begin(end)
         try:
-            for part in self._parts(whole):
-                self._write(part)
+            for piece in self._pieces(whole):
+                self._write(piece)
         except TidelogError:
             raise
         except Exception as error:
@@ -190,24 +220,7 @@ class ExecutorOutput:
             ) from error
         progress.finish(end)
 
-    def committed(self, table: TableName) -> int | None:
-        held = self.held_until(table)
-        if held is not None:
-            return held
-        return self._opened(self.log.generation).done
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        self._state.close()
-
-    # ------------------------------------------------ planning
-
-    def _opened(self, generation: str) -> OutputProgress:
-        if self._progress is None:
-            self._progress = OutputProgress(self._state, generation, self.name)
-        return self._progress
-
-    def _parts(self, batch: OutputBatch) -> list[OutputBatch]:
+    def _pieces(self, batch: OutputBatch) -> list[OutputBatch]:
         """Changes are told as they were, each under its own schema; a key's newest state is told
         under the newest.
         """
@@ -224,34 +237,39 @@ class ExecutorOutput:
         names |= {name: TableName.parse(name) for name in gone if name not in names}
         chosen = {n: t for n, t in sorted(names.items()) if matches(self.delivery.tables, t)}
         parts: list[TablePart] = []
-        left: dict[str, int] = {}
+        removed: dict[TableName, int] = {}
         for name, table in chosen.items():
             target = self._target(table, batch)
             if target is None:
                 continue
-            if name in gone and not self.remove_below(target, gone[name]):
-                left[name] = gone[name]
+            if name in gone and self.remove_below(target, gone[name]):
+                removed[table] = gone[name]
             refs = self._refs(table, batch) if name in with_rows else ()
-            if refs or name in left:
+            if refs or (name in gone and table not in removed):
                 parts.append(TablePart(target, refs))
-        if parts:
-            ours = {name: version for name, version in gone.items() if name in chosen}
-            task = WriteTask(self.name, batch.generation, batch.start, batch.end, 0, ours)
-            self._run(self._work(task), parts, batch)
+        if not parts and not removed:
+            return
+        tables = tuple(part.target for part in parts)
+        most = max((len(part.refs) for part in parts), default=0)
+        with self.writing(BatchPlan(batch, tables, max(self._cores, most), removed)) as writer:
+            if parts:
+                ours = {name: version for name, version in gone.items() if name in chosen}
+                task = WriteTask(self.name, batch.generation, batch.start, batch.end, 0, ours)
+                work = self._work(task, writer)
+                self._jobs.run(work, self.shuffled_writer(writer), parts, batch)
 
-    def _work(self, task: WriteTask) -> Work:
-        shape = "changes" if self.delivery.keyed else "events"
+    def _work(self, task: WriteTask, writer: TaskWriter) -> Work:
         delivery = self.delivery
         return Work(
             self._log_path,
-            shape,
+            "changes" if delivery.keyed else "events",
             task,
-            self.writer(),
+            writer,
             delivery.formatter,
             delivery.dead_letters,
             tasks.armed(),
             frozenset() if delivery.keyed else delivery.skipped,
-            frozenset(str(t.source) for _, t in self._targets.values() if self.takes_truncates(t)),
+            frozenset(str(t.source) for _, t in self._current.values() if self.takes_truncates(t)),
         )
 
     def _refs(self, table: TableName, batch: OutputBatch) -> tuple[tuple[SegmentRef, ...], ...]:
@@ -271,10 +289,10 @@ class ExecutorOutput:
             schema = schema_now(self.log, table)
         if schema is None:
             return None
-        number, known = self._targets.get(table, (0, None))
+        number, known = self._current.get(table, (0, None))
         if number == schema.schema_id:
             return known
-        found = self._delivered(schema)
+        found = self._targets.of_records(schema)
         progress = self._opened(batch.generation)
         columns = progress.columns.get(str(table))
         if columns is None:
@@ -291,127 +309,6 @@ class ExecutorOutput:
             if change.alters:
                 self.alter(found, change)
                 progress.remember(str(table), change.remembered(columns))
-        found = self._with_schema_ids(found)
-        self._targets[table] = (schema.schema_id, found)
+        found = self._targets.with_schema_ids(found, self.subject(found))
+        self._current[table] = (schema.schema_id, found)
         return found
-
-    def _delivered(self, schema: TableSchema) -> TargetTable:
-        """The table as records of ``schema`` are delivered: under it or, where it is an old one
-        that the steps don't fit any more, under the newest: a column that they would hide must not
-        show by its old name.
-        """
-        try:
-            return self._table_of(schema)
-        except ConfigError:
-            newest = schema_now(self.log, schema.table)
-            if self.delivery.keyed or newest is None or newest.schema_id == schema.schema_id:
-                raise
-            return self._table_of(newest)
-
-    def _with_schema_ids(self, table: TargetTable) -> TargetTable:
-        formatter = self.delivery.formatter
-        if not isinstance(formatter, SchemaFormatter):
-            return table
-        table = self._once_null(table)
-        schemas, subject = formatter.schemas(table), self.subject(table)
-        key = 0 if schemas.key is None else self._schemas.register(f"{subject}-key", schemas.key)
-        value = self._schemas.register(f"{subject}-value", schemas.value)
-        return replace(table, schema_ids=(key, value))
-
-    def _once_null(self, table: TargetTable) -> TargetTable:
-        """A column that was added or became NOT NULL may be null in records from before."""
-        versions = self.log.schemas.versions(table.source)
-        unchanged = dict(table.unchanged)
-        for name, column in table.unchanged.items():
-            found = [{each.name: each.nullable for each in v.columns} for v in versions]
-            if any(of.get(column.name, True) for of in found):
-                unchanged[name] = replace(column, nullable=True)
-        return replace(table, unchanged=unchanged)
-
-    def _table_of(self, schema: TableSchema) -> TargetTable:
-        delivery = self.delivery
-        found = target_table(
-            self._spark,
-            schema,
-            delivery.steps,
-            self.log.source,
-            keyed=delivery.keyed,
-        )
-        if delivery.keyed and not found.key:
-            raise OutputRefusedError(
-                f"{found.source} has no primary key and no surrogate key: output {self.name} can't "
-                "keep a copy. Exclude it from the output's tables, or name a surrogate key."
-            )
-        if isinstance(delivery.formatter, SchemaFormatter):
-            delivery.formatter.schemas(found)  # can it tell all columns?
-        return found
-
-    # ------------------------------------------------ jobs
-
-    def _run(self, work: Work, parts: Sequence[TablePart], batch: OutputBatch) -> None:
-        delivery = self.delivery
-        stepped = [p for p in parts if steps_of(delivery.steps, p.target.source)]
-        if not delivery.keyed and delivery.order == "total":
-            if stepped:
-                raise OutputRefusedError(
-                    f"output {self.name}: order total has no steps but route; use order key"
-                )
-            tables = [part.target for part in parts]
-            names = tuple(str(table.source) for table in tables)
-            refs = self.log.segments(batch.start, batch.end, tables=names)
-            jobs.in_order(self._spark, work, tables, list(refs))
-            return
-        truncates = set()
-        if not delivery.keyed and delivery.order == "key":
-            truncates = set(ranges.truncated(self.log, batch.start, batch.end))
-        alone: list[Item] = []
-        whole: list[TablePart] = []
-        todo: list[Callable[[], list[Written]]] = []
-        for part in parts:
-            steps = steps_of(delivery.steps, part.target.source)
-            if not delivery.keyed and (
-                not part.target.schema.match_key
-                or str(part.target.source) in truncates
-                or (delivery.order == "key" and _may_merge_keys(part.target))
-            ):
-                # Order among all of the table's rows: no shuffle by key keeps it.
-                part = replace(part, refs=(part.together,))
-            if steps and part.refs:
-                todo.append(lambda part=part, steps=steps: self._frame(work, part, steps))  # type: ignore[misc]
-            elif not delivery.keyed and delivery.order == "none":
-                alone += [Item(part.target, refs) for refs in part.refs or ((),)]
-            elif len(part.refs) < 2 or not delivery.keyed or part.size_bytes <= SHARED_BYTES:
-                whole.append(part)
-            else:
-                todo.append(lambda part=part: self._frame(work, part, ()))  # type: ignore[misc]
-        # Every task decodes all of a table that it shares, and formats and writes its keys alone.
-        limits = [max(1, len(part.refs)) for part in whole]
-        counts = hash_partition_counts([part.size_bytes for part in whole], limits, self._cores)
-        for part, count in zip(whole, counts, strict=True):
-            alone += [
-                Item(part.target, part.together, (partition, count)) for partition in range(count)
-            ]
-        if alone:
-            groups = spread(alone, self._cores)
-            todo.insert(0, lambda: jobs.direct(self._spark, work, groups))
-        futures = [self._pool.submit(each) for each in todo]
-        failures = [error for each in futures if (error := each.exception()) is not None]
-        if failures:
-            raise failures[0]
-
-    def _frame(self, work: Work, part: TablePart, steps: Sequence[Step]) -> list[Written]:
-        return jobs.frame(
-            self._spark,
-            work,
-            part.target,
-            steps,
-            part.refs,
-            tasks_at_once=self._cores,
-            ordered_by_key=not self.delivery.keyed and self.delivery.order == "key",
-        )
-
-
-def _may_merge_keys(table: TargetTable) -> bool:
-    """May steps make one key of several, whose changes then fall to different tasks?"""
-    lost = len(table.key) < len(table.schema.match_key)
-    return lost or any(name not in table.unchanged for name in table.key)

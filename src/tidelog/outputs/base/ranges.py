@@ -103,13 +103,6 @@ def delivered_schema(schema: TableSchema, columns: Collection[str]) -> TableSche
     return schema.only(columns) if _can_be_named(schema) else schema
 
 
-def columns_option(shape: str, schema: TableSchema) -> dict[str, str]:
-    """The source's option for no other columns than the schema's."""
-    if shape != "changes" or not _can_be_named(schema):
-        return {}
-    return {"columns": ",".join(schema.column_names)}
-
-
 def _can_be_named(schema: TableSchema) -> bool:
     return not any("," in name for name in schema.column_names)
 

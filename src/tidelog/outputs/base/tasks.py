@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.codecs.missing import named_lists
 from tidelog.errors import OutputError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.schema import TableSchema
@@ -191,25 +191,10 @@ def prepared(
         if name == CHANGE_OP:
             column = op
         elif name == CHANGE_MISSING:
-            column = named_missing(column, table.schema.column_names)
+            column = named_lists(column, table.schema.column_names)
         names.append(name)
         arrays.append(column)
     return pa.RecordBatch.from_arrays(arrays, names=names)
-
-
-def named_missing(missing: pa.Array, names: Sequence[str]) -> pa.Array:
-    """list<int16> indices → list<string> names; names stay as they are."""
-    if not pa.types.is_integer(missing.type.value_type):
-        return missing
-    if missing.null_count == len(missing):
-        return pa.nulls(len(missing), pa.list_(pa.string()))
-    lengths = pc.fill_null(pc.list_value_length(missing), 0).to_numpy(zero_copy_only=False)
-    bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    texts = pa.array(list(names), pa.string()).take(missing.flatten().cast(pa.int32()))
-    valid = pa.py_buffer(np.packbits(lengths > 0, bitorder="little"))
-    return pa.Array.from_buffers(
-        pa.list_(pa.string()), len(missing), [valid, pa.py_buffer(bounds)], children=[texts]
-    )
 
 
 def _log(work: Work) -> EventLog:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tidelog.errors import ConfigError
-from tidelog.outputs.base.output import Delivery, ExecutorOutput
+from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.ports import StateStore, TaskWriter
 from tidelog.spark.transforms import load
 

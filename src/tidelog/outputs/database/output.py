@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidelog.errors import ConfigError, OutputRefusedError
 from tidelog.model.schema import TableName, TableSchema
+from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.evolving import ColumnChange
-from tidelog.outputs.base.output import Delivery, ExecutorOutput
+from tidelog.outputs.base.output import BatchPlan, ExecutorOutput
 from tidelog.outputs.database import metadata_tables
 from tidelog.outputs.database.dialect import DatabaseSession, Dialect
 from tidelog.outputs.database.layout import DELETED, VERSION, TableLayout
 from tidelog.outputs.database.metadata_tables import Owner
 from tidelog.outputs.database.tables import Tables
 from tidelog.outputs.database.writer import TableWriter
-from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter
+from tidelog.ports import StateStore, TargetTable, TaskWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +62,6 @@ class DatabaseOutput(ExecutorOutput):
         self._session: DatabaseSession | None = None
         self._known: dict[TableName, tuple[TargetTable, TableName]] = {}
         self._floors: dict[TableName, int] = {}
-        self._below: dict[TableName, int] = {}  # of this batch: what is gone
         self._layouts: dict[TableName, TableLayout] = {}
         super().__init__(spark, log_path, state, delivery)
 
@@ -99,17 +101,18 @@ class DatabaseOutput(ExecutorOutput):
         session.begin()
         metadata_tables.raise_floor(session, self._dialect, layout, version)
         session.commit()
-        self._below[table.source] = version
         floor = max(version, layout.floor)
         self._floors[table.source] = floor
         self._layouts[table.source] = replace(layout, floor=floor)
         return True
 
-    def _write(self, batch: OutputBatch) -> None:
+    @contextmanager
+    def writing(self, plan: BatchPlan) -> Iterator[TaskWriter]:
         """What is gone goes last: most of it has been replaced by then, and no reader misses it."""
-        self._below = {}
-        super()._write(batch)
-        for source, version in self._below.items():
+        layouts = {str(source): self._layout(source) for source in self._known}
+        attempt = self._next_attempt()
+        yield TableWriter(self._dialect, layouts, attempt, self._own, self._batch_rows)
+        for source, version in plan.removed.items():
             layout = self._layout(source)
             name = self._dialect.quoted(layout.namespace, layout.name)
             # Rows without a version are somebody else's: the output never wrote them.
@@ -119,14 +122,9 @@ class DatabaseOutput(ExecutorOutput):
                 statement = f"UPDATE {name} SET {DELETED} = true {where} AND NOT {DELETED}"
             self._connected().rows(statement)
 
-    def writer(self) -> TaskWriter:
-        layouts = {str(source): self._layout(source) for source in self._known}
-        attempt = self._next_attempt()
-        return TableWriter(self._dialect, layouts, attempt, self._own, self._batch_rows)
-
     def target_of(self, schema: TableSchema) -> tuple[TargetTable, TableName]:
         """The table as it is delivered, and where."""
-        target = self._table_of(schema)
+        target = self._targets.of(schema)
         return target, self._tables.place(self._connected(), target)
 
     def close(self) -> None:

@@ -8,17 +8,19 @@ them into place (`tidelog.outputs.files.commits`). The newest commit says how fa
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from tidelog.errors import ConfigError, OutputRefusedError
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.output import Delivery, ExecutorOutput
+from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.output import BatchPlan, ExecutorOutput
 from tidelog.outputs.files.commits import Commits
 from tidelog.outputs.files.layout import DEFAULT, FilesLayout, visible
 from tidelog.outputs.files.store import FileStore
 from tidelog.outputs.files.writer import FileFormat, FilesWriter
-from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter
+from tidelog.ports import StateStore, TargetTable, TaskWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +56,6 @@ class FilesOutput(ExecutorOutput):
         self._layout = FilesLayout(layout)
         self._format = file_format or FileFormat()
         self._commits = Commits(self._store, delivery.name)
-        self._staging = ""
         self._directories: dict[str, str] = {}
         super().__init__(spark, log_path, state, delivery)
 
@@ -84,28 +85,15 @@ class FilesOutput(ExecutorOutput):
         newest = self._commits.newest
         return None if newest is None else newest.end
 
-    def committed(self, table: TableName) -> int | None:
-        # Batches without rows leave no commit.
-        known = (self.held_until(table), self._opened(self.log.generation).done)
-        return max((each for each in known if each is not None), default=None)
-
-    def writer(self) -> TaskWriter:
-        self._staging = self._commits.staging(uuid.uuid4().hex[:12])
-        return FilesWriter(self._store, self._staging, self._layout, self._format)
-
-    def write(self, batch: OutputBatch) -> None:
+    def begin(self, *, again: bool) -> None:
         self._commits.finish()
-        super().write(batch)
 
-    def _run(self, work: Any, parts: Sequence[Any], batch: OutputBatch) -> None:
-        super()._run(work, parts, batch)
-        newest = self._commits.newest
+    @contextmanager
+    def writing(self, plan: BatchPlan) -> Iterator[TaskWriter]:
+        staging = self._commits.staging(uuid.uuid4().hex[:12])
+        yield FilesWriter(self._store, staging, self._layout, self._format)
+        newest, batch = self._commits.newest, plan.batch
         start = batch.start if newest is None else max(batch.start, newest.end)
-        self._commits.publish(
-            self._staging,
-            batch.generation,
-            start,
-            batch.end,
-            f"{visible(self.name)}-",
-            self._format.suffix,
-        )
+        prefix = f"{visible(self.name)}-"
+        generation = batch.generation
+        self._commits.publish(staging, generation, start, batch.end, prefix, self._format.suffix)

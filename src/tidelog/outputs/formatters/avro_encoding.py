@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tidelog.codecs.columns import avro_kernels as kernels
 from tidelog.errors import OutputError
-from tidelog.model.records import Bools
+from tidelog.model.records import Bools, bitmap
 
 _MAX_BYTES = 2**31 - 1  # of a batch: Arrow's int32 offsets
 _DECIMAL_BYTES = 16
@@ -87,7 +87,7 @@ class AvroRows:
         offsets[1:] = ends
         valid = None
         if present is not None:
-            valid = pa.py_buffer(np.packbits(present, bitorder="little"))
+            valid = bitmap(present)
         buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(out)]
         return pa.BinaryArray.from_buffers(pa.binary(), self.n, buffers)
 

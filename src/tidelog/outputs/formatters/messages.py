@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.model.records import Bools
+from tidelog.model.records import Bools, bitmap
 from tidelog.ports import TargetTable
 from tidelog.spark.formats.json_values import PLAIN, Handling, json_rows
 from tidelog.spark.formats.shapes import (
@@ -117,7 +117,7 @@ def _with_nulls(values: pa.BinaryArray, null: Bools) -> pa.BinaryArray:
     _, offsets, content = values.buffers()
     bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
     ends = bounds[np.concatenate([[0], np.cumsum(~null)])]
-    valid = pa.py_buffer(np.packbits(~null, bitorder="little"))
+    valid = bitmap(~null)
     return pa.BinaryArray.from_buffers(
         pa.binary(), len(null), [valid, pa.py_buffer(ends), content], null_count=int(null.sum())
     )

@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidelog.errors import ConfigError
-from tidelog.outputs.base import ranges
-from tidelog.outputs.base.output import Delivery, ExecutorOutput
+from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.outputs.base.rejections import StopAtRejection
 from tidelog.outputs.http.client import Endpoint, authorities, url_of
 from tidelog.outputs.http.requests import Body
 from tidelog.outputs.http.writer import HttpWriter
-from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter
+from tidelog.ports import StateStore, TargetTable, TaskWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,6 +41,8 @@ class HttpOutput(ExecutorOutput):
         body: how messages become requests.
         lanes: requests of a table that are under way at once.
     """
+
+    repeats_as_begun = True  # its requests are the same then
 
     def __init__(
         self,
@@ -76,20 +78,10 @@ class HttpOutput(ExecutorOutput):
             in_doubt=self._in_doubt,
         )
 
-    def write(self, batch: OutputBatch) -> None:
-        """First what a failed try began, as it was: its requests are the same then."""
-        progress = self._opened(batch.generation)
-        start = batch.start if progress.done is None else progress.done
-        if start < progress.begun < batch.end:
-            self._bring(ranges.batch_of(self.log, start, progress.begun))
-        self._bring(batch)
-
-    def _bring(self, batch: OutputBatch) -> None:
-        progress = self._opened(batch.generation)
-        if progress.begun <= (progress.done or 0):
+    def begin(self, *, again: bool) -> None:
+        if not again:
             self._in_doubt_until = None
         elif self._in_doubt_until is None:
             self._in_doubt_until = time.monotonic() + _AT_WORK_S
         until = self._in_doubt_until
         self._in_doubt = until is not None and time.monotonic() < until
-        super().write(batch)

@@ -10,9 +10,9 @@ it, so that what it reads back is final.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -26,14 +26,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from tidelog.errors import ConfigError, OutputRefusedError, StateConflictError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.output import Delivery, ExecutorOutput
+from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.output import BatchPlan, ExecutorOutput
 from tidelog.outputs.base.rejections import StopAtRejection
-from tidelog.outputs.base.tasks import Work, Written
 from tidelog.outputs.formatters.messages import topic_of
 from tidelog.outputs.kafka.client import common, failed, librdkafka_log, settings_of, topic_name
 from tidelog.outputs.kafka.topic_tail import TopicTail
 from tidelog.outputs.kafka.writer import KafkaTopics, KafkaWriter, transactional_id
-from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter
+from tidelog.ports import StateStore, TargetTable, TaskWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,9 +92,7 @@ class KafkaOutput(ExecutorOutput):
         self._topics: dict[str, str] = {}  # topic → table
         self._compacted: set[str] = set()
         self._max_bytes: dict[str, int] = {}
-        # Topics that hold nothing of the batch to come, and of the one under way.
-        self._clean: frozenset[str] = frozenset()
-        self._clean_now: frozenset[str] = frozenset()
+        self._clean: frozenset[str] = frozenset()  # topics that hold nothing of the batch to come
         self._tried_before = True
         master = spark.sparkContext.master or ""
         # On a cluster a stage is tried again where shuffled data is lost, and its tasks can't tell.
@@ -136,14 +134,8 @@ class KafkaOutput(ExecutorOutput):
                 "that is not compacted"
             )
 
-    def write(self, batch: OutputBatch) -> None:
-        """As all outputs, and remember whether a try before may have left messages."""
-        progress = self._opened(batch.generation)
-        self._tried_before = progress.begun > (progress.done or 0)
-        # A run's first batches look as well: the state store may be an older copy.
-        self._clean_now, self._clean = self._clean, frozenset()
-        super().write(batch)
-        self._clean = self._clean_now
+    def begin(self, *, again: bool) -> None:
+        self._tried_before = again
 
     def subject(self, table: TargetTable) -> str:
         """The topic, as Confluent's TopicNameStrategy has it."""
@@ -153,8 +145,31 @@ class KafkaOutput(ExecutorOutput):
         """In a compacted topic they become tombstones, without which keys would stay for ever."""
         return self.subject(table) in self._compacted
 
-    def writer(self) -> TaskWriter:
-        return self._writer(True, None)
+    @contextmanager
+    def writing(self, plan: BatchPlan) -> Iterator[TaskWriter]:
+        if self._transactions:
+            self._fence([table.source for table in plan.tables])
+            self._note_slots(plan.tasks)
+        # A run's first batches look as well: the state store may be an older copy.
+        clean, self._clean = self._clean, frozenset()
+        tail = TopicTail(self._settings, committed=self._transactions)
+        try:
+            # Where topics end now; what an earlier try's tasks left stands before.
+            ends = {each: tail.ends(each) for each in self._topics if each not in clean}
+            yield self._writer(bool(ends), ends)
+            # After a rewind a topic holds batches beyond this one.
+            until = plan.batch.end
+            ahead = {
+                topic
+                for topic, each in ends.items()
+                if len(tail.already_written(topic, until, exact=True, ends=each).hashes)
+            }
+        finally:
+            tail.close()
+        self._clean = clean | (ends.keys() - ahead)
+
+    def shuffled_writer(self, writer: TaskWriter) -> TaskWriter:
+        return self._writer(True, None) if self._stages_retry else writer
 
     def _writer(self, reread: bool, ends: Mapping[str, Mapping[int, int]] | None) -> KafkaWriter:
         known = KafkaTopics(frozenset(self._compacted), dict(self._max_bytes), ends)
@@ -238,30 +253,6 @@ class KafkaOutput(ExecutorOutput):
     @property
     def _slots_key(self) -> str:
         return f"kafka/{self.log.generation}/{self.name}"
-
-    def _run(self, work: Work, parts: Any, batch: OutputBatch) -> None:
-        if self._transactions:
-            self._fence([part.target.source for part in parts])
-            self._note_slots(max(self._cores, *(len(part.refs) for part in parts)))
-        tail = TopicTail(self._settings, committed=self._transactions)
-        try:
-            # Where topics end now; what an earlier try's tasks left stands before.
-            ends = {each: tail.ends(each) for each in self._topics if each not in self._clean_now}
-            super()._run(replace(work, writer=self._writer(bool(ends), ends)), parts, batch)
-            # After a rewind a topic holds batches beyond this one.
-            ahead = {
-                topic
-                for topic, each in ends.items()
-                if len(tail.already_written(topic, batch.end, exact=True, ends=each).hashes)
-            }
-        finally:
-            tail.close()
-        self._clean_now |= ends.keys() - ahead
-
-    def _frame(self, work: Work, part: Any, steps: Any) -> list[Written]:
-        if self._stages_retry:
-            work = replace(work, writer=self._writer(True, None))
-        return super()._frame(work, part, steps)
 
     def _note_slots(self, count: int) -> None:
         """Durably, before producers with such numbers exist."""

@@ -18,8 +18,8 @@ from tidelog.outputs.lake.iceberg_state import IcebergCatalog
 from tidelog.outputs.lake.iceberg_table import DELETED, IcebergLayout, IcebergTable, Partition
 from tidelog.outputs.lake.output import LakeOptions, LakeOutput, of_table
 from tidelog.outputs.lake.table import parts_of
-from tidelog.spark.jars import ICEBERG_VERSION, SPARK_OF_ICEBERG
-from tidelog.spark.versions import SPARK_VERSION
+from tidelog.spark.sessions.jars import ICEBERG_VERSION, SPARK_OF_ICEBERG
+from tidelog.spark.sessions.versions import SPARK_VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,31 +21,30 @@ from py4j.protocol import Py4JJavaError
 
 from tidelog.codecs.partial_rows import columns_that_may_lack
 from tidelog.errors import OutputError, OutputRefusedError, TidelogError
-from tidelog.eventlog.reader import EventLog
+from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.outputs.base.folding import fold_parts
 from tidelog.outputs.base.ranges import (
     batch_of,
-    columns_option,
     deleted_below,
     delivered_schema,
     refs_of,
     schema_in,
 )
+from tidelog.outputs.base.targets import keyless, require_generation
 from tidelog.outputs.lake import rows as lake_rows
 from tidelog.outputs.lake.restored import start_of
 from tidelog.outputs.lake.table import LakeTable
 from tidelog.ports import OutputBatch, TableRange, TargetTable
 from tidelog.spark import transforms
-from tidelog.spark.datasource.options import PlannedRefs
+from tidelog.spark.changes import folding
 from tidelog.spark.datasource.partitions import partitioned, schemas_now
 from tidelog.spark.datasource.source import register
 from tidelog.spark.failures import find_error
 from tidelog.spark.transforms import Step, destination_name, steps_of, target_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
 
@@ -134,11 +133,7 @@ class LakeOutput(ABC):
 
     def prepare(self, generation: str) -> None:
         """Check the tables that are there already, and for all known so far, the steps."""
-        if self._log.generation != generation:
-            raise OutputRefusedError(
-                f"the {self.product} output reads generation {self._log.generation} of the event "
-                f"log, the pipeline generation {generation}: restart the pipeline"
-            )
+        require_generation(self._log, generation, self.name)
         for table, schema in schemas_now(self._log).items():
             if not matches(self._patterns, table):
                 continue
@@ -221,10 +216,7 @@ class LakeOutput(ABC):
         schema = schema_in(self._log, task.table, task.start, task.end)
         if schema is None or not schema.match_key:
             if schema is not None:
-                raise OutputRefusedError(
-                    f"{task.table} has no primary key and no surrogate key: a copy can't be "
-                    "kept. Exclude it from this output's tables, or name a surrogate key."
-                )
+                raise keyless(task.table, self.name)
             if not exists:
                 return
         else:
@@ -282,49 +274,31 @@ class LakeOutput(ABC):
         except Exception as error:  # noqa: BLE001 - whatever Spark raises
             logger.warning("%s could not be optimized: %s", copy.place, _reason(error))
 
-    def _parts(self, task: _Task) -> list[PlannedRefs]:
+    def _parts(self, task: _Task) -> list[list[SegmentRef]]:
         """Nothing, or the range as what single tasks fold."""
         refs = refs_of(self._log, task.table, task.start, task.end)
         if not refs:
             return []
-        split = partitioned(refs, partition_bytes=_PART_BYTES, partitions=None)
-        return [PlannedRefs(self._log.generation, tuple(run)) for run in split]
+        return partitioned(refs, partition_bytes=_PART_BYTES, partitions=None)
 
     def _write_rows(
-        self, copy: LakeTable, task: _Task, target: TargetTable, parts: list[PlannedRefs]
+        self, copy: LakeTable, task: _Task, target: TargetTable, parts: list[list[SegmentRef]]
     ) -> None:
         steps = steps_of(self._options.steps, task.table)
         columns = self._delivered[task.table]
         schema = target.schema if steps else delivered_schema(target.schema, columns)
-        refs = PlannedRefs(parts[0].generation, tuple(r for part in parts for r in part.refs))
-        source: DataFrame = (
-            copy.spark.read.format("tidelog")
-            .option("path", self._log_path)
-            .option("shape", "changes")
-            .option("table", str(task.table))
-            .option("schemaVersion", schema.schema_id)
-            .options(**columns_option("changes", schema))
-            .option("refs", refs.to_option())
-            .option("partitions", len(parts))
-            .option("partitionBytes", 1)
-            .load()
-        )
-        held = source.persist() if len(parts) > 1 else None
-        try:
-            if held is not None:
-                source = fold_parts(held, schema)
-            source = lake_rows.gone(source, task.deleted_below)
+        refs = [ref for part in parts for ref in part]
+        read = (copy.spark, self._log_path, self._log.generation, schema, refs)
+        with folding.newest(*read, parts=len(parts)) as source:
+            changes = folding.with_deletes_below(source, task.deleted_below)
             # Names of missing columns instead of their numbers.
-            source = transforms.apply(source, steps, schema, keyed=True)
+            changes = transforms.apply(changes, steps, schema, keyed=True)
             may_lack = columns if steps else columns_that_may_lack(schema)
             if copy.is_empty():
-                lake_rows.append(copy, source, columns)
+                lake_rows.append(copy, changes, columns)
             else:
                 lacking = frozenset(may_lack) - set(target.key)
-                lake_rows.merge(copy, source, columns, target.key, lacking, task.deleted_below)
-        finally:
-            if held is not None:
-                held.unpersist()
+                lake_rows.merge(copy, changes, columns, target.key, lacking, task.deleted_below)
 
     def _table(self, table: TableName) -> LakeTable:
         found = self._tables.get(table)

@@ -6,21 +6,12 @@ import itertools
 from collections.abc import Collection, Sequence
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
 
 from tidelog.outputs.lake.table import LakeTable, literal
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.spark.transforms import quoted
 
 _views = itertools.count(1)  # tables may share a session
-
-
-def gone(source: DataFrame, below: int) -> DataFrame:
-    """``source`` with deletes in place of rows of a lower version."""
-    if not below:
-        return source
-    op = f"IF({CHANGE_VERSION} < {below}, 'd', {CHANGE_OP})"
-    return source.withColumn(CHANGE_OP, f.expr(op))
 
 
 def append(copy: LakeTable, source: DataFrame, columns: Sequence[str]) -> None:

@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 from tidelog.model.patterns import matches
+from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.evolving import ColumnChange
-from tidelog.outputs.base.output import Delivery, ExecutorOutput
+from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.outputs.formatters.messages import topic_of
 from tidelog.outputs.opensearch import documents
 from tidelog.outputs.opensearch import joined as opensearch_joined
@@ -28,7 +29,7 @@ from tidelog.outputs.opensearch.documents import AT, DELETED, META, META_MAPPING
 from tidelog.outputs.opensearch.indices import Indices, index_name
 from tidelog.outputs.opensearch.joined import JOINED_MAPPING, ROOT, JoinedPart
 from tidelog.outputs.opensearch.writer import Index, OpenSearchWriter
-from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter
+from tidelog.ports import StateStore, TargetTable, TaskWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -154,8 +155,7 @@ class OpenSearchOutput(ExecutorOutput):
             self._options, self._known, bulk_bytes=self._bulk_bytes, timeout_s=self._timeout_s
         )
 
-    def write(self, batch: OutputBatch) -> None:
-        super().write(batch)
+    def finished(self) -> None:
         now = time.monotonic()
         if self._purged_at is None or now >= self._purged_at + _PURGE_EVERY_S:
             self._purged_at = now

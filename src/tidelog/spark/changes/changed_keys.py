@@ -13,14 +13,12 @@ from tidelog.errors import OffsetGoneError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Kind, Snapshot, in_ranges, overlap
 from tidelog.model.schema import TableName
+from tidelog.spark.changes.folding import PART_BYTES, planned
 from tidelog.spark.datasource import partitions as planning
-from tidelog.spark.datasource.options import PlannedRefs
 from tidelog.spark.key_frames import as_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_PART_BYTES = 32 << 20
 
 
 def first_unseen(log: EventLog, table: TableName, snapshot: Snapshot, end: int) -> int:
@@ -68,21 +66,8 @@ def changed_keys(
         return False
     if schema.match_key != tuple(key):
         return True
-    frame = (
-        spark.read.format("tidelog")
-        .option("path", path)
-        .option("shape", "changes")
-        .option("table", str(table))
-        .option("schemaVersion", schema.schema_id)
-        .options(**({} if any("," in name for name in key) else {"columns": ",".join(key)}))
-        .option("refs", PlannedRefs(log.generation, tuple(refs)).to_option())
-        .option(
-            "partitions",
-            len(planning.partitioned(refs, partition_bytes=_PART_BYTES, partitions=None)),
-        )
-        .option("partitionBytes", _PART_BYTES)
-        .load()
-    )
+    parts = planning.partitioned(refs, partition_bytes=PART_BYTES, partitions=None)
+    frame = planned(spark, path, log.generation, schema, refs, parts=len(parts), columns=key)
     texts = [
         as_text(name, frame.schema[name].dataType).alias(f"k{place}")
         for place, name in enumerate(key)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.codecs.missing import missing_flags, missing_indices
 from tidelog.model.schema import TableSchema
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP
 
@@ -69,7 +70,7 @@ def _filled(
     rows: pa.RecordBatch, schema: TableSchema, group: _Rows, chosen: _Rows
 ) -> pa.RecordBatch:
     deleted = pc.equal(rows.column(CHANGE_OP), "d").to_numpy(zero_copy_only=False)
-    unknown = _unknown(rows.column(CHANGE_MISSING), len(schema.columns))
+    unknown = missing_flags(rows.column(CHANGE_MISSING), len(schema.columns))
     still = np.zeros((len(chosen), len(schema.columns)), np.bool_)
     columns = list(rows.select(rows.schema.names).take(pa.array(chosen)).columns)
     for index, column in enumerate(schema.columns):
@@ -84,23 +85,5 @@ def _filled(
         still[:, index] = none
         values = rows.column(column.name).take(pa.array(of_chosen, mask=none))
         columns[rows.schema.get_field_index(column.name)] = values
-    columns[rows.schema.get_field_index(CHANGE_MISSING)] = _lists(still)
+    columns[rows.schema.get_field_index(CHANGE_MISSING)] = missing_indices(still, len(still))
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
-
-
-def _unknown(missing: pa.ListArray, columns: int) -> npt.NDArray[np.bool_]:
-    out = np.zeros((len(missing), columns), np.bool_)
-    counts = pc.fill_null(pc.list_value_length(missing), 0).to_numpy(zero_copy_only=False)
-    out[np.repeat(np.arange(len(missing)), counts), missing.flatten().to_numpy()] = True
-    return out
-
-
-def _lists(flags: npt.NDArray[np.bool_]) -> pa.ListArray:
-    counts = flags.sum(axis=1)
-    bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    values = pa.array(np.nonzero(flags)[1].astype(np.int16))
-    valid = pa.py_buffer(np.packbits(counts > 0, bitorder="little"))
-    kind = pa.list_(pa.int16())
-    return pa.Array.from_buffers(
-        kind, len(counts), [valid, pa.py_buffer(bounds)], children=[values]
-    )

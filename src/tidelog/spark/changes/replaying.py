@@ -16,19 +16,18 @@ from tidelog.errors import ConfigError, OffsetGoneError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Bools, Kind
 from tidelog.model.schema import TableName, TableSchema
+from tidelog.spark.changes.folding import PART_BYTES, folded, planned
 from tidelog.spark.datasource import partitions as planning
 from tidelog.spark.datasource import positions
-from tidelog.spark.datasource.options import PlannedRefs
 from tidelog.spark.datasource.positions import DumpRecord
 from tidelog.spark.datasource.source import register
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.spark.transforms import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 VERSION = "_version"  # of a row's newest change, beside the table's columns
-_PART_BYTES = 32 << 20
 _NOT_CHANGES = (int(Kind.DUMP_ROW), int(Kind.ABSENT), int(Kind.CONTROL))
 _COLUMNS = ("offset", "kind", "position", "xid")
 
@@ -113,19 +112,14 @@ class TablesAt:
         if not schema.match_key:
             raise ConfigError(f"{table} has no key: its rows can't be told apart in the log")
         gone = max(record.first_offset, self._truncated(refs, table))
-        parts = planning.partitioned(refs, partition_bytes=_PART_BYTES, partitions=None)
-        frame = (
-            self.spark.read.format("tidelog")
-            .option("path", self.path)
-            .option("shape", "changes")
-            .option("table", str(table))
-            .option("schemaVersion", schema.schema_id)
-            .option("refs", PlannedRefs(self.log.generation, tuple(refs)).to_option())
-            .option("partitions", max(1, len(parts)))
-            .option("partitionBytes", _PART_BYTES)
-            .load()
-        )
-        return _newest(frame.where(f.col(CHANGE_VERSION) >= gone), schema)
+        parts = planning.partitioned(refs, partition_bytes=PART_BYTES, partitions=None)
+        changes = planned(
+            self.spark, self.path, self.log.generation, schema, refs, parts=len(parts)
+        ).where(f.col(CHANGE_VERSION) >= gone)
+        rows = folded(changes, schema, complete=False)
+        there = rows.where((f.col(CHANGE_OP) == "u") & f.col(CHANGE_MISSING).isNull())
+        columns = [f.col(quoted(name)) for name in schema.column_names]
+        return there.select(*columns, f.col(CHANGE_VERSION).alias(VERSION))
 
     def _schema(self, table: TableName) -> TableSchema:
         found = planning.schema_at(self.log, table, self.log.head_offset, self.end)
@@ -154,33 +148,6 @@ class TablesAt:
             f"no dump of {table} was complete before offset {self.end} of {self.log.storage!r}, "
             f"and a table's state is built on one: {way}"
         )
-
-
-def _newest(changes: DataFrame, schema: TableSchema) -> DataFrame:
-    """The rows that are there, of changes folded in parts: each column as it was told last."""
-    keys = [f.col(quoted(name)) for name in schema.match_key]
-    version = f.col(CHANGE_VERSION)
-    told = f.when(f.col(CHANGE_OP) == "u", version)
-    found = [
-        f.max_by(CHANGE_OP, CHANGE_VERSION).alias("_op"),
-        f.max(version).alias(VERSION),
-        f.max(f.when(f.col(CHANGE_OP) == "d", version)).alias("_gone"),
-    ]
-    columns: list[Column] = []
-    known = f.lit(True)
-    for index, column in enumerate(schema.columns):
-        if column.name in schema.match_key:
-            columns.append(f.col(quoted(column.name)))
-            continue
-        lacks = f.array_contains(CHANGE_MISSING, f.lit(index).cast("smallint"))
-        has = f.when(~f.coalesce(lacks, f.lit(False)), told)
-        value = f.struct(f.col(quoted(column.name)).alias("value"), version.alias("at"))
-        found.append(f.max_by(value, has).alias(f"_column{index}"))
-        columns.append(f.col(f"_column{index}.value").alias(column.name))
-        since = f.col(f"_column{index}.at") > f.coalesce("_gone", f.lit(-1))
-        known &= f.coalesce(since, f.lit(False))
-    rows = changes.groupBy(*keys).agg(*found)
-    return rows.where((f.col("_op") == "u") & known).select(*columns, VERSION)
 
 
 def _whole_transactions(log: EventLog, end: int) -> int:

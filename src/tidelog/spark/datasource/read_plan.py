@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from tidelog.model.schema import TableSchema
 from tidelog.spark.datasource.options import SourceOptions
-from tidelog.spark.versions import arrow_schema
+from tidelog.spark.sessions.versions import arrow_schema
 
 
 @dataclass

@@ -34,7 +34,7 @@ from tidelog.spark.datasource import partitions as planning
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import shapes
-from tidelog.spark.versions import (
+from tidelog.spark.sessions.versions import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.codecs.decode import Decoded, decode
+from tidelog.codecs.missing import missing_indices
 from tidelog.model.records import Bools
 from tidelog.model.schema import TableSchema
 from tidelog.spark.formats.shapes import EVENT_BEFORE, EVENT_SOURCE
@@ -57,7 +58,7 @@ def events_batch(
         op.cast(pa.string()),
         spread(decoded.version),
         *columns,
-        _indices(missing, len(op)),
+        missing_indices(missing, len(op)),
         old,
         source,
     ]
@@ -79,14 +80,3 @@ def _moved(decoded: Decoded, target: TableSchema) -> Bools:
         differs = pc.fill_null(pc.not_equal(before.field(at), after.field(at)), False)
         moved |= pc.and_(both, differs).to_numpy(zero_copy_only=False)
     return moved
-
-
-def _indices(missing: Bools | None, n: int) -> pa.Array:
-    kind = pa.list_(pa.int16())
-    if missing is None:
-        return pa.nulls(n, kind)
-    counts = missing.sum(axis=1)
-    bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    valid = pa.py_buffer(np.packbits(counts > 0, bitorder="little"))
-    values = pa.array(np.nonzero(missing)[1].astype(np.int16))
-    return pa.Array.from_buffers(kind, n, [valid, pa.py_buffer(bounds)], children=[values])

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from tidelog.codecs.decode import Decoded, decode
 from tidelog.codecs.fold import KeyedChanges
-from tidelog.model.records import Bools, Kind
+from tidelog.codecs.missing import missing_names
+from tidelog.model.records import Kind
 from tidelog.model.schema import TableName, TableSchema
 
 
@@ -120,18 +121,6 @@ def changes_batch(folded: KeyedChanges, schema: pa.Schema) -> pa.RecordBatch:
     """Folded rows in the shape `changes`; of truncates the output reads for itself."""
     arrays = [folded.op, folded.version, *folded.rows.columns, folded.missing]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def missing_names(missing: Bools | None, names: Sequence[str], n: int) -> pa.Array:
-    """Per row the names of columns that the record does not tell; null for a complete row."""
-    if missing is None:
-        return pa.nulls(n, pa.list_(pa.string()))
-    counts = missing.sum(axis=1)
-    bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    texts = pa.array(list(names), pa.string()).take(pa.array(np.nonzero(missing)[1]))
-    valid = pa.py_buffer(np.packbits(counts > 0, bitorder="little"))
-    buffers = [valid, pa.py_buffer(bounds)]
-    return pa.Array.from_buffers(pa.list_(pa.string()), len(counts), buffers, children=[texts])
 
 
 def timestamps(microseconds: pa.Array) -> pa.Array:

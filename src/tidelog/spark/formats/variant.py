@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.codecs.decode import Decoded, decode
+from tidelog.codecs.missing import missing_names
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableSchema
 from tidelog.spark.datasource.options import SourceOptions
@@ -69,7 +70,7 @@ def _of_table(
         objects(before, names, kind, before.is_null()) if options.before else pa.nulls(n, kind),
         objects(after, names, kind, after.is_null()),
         shaping.source_struct(records, decoded, written.table, schema.field("source").type),
-        shaping.missing_names(missing, names, n),
+        missing_names(missing, names, n),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

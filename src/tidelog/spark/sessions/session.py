@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog import _version
 from tidelog.errors import UsageError
-from tidelog.spark.installed import check_spark_runs
-from tidelog.spark.jars import DELTA_VERSION, SPARK_OF_DELTA, delta_jars, iceberg_jars
+from tidelog.spark.sessions.installed import check_spark_runs
+from tidelog.spark.sessions.jars import DELTA_VERSION, SPARK_OF_DELTA, delta_jars, iceberg_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +33,7 @@ _DEFAULT_CONF = {
     "spark.sql.session.timeZone": "UTC",
     # Forked workers inherit what this daemon has imported (numba, the decoder), so no worker pays
     # for it again: the difference between 2 s and 0.1 s at every first use.
-    "spark.python.daemon.module": "tidelog.spark.daemon",
+    "spark.python.daemon.module": "tidelog.spark.sessions.daemon",
     # Delta reads a table's log with 50 tasks by default; ours are small and there are two cores.
     "spark.databricks.delta.snapshotPartitions": "1",
     # Dates and timestamps are proleptic Gregorian everywhere; nothing is to be rebased or refused.

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tidelog.app.capture_run import OnStatus, capture, ignore
-from tidelog.app.catch_up import catch_up
-from tidelog.app.destinations import (
+from tidelog.app.log_location import log_place
+from tidelog.app.pipeline.catch_up import catch_up
+from tidelog.app.pipeline.destinations import (
     check_alone,
     check_apart,
     check_unmoved,
     destinations,
 )
-from tidelog.app.log_location import log_place
-from tidelog.app.outputs import make_outputs
+from tidelog.app.pipeline.outputs import make_outputs
 from tidelog.config import Config
 from tidelog.errors import EventLogError, TidelogError, UsageError
 from tidelog.eventlog.reader import EventLog
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def session(config: Config) -> SparkSession:
     """The Spark session that the configuration asks for; the running one if there is one."""
-    from tidelog.spark.session import spark_session
+    from tidelog.spark.sessions.session import spark_session
 
     iceberg = check_spark(config)
     settings = {name: str(value) for name, value in config.pipeline.conf.items()}
@@ -37,7 +37,7 @@ def check_spark(config: Config) -> bool:
     """Is the Spark wanted the one with Iceberg, not with Delta? Raises UsageError if this Spark
     can't write what the outputs say.
     """
-    from tidelog.spark.installed import check_spark_runs
+    from tidelog.spark.sessions.installed import check_spark_runs
 
     kinds = {output.kind for output in config.outputs}
     if "iceberg" not in kinds:
@@ -73,7 +73,7 @@ def pipeline(
     """Spark alone: bring the event log over to the outputs."""
     check_spark(config)
     check_apart(config)
-    from tidelog.spark.run import QueryProgress, run_pipeline
+    from tidelog.spark.queries.run import QueryProgress, run_pipeline
 
     path = log_place(config)
     while not EventLog.exists(path):

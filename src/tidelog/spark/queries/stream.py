@@ -14,7 +14,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Output
 from tidelog.spark.changes.batches import output_batch, rest_of
 from tidelog.spark.failures import find_error
-from tidelog.spark.versions import STREAMS_ARE_LIMITED
+from tidelog.spark.sessions.versions import STREAMS_ARE_LIMITED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,7 +65,7 @@ class QueryProgress:
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """See `tidelog.spark.run.run_pipeline`."""
+    """See `tidelog.spark.queries.run.run_pipeline`."""
 
     once: bool
     max_batch_bytes: int

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Collection
 
 from tidelog.app.client import send_command
-from tidelog.app.destinations import destinations
+from tidelog.app.pipeline.destinations import destinations
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot, build
 from tidelog.control.mailbox import new_id
@@ -31,7 +31,7 @@ def catch_up(config: Config, log: EventLog) -> None:
     Before the pipeline notes the outputs: a crash between asks for the dumps again.
     """
     name = config.pipeline.name
-    found = next((each for each in Consumers(log.storage).all() if each.name == name), None)
+    found = Consumers(log.storage).find(name)
     head = log.head_offset
     known = {} if found is None else found.outputs
     if not known and found is not None and found.offset > head:

@@ -17,9 +17,9 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Output
 from tidelog.spark.changes.batches import DUMP_COMPLETED as DUMP_COMPLETED
 from tidelog.spark.datasource.source import register
-from tidelog.spark.stream import OutputStream, StreamOptions
-from tidelog.spark.stream import QueryProgress as QueryProgress
-from tidelog.spark.together import OnState, Together
+from tidelog.spark.queries.stream import OutputStream, StreamOptions
+from tidelog.spark.queries.stream import QueryProgress as QueryProgress
+from tidelog.spark.queries.together import OnState, Together
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,7 +132,7 @@ class _Book:
         self._consumers = Consumers(log.storage)
         self._name = name
         self._lock = threading.Lock()
-        found = next((each for each in self._consumers.all() if each.name == name), None)
+        found = self._consumers.find(name)
         known = {} if found is None else found.outputs
         self._stopped: dict[str, Stopped] = {}
         before = {} if found is None else {**found.former, **found.destinations}

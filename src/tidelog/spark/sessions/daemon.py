@@ -17,7 +17,7 @@ def _preload(worker_module: str) -> None:
         import tidelog.spark.datasource.source  # noqa: F401
 
         if worker_module == "pyspark.worker":
-            from tidelog.spark.warmup import warm_up
+            from tidelog.spark.sessions.warmup import warm_up
 
             warm_up()
 

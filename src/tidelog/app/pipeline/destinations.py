@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection
-from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -18,10 +17,11 @@ from tidelog.config import Config
 from tidelog.errors import ConfigError
 from tidelog.eventlog.consumers import Consumers, Destination
 from tidelog.eventlog.reader import EventLog
-from tidelog.model.patterns import matches, overlap
+from tidelog.model.patterns import matches, overlap, routed
 from tidelog.model.schema import TableName
+from tidelog.outputs.registry import OutputSection
 
-_VERSION = "2:"  # of digests: others are not compared with ours
+_VERSION = "3:"  # of digests: others are not compared with ours
 
 
 def destinations(config: Config) -> dict[str, Destination]:
@@ -66,16 +66,11 @@ def check_unmoved(config: Config, log: EventLog) -> None:
     how far that place is.
     """
     name = config.pipeline.name
-    found = next((each for each in Consumers(log.storage).all() if each.name == name), None)
+    found = Consumers(log.storage).find(name)
     known = {} if found is None else {**found.former, **found.destinations}
-    kinds = {section.name: section.kind for section in config.outputs}
     for output, its in destinations(config).items():
         before = known.get(output)
-        if before is None or not before.place.startswith(_VERSION) or kinds[output] == "python":
-            continue  # options of your own output may say anything
-        if kinds[output] == "http":  # a query may hold a key, which is another one now and then
-            before = replace(before, hosts=its.hosts)
-        if _one_place(before, its):
+        if before is None or not before.place.startswith(_VERSION) or _one_place(before, its):
             continue
         raise ConfigError(
             f"output {output} went to another place before, and goes on from where that one is: "
@@ -93,44 +88,32 @@ def _one_place(one: Destination, other: Destination) -> bool:
 
 
 def _meet(one: Destination, other: Destination, tables: Collection[TableName]) -> bool:
-    """Do both write a table to one place?"""
-    if not _one_place(one, other):
+    """Do both write a table to one place? Raises ConfigError for a route that is wrong."""
+    if not _one_place(one, other) or one.now != other.now:
         return False
     if one.routes == other.routes and overlap(one.tables, other.tables):
         return True
     named = {TableName.parse(each) for each in (*one.tables, *other.tables) if "*" not in each}
-    return any(
-        matches(one.tables, table)
-        and matches(other.tables, table)
-        and _routed(one, table) == _routed(other, table)
-        for table in {*named, *tables}
-    )
+    both = (t for t in {*named, *tables} if matches(one.tables, t) and matches(other.tables, t))
+    try:
+        return any(routed(one.routes, table) == routed(other.routes, table) for table in both)
+    except ValueError as error:
+        raise ConfigError(f"outputs: {error}") from None
 
 
-def _routed(to: Destination, table: TableName) -> str:
-    """As `tidelog.spark.transforms.destination_name`."""
-    for route, tables in to.routes:
-        if matches(tables, table):
-            try:
-                return route.format(namespace=table.namespace, name=table.name)
-            except (KeyError, IndexError, ValueError):
-                return route  # said where the output is made
-    return str(table)
-
-
-def _destination(section: Any) -> Destination:
-    kind = OUTPUT_KINDS.get(section.kind)
-    place, hosts = kind.place(section), kind.hosts(section)
+def _destination(section: OutputSection) -> Destination:
+    place = OUTPUT_KINDS.get(section.kind).place(section)
     routes = tuple(
         (str(step.route), tuple(step.tables))
         for step in getattr(section, "steps", ())
         if step.action == "route"
     )
     return Destination(
-        _VERSION + _digest([section.kind, place]),
+        _VERSION + _digest([section.kind, place.name]),
         tuple(section.tables),
-        tuple(_digest(host) for host in hosts),
+        tuple(_digest(host) for host in place.hosts),
         routes,
+        "" if place.now is None else _digest(place.now),
     )
 
 

@@ -1,0 +1,29 @@
+"""How an output gets its rows: the options that all outputs which write from executors have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tidelog.outputs.base.rejections import StopAtRejection
+from tidelog.ports import DeadLetters, Formatter
+from tidelog.spark.transforms import Step
+
+# One task folds or formats this much of a table alone, without a shuffle.
+PART_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What is delivered, and how."""
+
+    name: str
+    tables: tuple[str, ...] = ("*.*",)
+    keyed: bool = True
+    order: str = "key"  # of ordered delivery: key, total or none
+    formatter: Formatter | None = None
+    steps: tuple[Step, ...] = ()
+    on_schema_change: str = "evolve"
+    dead_letters: DeadLetters = field(default_factory=StopAtRejection)
+    parallelism: int = 0  # 0: as Spark has cores
+    part_bytes: int = PART_BYTES
+    skipped: frozenset[str] = frozenset()  # operations of ordered delivery that are left out

@@ -1,0 +1,120 @@
+"""Which jobs write a batch: tables that one task can read go together, large ones by a shuffle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tidelog.errors import OutputRefusedError
+from tidelog.eventlog.reader import EventLog
+from tidelog.outputs.base import jobs, ranges
+from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.parts import SHARED_BYTES, TablePart, hash_partition_counts, spread
+from tidelog.outputs.base.tasks import Item, Work, Written
+from tidelog.ports import OutputBatch, TargetTable, TaskWriter
+from tidelog.spark.transforms import Step, steps_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class JobScheduler:
+    """Runs the Spark jobs of an output's batches, several at once.
+
+    Args:
+        spark: the session that runs them.
+        log: what batches refer to.
+        delivery: of the output.
+        cores: so many tasks run at once.
+    """
+
+    def __init__(self, spark: SparkSession, log: EventLog, delivery: Delivery, cores: int) -> None:
+        self._spark = spark
+        self._log = log
+        self._delivery = delivery
+        self._cores = cores
+        self._pool = ThreadPoolExecutor(max(1, min(4, cores)), thread_name_prefix=delivery.name)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def run(
+        self, work: Work, shuffled: TaskWriter, parts: Sequence[TablePart], batch: OutputBatch
+    ) -> None:
+        """Write ``parts``; returns when all tasks have committed.
+
+        Args:
+            work: what all tasks have in common.
+            shuffled: writes in tasks that read a shuffle, in place of ``work.writer``.
+            parts: of the batch, what each table has.
+            batch: the offsets that are written.
+        """
+        delivery = self._delivery
+        stepped = [p for p in parts if steps_of(delivery.steps, p.target.source)]
+        if not delivery.keyed and delivery.order == "total":
+            if stepped:
+                raise OutputRefusedError(
+                    f"output {delivery.name}: order total has no steps but route; use order key"
+                )
+            tables = [part.target for part in parts]
+            names = tuple(str(table.source) for table in tables)
+            refs = self._log.segments(batch.start, batch.end, tables=names)
+            jobs.in_order(self._spark, work, tables, list(refs))
+            return
+        truncates = set()
+        if not delivery.keyed and delivery.order == "key":
+            truncates = set(ranges.truncated(self._log, batch.start, batch.end))
+        framed = replace(work, writer=shuffled)
+        alone: list[Item] = []
+        whole: list[TablePart] = []
+        todo: list[Callable[[], list[Written]]] = []
+        for part in parts:
+            steps = steps_of(delivery.steps, part.target.source)
+            if not delivery.keyed and (
+                not part.target.schema.match_key
+                or str(part.target.source) in truncates
+                or (delivery.order == "key" and _may_merge_keys(part.target))
+            ):
+                # Order among all of the table's rows: no shuffle by key keeps it.
+                part = replace(part, refs=(part.together,))
+            if steps and part.refs:
+                todo.append(lambda part=part, steps=steps: self._frame(framed, part, steps))  # type: ignore[misc]
+            elif not delivery.keyed and delivery.order == "none":
+                alone += [Item(part.target, refs) for refs in part.refs or ((),)]
+            elif len(part.refs) < 2 or not delivery.keyed or part.size_bytes <= SHARED_BYTES:
+                whole.append(part)
+            else:
+                todo.append(lambda part=part: self._frame(framed, part, ()))  # type: ignore[misc]
+        # Every task decodes all of a table that it shares, and formats and writes its keys alone.
+        limits = [max(1, len(part.refs)) for part in whole]
+        counts = hash_partition_counts([part.size_bytes for part in whole], limits, self._cores)
+        for part, count in zip(whole, counts, strict=True):
+            alone += [
+                Item(part.target, part.together, (partition, count)) for partition in range(count)
+            ]
+        if alone:
+            groups = spread(alone, self._cores)
+            todo.insert(0, lambda: jobs.direct(self._spark, work, groups))
+        futures = [self._pool.submit(each) for each in todo]
+        failures = [error for each in futures if (error := each.exception()) is not None]
+        if failures:
+            raise failures[0]
+
+    def _frame(self, work: Work, part: TablePart, steps: Sequence[Step]) -> list[Written]:
+        return jobs.frame(
+            self._spark,
+            work,
+            part.target,
+            steps,
+            part.refs,
+            tasks_at_once=self._cores,
+            ordered_by_key=not self._delivery.keyed and self._delivery.order == "key",
+        )
+
+
+def _may_merge_keys(table: TargetTable) -> bool:
+    """May steps make one key of several, whose changes then fall to different tasks?"""
+    lost = len(table.key) < len(table.schema.match_key)
+    return lost or any(name not in table.unchanged for name in table.key)

@@ -1,0 +1,97 @@
+"""The tables of an output as they are delivered: after its steps, with their messages' schemas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tidelog.errors import ConfigError, OutputRefusedError
+from tidelog.eventlog.message_schemas import MessageSchemaStore
+from tidelog.eventlog.reader import EventLog
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.outputs.base.delivery import Delivery
+from tidelog.ports import SchemaFormatter, TargetTable
+from tidelog.spark.datasource.partitions import schema_now
+from tidelog.spark.transforms import target_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def require_generation(log: EventLog, generation: str, output: str) -> None:
+    """Raises OutputRefusedError if the pipeline reads another log than the output opened."""
+    if log.generation != generation:
+        raise OutputRefusedError(
+            f"output {output} reads generation {log.generation} of the event log, the "
+            f"pipeline generation {generation}: restart the pipeline"
+        )
+
+
+def keyless(table: TableName, output: str) -> OutputRefusedError:
+    """Why a copy of a table without a key can't be kept."""
+    return OutputRefusedError(
+        f"{table} has no primary key and no surrogate key: output {output} can't keep a copy. "
+        "Exclude it from the output's tables, or name a surrogate key."
+    )
+
+
+class TargetTables:
+    """Makes the `TargetTable`s of one output."""
+
+    def __init__(self, spark: SparkSession, log: EventLog, delivery: Delivery) -> None:
+        self._spark = spark
+        self._log = log
+        self._delivery = delivery
+        self._schemas = MessageSchemaStore(log.storage)
+
+    def of(self, schema: TableSchema) -> TargetTable:
+        """The table as rows of ``schema`` are delivered. Raises ConfigError if the steps don't fit
+        it, OutputRefusedError if a copy needs a key and it has none.
+        """
+        delivery = self._delivery
+        found = target_table(
+            self._spark,
+            schema,
+            delivery.steps,
+            self._log.source,
+            keyed=delivery.keyed,
+        )
+        if delivery.keyed and not found.key:
+            raise keyless(found.source, delivery.name)
+        if isinstance(delivery.formatter, SchemaFormatter):
+            delivery.formatter.schemas(found)  # can it tell all columns?
+        return found
+
+    def of_records(self, schema: TableSchema) -> TargetTable:
+        """The table as records of ``schema`` are delivered: under it or, where it is an old one
+        that the steps don't fit any more, under the newest: a column that they would hide must not
+        show by its old name.
+        """
+        try:
+            return self.of(schema)
+        except ConfigError:
+            newest = schema_now(self._log, schema.table)
+            if self._delivery.keyed or newest is None or newest.schema_id == schema.schema_id:
+                raise
+            return self.of(newest)
+
+    def with_schema_ids(self, table: TargetTable, subject: str) -> TargetTable:
+        """``table`` with its messages' schemas numbered, which are kept under ``subject``."""
+        formatter = self._delivery.formatter
+        if not isinstance(formatter, SchemaFormatter):
+            return table
+        table = self._once_null(table)
+        schemas = formatter.schemas(table)
+        key = 0 if schemas.key is None else self._schemas.register(f"{subject}-key", schemas.key)
+        value = self._schemas.register(f"{subject}-value", schemas.value)
+        return replace(table, schema_ids=(key, value))
+
+    def _once_null(self, table: TargetTable) -> TargetTable:
+        """A column that was added or became NOT NULL may be null in records from before."""
+        versions = self._log.schemas.versions(table.source)
+        unchanged = dict(table.unchanged)
+        for name, column in table.unchanged.items():
+            found = [{each.name: each.nullable for each in v.columns} for v in versions]
+            if any(of.get(column.name, True) for of in found):
+                unchanged[name] = replace(column, nullable=True)
+        return replace(table, unchanged=unchanged)

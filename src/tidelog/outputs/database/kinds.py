@@ -1,0 +1,69 @@
+"""Kinds ``postgres`` and ``mysql``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from tidelog.outputs.base.kinds import OwnKind, hosts
+from tidelog.outputs.database.config import DatabaseSection, MySqlSection, PostgresSection
+from tidelog.outputs.deliveries import delivery_of
+from tidelog.ports import Output, OutputContext, OutputPlace
+
+if TYPE_CHECKING:
+    from tidelog.outputs.database.dialect import Dialect
+
+
+def _postgres(section: PostgresSection, context: OutputContext) -> Output:
+    from tidelog.outputs.database.postgres import Postgres
+
+    dialect = Postgres(section.url.reveal())
+    return _database(section, context, dialect, section.schema_, section.own_schema)
+
+
+def _mysql(section: MySqlSection, context: OutputContext) -> Output:
+    from tidelog.outputs.database.mysql import MySql
+
+    dialect = MySql(section.url.reveal())
+    return _database(section, context, dialect, section.database, section.own_database)
+
+
+def _database(
+    section: DatabaseSection,
+    context: OutputContext,
+    dialect: Dialect,
+    namespace: str | None,
+    own: str,
+) -> Output:
+    from tidelog.outputs.database.output import DatabaseOutput
+
+    return DatabaseOutput(
+        context.spark,
+        context.log_path,
+        context.open_state(),
+        delivery_of(section, keyed=True),
+        dialect,
+        namespace=namespace,
+        own=own,
+        deletes=section.deletes,
+        batch_rows=section.batch_rows,
+    )
+
+
+def _postgres_place(section: PostgresSection) -> OutputPlace:
+    return _place(section.url.reveal(), section.schema_, 5432)
+
+
+def _mysql_place(section: MySqlSection) -> OutputPlace:
+    # A database may stand in the URL, but tables are named by `database` then, too.
+    return _place(section.url.reveal(), section.database, 3306)
+
+
+def _place(url: str, namespace: str | None, port: int) -> OutputPlace:
+    parts = urlsplit(url)
+    found = hosts(parts.netloc.rpartition("@")[2], port)
+    return OutputPlace([parts.path.strip("/"), namespace], found)
+
+
+POSTGRES = OwnKind(PostgresSection, _postgres, _postgres_place)
+MYSQL = OwnKind(MySqlSection, _mysql, _mysql_place)

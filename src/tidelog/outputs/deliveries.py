@@ -1,0 +1,84 @@
+"""What sections of the configuration say of rows and messages, as outputs are made with it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.rejections import JsonDeadLetters, StopAtRejection
+from tidelog.outputs.base.sections import (
+    DebeziumModes,
+    ExecutorSection,
+    SkippedOperations,
+    SteppedSection,
+)
+from tidelog.outputs.formatters import formatter
+from tidelog.spark.formats.json_values import Handling
+from tidelog.spark.transforms import Step
+
+
+class MessagesSection(Protocol):
+    """The options of sections whose outputs send messages."""
+
+    @property
+    def format(self) -> str: ...
+
+    @property
+    def debezium(self) -> DebeziumModes | None: ...
+
+    @property
+    def skipped_operations(self) -> SkippedOperations | None: ...
+
+
+def delivery_of(
+    section: ExecutorSection, *, keyed: bool, order: str = "key", message_format: str = "rows"
+) -> Delivery:
+    """What all outputs that write from executors have in common.
+
+    Args:
+        section: the output's.
+        keyed: deliver the newest state of keys; else every change.
+        order: of every change: key, total or none.
+        message_format: of every change: a formatter's name, or ``rows``.
+    """
+    letters = section.dead_letter
+    return Delivery(
+        section.name,
+        tuple(section.tables),
+        keyed=keyed,
+        order=order,
+        formatter=None if message_format == "rows" else formatter(message_format),
+        steps=transform_steps(section),
+        on_schema_change=section.on_schema_change,
+        dead_letters=StopAtRejection() if letters is None else JsonDeadLetters(str(letters.path)),
+        parallelism=section.parallelism,
+    )
+
+
+def transform_steps(section: SteppedSection) -> tuple[Step, ...]:
+    """The section's steps, for `tidelog.spark.transforms`."""
+    return tuple(
+        Step(each.action, getattr(each, each.action), tuple(each.tables), each.salt)
+        for each in section.steps
+    )
+
+
+def handling_of(section: MessagesSection) -> Handling:
+    """The section's modes of format ``debezium``."""
+    modes = section.debezium
+    if modes is None:
+        return Handling()
+    return Handling(
+        modes.decimal_handling_mode,
+        modes.time_precision_mode,
+        modes.binary_handling_mode,
+        modes.bigint_unsigned_handling_mode,
+        modes.schemas_enable,
+    )
+
+
+def skipped_of(section: MessagesSection) -> frozenset[str]:
+    """Operations that the section's events are without."""
+    if section.skipped_operations is None:
+        return frozenset("t") if section.format in ("debezium", "avro") else frozenset()
+    return frozenset(section.skipped_operations)

@@ -1,0 +1,32 @@
+"""Kind ``files``."""
+
+from __future__ import annotations
+
+from tidelog.outputs.base.kinds import OwnKind, directory
+from tidelog.outputs.deliveries import delivery_of
+from tidelog.outputs.files.config import FilesSection
+from tidelog.ports import Output, OutputContext, OutputPlace
+
+
+def _open(section: FilesSection, context: OutputContext) -> Output:
+    from tidelog.outputs.files.output import FilesOutput
+    from tidelog.outputs.files.writer import FileFormat
+
+    compression = section.compression or ("zstd" if section.format == "parquet" else "none")
+    return FilesOutput(
+        context.spark,
+        context.log_path,
+        context.open_state(),
+        delivery_of(section, keyed=False, order="none"),
+        path=section.path,
+        layout=section.layout,
+        file_format=FileFormat(section.format, section.values, compression, section.file_bytes),
+    )
+
+
+def _place(section: FilesSection) -> OutputPlace:
+    # Directories below it that begin alike are read together.
+    return OutputPlace([directory(section.path), section.layout.partition("{")[0]])
+
+
+KIND = OwnKind(FilesSection, _open, _place)

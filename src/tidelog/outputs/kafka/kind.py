@@ -1,0 +1,45 @@
+"""Kind ``kafka``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidelog.outputs.base.kinds import OwnKind, hosts
+from tidelog.outputs.deliveries import delivery_of, handling_of, skipped_of
+from tidelog.outputs.kafka.config import KafkaSection
+from tidelog.ports import Output, OutputContext, OutputPlace
+
+
+def _open(section: KafkaSection, context: OutputContext) -> Output:
+    from tidelog.outputs.formatters import formatter
+    from tidelog.outputs.kafka.output import KafkaOutput
+
+    delivery = delivery_of(section, keyed=False, order=section.order)
+    made = formatter(
+        section.format,
+        topic=section.topic,
+        tombstones=section.tombstones,
+        handling=handling_of(section),
+    )
+    return KafkaOutput(
+        context.spark,
+        context.log_path,
+        context.open_state(),
+        # Formatting and sending cost more than reading: several tasks pay off sooner.
+        replace(delivery, formatter=made, part_bytes=4 << 20, skipped=skipped_of(section)),
+        servers=section.servers,
+        topic=section.topic,
+        partitions=section.partitions,
+        replication=section.replication,
+        compact=section.compact,
+        create_topics=section.create_topics,
+        transactions=section.transactions,
+        settings={name: value.get_secret_value() for name, value in section.settings.items()},
+    )
+
+
+def _place(section: KafkaSection) -> OutputPlace:
+    return OutputPlace([section.topic], hosts(section.servers, 9092))
+
+
+KIND = OwnKind(KafkaSection, _open, _place)

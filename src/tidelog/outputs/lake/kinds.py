@@ -1,0 +1,69 @@
+"""Kinds ``delta`` and ``iceberg``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidelog.outputs.base.kinds import OwnKind, directory
+from tidelog.outputs.deliveries import transform_steps
+from tidelog.outputs.lake.delta_config import DeltaSection
+from tidelog.outputs.lake.iceberg_config import IcebergSection
+from tidelog.ports import Output, OutputContext, OutputPlace
+
+
+def _delta(section: DeltaSection, context: OutputContext) -> Output:
+    from tidelog.outputs.lake.delta import DeltaOptions, DeltaOutput
+
+    options = DeltaOptions(**_lake_options(section), cluster_by=section.cluster_by)
+    return DeltaOutput(
+        context.spark,
+        context.log_path,
+        str(section.path),
+        tables=section.tables,
+        name=section.name,
+        options=options,
+        parallel_tables=section.parallelism,
+    )
+
+
+def _iceberg(section: IcebergSection, context: OutputContext) -> Output:
+    from tidelog.outputs.lake.iceberg import IcebergOptions, IcebergOutput
+
+    options = IcebergOptions(
+        **_lake_options(section), mode=section.mode, format_version=section.format_version
+    )
+    return IcebergOutput(
+        context.spark,
+        context.log_path,
+        section.catalog_properties(),
+        tables=section.tables,
+        name=section.name,
+        options=options,
+        parallel_tables=section.parallelism,
+    )
+
+
+def _lake_options(section: DeltaSection | IcebergSection) -> dict[str, Any]:
+    every, after = section.optimize_every, section.vacuum_after
+    return {
+        "steps": transform_steps(section),
+        "on_schema_change": section.on_schema_change,
+        "soft_deletes": section.deletes == "soft",
+        "partition_by": section.partition_by,
+        "optimize_every_s": None if every is None else every.total_seconds(),
+        "vacuum_after_s": None if after is None else after.total_seconds(),
+    }
+
+
+def _delta_place(section: DeltaSection) -> OutputPlace:
+    return OutputPlace([directory(section.path)])
+
+
+def _iceberg_place(section: IcebergSection) -> OutputPlace:
+    found = section.catalog_properties()
+    place = [found.get(name, "") for name in ("type", "catalog-impl", "uri")]
+    return OutputPlace([*place, directory(found.get("warehouse", ""))])
+
+
+DELTA = OwnKind(DeltaSection, _delta, _delta_place)
+ICEBERG = OwnKind(IcebergSection, _iceberg, _iceberg_place)

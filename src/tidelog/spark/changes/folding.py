@@ -1,0 +1,151 @@
+"""A range of one table as Spark reads it: planned by its segments, one row per key.
+
+Each part is read and folded by one task (`tidelog.codecs.fold`,
+`tidelog.spark.changes.combining`). What was read in several parts is folded once more, by Spark, by
+the same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+from tidelog.eventlog.reader import SegmentRef
+from tidelog.model.schema import TableSchema
+from tidelog.spark.datasource.options import PlannedRefs
+from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
+from tidelog.spark.transforms import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+# One task folds this much of a table where rows are not kept.
+PART_BYTES = 32 << 20
+
+
+def planned(
+    spark: SparkSession,
+    log_path: str,
+    generation: str,
+    schema: TableSchema,
+    refs: Sequence[SegmentRef],
+    *,
+    parts: int,
+    shape: str = "changes",
+    columns: Sequence[str] | None = None,
+) -> DataFrame:
+    """The records of one table in ``refs``, in at most ``parts`` Spark partitions of neighbours.
+
+    Args:
+        spark: the session that reads.
+        log_path: of the event log.
+        generation: of the log; another one is an error when it is read.
+        schema: what records are decoded to.
+        refs: segments, in log order.
+        parts: as above.
+        shape: ``changes`` (the newest state of each key in each part) or ``events``.
+        columns: of `changes`; the schema's if None.
+    """
+    names = schema.column_names if columns is None else columns
+    reader = (
+        spark.read.format("tidelog")
+        .option("path", log_path)
+        .option("shape", shape)
+        .option("table", str(schema.table))
+        .option("schemaVersion", schema.schema_id)
+        .option("refs", PlannedRefs(generation, tuple(refs)).to_option())
+        .option("partitions", max(1, parts))
+        .option("partitionBytes", 1)
+    )
+    if shape == "changes" and not any("," in name for name in names):
+        reader = reader.option("columns", ",".join(names))
+    return reader.load()
+
+
+@contextmanager
+def newest(
+    spark: SparkSession,
+    log_path: str,
+    generation: str,
+    schema: TableSchema,
+    refs: Sequence[SegmentRef],
+    *,
+    parts: int,
+) -> Iterator[DataFrame]:
+    """One row per key of `planned` changes. Within the block, what several parts gave is cached."""
+    source = planned(spark, log_path, generation, schema, refs, parts=parts)
+    if parts < 2:
+        yield source
+        return
+    held = source.persist()
+    try:
+        complete = held.where(f"{CHANGE_MISSING} IS NOT NULL").isEmpty()
+        yield folded(held, schema, complete=complete)
+    finally:
+        held.unpersist()
+
+
+def folded(parts: DataFrame, schema: TableSchema, *, complete: bool) -> DataFrame:
+    """One row per match key of rows in the shape `changes`, by the rules of
+    `tidelog.spark.changes.combining.combine`. ``complete``: no row lacks a column.
+    """
+    keys = [quoted(name) for name in schema.match_key]
+    if complete:
+        rest = [f.col(quoted(name)) for name in parts.columns if name not in schema.match_key]
+        found = parts.groupBy(*keys).agg(
+            f.max_by(f.struct(*rest), CHANGE_VERSION).alias("_tidelog_n")
+        )
+        return found.select(*(_from(name, schema, "_tidelog_n") for name in parts.columns))
+    version = f.col(CHANGE_VERSION)
+    state = f.when(f.col(CHANGE_OP) == "u", version)
+    aggregates = [
+        f.max_by(CHANGE_OP, CHANGE_VERSION).alias("_tidelog_op"),
+        f.max(version).alias("_tidelog_v"),
+        f.max(f.when(f.col(CHANGE_OP) == "d", version)).alias("_tidelog_gone"),
+    ]
+    columns: list[Column] = []
+    unknown: list[Column] = []
+    for index, column in enumerate(schema.columns):
+        if column.name in schema.match_key:
+            columns.append(f.col(quoted(column.name)))
+            continue
+        number = f.lit(index).cast("smallint")
+        lacks = f.coalesce(f.array_contains(CHANGE_MISSING, number), f.lit(False))
+        value = f.struct(f.col(quoted(column.name)).alias("value"), version.alias("at"))
+        aggregates.append(f.max_by(value, f.when(~lacks, state)).alias(f"_tidelog_c{index}"))
+        # What a row held before it was deleted is not what it holds now.
+        at = f.col(f"_tidelog_c{index}.at")
+        known = f.coalesce(at > f.coalesce("_tidelog_gone", f.lit(-1)), f.lit(False))
+        columns.append(f.when(known, f.col(f"_tidelog_c{index}.value")).alias(column.name))
+        unknown.append(f.when(~known, number))
+    missing = f.lit(None)
+    if unknown:
+        numbers = f.array_compact(f.array(*unknown))
+        missing = f.when((f.col("_tidelog_op") == "u") & (f.size(numbers) > 0), numbers)
+    return (
+        parts.groupBy(*keys)
+        .agg(*aggregates)
+        .select(
+            f.col("_tidelog_op").alias(CHANGE_OP),
+            f.col("_tidelog_v").alias(CHANGE_VERSION),
+            *columns,
+            missing.cast("array<smallint>").alias(CHANGE_MISSING),
+        )
+    )
+
+
+def with_deletes_below(changes: DataFrame, version: int) -> DataFrame:
+    """``changes`` with deletes in place of rows of a lower version; 0: as they are."""
+    if not version:
+        return changes
+    op = f"IF({CHANGE_VERSION} < {version}, 'd', {CHANGE_OP})"
+    return changes.withColumn(CHANGE_OP, f.expr(op))
+
+
+def _from(name: str, schema: TableSchema, struct: str) -> Column:
+    if name in schema.match_key:
+        return f.col(quoted(name))
+    return f.col(f"{struct}.{quoted(name)}").alias(name)

@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     )
     from tidelog.control.mailbox import Outcome
     from tidelog.errors import TidelogError
-    from tidelog.outputs.base.writer import Writer
+    from tidelog.outputs.base.executors.writer import Writer
     from tidelog.outputs.registry import ExecutorSection, OutputSection
     from tidelog.ports import (
         Document,
@@ -137,7 +137,7 @@ else:
         "TargetTable": ("tidelog.ports", "TargetTable"),
         "TidelogError": ("tidelog.errors", "TidelogError"),
         "WriteTask": ("tidelog.ports", "WriteTask"),
-        "Writer": ("tidelog.outputs.base.writer", "Writer"),
+        "Writer": ("tidelog.outputs.base.executors.writer", "Writer"),
         "as_of": ("tidelog.spark.changes.replaying", "as_of"),
         "lag_of": ("tidelog.spark.datasource.lag", "lag_of"),
         "load_config": ("tidelog.config", "load_config"),

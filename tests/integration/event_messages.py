@@ -14,7 +14,7 @@ import tidelog
 from tidelog import app
 from tidelog.config import Config, load_config
 from tidelog.eventlog.reader import EventLog
-from tidelog.outputs.base.tasks import prepared
+from tidelog.outputs.base.executors.tasks import prepared
 from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.ports import Formatter, TargetTable
 from tidelog.spark.datasource import executor

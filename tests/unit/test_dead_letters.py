@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from tidelog.outputs.base import rejections
-from tidelog.outputs.base.rejections import JsonDeadLetters
+from tidelog.outputs.base.executors import rejections
+from tidelog.outputs.base.executors.rejections import JsonDeadLetters
 from tidelog.ports import Rejection, WriteTask
 
 

@@ -18,7 +18,7 @@ from tidelog.cli.watch.feed import watch
 from tidelog.config import load_config
 from tidelog.control.channels.table import skipped
 from tidelog.eventlog.storage.local import LocalStorage
-from tidelog.outputs.base.rejections import JsonDeadLetters
+from tidelog.outputs.base.executors.rejections import JsonDeadLetters
 from tidelog.ports import Rejection, WriteTask
 from tidelog.spark.sessions.session import scratch_directory
 from tidelog.state.sqlite import SqliteState

@@ -1,20 +1,23 @@
-"""What sections of the configuration say of rows and messages, as outputs are made with it."""
+"""What sections of the configuration say of rows and messages, as outputs are made with it.
+
+Kinds are looked up where there is no Spark: what needs it is imported when an output is made.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.rejections import JsonDeadLetters, StopAtRejection
 from tidelog.outputs.base.sections import (
     DebeziumModes,
     ExecutorSection,
     SkippedOperations,
     SteppedSection,
 )
-from tidelog.outputs.formatters import formatter
-from tidelog.spark.formats.json_values import Handling
-from tidelog.spark.transforms import Step
+
+if TYPE_CHECKING:
+    from tidelog.outputs.base.delivery import Delivery
+    from tidelog.spark.formats.json_values import Handling
+    from tidelog.spark.transforms import Step
 
 
 class MessagesSection(Protocol):
@@ -41,6 +44,10 @@ def delivery_of(
         order: of every change: key, total or none.
         message_format: of every change: a formatter's name, or ``rows``.
     """
+    from tidelog.outputs.base.delivery import Delivery
+    from tidelog.outputs.base.executors.rejections import JsonDeadLetters, StopAtRejection
+    from tidelog.outputs.formatters import formatter
+
     letters = section.dead_letter
     return Delivery(
         section.name,
@@ -57,6 +64,8 @@ def delivery_of(
 
 def transform_steps(section: SteppedSection) -> tuple[Step, ...]:
     """The section's steps, for `tidelog.spark.transforms`."""
+    from tidelog.spark.transforms import Step
+
     return tuple(
         Step(each.action, getattr(each, each.action), tuple(each.tables), each.salt)
         for each in section.steps
@@ -65,6 +74,8 @@ def transform_steps(section: SteppedSection) -> tuple[Step, ...]:
 
 def handling_of(section: MessagesSection) -> Handling:
     """The section's modes of format ``debezium``."""
+    from tidelog.spark.formats.json_values import Handling
+
     modes = section.debezium
     if modes is None:
         return Handling()

@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidelog.codecs.fold import fold
 from tidelog.model.schema import TableSchema
-from tidelog.outputs.base.tasks import prepared
+from tidelog.outputs.base.executors.tasks import prepared
 from tidelog.outputs.database import metadata_tables
 from tidelog.outputs.database.dialect import DatabaseSession, Dialect
 from tidelog.outputs.database.layout import TableLayout

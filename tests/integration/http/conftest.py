@@ -54,7 +54,7 @@ def batch(messages: Sequence[Message]) -> pa.RecordBatch:
 
 @dataclass
 class Task:
-    """One task's life, as `tidelog.outputs.base.tasks` leads it."""
+    """One task's life, as `tidelog.outputs.base.executors.tasks` leads it."""
 
     api: HttpReceiver
     body: Body = Body(rows=3)  # noqa: RUF009

@@ -18,8 +18,8 @@ from tests.support.http_receiver import HttpReceiver
 from tidelog.app.pipeline.run import pipeline
 from tidelog.config import load_config
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
+from tidelog.outputs.base.executors.rejections import JsonDeadLetters
 from tidelog.outputs.base.ranges import batch_of
-from tidelog.outputs.base.rejections import JsonDeadLetters
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.http.requests import Body
 from tidelog.spark.transforms import Step

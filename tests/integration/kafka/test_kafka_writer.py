@@ -25,7 +25,7 @@ from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.outputs.base import output as executing
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.rejections import JsonDeadLetters
+from tidelog.outputs.base.executors.rejections import JsonDeadLetters
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.formatters.messages import MESSAGES
 from tidelog.outputs.kafka import sender

@@ -22,8 +22,8 @@ from tidelog.app.pipeline.run import pipeline
 from tidelog.config import load_config, parse_config
 from tidelog.errors import ConfigError, OutputRefusedError
 from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.executors.rejections import JsonDeadLetters
 from tidelog.outputs.base.ranges import batch_of
-from tidelog.outputs.base.rejections import JsonDeadLetters
 from tidelog.outputs.custom.output import PythonOutput
 from tidelog.outputs.formatters import formatter
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP

@@ -14,7 +14,7 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.codecs.columns.values import arrow_type
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.outputs.base.tasks import prepared
+from tidelog.outputs.base.executors.tasks import prepared
 from tidelog.outputs.formatters import formatter
 from tidelog.ports import SchemaFormatter, TargetTable
 from tidelog.spark.datasource import executor

@@ -18,7 +18,7 @@ import pytest
 from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED, Value
 
-from tidelog.outputs.base.tasks import prepared
+from tidelog.outputs.base.executors.tasks import prepared
 from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.ports import TargetTable
 from tidelog.spark.datasource import executor

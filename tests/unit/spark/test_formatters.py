@@ -11,7 +11,7 @@ import pytest
 from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
-from tidelog.outputs.base.tasks import prepared
+from tidelog.outputs.base.executors.tasks import prepared
 from tidelog.outputs.deliveries import handling_of, skipped_of
 from tidelog.outputs.formatters import FORMATS, formatter
 from tidelog.outputs.registry import KafkaSection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tidelog.outputs.base.rejections import StopAtRejection
+from tidelog.outputs.base.executors.rejections import StopAtRejection
 from tidelog.ports import DeadLetters, Formatter
 from tidelog.spark.transforms import Step
 

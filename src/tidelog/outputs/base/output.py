@@ -24,14 +24,15 @@ from tidelog.errors import OutputError, OutputRefusedError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
-from tidelog.outputs.base import evolving, ranges, tasks
+from tidelog.outputs.base import evolving, ranges
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.evolving import ColumnChange
+from tidelog.outputs.base.executors import tasks
+from tidelog.outputs.base.executors.tasks import Work
 from tidelog.outputs.base.parts import TablePart
 from tidelog.outputs.base.progress import OutputProgress
 from tidelog.outputs.base.scheduling import JobScheduler
 from tidelog.outputs.base.targets import TargetTables, require_generation
-from tidelog.outputs.base.tasks import Work
 from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter, WriteTask
 from tidelog.spark.datasource.partitions import check_start, partitioned, schema_now, schemas_now
 from tidelog.spark.datasource.source import register

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import chain
 
 from tidelog.eventlog.reader import SegmentRef
-from tidelog.outputs.base.tasks import Item
+from tidelog.outputs.base.executors.tasks import Item
 from tidelog.ports import TargetTable
 
 # Up to so much of a table, several tasks read all of it and each writes its keys; above, where a

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from tidelog.errors import OutputRefusedError
 from tidelog.eventlog.reader import EventLog
-from tidelog.outputs.base import jobs, ranges
+from tidelog.outputs.base import ranges
 from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.executors import jobs
+from tidelog.outputs.base.executors.tasks import Item, Work, Written
 from tidelog.outputs.base.parts import SHARED_BYTES, TablePart, hash_partition_counts, spread
-from tidelog.outputs.base.tasks import Item, Work, Written
 from tidelog.ports import OutputBatch, TargetTable, TaskWriter
 from tidelog.spark.transforms import Step, steps_of
 

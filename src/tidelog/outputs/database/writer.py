@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from tidelog.errors import OutputError
-from tidelog.outputs.base.writer import Writer
+from tidelog.outputs.base.executors.writer import Writer
 from tidelog.outputs.database import merging, metadata_tables
 from tidelog.outputs.database.dialect import DatabaseSession, Dialect, RowsRefusedError
 from tidelog.outputs.database.layout import SHAPE, VERSION, TableLayout

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelog.outputs.base.writer import Writer
+from tidelog.outputs.base.executors.writer import Writer
 from tidelog.outputs.files.events import json_lines, records
 from tidelog.outputs.files.layout import FilesLayout
 from tidelog.outputs.files.store import FileStore, failing

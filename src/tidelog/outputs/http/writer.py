@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.base import hash_partitions
-from tidelog.outputs.base.writer import Writer, tried_before
+from tidelog.outputs.base.executors import hash_partitions
+from tidelog.outputs.base.executors.writer import Writer, tried_before
 from tidelog.outputs.http.client import Endpoint, HttpSender, RejectedError, StoppedError, url_of
 from tidelog.outputs.http.requests import (
     KEY_HEADER,

@@ -27,8 +27,8 @@ from tidelog.errors import ConfigError, OutputRefusedError, StateConflictError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.executors.rejections import StopAtRejection
 from tidelog.outputs.base.output import BatchPlan, ExecutorOutput
-from tidelog.outputs.base.rejections import StopAtRejection
 from tidelog.outputs.formatters.messages import topic_of
 from tidelog.outputs.kafka.client import common, failed, librdkafka_log, settings_of, topic_name
 from tidelog.outputs.kafka.topic_tail import TopicTail

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError
 
-from tidelog.outputs.base.rejections import StopAtRejection
-from tidelog.outputs.base.writer import Writer, tried_before
+from tidelog.outputs.base.executors.rejections import StopAtRejection
+from tidelog.outputs.base.executors.writer import Writer, tried_before
 from tidelog.outputs.kafka.client import SCHEMA_HEADER, topic_name
 from tidelog.outputs.kafka.sender import Chunk, Header, KafkaSender, Sent, headers_of
 from tidelog.outputs.kafka.topic_tail import AlreadyWritten, TopicTail, ranks_of

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import OutputError, OutputRefusedError
-from tidelog.outputs.base.writer import Writer
+from tidelog.outputs.base.executors.writer import Writer
 from tidelog.outputs.opensearch import documents, joined
 from tidelog.outputs.opensearch.bulk import GONE, Bulk
 from tidelog.outputs.opensearch.client import Cluster, ClusterOptions, path, reason

@@ -13,7 +13,7 @@ from tidelog.codecs.missing import named_lists
 from tidelog.errors import OutputError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.schema import TableSchema
-from tidelog.outputs.base import hash_partitions
+from tidelog.outputs.base.executors import hash_partitions
 from tidelog.ports import DeadLetters, Formatter, Rejection, TargetTable, TaskWriter, WriteTask
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.datasource.read_plan import ReadPlan

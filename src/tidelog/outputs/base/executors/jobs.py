@@ -12,8 +12,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StructField, StructType
 
 from tidelog.eventlog.reader import SegmentRef
-from tidelog.outputs.base import tasks
-from tidelog.outputs.base.tasks import Item, Work, Written
+from tidelog.outputs.base.executors import tasks
+from tidelog.outputs.base.executors.tasks import Item, Work, Written
 from tidelog.ports import TargetTable
 from tidelog.spark import transforms
 from tidelog.spark.arrow_frames import map_in_arrow

@@ -1,0 +1,188 @@
+"""How a file becomes a `Config`.
+
+Relative paths are resolved against the directory of the file. Everything wrong in a file is
+reported at once, each with its line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from tidelog.adapters import OUTPUT_KINDS, SOURCE_KINDS
+from tidelog.brought import add_sections, section_of
+from tidelog.config.file import MarkedData, read_yaml
+from tidelog.config.models import SECTIONS, Config
+from tidelog.config.source import SOURCES, SourceBase
+from tidelog.errors import ConfigError
+from tidelog.outputs.registry import OUTPUTS, DeadLetter, OutputSection, StepSection
+from tidelog.registry import Registry
+from tidelog.sections import Section
+
+
+def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> Config:
+    """Read ``path`` and fill in ``${NAME}`` from ``environ`` (None: the process's).
+
+    Raises:
+        ConfigError: names file and line of everything that is wrong.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; `tidelog check` needs a configuration") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 at byte {error.start}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    return parse_config(text, str(path), path.parent, os.environ if environ is None else environ)
+
+
+def parse_config(text: str, file_name: str, base: Path, environ: Mapping[str, str]) -> Config:
+    """Like `load_config`, from a text; relative paths are below ``base``."""
+    marked = read_yaml(text, file_name, environ)
+    if not isinstance(marked.data, dict):
+        raise ConfigError(f"{file_name}:1: expected the sections source, log, outputs, …")
+    new = add_sections(OUTPUT_KINDS, OutputSection, OUTPUTS)
+    if add_sections(SOURCE_KINDS, SourceBase, SOURCES) or new:
+        Config.model_rebuild(force=True)
+    try:
+        return Config.model_validate(marked.data, context={"base": base})
+    except ValidationError as error:
+        problems = [
+            (marked.line(_place(details)), _explain(details, marked)) for details in error.errors()
+        ]
+    raise ConfigError("\n".join(f"{file_name}:{line}: {text}" for line, text in sorted(problems)))
+
+
+# pydantic's error type → ours, with the values of its context
+_EXPLANATIONS = {
+    "missing": "is missing",
+    "string_type": "expected a text (put it in quotes)",
+    "int_type": "expected a whole number",
+    "int_parsing": "expected a whole number",
+    "int_from_float": "expected a whole number",
+    "list_type": "expected a list, such as [a, b]",
+    "dict_type": "expected a mapping",
+    "model_type": "expected a mapping of options",
+    "path_type": "expected a path",
+    "literal_error": "expected {expected}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "too_short": "must not be empty",
+    "string_pattern_mismatch": "must match {pattern}",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
+}
+
+# Options that hold secrets, or mappings whose values are; whoever writes them into the file itself.
+_SECRET = frozenset(
+    (
+        *("api_key", "catalog", "conf", "headers", "password", "schema_token", "settings"),
+        *("storage_options", "token", "url"),
+    )
+)
+
+
+def _explain(details: ErrorDetails, marked: MarkedData) -> str:
+    """One problem as text. Values are shown only where they can't be secret."""
+    location, context = _place(details), details.get("ctx", {})
+    name = _dotted(location)
+    if details["type"] == "extra_forbidden":
+        return f"{name}: unknown key{_did_you_mean(details['loc'])}"
+    if details["type"] == "union_tag_invalid":
+        return f"{name}: {_unusable(location, str(context['tag']))}"
+    if details["type"] == "union_tag_not_found":
+        return f"{name}.kind: is missing; expected {_kinds(location)}"
+    if details["type"] == "value_error":
+        explanation = str(context["error"])
+    elif details["type"] in _EXPLANATIONS:
+        explanation = _EXPLANATIONS[details["type"]].format(**context)
+        if context.get("min_length", 1) > 1 and details["input"]:
+            # To pydantic a secret is short as a list is.
+            unit = "characters" if isinstance(details["input"], str) else "entries"
+            explanation = f"must have at least {context['min_length']} {unit}"
+    else:
+        explanation = details["msg"]
+    given = details["input"]
+    shown = isinstance(given, (str, int, float)) and location not in marked.interpolated
+    if shown and location and not _SECRET.intersection(location):
+        explanation += f", not {given!r}"
+    return f"{name}: {explanation}" if name else explanation
+
+
+def _place(details: ErrorDetails) -> tuple[str | int, ...]:
+    """Where in the file: pydantic puts a kind behind ``source`` and ``outputs[n]``."""
+    location = details["loc"]
+    if details["type"] == "union_tag_invalid":
+        return (*location, "kind")
+    if len(location) > 1 and location[0] == "source" and location[1] in SOURCES:
+        return ("source", *location[2:])
+    if len(location) > 2 and location[0] == "outputs" and location[2] in OUTPUTS:
+        location = (*location[:2], *location[3:])
+    return location
+
+
+def _kinds(location: tuple[str | int, ...]) -> str:
+    known = OUTPUTS if location[0] == "outputs" else SOURCES
+    *first, last = (repr(kind) for kind in known)
+    return f"{', '.join(first)} or {last}"
+
+
+def _unusable(location: tuple[str | int, ...], kind: str) -> str:
+    """Why a kind is none: it may be one that another distribution brings, and be broken."""
+    outputs = location[0] == "outputs"
+    registry: Registry[Any] = OUTPUT_KINDS if outputs else SOURCE_KINDS
+    if kind in registry.others:
+        try:
+            section_of(registry, kind, OutputSection if outputs else SourceBase)
+        except ConfigError as error:
+            return str(error)
+    return f"expected {_kinds(location)}, not {kind!r}"
+
+
+def _dotted(location: tuple[str | int, ...]) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".")
+
+
+def _did_you_mean(location: tuple[str | int, ...]) -> str:
+    """``location`` as pydantic gives it, with the source's kind."""
+    section, unknown = _section_at(location[:-1]), str(location[-1])
+    kinds: Mapping[str, type[Section]] = OUTPUTS if section in OUTPUTS.values() else SOURCES
+    if section in kinds.values():
+        for kind, model in kinds.items():
+            if unknown in _options(model):
+                return f"; {unknown!r} is an option of kind {kind!r}"
+    near = difflib.get_close_matches(unknown, _options(section), n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    for other, model in SECTIONS.items():
+        if unknown in model.model_fields and model is not section:
+            return f"; {unknown!r} belongs under {other!r}"
+    return f"; known are {', '.join(_options(section))}"
+
+
+def _options(model: type[Section]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _section_at(location: tuple[str | int, ...]) -> type[Section]:
+    if not location:
+        return Config
+    if location[0] == "source" and len(location) > 1:
+        return SOURCES[str(location[1])]
+    if location[0] == "outputs" and len(location) > 2:
+        found: Any = OUTPUTS[str(location[2])]
+        if len(location) > 3:  # a section inside an output
+            found = {"steps": StepSection, "dead_letter": DeadLetter}.get(str(location[3]), found)
+        return found  # type: ignore[no-any-return]
+    return SECTIONS[str(location[0])]

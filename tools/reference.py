@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tidelog import cli
+from tidelog.capture.dumps.states import CHUNKS, DUMPS, TABLE_RUNS, TABLES
+from tidelog.capture.transitions import Transitions
+from tidelog.capture.windows.states import WINDOWS
 from tidelog.config import SECTIONS, Config, Rest
 from tidelog.config.source import MySqlSourceSection
 from tidelog.model.units import format_bytes, format_milliseconds
@@ -237,6 +241,37 @@ def spark_source() -> Iterator[str]:
     yield SPARK_TAIL
 
 
+STATES_HEAD = """\
+# States of dumps
+
+What a dump, its tables, its chunks and their windows go through. Capture applies these very tables: what stands in none of them
+is a mistake, and ends the session, which begins anew from what is stored. [Why](../adr/0024-dumps-decide-under-a-lock-and-act-after-it.md);
+how to pause, resume and cancel: [operate dumps](../how-to/operate-dumps.md).
+"""
+
+
+def dump_states() -> Iterator[str]:
+    yield NOTE + STATES_HEAD
+    table: Transitions[Any, Any]
+    for table in (DUMPS, TABLES, TABLE_RUNS, CHUNKS, WINDOWS):
+        yield f"\n## A {table.name}\n\n{table.about}\n"
+        yield "\n| state | what happens | next | and |\n|---|---|---|---|\n"
+        for row in table.rows:
+            cells = (_state(row.state), row.input.value, _state(row.then), row.effect)
+            yield f"| {' | '.join(cells)} |\n"
+        ends = ", ".join(_state(end) for end in type(table.start) if end in table.ends())
+        yield f"\nIt begins as {_state(table.start)} and ends as {ends}.\n"
+        if table.stays:
+            yield "Late news change nothing:\n\n"
+            for state, several in table.stays:
+                yield f"- {_state(state)}: {'; '.join(news.value for news in several)}.\n"
+
+
+def _state(state: Enum) -> str:
+    text = state.value if isinstance(state, str) else state.name.lower().replace("_", " ")
+    return f"`{text}`"
+
+
 def pages() -> dict[str, str]:
     schema = Config.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
@@ -244,6 +279,7 @@ def pages() -> dict[str, str]:
         "configuration.md": "".join(configuration()),
         "cli.md": "".join(command_line()),
         "spark-source.md": "".join(spark_source()),
+        "dump-states.md": "".join(dump_states()),
         "tidelog.schema.json": json.dumps(schema, indent=2) + "\n",
     }
 

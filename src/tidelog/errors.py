@@ -29,6 +29,7 @@
      │    └── StorageError     disk full, I/O error, object store away              retry
      │         └── OutcomeUnknownError  no answer to a put: it may happen still     retry
      ├── LeaseLostError                                                             restart
+     ├── TransitionError       a state met what its table lacks: a mistake of ours  restart
      ├── StateError            the state store failed                               retry
      │    └── StateConflictError  compare-and-set lost                              retry
      ├── DecodeError           a payload that is not what its schema says           stop, exit 1
@@ -202,6 +203,14 @@ class OutcomeUnknownError(StorageError):
 
 class LeaseLostError(TidelogError):
     """Leadership ended or is in doubt; nothing more may be appended."""
+
+    policy = Policy.RESTART
+
+
+class TransitionError(TidelogError):
+    """Something happened that a table of states has no row for: a mistake of Tidelog's own. What
+    is in memory can't be trusted any more; what is stored can.
+    """
 
     policy = Policy.RESTART
 

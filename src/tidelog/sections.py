@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +21,9 @@ from pydantic_core import core_schema
 
 from tidelog.eventlog.storage.opening import URL_SCHEMES
 from tidelog.model.patterns import checked
-from tidelog.model.units import parse_bytes, parse_duration, parse_milliseconds
+from tidelog.model.quantities import Bytes as Bytes
+from tidelog.model.quantities import Milliseconds as Milliseconds
+from tidelog.model.units import parse_duration
 
 _URI_PASSWORD = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://[^:/?#@]*):.*@", re.DOTALL)
 _KEYWORD_PASSWORD = re.compile(
@@ -86,17 +87,6 @@ class SecretUrl:
         return cls(value)
 
 
-def _spelled(parse: Callable[[str], int], expected: str) -> BeforeValidator:
-    def validate(value: Any) -> Any:
-        if isinstance(value, str) and not value.strip().isdigit():
-            return parse(value)
-        if isinstance(value, bool) or (not isinstance(value, (int, str, timedelta))):
-            raise ValueError(expected)
-        return value
-
-    return BeforeValidator(validate)
-
-
 def _duration(value: Any) -> Any:
     if isinstance(value, str):
         return parse_duration(value)
@@ -143,16 +133,6 @@ def as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) else value
 
 
-Milliseconds = Annotated[
-    int,
-    _spelled(parse_milliseconds, "expected a duration such as 50ms or 10s"),
-    WithJsonSchema({"type": ["integer", "string"], "examples": ["50ms", 50]}),
-]
-Bytes = Annotated[
-    int,
-    _spelled(parse_bytes, "expected a size such as 4MiB"),
-    WithJsonSchema({"type": ["integer", "string"], "examples": ["4MiB", 4194304]}),
-]
 Duration = Annotated[
     timedelta,
     BeforeValidator(_duration),

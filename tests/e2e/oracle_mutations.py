@@ -25,6 +25,7 @@ from tidelog.capture.dumps import (
 from tidelog.capture.dumps import (
     state as dump_state,
 )
+from tidelog.capture.dumps.states import DumpStatus
 from tidelog.capture.windows import windows
 from tidelog.model.records import Kind
 
@@ -189,15 +190,15 @@ def pause_ignored(patch: Patch) -> None:
     next_task = coordinator.DumpCoordinator._next_task
 
     def next_even_so(self: Any, now: float, readers: int) -> Any:
-        paused = [d for d in self._store.all() if d.status == "paused"]
+        paused = [d for d in self._store.all() if d.status is DumpStatus.PAUSED]
         for dump in paused:
-            dump.status = "running"
+            dump.status = DumpStatus.RUNNING
         try:
             return next_task(self, now, readers)
         finally:
             for dump in paused:
-                if dump.status == "running":
-                    dump.status = "paused"
+                if dump.status is DumpStatus.RUNNING:
+                    dump.status = DumpStatus.PAUSED
 
     patch.setattr(coordinator.DumpCoordinator, "_next_task", next_even_so)
 
@@ -209,8 +210,8 @@ def pause_forgotten(patch: Patch) -> None:
     def loading(self: Any) -> None:
         load(self)
         for dump in self._dumps.values():
-            if dump.status == "paused":
-                dump.status = "running"
+            if dump.status is DumpStatus.PAUSED:
+                dump.status = DumpStatus.RUNNING
                 self.store(dump)
 
     patch.setattr(store.DumpStore, "load", loading)

@@ -13,7 +13,7 @@ from tests.integration.windows.live import Key, Live, at
 
 from tidelog import app
 from tidelog.capture.dumps.chunk_queue import Task
-from tidelog.capture.dumps.readers import ChunkReaders
+from tidelog.capture.dumps.worker import ChunkReaders
 from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions, StopSnapshot
 from tidelog.errors import ChunkError, ChunkRefusedError
 from tidelog.ports import ChunkRequest, ChunkRows

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from tests.faults.stalling_proxy import StallingProxy
+from tests.faults.silent_proxy import SilentProxy
 
 from tidelog.demo.servers.postgres import PostgresServer
 
@@ -25,7 +25,7 @@ FOR_GOOD_S = 600.0
 class Client:
     """`tests.faults.stalled_client` in a process of its own, and the lines that it writes."""
 
-    def __init__(self, what: str, proxy: StallingProxy, end_s: float) -> None:
+    def __init__(self, what: str, proxy: SilentProxy, end_s: float) -> None:
         dsn = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?sslmode=disable"
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.stalled_client", what, dsn, str(end_s)],
@@ -69,7 +69,7 @@ class Client:
 
 
 @contextmanager
-def client(what: str, proxy: StallingProxy, end_s: float = FOR_GOOD_S) -> Iterator[Client]:
+def client(what: str, proxy: SilentProxy, end_s: float = FOR_GOOD_S) -> Iterator[Client]:
     one = Client(what, proxy, end_s)
     try:
         one.says("ready")
@@ -90,7 +90,7 @@ def client(what: str, proxy: StallingProxy, end_s: float = FOR_GOOD_S) -> Iterat
 def test_who_waits_for_an_answer_holds_up_nobody(
     postgres: PostgresServer, what: str, behind: bytes
 ) -> None:
-    with StallingProxy(postgres.port) as proxy, client(what, proxy) as one:
+    with SilentProxy(postgres.port) as proxy, client(what, proxy) as one:
         proxy.stall_behind(behind)
         one.go_on()
         assert proxy.stalled.wait(PATIENCE_S)
@@ -101,7 +101,7 @@ def test_who_waits_for_an_answer_holds_up_nobody(
 
 def test_who_ends_a_copy_at_its_limit_holds_up_nobody(postgres: PostgresServer) -> None:
     """That takes another connection. Where it can't be had the rest of the rows comes."""
-    with StallingProxy(postgres.port) as proxy, client("copy that is cut", proxy) as one:
+    with SilentProxy(postgres.port) as proxy, client("copy that is cut", proxy) as one:
         proxy.refuses.set()
         one.go_on()
         assert proxy.stalled.wait(PATIENCE_S)
@@ -113,7 +113,7 @@ def test_who_ends_a_copy_at_its_limit_holds_up_nobody(postgres: PostgresServer) 
 def test_an_answer_whose_end_does_not_come_is_given_up(
     postgres: PostgresServer, what: str, behind: bytes
 ) -> None:
-    with StallingProxy(postgres.port) as proxy, client(what, proxy, end_s=0.5) as one:
+    with SilentProxy(postgres.port) as proxy, client(what, proxy, end_s=0.5) as one:
         proxy.stall_behind(behind)
         one.go_on()
         assert "did not end in time" in one.says("ended")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from typer.main import get_command
 
-from tidelog.control.commands import SetDumpOptions
-from tidelog.control.option_texts import parse_conditions, parse_options
+from tidelog import cli
+from tidelog.config import Config
+from tidelog.control.commands import SetDumpOptions, build
+from tidelog.control.option_texts import parse_conditions, parse_options, short
 from tidelog.errors import UsageError
+from tidelog.model.dump_options import RunTimeOptions
 
 
 def test_options_have_units_and_can_be_off() -> None:
@@ -50,3 +54,33 @@ def test_conditions_by_table() -> None:
     for bad in (["public.a"], ["public.a="], ["public.a=x", "public.a=y"]):
         with pytest.raises(UsageError, match="--condition"):
             parse_conditions(bad)
+
+
+def test_help_of_set_names_every_option() -> None:
+    options = RunTimeOptions.model_fields
+    listed = ", ".join(
+        f"{short(name)} ({option.examples[0]})" if option.examples else short(name)
+        for name, option in options.items()
+    )
+    [argument] = [a for a in get_command(cli.app).commands["set"].params if a.name == "options"]  # type: ignore[attr-defined]
+    assert argument.help == f"{listed}; off is 0."
+
+
+def test_configuration_and_command_have_the_same_options() -> None:
+    """One list, from which the configuration takes defaults and the command what may change."""
+    fields = Config.model_fields["dump"].annotation.model_fields  # type: ignore[union-attr]
+    for name, option in RunTimeOptions.model_fields.items():
+        assert (fields[name].default, fields[name].metadata) == (option.default, option.metadata)
+        assert SetDumpOptions.model_fields[name].metadata == option.metadata
+    assert set(SetDumpOptions.model_fields) == set(RunTimeOptions.model_fields)
+
+
+def test_null_changes_nothing() -> None:
+    """As clients send it that write every field of theirs."""
+    command = build(SetDumpOptions, {"delay_ms": None, "chunk_rows": 5})
+    assert command.to_json() == {"type": "set-dump-options", "data": {"chunk_rows": 5}}
+    assert repr(command) == "SetDumpOptions(chunk_rows=5)"
+
+
+def test_default_that_is_given_is_a_change() -> None:
+    assert parse_options(["parallelism=1"]).changes == {"parallelism": 1}

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import tidelog
 from tidelog import cli
 from tidelog.capture.dumps.throttle import Limit
-from tidelog.capture.windows.windows import VoidReason
+from tidelog.capture.windows.states import VoidReason
 from tidelog.cli import client
 from tidelog.config import Dump
 from tidelog.config.source import PostgresSourceSection
@@ -90,7 +90,7 @@ def test_every_strategy_is_in_the_table() -> None:
 def test_options_of_set_have_the_defaults_that_the_page_says() -> None:
     for name, _effect, default in table_under("| `tidelog set` |")[1:]:
         name = name.strip("`")
-        [(field, _)] = parse_options([f"{name}=1"]).model_dump(exclude_none=True).items()
+        [(field, _)] = parse_options([f"{name}=1"]).changes.items()
         value = Dump.model_fields[field].default
         said = {
             "off": 0,

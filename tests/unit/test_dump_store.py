@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tidelog.capture.dumps.chunk_queue import ChunkQueue, Task
-from tidelog.capture.dumps.key_sets import KeySets
 from tidelog.capture.dumps.state import DumpState, TableProgress
-from tidelog.capture.dumps.store import DumpOptions, DumpStore
+from tidelog.capture.dumps.store import DumpStore, KeySets
+from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest

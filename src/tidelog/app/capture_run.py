@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tidelog.app.serve import Serving, open_rest
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.table_patterns import unmatched
 from tidelog.capture.catalogue_watch import CatalogueWatch
-from tidelog.capture.dumps.coordinator import DumpCoordinator, DumpOptions
+from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.engine import CaptureEngine, CaptureOptions
 from tidelog.capture.leadership import LeasedState, LeaseKeeper, lead
 from tidelog.capture.refused_tables import RefusedTables, RefusingCatalogue
@@ -44,6 +44,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.storage.opening import is_url
 from tidelog.eventlog.writer import EventLogWriter
+from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import Resume
 from tidelog.ports import (
     CatalogueChanged,
@@ -355,7 +356,7 @@ def _leader_of(election: Election) -> str | None:
 
 def _dump_options(config: Config) -> DumpOptions:
     dump = config.dump
-    return DumpOptions(**{f.name: getattr(dump, f.name) for f in fields(DumpOptions)})
+    return DumpOptions(**{name: getattr(dump, name) for name in DumpOptions.model_fields})
 
 
 def _start_offset(state: StateStore) -> int:

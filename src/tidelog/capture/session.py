@@ -12,8 +12,8 @@ from typing import Any
 from tidelog.capture.catalogue_watch import SHAPES_KEY, VERSIONS_KEY, CatalogueWatch
 from tidelog.capture.dumps.automatic import DUMPED_KEY, JUDGED_KEY, UNLOGGED_KEY, AutomaticDumps
 from tidelog.capture.dumps.coordinator import DUMP_PREFIX, REFETCH_KEY, DumpCoordinator
-from tidelog.capture.dumps.key_sets import PREFIX as KEY_SETS
 from tidelog.capture.dumps.state import Mode
+from tidelog.capture.dumps.store import KEY_SETS
 from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.refused_tables import REFUSED_KEY, RefusedTables
 from tidelog.capture.relation_names import RELATIONS_KEY
@@ -40,6 +40,8 @@ STATUS_KEY = "status"
 GENERATION_KEY = "log-generation"
 GAP_KEY = "log-gap"
 """Set while a gap in the log, that the user consented to, waits for its dump."""
+TURN_S = 0.1
+JOIN_S = 10.0
 STATUS_EVERY_S = 1.0
 FINISHED_SHOWN = 20
 LOOK_EVERY_S = 5.0
@@ -62,10 +64,10 @@ TRANSIENT: tuple[type[TidelogError], ...] = (SourceError,)
 
 @dataclass(slots=True)
 class Housekeeping:
-    """What is done beside the log, by one thread.
+    """What is done beside the log.
 
     Attributes:
-        commands: take signals in and act on commands that wait.
+        commands: take signals in and act on commands that wait; on a thread of their own.
         maintain: roll up, retain, quarantine.
         on_status: told the status document now and then.
     """
@@ -156,6 +158,8 @@ class CaptureSession:
             threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
             for name, work in (
                 ("tidelog-dumps", lambda: self.coordinator.run(self._ended)),
+                ("tidelog-commands", self._act_on_commands),
+                ("tidelog-status", self._tell_status),
                 ("tidelog-housekeeping", self._keep_house),
                 ("tidelog-maintenance", self._maintain),
                 ("tidelog-stop", lambda: self._wait_for(stop)),
@@ -167,8 +171,9 @@ class CaptureSession:
             self.engine.run(self._ended)
         finally:
             self._ended.set()
+            deadline = time.monotonic() + JOIN_S  # of all: several may wait for the same source
             for thread in threads:
-                thread.join(10)
+                thread.join(max(0.0, deadline - time.monotonic()))
         if self._failure is not None:
             raise self._failure
         self._publish_status()
@@ -227,17 +232,28 @@ class CaptureSession:
             if stop.wait(0.05):
                 self._ended.set()
 
-    def _keep_house(self) -> None:
-        due = dict.fromkeys(("status", "look"), 0.0)
-        every = {"status": STATUS_EVERY_S, "look": LOOK_EVERY_S}
-        hints_from = 0.0
-        while not self._ended.wait(0.1):
+    def _act_on_commands(self) -> None:
+        """Apart from the rest: most ask the source nothing, and must not wait for it."""
+        while not self._ended.wait(TURN_S):
             try:
                 self._housekeeping.commands()
             except GapError:
                 raise
             except TRANSIENT as error:
                 logger.info("commands wait: %s", error)
+
+    def _tell_status(self) -> None:
+        """From memory, whether or not the source answers."""
+        while not self._ended.is_set():
+            self._publish_status()
+            self._end_if_complete()
+            self._ended.wait(STATUS_EVERY_S)
+
+    def _keep_house(self) -> None:
+        due = dict.fromkeys(("load", "look"), 0.0)
+        every = {"load": STATUS_EVERY_S, "look": LOOK_EVERY_S}
+        hints_from = 0.0
+        while not self._ended.wait(TURN_S):
             try:
                 self._automatic.act()
             except TRANSIENT as error:
@@ -261,13 +277,11 @@ class CaptureSession:
                     hints_from = now + max(HINT_LEAST_S, took_s / HINT_SHARE)
 
     def _do(self, work: str) -> None:
-        if work == "status":
+        if work == "load":
             self.engine.prune_journal(self._snapshot_reader.current_snapshot)
             load = self._catalogue.load(self._reached())
             self._lag_bytes = load.lag_bytes
             self.coordinator.observe(self._lag_bytes, load.replica_lag_s, load.commits)
-            self._publish_status()
-            self._end_if_complete()
         else:
             self._automatic.watch.look()
 

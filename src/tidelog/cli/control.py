@@ -50,7 +50,7 @@ def set_options(
         list[str],
         typer.Argument(
             metavar="NAME=VALUE...",
-            help="chunk_rows, parallelism, rows_per_second, delay (50ms), max_lag (64MiB), "
+            help="chunk_rows, parallelism, rows_per_second, delay (100ms), max_lag (256MiB), "
             "max_replica_lag (10s), max_select (2s), max_commit_delay (5ms); off is 0.",
         ),
     ],

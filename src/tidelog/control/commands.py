@@ -7,7 +7,7 @@ there is one. Handlers must be idempotent: after a crash a command may be handle
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -23,6 +23,7 @@ from tidelog.control.conditions import checked
 from tidelog.control.table_choice import MAX_PATTERN, MAX_PATTERNS, Matching, is_expression
 from tidelog.errors import UsageError
 from tidelog.model import patterns as table_patterns
+from tidelog.model.dump_options import RunTimeOptions
 from tidelog.model.printable import printable
 
 Key = tuple[str, ...]
@@ -172,18 +173,34 @@ class ResumeSnapshot(Command):
     dump_id: DumpId | None = None
 
 
-class SetDumpOptions(Command):
-    """Change how running and later dumps read; None: unchanged."""
+def _without_defaults(schema: dict[str, Any]) -> None:
+    for option in schema["properties"].values():
+        option.pop("default", None)
 
+
+class SetDumpOptions(RunTimeOptions, Command):
+    """Change how running and later dumps read; what is not given, or null, stays as it is."""
+
+    model_config = ConfigDict(json_schema_extra=_without_defaults)
     type: ClassVar[str] = "set-dump-options"
-    chunk_rows: int | None = Field(default=None, ge=1, le=1_000_000)
-    delay_ms: int | None = Field(default=None, ge=0)
-    parallelism: int | None = Field(default=None, ge=1, le=64)
-    rows_per_second: int | None = Field(default=None, ge=0)
-    max_lag_bytes: int | None = Field(default=None, ge=0)
-    max_replica_lag_ms: int | None = Field(default=None, ge=0)
-    max_select_ms: int | None = Field(default=None, ge=0)
-    max_commit_delay_ms: int | None = Field(default=None, ge=0)
+
+    @property
+    def changes(self) -> dict[str, int]:
+        """What is given, by option."""
+        return self.model_dump(exclude_unset=True)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": self.type, "data": self.changes}
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        return self.changes.items()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_changes_nothing(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        return {name: value for name, value in data.items() if value is not None}
 
     @model_validator(mode="after")
     def _changes_something(self) -> SetDumpOptions:

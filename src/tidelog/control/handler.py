@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidelog.capture.dumps.coordinator import DumpCoordinator
-from tidelog.capture.dumps.key_sets import PREFIX, KeySets
 from tidelog.capture.dumps.state import DumpState, Key, Rejected
+from tidelog.capture.dumps.store import KEY_SETS, KeySets
 from tidelog.capture.notifications import Notify, TableScanStatus
 from tidelog.control.channels.table import skipped
 from tidelog.control.commands import (
@@ -96,9 +96,8 @@ class Actor:
         if isinstance(command, ResumeSnapshot):
             return {"dumps": self._coordinator.resume(command.dump_id)}
         if isinstance(command, SetDumpOptions):
-            changes = command.model_dump(exclude_none=True)
-            options = self._coordinator.set_options(**changes)
-            return {name: getattr(options, name) for name in changes}
+            options = self._coordinator.set_options(**command.changes)
+            return {name: getattr(options, name) for name in command.changes}
         if isinstance(command, LogMessage):
             # One line, whatever it holds.
             messages.info("message of command %s: %s", command_id, ascii(command.message)[1:-1])
@@ -310,5 +309,5 @@ def _ordered_keys(
 
 def _count(state: StateStore, set_id: str) -> int:
     """How many keys a stored set has."""
-    pieces = (state.get(name) for name in state.keys(f"{PREFIX}{set_id}/"))
+    pieces = (state.get(name) for name in state.keys(f"{KEY_SETS}{set_id}/"))
     return sum(len(piece.value) for piece in pieces if piece is not None)

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tidelog.control.commands import SetDumpOptions, build
 from tidelog.errors import UsageError
+from tidelog.model.dump_options import RunTimeOptions
 from tidelog.model.units import parse_bytes, parse_milliseconds
 
-# Name as typed → field of `SetDumpOptions`, and how a value with a unit is read.
-_UNITS: dict[str, tuple[str, Callable[[str], int]]] = {
-    "delay": ("delay_ms", parse_milliseconds),
-    "max_lag": ("max_lag_bytes", parse_bytes),
-    "max_replica_lag": ("max_replica_lag_ms", parse_milliseconds),
-    "max_select": ("max_select_ms", parse_milliseconds),
-    "max_commit_delay": ("max_commit_delay_ms", parse_milliseconds),
-}
-_UNITS |= {field: (field, read) for field, read in _UNITS.values()}
-_PLAIN = ("chunk_rows", "parallelism", "rows_per_second")
-NAMES = (*_PLAIN, *(name for name, (field, _read) in _UNITS.items() if name != field))
+_READ = {"ms": parse_milliseconds, "bytes": parse_bytes}
+"""How a value is read, by the unit that an option's name ends with."""
+
+
+def short(option: str) -> str:
+    """As people type it: the unit stands with the value."""
+    name, _, unit = option.rpartition("_")
+    return name if unit in _READ else option
+
+
+_OPTIONS = {short(option): option for option in RunTimeOptions.model_fields}
 
 
 def parse_options(texts: Sequence[str]) -> SetDumpOptions:
@@ -33,15 +34,16 @@ def parse_options(texts: Sequence[str]) -> SetDumpOptions:
         name, equals, value = text.partition("=")
         if not equals:
             raise UsageError(f"{text!r} is not NAME=VALUE, such as chunk_rows=5000")
-        if name not in _PLAIN and name not in _UNITS:
-            raise UsageError(f"{name!r} is no option; there are {', '.join(NAMES)}")
-        field, read = _UNITS.get(name, (name, int))
+        option = _OPTIONS.get(name, name)
+        if option not in RunTimeOptions.model_fields:
+            raise UsageError(f"{name!r} is no option; there are {', '.join(_OPTIONS)}")
+        read = _READ.get(option.rpartition("_")[2], int)
         if value == "off":
             value = "0"
         try:
-            data[field] = int(value) if value.isdigit() else read(value)
+            data[option] = int(value) if value.isdigit() else read(value)
         except ValueError as error:
-            reason = "expected a whole number" if name in _PLAIN else error
+            reason = "expected a whole number" if read is int else error
             raise UsageError(f"{name}: {reason}") from None
     command = build(SetDumpOptions, data)
     assert isinstance(command, SetDumpOptions)

@@ -13,7 +13,7 @@ from tests.property.test_windows_model import PaperWindows
 from tidelog.app import capture_run
 from tidelog.capture import catalogue_watch, engine, session
 from tidelog.capture.dumps import automatic, refetch, worker
-from tidelog.capture.dumps import tables as dump_tables
+from tidelog.capture.dumps import state as dump_state
 from tidelog.capture.relation_names import RelationNames
 from tidelog.capture.windows import history, windows
 from tidelog.errors import ChunkError, ConnectionLostError
@@ -196,7 +196,7 @@ def storage_ignored(patch: Patch) -> None:
 
 def absent_rows_stay(patch: Patch) -> None:
     """Outputs are not told to delete what a whole dump did not find."""
-    patch.setattr(dump_tables, "whole_table", lambda progress: False)
+    patch.setattr(dump_state, "whole_table", lambda progress: False)
 
 
 def new_tables_dumped_at_once(patch: Patch) -> None:

@@ -1,12 +1,13 @@
 """How the dumps' thread, the engine's and those that command it leave each other work.
 
-The engine's thread holds its own lock while it calls the coordinator. So it only posts actions, and
-the coordinator calls the engine only once it has let its own lock go.
+The engine's thread holds its own lock while it calls the coordinator. So it only posts decisions,
+and the coordinator calls the engine only once it has let its own lock go.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
@@ -66,13 +67,18 @@ class DumpLog(Protocol):
 
 
 class Actions:
-    """The coordinator's lock, what is left to do under it, and what to tell the engine after."""
+    """The coordinator's lock, decisions that are left to be made under it, and their effects.
+
+    A decision takes the lock and only changes what is in memory or stored. What asks the source,
+    reads the event log, waits or calls the engine is an effect: it runs once the lock was let go,
+    on the coordinator's thread, and `post`s what it found to a further decision (ADR 24).
+    """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self._log: DumpLog | None = None
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._calls: list[Callable[[], None]] = []
+        self._effects: list[tuple[float, Callable[[], None]]] = []
         self.planning = threading.Event()
         """Set when there may be something to plan."""
 
@@ -84,35 +90,39 @@ class Actions:
         assert self._log is not None, "recover() comes first"
         return self._log
 
-    def post(self, action: Callable[[], None]) -> None:
-        """Have it done by the coordinator's thread, under the lock; from any thread."""
-        self._inbox.put(action)
+    def post(self, decision: Callable[[], None]) -> None:
+        """Have it made by the coordinator's thread, under the lock; from any thread."""
+        self._inbox.put(decision)
 
     def wake(self) -> None:
         self.planning.set()
         self.post(lambda: None)
 
     def take(self, wait_s: float) -> None:
-        """Do what the other threads left to do; wait for the first of it."""
+        """Decide what the other threads left to decide; wait for the first of it."""
         try:
-            # No more than is there now: an action may put itself back, to be tried again.
+            # No more than is there now: the turn has other work as well.
             for _ in range(max(1, self._inbox.qsize())):
-                action = self._inbox.get(timeout=wait_s) if wait_s else self._inbox.get_nowait()
+                decision = self._inbox.get(timeout=wait_s) if wait_s else self._inbox.get_nowait()
                 wait_s = 0.0
                 with self.lock:
-                    action()
+                    decision()
         except Empty:
             pass
 
-    def call_later(self, call: Callable[[], None]) -> None:
-        """Call the engine once the lock, which is held, was let go."""
-        self._calls.append(call)
-
-    def tell_engine(self) -> None:
-        """Call the engine for what was decided under our lock, which must not be held now: the
-        engine's thread holds its own lock while it calls us.
+    def effect(self, effect: Callable[[], None], delay_s: float = 0.0) -> None:
+        """Have it done once the lock, which is held, was let go; in the order of these calls, but
+        for those that are due later.
         """
+        self._effects.append((time.monotonic() + delay_s if delay_s else 0.0, effect))
+
+    def run_effects(self) -> None:
+        """Do what was decided, if it is due. Our lock must not be held now: effects may take long,
+        and the engine's thread holds its own lock while it calls us.
+        """
+        now = time.monotonic()
         with self.lock:
-            calls, self._calls = self._calls, []
-        for call in calls:
-            call()
+            due = [effect for at, effect in self._effects if at <= now]
+            self._effects = [(at, effect) for at, effect in self._effects if at > now]
+        for effect in due:
+            effect()

@@ -20,10 +20,11 @@ import numpy as np
 from tidelog.capture.buffer import ChunkItem, item_bytes
 from tidelog.capture.dumps.actions import Actions
 from tidelog.capture.dumps.notices import DumpNotices
-from tidelog.capture.dumps.row_widths import RowWidths
-from tidelog.capture.dumps.state import FINISHED, DumpState, TableProgress
+from tidelog.capture.dumps.planner import RowWidths
+from tidelog.capture.dumps.state import DumpState, TableProgress, completed_record
+from tidelog.capture.dumps.states import FINISHED, TableInput, TableStatus
 from tidelog.capture.dumps.store import DumpStore
-from tidelog.capture.dumps.tables import DumpTables, completed_record
+from tidelog.capture.dumps.tables import DumpTables, is_away
 from tidelog.capture.log_pause import LogPause
 from tidelog.errors import (
     ChunkError,
@@ -91,20 +92,29 @@ class BlockingDumps:
         """Its tables that can be dumped, each from the beginning, also those that an earlier
         attempt has read: there is one snapshot of all.
         """
+        waiting = []
         with self._actions.lock:
             self._tables.begin(dump)
-            waiting = []
             for progress in dump.tables:
-                if progress.status == "done":
-                    progress.status, progress.finalized_until = "running", None
-            for progress in self._unfinished(dump):
+                if progress.status in (TableStatus.DONE, TableStatus.RUNNING):
+                    progress.meet(TableInput.BEGIN_ANEW)
+                    progress.finalized_until = None
+            unfinished = self._unfinished(dump)
+            for progress in unfinished:
                 progress.ranges.clear()
                 progress.rows_read = progress.chunks = 0
-                if self._tables.prepare(dump, progress):
-                    progress.status = "running"
+        for progress in unfinished:
+            found = self._tables.look_up(progress)
+            if isinstance(found, SourceError) and is_away(found):
+                raise found
+            with self._actions.lock:
+                if self._tables.admit(dump, progress, found):
+                    if progress.status is TableStatus.PENDING:
+                        progress.meet(TableInput.BEGIN)
                     waiting.append(progress)
+        with self._actions.lock:
             self._store.store(dump)
-        self._actions.tell_engine()
+        self._actions.run_effects()
         return waiting
 
     def _read(self, dump: DumpState, waiting: list[TableProgress], stop: threading.Event) -> None:
@@ -143,12 +153,7 @@ class BlockingDumps:
         started = {"type": "dump-started", "dump_id": dump.dump_id, "table": progress.table}
         offset = self._append_control(started, stop)
         progress.first_offset = offset
-        request = ChunkRequest(
-            TableName.parse(progress.table),
-            where=progress.where,
-            where_names=progress.where_names,
-            key_columns=progress.key_columns,
-        )
+        request = progress.request(self._store.options.chunk_rows)
         waits: list[threading.Event] = []
         widths = RowWidths()
         while progress.status not in FINISHED and not stop.is_set():
@@ -177,7 +182,7 @@ class BlockingDumps:
         offset = self._append_control(completed_record(dump, progress), stop)
         with self._actions.lock:
             self._tables.done(dump, progress, offset)
-        self._actions.tell_engine()
+        self._actions.run_effects()
 
     def _append_chunk(
         self,
@@ -237,7 +242,7 @@ class BlockingDumps:
     def _wait(self, event: threading.Event, stop: threading.Event) -> None:
         while not event.is_set():
             self._actions.take(0.0)
-            self._actions.tell_engine()
+            self._actions.run_effects()
             if stop.is_set():
                 raise ChunkError("capture ends")
             event.wait(TURN_S)

@@ -8,9 +8,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from tidelog.capture.dumps.key_sets import PIECE_KEYS
 from tidelog.capture.dumps.refetch import RefetchQueue, Taken
-from tidelog.capture.dumps.state import FINISHED, DumpState, Key, TableProgress
+from tidelog.capture.dumps.state import DumpState, Key, TableProgress
+from tidelog.capture.dumps.states import CHUNKS, FINISHED, ChunkInput, ChunkStatus, DumpStatus
+from tidelog.capture.dumps.store import PIECE_KEYS
 from tidelog.capture.windows.windows import Window
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
@@ -43,7 +44,24 @@ class Task:
     bytes: int = 0  # of the rows it holds
     failures: int = 0  # reads that failed, as against windows that were voided
     losses: int = 0  # connections that broke while it was read
-    state: str = "waiting"  # reading, read, closing
+    status: ChunkStatus = CHUNKS.start
+
+    def meet(self, news: ChunkInput) -> None:
+        self.status = CHUNKS.after(self.status, news)
+
+    def another(self, request: ChunkRequest, order: float) -> Task:
+        """One more chunk, of a part of what this one was to read."""
+        return replace(
+            self,
+            request=request,
+            order=order,
+            tries=0,
+            failures=0,
+            not_before=0.0,
+            window=None,
+            status=CHUNKS.start,
+            bytes=0,
+        )
 
     @property
     def ended(self) -> bool:
@@ -88,6 +106,7 @@ class ChunkQueue:
         self._retry: deque[Task] = deque()
         self._given: list[Task] = []  # to a reader that has not begun
         self._inflight: dict[str, Task] = {}
+        self._doubtful: list[Task] = []  # their tables are being looked up
         self._cursors: dict[DumpTable, TableCursor] = {}
         self.stuck: list[Task] = []
         """Ranges whose first row can't be read: the planner finds what lies behind it."""
@@ -109,13 +128,15 @@ class ChunkQueue:
 
     def give(self, task: Task) -> None:
         """A reader is about to begin with it: until then it still is one of its table's."""
+        task.meet(ChunkInput.GIVE)
         self._given.append(task)
 
     def taken(self, task: Task) -> None:
         self._given = [given for given in self._given if given is not task]
 
     def begin(self, task: Task, window: Window) -> None:
-        task.window, task.state = window, "reading"
+        task.meet(ChunkInput.BEGIN)
+        task.window = window
         task.begun, task.bytes = time.monotonic(), 0
         self._inflight[window.chunk_id] = task
 
@@ -123,11 +144,29 @@ class ChunkQueue:
         """The chunk is not being read any more."""
         return None if window is None else self._inflight.pop(window.chunk_id, None)
 
-    def again(self, task: Task) -> None:
-        """Read it again, later each time."""
+    def doubt(self, task: Task) -> None:
+        """Its table is looked up: until then it still is one of its table's."""
+        task.meet(ChunkInput.FAIL_OFTEN)
+        self._doubtful.append(task)
+
+    def stick(self, task: Task) -> None:
+        """Its one row can't be read, and its key is not known."""
+        task.meet(ChunkInput.ONE_ROW)
+        self.stuck.append(task)
+
+    def looked_up(self, task: Task) -> None:
+        self._doubtful = [doubtful for doubtful in self._doubtful if doubtful is not task]
+
+    def again(self, task: Task, news: ChunkInput) -> None:
+        """Read it again because of ``news``."""
+        task.meet(news)
+        self.later(task)
+
+    def later(self, task: Task) -> None:
+        """Read it, later each time."""
         task.tries += 1
         task.not_before = time.monotonic() + min(10.0, 0.05 * 2 ** min(task.tries, 8))
-        task.window, task.state, task.bytes = None, "waiting", 0
+        task.window, task.bytes = None, 0
         self._retry.append(task)
 
     def of_progress(self, progress: TableProgress) -> list[Task]:
@@ -138,13 +177,14 @@ class ChunkQueue:
 
     def _all(self) -> list[Task]:
         planned = [task for cursor in self._cursors.values() for task in cursor.planned]
-        return [*self._inflight.values(), *self._given, *self._retry, *planned, *self.stuck]
+        under_way = [*self._inflight.values(), *self._given, *self._doubtful]
+        return [*under_way, *self._retry, *planned, *self.stuck]
 
     # ------------------------------------------------------------ what is read next
 
     def next_retry(self, now: float) -> Task | None:
         for task in list(self._retry):
-            if task.dump is not None and task.dump.status == "paused":
+            if task.dump is not None and task.dump.status is DumpStatus.PAUSED:
                 continue
             if task.not_before <= now:
                 self._retry.remove(task)
@@ -197,14 +237,7 @@ class ChunkQueue:
 
     def _ranged(self, cursor: TableCursor, limit_rows: int) -> Task:
         progress = cursor.progress
-        request = ChunkRequest(
-            TableName.parse(progress.table),
-            after=cursor.after,
-            limit_rows=limit_rows,
-            where=progress.where,
-            where_names=progress.where_names,
-            key_columns=progress.key_columns,
-        )
+        request = progress.request(limit_rows, after=cursor.after)
         cursor.number += 1
         order = cursor.number - 1
         return Task(
@@ -225,7 +258,7 @@ class ChunkQueue:
             if cursor.progress.key_set is None
             and not (cursor.exhausted or cursor.planning)
             and cursor.plan_not_before <= now
-            and cursor.dump.status != "paused"
+            and cursor.dump.status is not DumpStatus.PAUSED
             and len(cursor.planned) <= ahead // 2
             and not any(not task.cut for task in self.of_progress(cursor.progress))
         ]
@@ -233,14 +266,8 @@ class ChunkQueue:
             return None
         cursor = min(open_cursors, key=lambda found: len(found.planned))
         cursor.planning = True
-        request = ChunkRequest(
-            TableName.parse(cursor.progress.table),
-            after=cursor.after,
-            limit_rows=max(1, limit_rows >> cursor.plan_halvings),
-            where=cursor.progress.where,
-            where_names=cursor.progress.where_names,
-            key_columns=cursor.progress.key_columns,
-        )
+        limit_rows = max(1, limit_rows >> cursor.plan_halvings)
+        request = cursor.progress.request(limit_rows, after=cursor.after)
         return cursor, request, min(cursor.plan_looks, ahead - len(cursor.planned))
 
     def planned(
@@ -290,28 +317,11 @@ class ChunkQueue:
         order = known[0].order - 1 if known else 0.0
         for done in known:
             if done.low != low:
-                request = ChunkRequest(
-                    table,
-                    after=low,
-                    upto=done.low,
-                    limit_rows=limit_rows,
-                    where=progress.where,
-                    where_names=progress.where_names,
-                    key_columns=progress.key_columns,
-                )
+                request = progress.request(limit_rows, after=low, upto=done.low)
                 span = (done.order - order) / 2
-                self._retry.append(
-                    Task(
-                        table,
-                        dump,
-                        progress,
-                        request,
-                        cut=True,
-                        order=order + span,
-                        span=span,
-                        full_rows=limit_rows,
-                    )
-                )
+                gap = Task(table, dump, progress, request, order=order + span, span=span)
+                gap.cut, gap.full_rows = True, limit_rows
+                self._retry.append(gap)
             low, order = done.high, done.last_order
         if known:
             last = known[-1]
@@ -343,23 +353,14 @@ class ChunkQueue:
         keys = task.request.keys or ()
         if read is None or read >= len(keys) or task.ended:
             return
-        rest = replace(
-            task,
-            request=replace(task.request, keys=keys[read:]),
-            tries=0,
-            failures=0,
-            not_before=0.0,
-            window=None,
-            state="waiting",
-            bytes=0,
-            order=task.order + read,
-        )
+        rest = task.another(replace(task.request, keys=keys[read:]), order=task.order + read)
         task.request = replace(task.request, keys=keys[:read])
         self._retry.append(rest)
 
     def leave_out(self, task: Task, end: Key | None) -> None:
         """Go on behind the task's one row, which ends at ``end`` (None: with the task's range)."""
         assert task.dump is not None
+        task.meet(ChunkInput.BEHIND_KNOWN)
         self.stuck.remove(task)
         if end is not None and end != task.request.upto:
             if task.cut:
@@ -375,24 +376,19 @@ class ChunkQueue:
         if task.span < 2 * task.step or not task.step:
             # No finer than such numbers can tell apart.
             task.step = max(task.span / RESTS, math.ulp(task.order + task.span))
-        rest = replace(
-            task,
-            tries=0,
-            failures=0,
-            not_before=0.0,
-            window=None,
-            state="waiting",
-            bytes=0,
-            cut=True,
-            request=replace(task.request, after=after, limit_rows=task.full_rows),
+        rest = task.another(
+            replace(task.request, after=after, limit_rows=task.full_rows),
             order=task.order + task.step,
-            span=task.span - task.step,
         )
+        rest.cut, rest.span = True, task.span - task.step
         task.span = task.step
         self._retry.append(rest)
 
     def forget(self, dump: DumpState, progress: TableProgress) -> None:
         """Cut no more of the table, and read none of it again."""
-        self._cursors.pop((dump.dump_id, progress.table), None)
+        cursor = self._cursors.pop((dump.dump_id, progress.table), None)
+        of_table = [task for task in (*self._retry, *self.stuck) if task.progress is progress]
+        for task in (*of_table, *(cursor.planned if cursor is not None else ())):
+            task.meet(ChunkInput.DROP)
         self._retry = deque(task for task in self._retry if task.progress is not progress)
         self.stuck = [task for task in self.stuck if task.progress is not progress]

@@ -11,9 +11,11 @@ from tidelog.capture.dumps.chunk_queue import ChunkQueue, Task
 from tidelog.capture.dumps.notices import DumpNotices
 from tidelog.capture.dumps.refetch import RefetchQueue, Taken
 from tidelog.capture.dumps.state import Key
+from tidelog.capture.dumps.states import ChunkInput
 from tidelog.capture.dumps.store import DumpStore, missing_set
-from tidelog.capture.dumps.tables import DumpTables
-from tidelog.capture.windows.windows import Closed, Voided, VoidReason
+from tidelog.capture.dumps.tables import DumpTables, Found
+from tidelog.capture.windows.states import VoidReason
+from tidelog.capture.windows.windows import Closed, Voided
 from tidelog.errors import (
     ChunkBusyError,
     ChunkDeniedError,
@@ -59,6 +61,7 @@ class ChunkResults:
 
     def durable(self, task: Task, closed: Closed, absent: list[Key]) -> None:
         """Its rows are in the event log: progress is stored."""
+        task.meet(ChunkInput.APPENDED)
         self._queue.end(closed.window)
         counters = self._store.counters
         counters.chunks += 1
@@ -109,84 +112,107 @@ class ChunkResults:
             task.progress.chunks_voided += 1
         engine = self._actions.engine
         if voided.reason is VoidReason.KEYS_NOT_HELD:
-            self._actions.call_later(
+            self._actions.effect(
                 lambda: engine.resolve_keys(voided.window.table, voided.unseen_xids)
             )
         elif voided.reason is VoidReason.DISCARDED:
-            self._actions.call_later(lambda: engine.discard(voided.window))
-        self._again(task)
+            self._actions.effect(lambda: engine.discard(voided.window))
+        if task.ended:
+            self.drop(task)
+        else:
+            self._queue.again(task, ChunkInput.VOID)
 
-    def failed(self, task: Task, error: SourceError) -> None:
-        """It could not be read: it is read again, then halved, down to the row that can't be."""
+    def failed(self, task: Task, error: SourceError) -> bool:
+        """It could not be read: it is read again, then halved, down to the row that can't be. True:
+        its table has to be looked up before (`look_up`, `looked_up`).
+        """
         self._queue.end(task.window)
         self._store.counters.last_error = str(error)
         self._store.counters.failed += 1
         if task.window is not None:
             self._store.note("failed", task.window.chunk_id, str(task.table))
-        permanent = isinstance(error, (ChunkRefusedError, ChunkVoidError))
         task.losses += isinstance(error, ChunkLostError)
         often_lost = isinstance(error, ChunkLostError) and task.losses % LOSSES_A_FAILURE == 0
         if often_lost or not isinstance(error, TRANSIENT):
             task.failures += 1
         if task.ended:
             self.drop(task)
-            return
+            return False
         if often_lost and task.progress is not None and task.progress.where is not None:
             assert task.dump is not None
             reason = f"{error} {task.losses} times: check the dump's condition"
             self._tables.fail(task.dump, task.progress, reason)
-            return
-        if not permanent and task.failures < READS_BEFORE_HALVING:
-            self._again(task)
-            return
+            self.drop(task)
+            return False
+        if not _is_hopeless(error) and task.failures < READS_BEFORE_HALVING:
+            self._queue.again(task, ChunkInput.FAIL)
+            return False
+        self._queue.doubt(task)
+        return True
+
+    def look_up(self, task: Task) -> Found:
+        """What the catalogue says of the chunk's table. Asks the source: without the lock."""
         try:
-            shape = self._catalogue.shape(task.table)
-        except TableRefusedError as refused:
-            self._refuse(task, refused)
+            return self._catalogue.shape(task.table)
+        except SourceError as error:
+            return error
+
+    def looked_up(self, task: Task, error: SourceError, found: Found) -> None:
+        """Its table is as it was ``found``: the chunk is halved, or it or its table given up."""
+        self._queue.looked_up(task)
+        if task.ended:
+            self.drop(task)
             return
-        except SourceError:  # the source is away: what it refuses is seen later
-            self._again(task)
+        if isinstance(found, TableRefusedError):
+            self._refuse(task, found)
             return
-        if isinstance(error, ChunkDeniedError) and shape is not None:
+        if isinstance(found, SourceError):  # the source is away: what it refuses is seen later
+            self._queue.again(task, ChunkInput.AGAIN)
+            return
+        if isinstance(error, ChunkDeniedError) and found is not None:
             self._refuse(task, error)
             return
         if task.dump is None or task.progress is None:
-            if shape is None or shape.schema.match_key != task.request.key_columns:
+            if found is None or found.schema.match_key != task.request.key_columns:
                 # The keys tell nothing any more, and a dump of the table, if it is there, is due.
+                task.meet(ChunkInput.ANSWERED)
                 self._refetched(task, ())
                 return
-        elif permanent or shape is None:
+        elif _is_hopeless(error) or found is None:
             self._tables.fail(task.dump, task.progress, str(error))
+            self.drop(task)
             return
         self._halve(task)
 
     def _refuse(self, task: Task, error: SourceError) -> None:
         """Keys that are to be read again wait until the table can be read."""
         if task.dump is None or task.progress is None:
-            self._again(task)
+            self._queue.again(task, ChunkInput.AGAIN)
         else:
             self._tables.refuse(task.dump, task.progress, error)
+            self.drop(task)
 
     def _halve(self, task: Task) -> None:
         """Read less of it at once: what can't be read is found in the end, and only that."""
         keys, limit = task.request.keys, task.request.limit_rows
         if keys is None:
             if limit == 1:
-                self._queue.stuck.append(task)
+                self._queue.stick(task)
                 self._actions.wake()
                 return
             task.request = replace(task.request, limit_rows=limit // 2)
         else:
             half = len(keys) // 2
             if not half:
+                task.meet(ChunkInput.ANSWERED)
                 self._give_up_key(task, keys[0])
                 return
-            rest = replace(task, window=None, tries=0, failures=1, order=task.order + half)
-            rest.request = replace(task.request, keys=keys[half:])
+            rest = task.another(replace(task.request, keys=keys[half:]), order=task.order + half)
+            rest.failures = 1
             task.request = replace(task.request, keys=keys[:half])
-            self._queue.again(rest)
+            self._queue.later(rest)
         task.failures, task.tries = 1, 0
-        self._again(task)
+        self._queue.again(task, ChunkInput.AGAIN)
 
     def _give_up_key(self, task: Task, key: Key) -> None:
         if task.dump is None or task.progress is None:
@@ -212,18 +238,18 @@ class ChunkResults:
 
     def drop(self, task: Task) -> None:
         """A chunk of a table that was cancelled or has failed is of no use any more."""
+        task.meet(ChunkInput.DROP)
         self._queue.end(task.window)
         self._tables.release(task.table)
-
-    def _again(self, task: Task) -> None:
-        if task.ended:
-            self.drop(task)
-        else:
-            self._queue.again(task)
 
     def _refetched(self, task: Task, unread: Collection[Key]) -> None:
         self._refetch_queue.done(_taken(task), unread)
         self._tables.release(task.table)
+
+
+def _is_hopeless(error: SourceError) -> bool:
+    """Would reading the same again be in vain?"""
+    return isinstance(error, (ChunkRefusedError, ChunkVoidError))
 
 
 def _taken(task: Task) -> Taken:

@@ -21,22 +21,22 @@ from tidelog.capture.dumps.chunk_queue import ChunkQueue, Task
 from tidelog.capture.dumps.chunk_results import ChunkResults
 from tidelog.capture.dumps.notices import DumpNotices
 from tidelog.capture.dumps.planner import KeyPlanner
-from tidelog.capture.dumps.readers import ChunkReaders
 from tidelog.capture.dumps.refetch import REFETCH_KEY, RefetchQueue
 from tidelog.capture.dumps.state import DumpState, Missing, Mode, Rejected, TableProgress
-from tidelog.capture.dumps.store import DUMP_PREFIX, DumpOptions, DumpStore
+from tidelog.capture.dumps.store import DUMP_PREFIX, DumpStore
 from tidelog.capture.dumps.tables import DumpTables
-from tidelog.capture.dumps.throttle import Throttle
-from tidelog.capture.dumps.worker import ChunkReading
+from tidelog.capture.dumps.throttle import Throttle, ThrottleSettings
+from tidelog.capture.dumps.worker import ChunkReaders, ChunkReading
 from tidelog.capture.notifications import Notify
 from tidelog.capture.refused_tables import RefusedTables
 from tidelog.capture.windows.windows import Closed, MovedKeys, Voided
 from tidelog.errors import ChunkError, ConnectionLostError, UsageError
+from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import BlockingReader, Catalogue, ChunkReader, KeyExtractor, StateStore
 
-__all__ = ["DUMP_PREFIX", "REFETCH_KEY", "DumpCoordinator", "DumpOptions"]
+__all__ = ["DUMP_PREFIX", "REFETCH_KEY", "DumpCoordinator"]
 
 TURN_S = 0.05
 
@@ -75,7 +75,7 @@ class DumpCoordinator:
         self._store = DumpStore(state, options)
         self._queue = ChunkQueue(self._store.key_sets.slice)
         self._notices = DumpNotices(notify)
-        self._throttle = Throttle(options.throttle)
+        self._throttle = Throttle(ThrottleSettings.of(options))
         self._tables = DumpTables(
             self._control.current_snapshot,
             catalogue,
@@ -127,7 +127,7 @@ class DumpCoordinator:
         with self._lock:
             self._actions.connect(log)
             self._store.load()
-            self._throttle.change(self._store.options.throttle)
+            self._throttle.change(ThrottleSettings.of(self._store.options))
             self._refetch_queue.load()
             self._store.reconcile(chunks)
 
@@ -230,7 +230,7 @@ class DumpCoordinator:
         """Change how chunks are read; survives a restart."""
         with self._lock:
             options = self._store.set_options(**changes)
-            self._throttle.change(options.throttle)
+            self._throttle.change(ThrottleSettings.of(options))
             self._actions.wake()
             return options
 
@@ -298,9 +298,9 @@ class DumpCoordinator:
                     self._blocking.run(blocking, stop)
                 elif self._give_next(now):
                     wait_s = 0.0
-                    self._actions.tell_engine()
+                    self._actions.run_effects()
                     continue
-                self._actions.tell_engine()
+                self._actions.run_effects()
                 wait_s = TURN_S
         finally:
             self._readers.close()
@@ -335,10 +335,7 @@ class DumpCoordinator:
         if self._actions.engine.decided:
             return True
         with self._lock:
-            if (
-                not any(d.status in ("queued", "running") for d in self._store.all())
-                and not self._refetch_queue.wanted
-            ):
+            if not any(d.active for d in self._store.all()) and not self._refetch_queue.wanted:
                 return False
         try:
             snapshot = self._control.current_snapshot()
@@ -364,11 +361,7 @@ class DumpCoordinator:
 
     def _next_of_dumps(self, readers: int) -> Task | None:
         """Of each dump in turn, so that several share the readers."""
-        dumps = [
-            dump
-            for dump in self._store.all()
-            if dump.status in ("queued", "running") and dump.mode == "incremental"
-        ]
+        dumps = [dump for dump in self._store.all() if dump.active and dump.mode == "incremental"]
         for place in range(len(dumps)):
             dump = dumps[(self._turn + place) % len(dumps)]
             task = self._tables.next_of(dump, readers)
@@ -380,7 +373,7 @@ class DumpCoordinator:
     def _next_blocking(self) -> DumpState | None:
         with self._lock:
             for dump in self._store.all():
-                if dump.mode == "blocking" and dump.status in ("queued", "running"):
+                if dump.mode == "blocking" and dump.active:
                     return dump
         return None
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from tidelog.capture.dumps.state import DumpState, Rejected, TableProgress
+from tidelog.capture.dumps.states import DumpStatus, TableStatus
 from tidelog.capture.notifications import (
     AGGREGATES,
     Notification,
@@ -29,7 +30,7 @@ class DumpNotices:
 
     def in_progress(self, dump: DumpState, progress: TableProgress) -> None:
         """At most once a second for each table; a chunk may come after the end, or the pause."""
-        if dump.status != "running" or progress.status != "running":
+        if dump.status is not DumpStatus.RUNNING or progress.status is not TableStatus.RUNNING:
             return
         dump_table, now = (dump.dump_id, progress.table), time.monotonic()
         if now - self._told_at.get(dump_table, -PROGRESS_EVERY_S) < PROGRESS_EVERY_S:
@@ -89,9 +90,11 @@ class DumpNotices:
         for table in dump.tables:
             self._told_at.pop((dump.dump_id, table.table), None)
         ended = {table.status for table in dump.tables}
-        aborted = {"cancelled", "failed"} if dump.mode == "blocking" else {"cancelled"}
+        aborted = {TableStatus.CANCELLED}
+        if dump.mode == "blocking":
+            aborted.add(TableStatus.FAILED)
         kind = NotificationType.COMPLETED
-        if stopped or ("done" not in ended and ended & aborted):
+        if stopped or (TableStatus.DONE not in ended and ended & aborted):
             kind = NotificationType.ABORTED
         self._tell(dump, kind, data_collections=_names(dump))
 

@@ -1,4 +1,7 @@
-"""Walks tables' keys ahead of the readers, so that chunks are read in parallel at exact sizes."""
+"""Where chunks end: keys are walked ahead of the readers, so that chunks are read in parallel.
+
+`RowWidths` says how many rows a chunk may have, `KeyPlanner` at which keys they end.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,12 @@ from tidelog.errors import (
     ChunkVoidError,
     ConnectionLostError,
 )
+from tidelog.model.schema import TableName
 from tidelog.ports import ChunkReader, ChunkRequest
 
+SMOOTHING = 0.2
+AIM = 0.75
+"""Of the room that a chunk has, because rows differ: one that takes more is ended early."""
 TURN_S = 0.2
 MAX_FAILURES = 3
 """Of one look; then a reader cuts the chunk, which also finds what can't be read in it."""
@@ -137,3 +144,26 @@ class KeyPlanner:
             ends = []
         with self._actions.lock:
             self._results.give_up(task, ends[0] if ends else None)
+
+
+class RowWidths:
+    """How large a table's rows were, so that the next chunk of them takes no more than it may. The
+    coordinator's lock guards it.
+    """
+
+    def __init__(self) -> None:
+        self._widths: dict[TableName, float] = {}
+
+    def note(self, table: TableName, rows: int, size: int) -> None:
+        """A chunk of so many rows took ``size`` bytes. Larger rows count at once, smaller ones
+        little by little.
+        """
+        if rows:
+            width = size / rows
+            before = self._widths.get(table, width)
+            self._widths[table] = max(width, before + SMOOTHING * (width - before))
+
+    def rows(self, table: TableName, most: int, room: int) -> int:
+        """How many rows to read, at most ``most``, so that they take less than ``room``."""
+        width = self._widths.get(table)
+        return most if not width else max(1, min(most, int(AIM * room / width)))

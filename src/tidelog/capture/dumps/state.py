@@ -6,13 +6,26 @@ from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from typing import Any, Literal
 
+from tidelog.capture.dumps.states import (
+    DUMPS,
+    TABLE_RUNS,
+    TABLES,
+    DumpInput,
+    DumpStatus,
+    TableInput,
+    TableRunInput,
+    TableRunStatus,
+    TableStatus,
+)
+from tidelog.model.schema import TableName
+from tidelog.ports import ChunkRequest
+
 Key = tuple[str | None, ...]
 
-TableStatus = Literal["pending", "running", "done", "failed", "cancelled"]
-DumpStatus = Literal["queued", "running", "paused", "completed", "aborted"]
 Mode = Literal["incremental", "blocking"]
 Missing = Literal["delete", "list"]
-FINISHED: frozenset[str] = frozenset({"done", "failed", "cancelled"})
+
+
 HIDDEN = frozenset({"ranges", "failed", "keys_done", "where", "where_names"})
 """Fields that hold cell values, or are long: status counts them."""
 
@@ -53,7 +66,7 @@ class TableProgress:
     """
 
     table: str
-    status: TableStatus = "pending"
+    status: TableStatus = TableStatus.PENDING
     reason: str = ""
     where: str | None = None
     where_names: tuple[str, ...] | None = None
@@ -76,6 +89,26 @@ class TableProgress:
     due: str = ""
     started_ms: int | None = None
     finished_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        self.status = TableStatus(self.status)  # stored, it is a text
+
+    def meet(self, news: TableInput) -> None:
+        self.status = TABLES.after(self.status, news)
+
+    def request(
+        self, limit_rows: int, after: Key | None = None, upto: Key | None = None
+    ) -> ChunkRequest:
+        """For a chunk of the table's rows, by key."""
+        return ChunkRequest(
+            TableName.parse(self.table),
+            after=after,
+            upto=upto,
+            limit_rows=limit_rows,
+            where=self.where,
+            where_names=self.where_names,
+            key_columns=self.key_columns,
+        )
 
     def add_range(self, low: Key | None, high: Key | None, order: float) -> bool:
         """Mark ``(low, high]`` complete, joined with its neighbours; False if it was already."""
@@ -118,6 +151,19 @@ class TableProgress:
             return False
         return all(a.high == b.low for a, b in pairwise(every))
 
+    @property
+    def lost(self) -> str:
+        """Why nothing is left to read, though it is not complete."""
+        if self.key_set is not None:
+            missing = self.key_count - self.keys_read
+            return (
+                f"{missing} of its keys are not stored any more: give them again, to another dump"
+            )
+        return (
+            "it was cut into so many chunks that they could not be kept in order: dump it again, "
+            "with other chunk_rows"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
@@ -141,16 +187,27 @@ class DumpState:
     dump_id: str
     number: int
     tables: list[TableProgress]
-    status: DumpStatus = "queued"
+    status: DumpStatus = DumpStatus.QUEUED
     mode: Mode = "incremental"
     reason: str = "requested"
     requested_ms: int = 0
     finished_ms: int | None = None
     rejected: list[Rejected] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.status = DumpStatus(self.status)  # stored, it is a text
+
+    def meet(self, news: DumpInput) -> None:
+        self.status = DUMPS.after(self.status, news)
+
     @property
     def finished(self) -> bool:
-        return self.status in ("completed", "aborted")
+        return self.status in (DumpStatus.COMPLETED, DumpStatus.ABORTED)
+
+    @property
+    def active(self) -> bool:
+        """May chunks of it be begun?"""
+        return self.status in (DumpStatus.QUEUED, DumpStatus.RUNNING)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -190,9 +247,52 @@ class DumpState:
         return cls(**{**data, "tables": tables, "rejected": rejected})
 
 
+_NO_KEYS_YET = frozenset({TableRunStatus.WAITING, TableRunStatus.LOOKING_UP, TableRunStatus.ENDED})
+
+
+@dataclass(slots=True)
+class TableRun:
+    """What capture does with a table of an incremental dump: `TABLE_RUNS`.
+
+    Attributes:
+        read_at: when it was read to its end, and the newest request for keys by then.
+        asked_before: the newest request for keys when it began, which its rows answer; None: it
+            began before a restart.
+    """
+
+    dump: DumpState
+    progress: TableProgress
+    status: TableRunStatus = TABLE_RUNS.start
+    read_at: tuple[float, int] | None = None
+    asked_before: int | None = None
+
+    def meet(self, news: TableRunInput) -> None:
+        self.status = TABLE_RUNS.after(self.status, news)
+
+    @property
+    def ended(self) -> bool:
+        return self.status is TableRunStatus.ENDED
+
+    @property
+    def holds_keys(self) -> bool:
+        """Are the keys of the table's records held for it?"""
+        return self.status not in _NO_KEYS_YET
+
+
 def whole_table(progress: TableProgress) -> bool:
     """Are all of its rows read, so that what the dump does not find is gone?"""
     return progress.where is None and progress.key_set is None and not progress.failed
+
+
+def completed_record(dump: DumpState, progress: TableProgress) -> dict[str, object]:
+    """The control record that marks the table complete."""
+    return {
+        "type": "dump-completed",
+        "dump_id": dump.dump_id,
+        "table": progress.table,
+        "first_offset": progress.first_offset,
+        "delete_absent": whole_table(progress),
+    }
 
 
 def _join(ranges: list[KeyRange], fresh: KeyRange) -> bool:

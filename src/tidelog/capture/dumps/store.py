@@ -5,24 +5,29 @@ from __future__ import annotations
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
 from typing import Any
 
-from tidelog.capture.dumps.key_sets import KeySets
 from tidelog.capture.dumps.refetch import REFETCH
 from tidelog.capture.dumps.state import (
-    FINISHED,
     DumpState,
-    DumpStatus,
     Key,
     Mode,
     Rejected,
     TableProgress,
     whole_table,
 )
-from tidelog.capture.dumps.throttle import ThrottleSettings
+from tidelog.capture.dumps.states import (
+    FINISHED,
+    UNFINISHED,
+    DumpInput,
+    DumpStatus,
+    TableStatus,
+)
 from tidelog.errors import UsageError
+from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta
 from tidelog.ports import StateStore
 
@@ -31,48 +36,10 @@ AUTOMATIC = "auto-"
 """How ids of dumps begin that capture asks for itself, because rows changed without row events."""
 OPTIONS_KEY = "dump-options"
 KEEP_FINISHED = 500  # dumps; one whose id is asked for again is not repeated while it is kept
-
-
+KEY_SETS = "key-set/"
+PIECE_KEYS = 10_000
 STORE_EVERY_S = 0.2
 EVENTS_KEPT = 200
-
-
-@dataclass(frozen=True, slots=True)
-class DumpOptions:
-    """How chunks are read; may change while a dump runs. 0 turns a limit off.
-
-    Attributes:
-        chunk_rows: rows of a chunk.
-        chunk_bytes: of the rows of a chunk, unless it is one row.
-        delay_ms: pause between two chunks.
-        parallelism: chunks that are read at once, each over a connection of its own.
-        rows_per_second: over all dumps.
-        max_lag_bytes, max_replica_lag_ms, max_select_ms, max_commit_delay_ms: beyond these the
-            throttle slows down.
-        buffer_bytes: rows read but not durable yet; no chunk is begun beyond it.
-    """
-
-    chunk_rows: int = 10_000
-    chunk_bytes: int = 32 << 20
-    delay_ms: int = 0
-    parallelism: int = 1
-    rows_per_second: int = 0
-    max_lag_bytes: int = 256 << 20
-    max_replica_lag_ms: int = 10_000
-    max_select_ms: int = 2_000
-    max_commit_delay_ms: int = 0
-    buffer_bytes: int = 256 << 20
-
-    @property
-    def throttle(self) -> ThrottleSettings:
-        return ThrottleSettings(
-            delay_ms=self.delay_ms,
-            rows_per_second=self.rows_per_second,
-            max_lag_bytes=self.max_lag_bytes,
-            max_replica_lag_ms=self.max_replica_lag_ms,
-            max_select_ms=self.max_select_ms,
-            max_commit_delay_ms=self.max_commit_delay_ms,
-        )
 
 
 @dataclass(slots=True)
@@ -104,7 +71,7 @@ class DumpStore:
     def load(self) -> None:
         stored = self._state.get(OPTIONS_KEY)
         if stored is not None:
-            self.options = replace(self._defaults, **stored.value)
+            self.options = self._defaults.model_copy(update=stored.value)
         for key in self._state.keys(DUMP_PREFIX):
             document = self._state.get(key)
             if document is not None:
@@ -165,7 +132,7 @@ class DumpStore:
             if dump.finished or not all(whole_table(t) for t in dump.tables):
                 continue
             for progress in dump.tables:
-                if (progress.table, progress.status) == (table, "pending"):
+                if progress.table == table and progress.status is TableStatus.PENDING:
                     progress.due = progress.due or reason
                     self.store(dump)
                     return dump.dump_id
@@ -185,7 +152,7 @@ class DumpStore:
         """In the order they were requested in."""
         return sorted(self._dumps.values(), key=lambda dump: dump.number)
 
-    def selected(self, dump_id: str | None, statuses: set[str]) -> list[DumpState]:
+    def selected(self, dump_id: str | None, statuses: Collection[DumpStatus]) -> list[DumpState]:
         """The dump of that id, or all if None, that are in one of ``statuses``."""
         if dump_id is not None and dump_id not in self._dumps:
             raise UsageError(f"there is no dump {dump_id!r}; `tidelog status` lists them")
@@ -196,23 +163,25 @@ class DumpStore:
         ]
 
     def pause(self, dump_id: str | None) -> list[DumpState]:
-        selected = self.selected(dump_id, {"queued", "running"})
+        selected = self.selected(dump_id, UNFINISHED - {DumpStatus.PAUSED})
         if dump_id is not None and any(dump.mode == "blocking" for dump in selected):
             raise UsageError(
                 f"dump {dump_id!r} is blocking: the log waits for it, so it can't be paused; "
                 "cancel it instead"
             )
-        return self._change([d for d in selected if d.mode != "blocking"], "paused")
+        return self._change([d for d in selected if d.mode != "blocking"], DumpInput.PAUSE)
 
     def resume(self, dump_id: str | None) -> list[DumpState]:
-        paused = self.selected(dump_id, {"paused"})
+        paused = self.selected(dump_id, {DumpStatus.PAUSED})
         for dump in paused:
-            begun = any(t.started_ms is not None or t.status != "pending" for t in dump.tables)
-            self._change([dump], "running" if begun else "queued")
+            begun = any(
+                t.started_ms is not None or t.status is not TableStatus.PENDING for t in dump.tables
+            )
+            self._change([dump], DumpInput.RESUME if begun else DumpInput.RESUME_UNBEGUN)
         return paused
 
     def set_options(self, **changes: int) -> DumpOptions:
-        self.options = replace(self.options, **changes)
+        self.options = self.options.model_copy(update=changes)
         stored = self._state.get(OPTIONS_KEY)
         value = {**(stored.value if stored else {}), **changes}
         self._state.put(OPTIONS_KEY, value, None)
@@ -222,8 +191,8 @@ class DumpStore:
         """Finish the dump if all its tables are, and let the oldest finished ones go."""
         finishes = not dump.finished and all(t.status in FINISHED for t in dump.tables)
         if finishes:
-            done = any(t.status == "done" for t in dump.tables)
-            dump.status = "completed" if done else "aborted"
+            done = any(t.status is TableStatus.DONE for t in dump.tables)
+            dump.meet(DumpInput.TABLES_ENDED if done else DumpInput.NONE_DONE)
             dump.finished_ms = int(time.time() * 1000)
             self.store(dump)  # before its keys go: without them it could not be gone on with
             unfinished = [d for d in self._dumps.values() if not d.finished]
@@ -252,7 +221,7 @@ class DumpStore:
         others = [dump for dump in done if not dump.dump_id.startswith(AUTOMATIC)]
         recent = {dump.dump_id for dump in [*newest[-finished:], *others[-finished:]]}
         return {
-            "dump_options": asdict(self.options),
+            "dump_options": self.options.model_dump(),
             "dump_counters": asdict(self.counters),
             "dumps": [
                 dump.summary() for dump in dumps if not dump.finished or dump.dump_id in recent
@@ -281,9 +250,9 @@ class DumpStore:
             {"at_ms": at_ms, "chunk": chunk_id[:8], "table": table, "event": event, **numbers}
         )
 
-    def _change(self, dumps: list[DumpState], to: DumpStatus) -> list[DumpState]:
+    def _change(self, dumps: list[DumpState], news: DumpInput) -> list[DumpState]:
         for dump in dumps:
-            dump.status = to
+            dump.meet(news)
             self.store(dump)
         return dumps
 
@@ -303,3 +272,78 @@ def _add(progress: TableProgress, meta: ChunkMeta) -> bool:
 
 def _tuple(key: list[str | None] | None) -> Key | None:
     return None if key is None else tuple(key)
+
+
+class KeySets:
+    """Sets of keys by name, stored in pieces so that a dump may be asked for millions of them.
+
+    A set is written once, before the dump that reads it is asked for, and let go when that has
+    ended. Pieces are documents of the state store; they hold key values and are never shown.
+    Thread-safe as far as the state store is.
+    """
+
+    def __init__(self, state: StateStore) -> None:
+        self._state = state
+
+    def put(self, set_id: str, keys: Iterable[Key]) -> int:
+        """Store the distinct keys, in order of first appearance; how many. An old set of the name
+        is replaced.
+        """
+        self.delete(set_id)
+        count = 0
+        seen: set[Key] = set()
+
+        def distinct() -> Iterator[Key]:
+            for key in keys:
+                if key not in seen:
+                    seen.add(key)
+                    yield key
+
+        fresh = distinct()
+        while piece := list(islice(fresh, PIECE_KEYS)):
+            self._state.put(_name(set_id, count // PIECE_KEYS), [list(k) for k in piece], None)
+            count += len(piece)
+        return count
+
+    def slice(self, set_id: str, first: int, count: int) -> tuple[Key, ...]:
+        """Keys ``first`` to ``first + count``, fewer at the end."""
+        found: list[Key] = []
+        while len(found) < count:
+            at = first + len(found)
+            document = self._state.get(_name(set_id, at // PIECE_KEYS))
+            start = at % PIECE_KEYS
+            piece: Sequence[list[str | None]] = [] if document is None else document.value
+            part = piece[start : start + count - len(found)]
+            if not part:
+                break
+            found.extend(tuple(key) for key in part)
+        return tuple(found)
+
+    def put_piece(self, set_id: str, number: int, keys: Iterable[Key], covers: int = 1) -> None:
+        """Store a piece; of `PIECE_KEYS` keys each, unless the set is only ever read by `all`:
+        then one may stand for ``covers`` numbers, and takes the place of all pieces that had them,
+        also if it is empty.
+        """
+        piece = [list(key) for key in keys]
+        for name in self._state.keys(f"{KEY_SETS}{set_id}/") if covers > 1 or not piece else ():
+            if number <= int(name.rpartition("/")[2]) < number + covers:
+                self._state.delete(name)
+        if piece:
+            self._state.put(_name(set_id, number), piece, None)
+
+    def all(self, set_id: str) -> Iterator[Key]:
+        """Every key of the set, in order of the pieces."""
+        for name in self._state.keys(f"{KEY_SETS}{set_id}/"):
+            document = self._state.get(name)
+            yield from map(tuple, () if document is None else document.value)
+
+    def names(self) -> set[str]:
+        return {name.split("/")[1] for name in self._state.keys(KEY_SETS)}
+
+    def delete(self, set_id: str) -> None:
+        for name in self._state.keys(f"{KEY_SETS}{set_id}/"):
+            self._state.delete(name)
+
+
+def _name(set_id: str, piece: int) -> str:
+    return f"{KEY_SETS}{set_id}/{piece:08d}"

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Literal
 
 from tidelog.capture.dumps.actions import Actions
 from tidelog.capture.dumps.chunk_queue import ChunkQueue, DumpTable, Task
 from tidelog.capture.dumps.notices import DumpNotices
 from tidelog.capture.dumps.refetch import RefetchQueue
-from tidelog.capture.dumps.state import FINISHED, DumpState, TableProgress, whole_table
+from tidelog.capture.dumps.state import (
+    DumpState,
+    TableProgress,
+    TableRun,
+    completed_record,
+    whole_table,
+)
+from tidelog.capture.dumps.states import (
+    FINISHED,
+    UNFINISHED,
+    DumpInput,
+    DumpStatus,
+    TableInput,
+    TableRunInput,
+    TableRunStatus,
+    TableStatus,
+)
 from tidelog.capture.dumps.store import AUTOMATIC, DumpStore
 from tidelog.capture.notifications import TableScanStatus
 from tidelog.capture.refused_tables import RefusedTables
@@ -26,13 +41,17 @@ from tidelog.errors import (
 )
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName
-from tidelog.ports import Catalogue
+from tidelog.ports import Catalogue, TableShape
 
 RECONNECT_S = 0.5
 OWN = ("start-", "gap-")
 """So begin the names of further dumps that capture asks for."""
 REFETCH_END_S = 5.0
 """So long a table that was read to its end waits for a moment without keys to be read again."""
+
+
+Found = TableShape | SourceError | None
+"""What the catalogue said of a table: how it is, why that can't be had, or that there is none."""
 
 
 class DumpTables:
@@ -57,15 +76,7 @@ class DumpTables:
         self._queue = queue
         self._refetch_queue = refetch_queue
         self._notices = notices
-        self._started: set[DumpTable] = set()
-        self._starting: set[DumpTable] = set()
-        self._completing: set[DumpTable] = set()
-        self._read_at: dict[DumpTable, tuple[float, int]] = {}
-        """When a table was read to its end, and the newest request for keys by then."""
-        self._asked_before: dict[DumpTable, int] = {}
-        """The newest request for keys when a table began: its rows answer it."""
-        self._not_before: dict[DumpTable, float] = {}
-        """When a table is looked up again, after the catalogue could not be asked."""
+        self._runs: dict[DumpTable, TableRun] = {}
 
     def next_of(self, dump: DumpState, readers: int) -> Task | None:
         """The dump's next chunk, of its first tables that have one; as many tables as there are
@@ -74,154 +85,190 @@ class DumpTables:
         self.begin(dump)
         under_way = 0
         for progress in dump.tables:
+            if progress.status in FINISHED:
+                continue
             dump_table = (dump.dump_id, progress.table)
-            if progress.status in FINISHED or dump_table in self._completing:
+            run = self._runs.setdefault(dump_table, TableRun(dump, progress))
+            if run.status is TableRunStatus.COMPLETING:
                 continue
             if under_way >= readers:
                 return None
             under_way += 1
-            if dump_table in self._starting or time.monotonic() < self._not_before.get(
-                dump_table, 0.0
-            ):
-                continue
-            if dump_table not in self._started:
-                self._start(dump, progress)
-                continue
-            rows = self._store.options.chunk_rows
-            task = self._queue.next_chunk(dump_table, rows, planned=readers > 1)
-            if task is not None:
-                return task
-            self._complete_if_read(dump, progress)
+            if run.status is TableRunStatus.WAITING:
+                self._start(run)
+            elif run.status is TableRunStatus.READING:
+                rows = self._store.options.chunk_rows
+                task = self._queue.next_chunk(dump_table, rows, planned=readers > 1)
+                if task is not None:
+                    return task
+                self._complete_if_read(run)
         return None
 
     def begin(self, dump: DumpState) -> None:
         """Tell that the dump starts, and what of it can't be dumped; once."""
-        if dump.status != "queued":
+        if dump.status is not DumpStatus.QUEUED:
             return
-        dump.status = "running"
+        dump.meet(DumpInput.BEGIN)
         self._notices.started(dump)
         for rejected in dump.rejected:
             self._notices.rejected(dump, rejected)
         if not dump.tables:
             self._finish(dump)
 
-    def prepare(self, dump: DumpState, progress: TableProgress) -> bool:
-        """Look the table up and note that it begins; False if it can't be dumped.
+    # ------------------------------------------------------------ start
+
+    def look_up(self, progress: TableProgress) -> Found:
+        """What the catalogue says of the table. Asks the source: without the lock.
 
         Raises:
-            SourceError: the catalogue can't be asked now, or the log must not go on.
+            SourceError: the log must not go on.
         """
         try:
-            shape = self._catalogue.shape(TableName.parse(progress.table))
-        except TableRefusedError as error:
-            self.refuse(dump, progress, error)
-            return False
+            return self._catalogue.shape(TableName.parse(progress.table))
+        except (GapError, SourceChangedError):
+            raise
         except SourceError as error:
-            if error.policy is Policy.RETRY or isinstance(error, (GapError, SourceChangedError)):
-                raise
-            self.fail(dump, progress, str(error))  # one table's, e.g. a type: others go on
+            return error
+
+    def admit(self, dump: DumpState, progress: TableProgress, found: Found) -> bool:
+        """Note that the table begins, as it was ``found``; False if it can't be dumped."""
+        if progress.status in FINISHED:  # cancelled while it was looked up
             return False
-        if shape is None:
+        if isinstance(found, TableRefusedError):
+            self.refuse(dump, progress, found)
+            return False
+        if isinstance(found, SourceError):
+            self.fail(dump, progress, str(found))  # one table's, e.g. a type: others go on
+            return False
+        if found is None:
             reason = "the table does not exist (any more)"
             self.fail(dump, progress, reason, TableScanStatus.UNKNOWN_SCHEMA)
             return False
-        if not shape.schema.key:
+        if not found.schema.key:
             reason = "the table has no primary key: add one, or name a unique key in source.keys"
             self.fail(dump, progress, reason, TableScanStatus.NO_PRIMARY_KEY)
             return False
-        progress.estimated_rows = shape.estimated_rows
+        progress.estimated_rows = found.estimated_rows
         if progress.key_set is None and progress.key_columns is None:
-            progress.key_columns = shape.schema.match_key
+            progress.key_columns = found.schema.match_key
         progress.started_ms = progress.started_ms or int(time.time() * 1000)
         return True
 
-    def _start(self, dump: DumpState, progress: TableProgress) -> None:
-        """Append the dump's first record: from its offset on, replay gives the table."""
-        dump_table = (dump.dump_id, progress.table)
-        table = TableName.parse(progress.table)
-        try:
-            if not self.prepare(dump, progress):
+    def _start(self, run: TableRun) -> None:
+        """Look the table up, then append its first record: from its offset on, replay gives it."""
+        run.meet(TableRunInput.NEXT)
+
+        def looking_up() -> None:
+            found = self.look_up(run.progress)
+            self._actions.post(lambda: self._looked_up(run, found, looking_up))
+
+        self._effect(run, looking_up)
+
+    def _looked_up(self, run: TableRun, found: Found, again: Callable[[], None]) -> None:
+        if run.ended:
+            return
+        if run.dump.status is DumpStatus.PAUSED:
+            run.meet(TableRunInput.PAUSED)
+            return
+        if is_away(found):
+            self._away(run, found, again)
+            return
+        if not self.admit(run.dump, run.progress, found):
+            return
+        if run.progress.first_offset is not None:  # begun before a restart
+            run.meet(TableRunInput.FOUND_BEGUN)
+            self._queue.start(run.dump, run.progress, self._store.options.chunk_rows)
+            return
+        run.meet(TableRunInput.FOUND)
+
+        def appended(offset: int) -> None:
+            self._actions.post(lambda: self._look_for_unseen(run, offset))
+
+        engine, table = self._actions.engine, TableName.parse(run.progress.table)
+        record = {"type": "dump-started", "dump_id": run.dump.dump_id, "table": str(table)}
+        self._effect(run, lambda: engine.retain(table))
+        self._effect(run, lambda: engine.append_control(record, appended))
+
+    def _look_for_unseen(self, run: TableRun, offset: int) -> None:
+        """What was emitted before and is unseen by a snapshot of now may be unseen by a chunk's as
+        well; then the chunk lacks it, and replay must begin with it.
+        """
+        run.meet(TableRunInput.APPENDED)
+
+        def looking() -> None:
+            try:
+                snapshot = self._take_snapshot()
+            except (ChunkError, ConnectionLostError) as error:
+                failure = error
+                self._actions.post(lambda: self._away(run, failure, looking))
                 return
-        except SourceError as error:
-            if error.policy is not Policy.RETRY:
-                raise
-            self._store.counters.last_error = str(error)
-            self._not_before[dump_table] = time.monotonic() + RECONNECT_S
+            table = TableName.parse(run.progress.table)
+            unseen = self._actions.engine.first_unseen(snapshot, table)
+            self._actions.post(lambda: self._read_from(run, offset, unseen))
+
+        self._effect(run, looking)
+
+    def _read_from(self, run: TableRun, offset: int, unseen: int | None) -> None:
+        """The table is replayed from its first record on, or from what that snapshot can't see."""
+        run.meet(TableRunInput.UNSEEN_KNOWN)
+        if run.ended:
             return
-        self._not_before.pop(dump_table, None)
-        if progress.first_offset is not None:  # started before a restart
-            self._started.add(dump_table)
-            self._queue.start(dump, progress, self._store.options.chunk_rows)
-            return
-        self._starting.add(dump_table)
+        run.asked_before = self._refetch_queue.number
+        run.progress.first_offset = offset if unseen is None else min(offset, unseen)
+        run.progress.meet(TableInput.BEGIN)
+        self._queue.start(run.dump, run.progress, self._store.options.chunk_rows)
+        self._store.store(run.dump)
 
-        def started(offset: int) -> None:
-            def act() -> None:
-                # What was emitted before and is unseen by this snapshot may be unseen by a chunk's
-                # as well; then the chunk lacks it, and replay must begin with it.
-                try:
-                    snapshot = self._take_snapshot()
-                except (ChunkError, ConnectionLostError) as error:
-                    self._store.counters.last_error = str(error)
-                    time.sleep(RECONNECT_S)
-                    self._actions.post(act)
-                    return
-                unseen = self._actions.engine.first_unseen(snapshot, table)
-                self._starting.discard(dump_table)
-                if progress.status in FINISHED:  # cancelled meanwhile
-                    self.release(table)
-                    return
-                self._started.add(dump_table)
-                self._asked_before[dump_table] = self._refetch_queue.number
-                progress.first_offset = offset if unseen is None else min(offset, unseen)
-                progress.status = "running"
-                self._queue.start(dump, progress, self._store.options.chunk_rows)
-                self._store.store(dump)
+    def _away(self, run: TableRun, error: Found, again: Callable[[], None]) -> None:
+        """The source gave no answer; it is asked again."""
+        run.meet(TableRunInput.AWAY)
+        self._store.counters.last_error = str(error)
+        self._effect(run, again, RECONNECT_S)
 
-            self._actions.post(act)
+    def _effect(self, run: TableRun, effect: Callable[[], None], delay_s: float = 0.0) -> None:
+        """Have it done, unless the table is cancelled before: an effect may wait behind others."""
 
-        record = {"type": "dump-started", "dump_id": dump.dump_id, "table": progress.table}
-        engine = self._actions.engine
-        self._actions.call_later(lambda: engine.retain(table))
-        self._actions.call_later(lambda: engine.append_control(record, started))
+        def unless_ended() -> None:
+            if not run.ended:
+                effect()
 
-    def _complete_if_read(self, dump: DumpState, progress: TableProgress) -> None:
+        self._actions.effect(unless_ended, delay_s)
+
+    # ------------------------------------------------------------ end
+
+    def _complete_if_read(self, run: TableRun) -> None:
         """Append the dump's last record, once all is read, also what is to be read again."""
-        dump_table = (dump.dump_id, progress.table)
+        dump, progress = run.dump, run.progress
         if not self._queue.exhausted(progress):
             return
         if not progress.complete:
-            self.fail(dump, progress, _lost(progress))
+            self.fail(dump, progress, progress.lost)
             return
-        if self._refetch_waits(dump_table):
+        if self._refetch_waits(run):
             return
-        reason = self._unread(dump_table, progress)
+        reason = self._unread(run)
         if reason:
             self.fail(dump, progress, reason)
             return
-        self._completing.add(dump_table)
+        run.meet(TableRunInput.ALL_READ)
 
         def completed(offset: int) -> None:
-            def act() -> None:
-                self._completing.discard(dump_table)
-                self.done(dump, progress, offset)
-
-            self._actions.post(act)
+            self._actions.post(lambda: self.done(dump, progress, offset))
 
         record = completed_record(dump, progress)
-        self._actions.call_later(lambda: self._actions.engine.append_control(record, completed))
+        self._effect(run, lambda: self._actions.engine.append_control(record, completed))
 
-    def _unread(self, dump_table: DumpTable, progress: TableProgress) -> str:
+    def _unread(self, run: TableRun) -> str:
         """Which of its rows could not be read, though all else was; empty: none."""
+        progress = run.progress
         if progress.failed:
             count = len(progress.failed)
             return (
                 f"{count} key range{'s' * (count > 1)} could not be read; all other rows were: "
                 "`tidelog status --ranges` shows which, mend them and dump the table again"
             )
-        count = self._refetch_queue.unread(
-            dump_table[1], since=self._asked_before.get(dump_table, -1)
-        )
+        since = -1 if run.asked_before is None else run.asked_before
+        count = self._refetch_queue.unread(progress.table, since=since)
         if count:
             return (
                 f"{count} row{'s' * (count > 1)} that changed meanwhile could not be read, and "
@@ -230,25 +277,28 @@ class DumpTables:
             )
         return ""
 
-    def _refetch_waits(self, dump_table: DumpTable) -> bool:
+    def _refetch_waits(self, run: TableRun) -> bool:
         """Must keys be read again before the table counts as complete? All that wait, as long as
         they come to an end; where there are always new ones, those that its reading left behind.
         """
         now = time.monotonic()
-        since, number = self._read_at.setdefault(dump_table, (now, self._refetch_queue.number))
+        if run.read_at is None:
+            run.read_at = (now, self._refetch_queue.number)
+        since, number = run.read_at
         upto = None if now - since < REFETCH_END_S else number
-        return self._refetch_queue.any_of(dump_table[1], upto)
+        return self._refetch_queue.any_of(run.progress.table, upto)
 
     def done(self, dump: DumpState, progress: TableProgress, offset: int) -> None:
         """The table's last record stands at ``offset``."""
-        dump_table = (dump.dump_id, progress.table)
-        if progress.status not in FINISHED:
-            progress.status = "done"
+        run = self._runs.get((dump.dump_id, progress.table))
+        ended = progress.status in FINISHED
+        progress.meet(TableInput.COMPLETE)
+        if not ended:
             progress.finalized_until = offset + 1
             progress.finished_ms = int(time.time() * 1000)
             self._notices.scanned(dump, progress)
-            if whole_table(progress) and dump_table in self._asked_before:
-                self._refetch_queue.dumped(progress.table, self._asked_before[dump_table])
+            if whole_table(progress) and run is not None and run.asked_before is not None:
+                self._refetch_queue.dumped(progress.table, run.asked_before)
         self._forget(dump, progress)
         self._finish(dump)
 
@@ -257,7 +307,7 @@ class DumpTables:
         another, unless this one is capture's own.
         """
         changed, due = [], []
-        for dump in self._store.selected(dump_id, {"queued", "running", "paused"}):
+        for dump in self._store.selected(dump_id, UNFINISHED):
             stopped = []
             for progress in dump.tables:
                 if progress.status not in FINISHED and (not tables or progress.table in tables):
@@ -265,8 +315,12 @@ class DumpTables:
                     stopped.append(progress.table)
                     if progress.due and not dump.dump_id.startswith(AUTOMATIC):
                         due.append(progress)
-                    self._end(dump, progress, "cancelled", "cancelled")
-            if tables and stopped and any(t.status != "cancelled" for t in dump.tables):
+                    self._end(dump, progress, TableInput.CANCEL, "cancelled")
+            if (
+                tables
+                and stopped
+                and any(t.status is not TableStatus.CANCELLED for t in dump.tables)
+            ):
                 self._notices.stopped(dump, stopped)
             # Before the end is stored: a crash in between has the table dumped twice.
             for progress in due:
@@ -285,7 +339,7 @@ class DumpTables:
         """The table can't be dumped; the others go on."""
         if progress.status in FINISHED:  # cancelled while it was looked at
             return
-        self._end(dump, progress, "failed", reason)
+        self._end(dump, progress, TableInput.FAIL, reason)
         self._notices.scanned(dump, progress, status)
         self._finish(dump)
 
@@ -306,18 +360,12 @@ class DumpTables:
         """Let the table's key history go if nothing reads the table any more."""
         if self._queue.any_of(table):
             return
-        if any(name == str(table) for _dump, name in (*self._started, *self._starting)):
+        if any(run.holds_keys and run.progress.table == str(table) for run in self._runs.values()):
             return
-        self._actions.call_later(lambda: self._actions.engine.forget_table(table))
+        self._actions.effect(lambda: self._actions.engine.forget_table(table))
 
-    def _end(
-        self,
-        dump: DumpState,
-        progress: TableProgress,
-        to: Literal["failed", "cancelled"],
-        reason: str,
-    ) -> None:
-        progress.status = to
+    def _end(self, dump: DumpState, progress: TableProgress, news: TableInput, reason: str) -> None:
+        progress.meet(news)
         progress.reason = reason
         progress.finished_ms = int(time.time() * 1000)
         self._forget(dump, progress)
@@ -328,36 +376,18 @@ class DumpTables:
         self._store.store(dump)
 
     def _forget(self, dump: DumpState, progress: TableProgress) -> None:
-        dump_table = (dump.dump_id, progress.table)
-        self._started.discard(dump_table)
-        self._read_at.pop(dump_table, None)
-        self._asked_before.pop(dump_table, None)
+        run = self._runs.pop((dump.dump_id, progress.table), None)
+        if run is not None:
+            run.meet(TableRunInput.END)
         self._queue.forget(dump, progress)
         self.release(TableName.parse(progress.table))
+
+
+def is_away(found: Found) -> bool:
+    """Could the catalogue not be asked? It may be in a moment."""
+    return isinstance(found, SourceError) and found.policy is Policy.RETRY
 
 
 def _is_own(dump: DumpState) -> bool:
     """Does capture itself need the dump? Nobody asks for it again."""
     return dump.reason == "initial" or dump.dump_id.startswith((AUTOMATIC, *OWN))
-
-
-def _lost(progress: TableProgress) -> str:
-    """Why nothing is left to read, though not all was."""
-    if progress.key_set is not None:
-        missing = progress.key_count - progress.keys_read
-        return f"{missing} of its keys are not stored any more: give them again, to another dump"
-    return (
-        "it was cut into so many chunks that they could not be kept in order: dump it again, with "
-        "other chunk_rows"
-    )
-
-
-def completed_record(dump: DumpState, progress: TableProgress) -> dict[str, object]:
-    """The control record that marks the table complete."""
-    return {
-        "type": "dump-completed",
-        "dump_id": dump.dump_id,
-        "table": progress.table,
-        "first_offset": progress.first_offset,
-        "delete_absent": whole_table(progress),
-    }

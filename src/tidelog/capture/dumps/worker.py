@@ -1,11 +1,19 @@
-"""One chunk's way: its watermarks and its SELECT in a reader's thread, its end on the engine's."""
+"""One chunk's way: its watermarks and its SELECT in a reader's thread, its end on the engine's.
+
+`ChunkReaders` are these threads, `ChunkReading` is what they do with a chunk.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -14,17 +22,21 @@ from tidelog.capture.buffer import ChunkItem, item_bytes
 from tidelog.capture.dumps.actions import Actions
 from tidelog.capture.dumps.chunk_queue import ChunkQueue, Task
 from tidelog.capture.dumps.chunk_results import ChunkResults
+from tidelog.capture.dumps.planner import RowWidths
 from tidelog.capture.dumps.refetch import REFETCH
-from tidelog.capture.dumps.row_widths import RowWidths
 from tidelog.capture.dumps.state import Key
+from tidelog.capture.dumps.states import ChunkInput, ChunkStatus
 from tidelog.capture.dumps.store import DumpStore
 from tidelog.capture.dumps.throttle import Throttle
-from tidelog.capture.windows.windows import Closed, Voided, VoidReason, Window
+from tidelog.capture.windows.states import VoidReason
+from tidelog.capture.windows.windows import Closed, Voided, Window
 from tidelog.errors import ChunkError, ConnectionLostError, SourceError
 from tidelog.model.records import ChunkMeta, Kind
 from tidelog.ports import Catalogue, ChunkReader, ChunkRows, KeyExtractor
 from tidelog.system import failpoints
 
+NICE = 10
+"""Of the threads that read chunks: the log's, and a database on the same host, come first."""
 OVERDUE_S = 10.0
 """After this long a window that is still open is looked at: has the log passed its watermark?"""
 
@@ -77,7 +89,7 @@ class ChunkReading:
             {
                 "chunk": "" if task.window is None else task.window.chunk_id[:8],
                 "table": str(task.table),
-                "state": task.state,
+                "state": str(task.status),
                 "bytes": task.bytes,
                 "age_ms": int((now - task.begun) * 1000),
             }
@@ -122,6 +134,8 @@ class ChunkReading:
                 seconds = time.monotonic() - begun
                 failpoints.hit("chunk.after_read")
                 with self._lock:
+                    if not self._is_open(window, task):  # void meanwhile: it is read again
+                        return
                     self._have_read(task, window, rows)
                 engine.deliver(window, rows)
                 high_s = _timed(lambda: reader.write_watermark(window.high_watermark))
@@ -136,19 +150,25 @@ class ChunkReading:
             engine.discard(window)
             if begun and rows is None:  # one that runs into its time limit counts too
                 seconds = time.monotonic() - begun
-            with self._lock:
-                if self._is_open(window, task):
-                    self._results.failed(task, error)
+            self._failed(task, window, error)
         finally:
             with self._lock:
                 count, rested_s = (0, 0.0) if rows is None else (len(rows.rows), rows.rested_s)
                 self._throttle.read(time.monotonic(), count, seconds, rested_s)
             self._actions.wake()
 
+    def _failed(self, task: Task, window: Window, error: SourceError) -> None:
+        with self._lock:
+            doubtful = self._is_open(window, task) and self._results.failed(task, error)
+        if doubtful:
+            found = self._results.look_up(task)
+            with self._lock:
+                self._results.looked_up(task, error, found)
+
     def _have_read(self, task: Task, window: Window, rows: ChunkRows) -> None:
         self._queue.advance(task, rows)
         task.bytes = item_bytes(rows.rows)
-        task.state = "read"
+        task.meet(ChunkInput.ROWS)
         self._widths.note(task.table, len(rows.rows), task.bytes)
         before = self._chunk_bytes
         self._chunk_bytes = task.bytes if before is None else before + 0.2 * (task.bytes - before)
@@ -176,7 +196,7 @@ class ChunkReading:
         if task.ended:
             self._actions.post(lambda: self._results.drop(task))
             return None
-        task.state = "closing"  # what follows is the writer's, however slow its disk
+        task.meet(ChunkInput.CLOSE)  # what follows is the writer's, however slow its disk
         is_absent = closed.rows.kind == Kind.ABSENT
         absent: list[Key] = []
         if is_absent.any():
@@ -209,7 +229,7 @@ class ChunkReading:
             late = {
                 task.window.chunk_id: task
                 for task in self._queue.inflight
-                if task.state == "read" and task.window and now - task.begun > OVERDUE_S
+                if task.status is ChunkStatus.READ and task.window and now - task.begun > OVERDUE_S
             }
             self._overdue = {k: v for k, v in self._overdue.items() if k in late}
         for chunk_id, task in late.items():
@@ -232,10 +252,10 @@ class ChunkReading:
                     self._results.void(Voided(window, VoidReason.DISCARDED))
 
     def _is_open(self, window: Window, task: Task) -> bool:
-        """Is the task's end still to come, now that the engine has discarded the window? Else it
-        was voided, and is read again, or it closed before.
+        """Is the task's end still to come? Else the window was voided, and the task is read again,
+        or it has closed.
         """
-        return self._queue.find(window.chunk_id) is task and task.state != "closing"
+        return self._queue.find(window.chunk_id) is task and task.status is not ChunkStatus.CLOSING
 
 
 def _timed(work: Callable[[], None]) -> float:
@@ -263,3 +283,90 @@ def _meta(task: Task, closed: Closed) -> ChunkMeta:
 
 def _list(key: Key | None) -> list[str | None] | None:
     return None if key is None else list(key)
+
+
+class ChunkReaders:
+    """As many threads as are wanted; they are started when there is work, and their connections
+    are closed when fewer are wanted.
+
+    Args:
+        open_reader: a new reader; it connects when it is first used.
+        work: called in a reader's thread for each task. What it raises ends all (`failure`).
+    """
+
+    def __init__(
+        self, open_reader: Callable[[], ChunkReader], work: Callable[[ChunkReader, Task], None]
+    ) -> None:
+        self._open_reader = open_reader
+        self._work = work
+        self._queue: SimpleQueue[Task | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._readers: list[ChunkReader] = []
+        self._running = 0
+        self._busy = 0
+        self.failure: BaseException | None = None
+
+    @property
+    def busy(self) -> int:
+        """Threads that read, and tasks that one will take at once."""
+        with self._lock:
+            return self._busy
+
+    def give(self, task: Task) -> None:
+        """Have ``task`` read now; called only while fewer are busy than are wanted."""
+        with self._lock:
+            self._busy += 1
+            if self._busy > self._running:
+                self._running += 1
+                name = f"tidelog-chunks-{self._running}"
+                thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._threads = [t for t in self._threads if t.is_alive()]
+                self._threads.append(thread)
+                thread.start()
+        self._queue.put(task)
+
+    def shrink(self, wanted: int) -> None:
+        """Let threads beyond ``wanted`` end as soon as they have nothing to do."""
+        with self._lock:
+            surplus = self._running - max(wanted, self._busy)
+            for _ in range(surplus):
+                self._running -= 1
+                self._queue.put(None)
+
+    def close(self) -> None:
+        """End what is being read, and disconnect."""
+        with self._lock:
+            readers = list(self._readers)
+        for reader in readers:
+            reader.close()
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join(10)
+
+    def _run(self) -> None:
+        _yield_to_others()
+        reader = self._open_reader()
+        with self._lock:
+            self._readers.append(reader)
+        try:
+            while (task := self._queue.get()) is not None:
+                try:
+                    self._work(reader, task)
+                finally:
+                    with self._lock:
+                        self._busy -= 1
+        except BaseException as failure:  # noqa: BLE001 - raised by the coordinator
+            self.failure = failure
+        finally:
+            reader.close()
+            with self._lock:
+                self._readers.remove(reader)
+
+
+def _yield_to_others() -> None:
+    """Linux schedules threads, each by its own priority; elsewhere this would be the process's."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

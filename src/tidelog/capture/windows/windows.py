@@ -6,14 +6,7 @@ rule that differs (docs/explanation/watermarks.md): a record supersedes a chunk 
 transaction is *not visible in the snapshot* the chunk was read under, wherever it stands before the
 emission point.
 
-A window goes through these states; anything else voids it (fail closed)::
-
-    (state, input)            → state      effect
-    REGISTERED, low seen      → OPEN
-    OPEN, rows delivered      → READ       (also REGISTERED: the low one is on its way)
-    READ, high seen           → CLOSED     rows appended, less those superseded
-    any, high before low/rows → VOID
-    any, high seen            → VOID       if the schema changed, or visibility can't be decided
+The states that a window goes through are a table, `tidelog.capture.windows.states.WINDOWS`.
 
 A strategy that writes no watermarks gives rows with a position instead (`ChunkRows.emit_at`),
 before which everything was committed that the chunk could see. Then READ → CLOSED happens at the
@@ -24,13 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from enum import Enum
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.capture.windows.history import COMPLETING, ChangedKeys, Journal, KeyHistory
+from tidelog.capture.windows.states import WINDOWS, VoidReason, WindowInput, WindowStatus
 from tidelog.model.records import KeyEffect, Kind, LogBatch, Snapshot
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRows, KeyExtractor, WatermarkSeen
@@ -39,16 +32,6 @@ FOUND_BYTES = 64 << 20
 """Of keys read back from the event log for one chunk; with more of them it waits until the
 transactions that changed them can be seen.
 """
-
-
-class VoidReason(Enum):
-    """Why a chunk may not be used and is read again."""
-
-    ORDER = "watermarks out of order"
-    SCHEMA = "the table's schema changed inside the window"
-    KEYS_NOT_HELD = "an unseen transaction touched the table and its keys are not held"
-    UNDECIDED = "transactions emitted before the start are not known yet"
-    DISCARDED = "discarded"
 
 
 @dataclass(slots=True)
@@ -72,6 +55,10 @@ class Window:
     """Of the journal, when the window was registered: it holds what this window can't see."""
     floor: Snapshot | None = None
     """A snapshot taken before the window was registered: its own will see at least as much."""
+    status: WindowStatus = WINDOWS.start
+
+    def meet(self, news: WindowInput) -> None:
+        self.status = WINDOWS.after(self.status, news)
 
 
 @dataclass(slots=True)
@@ -174,6 +161,8 @@ class Windows:
 
     def deliver(self, window: Window, rows: ChunkRows) -> None:
         """The rows of the window's SELECT. Must precede the writing of its high watermark."""
+        marked = rows.emit_at is None
+        window.meet(WindowInput.ROWS if marked else WindowInput.ROWS_WITH_POSITION)
         window.rows = rows
         self._latest = rows.snapshot
         if rows.emit_at is not None and window.high_watermark in self._by_high:
@@ -183,6 +172,11 @@ class Windows:
             self._by_position.append(window)
 
     def discard(self, window: Window) -> None:
+        """Its chunk is of no use: it is to close no more."""
+        window.meet(WindowInput.DISCARD)
+        self._forget(window)
+
+    def _forget(self, window: Window) -> None:
         self._by_low.pop(window.low_watermark, None)
         self._by_high.pop(window.high_watermark, None)
         self._by_position = [w for w in self._by_position if w is not window]
@@ -274,9 +268,9 @@ class Windows:
             assert window.rows is not None
             assert window.rows.emit_at is not None
             assert window.low_position is not None
-            self.discard(window)
+            self._forget(window)
             outcomes.append(
-                self._close(window, window.rows, window.low_position, window.rows.emit_at)
+                self._end(window, window.rows, window.low_position, window.rows.emit_at)
             )
         return outcomes
 
@@ -334,15 +328,22 @@ class Windows:
         """
         low = self._by_low.pop(seen.watermark, None)
         if low is not None:
+            low.meet(WindowInput.LOW)
             low.low_position = seen.position
             return None
         window = self._by_high.pop(seen.watermark, None)
         if window is None:
             return None
         if window.low_position is None or window.rows is None:
+            window.meet(WindowInput.HIGH)
             self._by_low.pop(window.low_watermark, None)
             return Voided(window, VoidReason.ORDER)
-        return self._close(window, window.rows, window.low_position, seen.position)
+        return self._end(window, window.rows, window.low_position, seen.position)
+
+    def _end(self, window: Window, chunk: ChunkRows, low: int, high: int) -> Closed | Voided:
+        outcome = self._close(window, chunk, low, high)
+        window.meet(WindowInput.HIGH if isinstance(outcome, Closed) else WindowInput.DOUBT)
+        return outcome
 
     def _close(
         self, window: Window, chunk: ChunkRows, low_position: int, high_position: int

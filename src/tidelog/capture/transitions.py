@@ -1,0 +1,89 @@
+"""Tables of states: which may follow which. The docs print them, and a test walks each.
+
+Pure. States and inputs are enums; a table that has no row for what happens does not guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic, NamedTuple, TypeVar
+
+from tidelog.errors import TransitionError
+
+S = TypeVar("S", bound=Enum)
+I = TypeVar("I", bound=Enum)  # noqa: E741 - the input
+
+
+class Row(NamedTuple, Generic[S, I]):
+    """In ``state``, upon ``input``, the next is ``then``; ``effect`` says what else comes of it."""
+
+    state: S
+    input: I
+    then: S
+    effect: str = ""
+
+
+@dataclass(frozen=True)
+class Transitions(Generic[S, I]):
+    """What one kind of thing goes through.
+
+    Attributes:
+        name: of the kind of thing, for docs and errors.
+        about: in one or two sentences, for the docs.
+        start: where each begins.
+        rows: what follows what.
+        stays: by state, the late news that change nothing any more.
+    """
+
+    name: str
+    about: str
+    start: S
+    rows: tuple[Row[S, I], ...]
+    stays: tuple[tuple[S, tuple[I, ...]], ...] = ()
+    _next: dict[tuple[S, I], S] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for state, news, then in self.moves():
+            if self._next.setdefault((state, news), then) is not then:
+                raise TransitionError(f"{self.name}: {state.name} and {news.name} stand twice")
+
+    def after(self, state: S, news: I) -> S:
+        """The state after ``state`` upon ``news``.
+
+        Raises:
+            TransitionError: the table does not say.
+        """
+        try:
+            return self._next[state, news]
+        except KeyError:
+            raise TransitionError(
+                f"a {self.name} that is {_name(state)} can't meet {_name(news)!r}: this is a "
+                "mistake in Tidelog, please report it; capture begins anew from what is stored"
+            ) from None
+
+    def allows(self, state: S, news: I) -> bool:
+        return (state, news) in self._next
+
+    def moves(self) -> Iterator[tuple[S, I, S]]:
+        """Everything that the table allows."""
+        yield from ((row.state, row.input, row.then) for row in self.rows)
+        yield from ((state, news, state) for state, several in self.stays for news in several)
+
+    def ends(self) -> set[S]:
+        """The states that nothing leads away from."""
+        left = {state for state, _news, then in self.moves() if then is not state}
+        return {then for _state, _news, then in self.moves()} - left
+
+    def reachable(self) -> set[S]:
+        """The states that one that has just begun may come to, its first one included."""
+        found, fresh = {self.start}, {self.start}
+        while fresh:
+            fresh = {then for state, _news, then in self.moves() if state in fresh} - found
+            found |= fresh
+        return found
+
+
+def _name(member: Enum) -> str:
+    return member.name.lower().replace("_", " ")

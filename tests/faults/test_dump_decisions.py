@@ -1,0 +1,177 @@
+"""Between what dumps decide and what comes of it: a crash, a lost lease, a cancel, late news."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.windows.live import PATIENCE_S, Crash, Live, at
+
+from tidelog import app
+from tidelog.capture.dumps.state import TableRun
+from tidelog.capture.dumps.states import CHUNKS, ChunkInput, ChunkStatus
+from tidelog.capture.dumps.tables import DumpTables
+from tidelog.capture.engine import CaptureEngine
+from tidelog.control.commands import StopSnapshot
+from tidelog.errors import LeaseLostError, StorageError
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def live(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+    made = Live(database, tmp_path, monkeypatch, chunk_rows=4, patience_s=60.0)
+    made.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL)")
+    made.sql.execute("INSERT INTO t SELECT i, 1 FROM generate_series(1, 10) i")
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+def times_dumped(live: Live) -> set[int]:
+    return set(Counter(e.key for e in live.events("public.t") if e.op == "r").values())
+
+
+def epoch(live: Live) -> int:
+    """Of the session that leads."""
+    return int(app.status(live.config)["epoch"])
+
+
+def status_of(live: Live, dump_id: str) -> str:
+    dumps = app.status(live.config)["dumps"]
+    return next((str(d["status"]) for d in dumps if d["dump_id"] == dump_id), "unknown")
+
+
+# ---------------------------------------------------------------- decided, and not done
+
+
+@pytest.mark.parametrize(
+    ("record", "durable", "failure"),
+    [
+        ("dump-started", False, Crash),
+        ("dump-started", True, Crash),
+        ("dump-completed", False, Crash),
+        ("dump-completed", True, Crash),
+        ("dump-started", False, LeaseLostError),
+        ("dump-completed", False, LeaseLostError),
+    ],
+)
+def test_record_that_was_decided_and_did_not_come_is_decided_again(
+    live: Live,
+    monkeypatch: pytest.MonkeyPatch,
+    record: str,
+    durable: bool,
+    failure: type[Exception],
+) -> None:
+    """Before it is appended; or when it is durable, and nobody was told."""
+    append = CaptureEngine.append_control
+
+    def failing(engine: CaptureEngine, value: dict[str, Any], done: Callable[[int], None]) -> None:
+        if value["type"] != record:
+            append(engine, value, done)
+            return
+        monkeypatch.setattr(CaptureEngine, "append_control", append)
+
+        def ends(_offset: int) -> None:
+            raise failure("between decision and effect")
+
+        if durable:
+            append(engine, value, ends)
+        else:
+            ends(0)
+
+    monkeypatch.setattr(CaptureEngine, "append_control", failing)
+    dump_id = live.dump()
+    if failure is Crash:
+        live.crashes()
+        live.start()
+    live.dumped(dump_id)
+    twice = durable and record == "dump-completed"
+    assert len(live.completions()) == 1 + twice
+    assert times_dumped(live) == {1}
+    live.check()
+
+
+def test_event_log_that_cannot_be_asked_begins_the_session_anew(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the snapshot of a table's begin can't see is looked up there."""
+    first_unseen = CaptureEngine.first_unseen
+
+    def failing(_engine: CaptureEngine, _snapshot: Any, _table: Any) -> int | None:
+        monkeypatch.setattr(CaptureEngine, "first_unseen", first_unseen)
+        raise StorageError("the disk is away")
+
+    monkeypatch.setattr(CaptureEngine, "first_unseen", failing)
+    live.dumped(live.dump())
+    assert times_dumped(live) == {1}
+    live.check()
+
+
+# ---------------------------------------------------------------- decided, and cancelled since
+
+
+def test_last_record_of_a_table_cancelled_meanwhile_is_not_appended(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits behind an effect that takes long, as a look at a source that does not answer."""
+    waits, goes = threading.Event(), threading.Event()
+    complete = DumpTables._complete_if_read
+
+    def completing(tables: DumpTables, run: TableRun) -> None:
+        if tables._queue.exhausted(run.progress) and not waits.is_set():
+
+            def effect() -> None:
+                waits.set()
+                goes.wait(PATIENCE_S)
+
+            tables._actions.effect(effect)
+        complete(tables, run)
+
+    monkeypatch.setattr(DumpTables, "_complete_if_read", completing)
+    dump_id = live.dump()
+    assert waits.wait(PATIENCE_S)
+    app.send_command(live.config, StopSnapshot(dump_id=dump_id), timeout_s=PATIENCE_S)
+    goes.set()
+    live.dumped(live.dump())
+    assert status_of(live, dump_id) == "aborted"
+    assert len(live.completions()) == 1, "of the dump that followed"
+    live.check()
+
+
+# ---------------------------------------------------------------- what no table of states has
+
+
+def test_high_watermark_that_another_writes_while_the_chunk_is_read_only_voids_it(
+    live: Live,
+) -> None:
+    """The rows come when the chunk waits to be read again: they are of no use, and no mistake."""
+
+    def forge() -> None:
+        low = live.one("SELECT mark FROM tidelog.watermark")
+        forged = low.replace(":low", ":high")
+        live.sql.execute("UPDATE tidelog.watermark SET mark = %s", (forged,))
+        live.wait_for(lambda: live.voided.get("order"), "the chunk is void")
+
+    led = epoch(live)
+    with at("chunk.after_low", forge):
+        live.dumped(live.dump())
+    assert live.voided == {"order": 1}
+    assert times_dumped(live) == {1}
+    live.check()
+    assert epoch(live) == led, "the session went on"
+
+
+def test_mistake_in_the_states_begins_the_session_anew(live: Live) -> None:
+    led = epoch(live)
+    with at("chunk.after_read", lambda: CHUNKS.after(ChunkStatus.DURABLE, ChunkInput.GIVE)):
+        live.dumped(live.dump())
+    assert epoch(live) > led
+    assert times_dumped(live) == {1}
+    live.check()

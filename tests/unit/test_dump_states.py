@@ -1,0 +1,95 @@
+"""The tables of states: what is stored keeps its texts, and nothing leads nowhere."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from pathlib import Path
+
+import pytest
+
+from tidelog.capture.dumps.state import DumpState, TableProgress
+from tidelog.capture.dumps.states import (
+    CHUNKS,
+    DUMPS,
+    FINISHED,
+    TABLE_RUNS,
+    TABLES,
+    UNFINISHED,
+    ChunkStatus,
+    DumpInput,
+    DumpStatus,
+    TableInput,
+    TableStatus,
+)
+from tidelog.capture.transitions import Row, Transitions
+from tidelog.capture.windows.states import WINDOWS, WindowStatus
+from tidelog.errors import TransitionError
+from tidelog.state.sqlite import SqliteState
+
+TABLES_OF_STATES = [DUMPS, TABLES, TABLE_RUNS, CHUNKS, WINDOWS]
+
+
+def test_texts_that_are_stored_are_those_of_former_versions() -> None:
+    """A capture of before must find its dumps, and one of after those of before."""
+    assert {status.value for status in DumpStatus} == {
+        "queued", "running", "paused", "completed", "aborted",
+    }  # fmt: skip
+    assert {status.value for status in TableStatus} == {
+        "pending", "running", "done", "failed", "cancelled",
+    }  # fmt: skip
+
+
+def test_stored_dump_is_plain_json_and_comes_back_as_it_was(tmp_path: Path) -> None:
+    dump = DumpState("d", 1, [TableProgress("public.t")])
+    dump.meet(DumpInput.BEGIN)
+    dump.tables[0].meet(TableInput.BEGIN)
+    state = SqliteState(tmp_path / "state.db")
+    state.put("dump/d", dump.to_json(), None)
+    stored = state.get("dump/d")
+    state.close()
+    assert stored is not None
+    assert stored.value["status"] == "running"
+    assert type(stored.value["tables"][0]["status"]) is str
+    assert json.loads(json.dumps(dump.to_json())) == stored.value
+    back = DumpState.from_json(stored.value)
+    assert back == dump
+    assert back.status is DumpStatus.RUNNING
+    assert back.tables[0].status is TableStatus.RUNNING
+
+
+@pytest.mark.parametrize("table", TABLES_OF_STATES, ids=lambda table: table.name)
+def test_every_state_is_reached_and_every_way_ends(table: Transitions[Enum, Enum]) -> None:
+    assert table.reachable() == set(type(table.start))
+    ends = table.ends()
+    leads_to_an_end = set(ends)
+    while fresh := {s for s, _, then in table.moves() if then in leads_to_an_end} - leads_to_an_end:
+        leads_to_an_end |= fresh
+    assert leads_to_an_end == set(type(table.start))
+
+
+@pytest.mark.parametrize("table", TABLES_OF_STATES, ids=lambda table: table.name)
+def test_every_input_means_something(table: Transitions[Enum, Enum]) -> None:
+    inputs = type(table.rows[0].input)
+    assert {news for _, news, _ in table.moves()} == set(inputs)
+
+
+def test_what_has_ended_stays_ended() -> None:
+    assert DUMPS.ends() == set(DumpStatus) - UNFINISHED
+    assert CHUNKS.ends() == {ChunkStatus.DURABLE, ChunkStatus.LEFT_OUT, ChunkStatus.DROPPED}
+    assert WINDOWS.ends() == {WindowStatus.CLOSED, WindowStatus.VOID, WindowStatus.DISCARDED}
+    # A blocking dump that is tried again reads all of its tables again.
+    assert TABLES.ends() == FINISHED - {TableStatus.DONE}
+
+
+def test_what_stands_in_no_table_is_refused() -> None:
+    dump = DumpState("d", 1, [], status=DumpStatus.COMPLETED)
+    with pytest.raises(TransitionError, match="dump that is completed can't meet 'pause'"):
+        dump.meet(DumpInput.PAUSE)
+    assert dump.status is DumpStatus.COMPLETED
+
+
+def test_table_that_says_two_things_is_refused() -> None:
+    row = Row(DumpStatus.QUEUED, DumpInput.BEGIN, DumpStatus.RUNNING)
+    with pytest.raises(TransitionError, match="stand twice"):
+        Transitions("dump", "", DumpStatus.QUEUED, (row, row._replace(then=DumpStatus.PAUSED)))

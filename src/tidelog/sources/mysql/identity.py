@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import struct
 
-from tidelog.codecs.mysql.binlog.events import HEADER_BYTES, EventType
+from tidelog.codecs.mysql.binlog.events.header import HEADER_BYTES, EventType
 from tidelog.codecs.mysql.binlog.position import text, unpack
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import (

@@ -2,7 +2,7 @@
 
 `BinlogScanner` takes whole binlog events and gives `LogBatch`es of rows, with what a consumer must
 see in its place between them. Rows stay wire bytes in the event log's form; nothing here decodes a
-value. Formats: `tidelog.codecs.mysql.binlog.events`, `tidelog.codecs.mysql.binlog.tables`.
+value. Formats: `tidelog.codecs.mysql.binlog.events`.
 
 **Groups.** A transaction is a group of events: from a GTID event (or, without GTIDs, from the first
 event) to an XID event, a COMMIT, a ROLLBACK, or its only statement. Where it begins is the position
@@ -30,31 +30,38 @@ import numpy as np
 
 from tidelog.codecs.mysql.binlog import position as binlog_position
 from tidelog.codecs.mysql.binlog import scan_kernel as kernel
-from tidelog.codecs.mysql.binlog.events import (
-    CHECKSUM_BYTES,
+from tidelog.codecs.mysql.binlog.events.compression import (
     COMPRESSED_ROWS,
+    inflated_rows,
+    parse_transaction_payload,
+    payload_slices,
+)
+from tidelog.codecs.mysql.binlog.events.fields import Fields
+from tidelog.codecs.mysql.binlog.events.files import parse_format, parse_heartbeat_v2, parse_rotate
+from tidelog.codecs.mysql.binlog.events.gtids import (
+    parse_gtid,
+    parse_gtid_list,
+    parse_mariadb_gtid,
+    parse_previous_gtids,
+    parse_tagged_gtid,
+)
+from tidelog.codecs.mysql.binlog.events.header import (
+    CHECKSUM_BYTES,
     HEADER_BYTES,
     IGNORABLE,
     EventType,
-    Fields,
     Header,
-    Query,
-    inflate,
-    parse_format,
-    parse_gtid,
-    parse_gtid_list,
     parse_header,
-    parse_heartbeat_v2,
-    parse_mariadb_gtid,
-    parse_previous_gtids,
-    parse_query,
-    parse_rotate,
-    parse_tagged_gtid,
-    parse_transaction_payload,
-    parse_xa_prepare,
-    payload_slices,
     without_checksum,
 )
+from tidelog.codecs.mysql.binlog.events.statements import (
+    Query,
+    changes_rows,
+    first_words,
+    parse_query,
+)
+from tidelog.codecs.mysql.binlog.events.table_map import parse_table_map
+from tidelog.codecs.mysql.binlog.events.xa import parse_xa_prepare
 from tidelog.codecs.mysql.binlog.items import (
     Alter,
     AsOf,
@@ -74,7 +81,7 @@ from tidelog.codecs.mysql.binlog.items import (
     XaSeen,
     XaState,
 )
-from tidelog.codecs.mysql.binlog.tables import ScannedTables, parse_table_map
+from tidelog.codecs.mysql.binlog.tables import ScannedTables
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import DecodeError, GapError
 from tidelog.model.records import Int64s, Kind, LogBatch, Resume, UInt8s
@@ -144,19 +151,6 @@ _UNLIKE_OTHERS = _PLACING | {EventType.TRANSACTION_PAYLOAD}
 _GTIDS = frozenset({EventType.GTID, EventType.GTID_TAGGED, EventType.MARIADB_GTID})
 _LOADING = frozenset({EventType.BEGIN_LOAD_QUERY, EventType.APPEND_BLOCK, EventType.DELETE_FILE})
 _PASSED = frozenset({EventType.IGNORABLE, EventType.START_ENCRYPTION})
-_CHANGING = frozenset(
-    {"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "SELECT", "DO", "VALUES"}
-)
-_LEADING = re.compile(
-    r"(?:\s|\(|/\*M?!\d*|/\*(?!M?!).*?\*/|(?:--(?=[\s\x00-\x1f\x7f]|$)|#)[^\n]*(?:\n|$))*",
-    re.DOTALL,
-)
-# MariaDB: settings that hold for one statement.
-_SETTINGS = re.compile(
-    r"""SET\s+STATEMENT\b(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^'"])*?\bFOR\b""",
-    re.DOTALL | re.IGNORECASE,
-)
-_WORD = re.compile(r"\w+|[^\w\s]")
 _BEGINS = re.compile(r"\bSTART\s+TRANSACTION\s*$", re.IGNORECASE)
 _XID = re.compile(r"X'[0-9a-f]*'\s*,\s*X'[0-9a-f]*'\s*,\s*-?\d+", re.IGNORECASE)
 
@@ -678,7 +672,7 @@ class BinlogScanner:
             end=end,
             commit_ts=int(state[kernel.COMMIT_TS]),
             keyword=keyword,
-            changes_rows=_changes_rows(words) or header.type == EventType.EXECUTE_LOAD_QUERY,
+            changes_rows=changes_rows(words) or header.type == EventType.EXECUTE_LOAD_QUERY,
             alone=alone,
             # The stream begins before what is acknowledged, to see the last row's GTID again.
             durable=here <= (begin.position, begin.ordinal) or end <= begin.acknowledge,
@@ -836,43 +830,6 @@ def _name(kind: int) -> str:
         return EventType(kind).name
     except ValueError:
         return f"type {kind}"
-
-
-def first_words(sql: str) -> tuple[str, tuple[str, ...]]:
-    """(the first word, the first four) of a statement in upper case, comments, brackets and
-    settings before them skipped. What stands in a comment for some versions (``/*!``) counts.
-    """
-    at = _end(_LEADING, sql, 0)
-    after = _end(_SETTINGS, sql, at)
-    if after > at:
-        at = _end(_LEADING, sql, after)
-    rest = sql[at : at + 200]
-    words = tuple(word.upper() for word in _WORD.findall(rest)[:4])
-    return (words[0] if words else ""), words
-
-
-def _end(pattern: re.Pattern[str], sql: str, at: int) -> int:
-    found = pattern.match(sql, at)
-    return found.end() if found else at
-
-
-def _changes_rows(words: tuple[str, ...]) -> bool:
-    """May a statement of these first words change rows? MariaDB's ANALYZE carries out another."""
-    if words[:1] == ("ANALYZE",):
-        return not {"TABLE", "TABLES"} & set(words[1:3])
-    return words[:1] != () and words[0] in _CHANGING
-
-
-def inflated_rows(event: bytes) -> bytes:
-    """A rows event without checksum that MariaDB compressed, as a plain one; its header keeps the
-    length that it had.
-    """
-    fields = Fields(event, HEADER_BYTES + 8)
-    columns = fields.packed()
-    updates = event[4] == EventType.UPDATE_ROWS_COMPRESSED_V1
-    fields.take((columns + 7) // 8 * (2 if updates else 1))
-    kind = bytes([COMPRESSED_ROWS[EventType(event[4])]])
-    return b"".join([event[:4], kind, event[5 : fields.at], inflate(event[fields.at :])])
 
 
 def readonly(array: np.ndarray, dtype: type[np.generic]) -> np.ndarray:

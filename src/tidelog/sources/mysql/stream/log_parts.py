@@ -12,20 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidelog.codecs.mysql.binlog.events import (
+from tidelog.codecs.mysql.binlog.events.compression import parse_transaction_payload, payload_slices
+from tidelog.codecs.mysql.binlog.events.files import parse_rotate
+from tidelog.codecs.mysql.binlog.events.header import (
     CHECKSUM_BYTES,
     HEADER_BYTES,
     EventType,
     Header,
-    Query,
     parse_header,
-    parse_query,
-    parse_rotate,
-    parse_transaction_payload,
-    parse_xa_prepare,
-    payload_slices,
     without_checksum,
 )
+from tidelog.codecs.mysql.binlog.events.statements import Query, parse_query
+from tidelog.codecs.mysql.binlog.events.xa import parse_xa_prepare
 from tidelog.codecs.mysql.binlog.items import Alter
 from tidelog.codecs.mysql.binlog.position import file_number, pack, unpack
 from tidelog.errors import ConnectionLostError

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from tidelog.codecs.mysql import types
-from tidelog.codecs.mysql.binlog.events import (
+from tidelog.codecs.mysql.binlog.events.files import parse_rotate
+from tidelog.codecs.mysql.binlog.events.header import (
     HEADER_BYTES,
     EventType,
     parse_header,
-    parse_rotate,
     without_checksum,
 )
 from tidelog.codecs.mysql.binlog.items import (

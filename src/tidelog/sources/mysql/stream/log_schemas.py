@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.binlog.events.statements import first_words
 from tidelog.codecs.mysql.binlog.items import TableMapSeen
 from tidelog.codecs.mysql.binlog.position import text
-from tidelog.codecs.mysql.binlog.scanner import first_words
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import ConfigError, SourceError, TableRefusedError
 from tidelog.model.mysql_urls import ServerUrl

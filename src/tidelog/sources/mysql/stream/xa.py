@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidelog.codecs.mysql.binlog.events import EventType
+from tidelog.codecs.mysql.binlog.events.header import EventType
 from tidelog.codecs.mysql.binlog.items import XaSeen, XaState
 from tidelog.codecs.mysql.binlog.position import pack, unpack
 from tidelog.errors import GapError

@@ -29,7 +29,6 @@ from typing import NoReturn
 import numpy as np
 
 from tidelog.codecs.mysql.binlog import position as binlog_position
-from tidelog.codecs.mysql.binlog import scan_kernel as kernel
 from tidelog.codecs.mysql.binlog.events.compression import (
     COMPRESSED_ROWS,
     inflated_rows,
@@ -81,6 +80,9 @@ from tidelog.codecs.mysql.binlog.items import (
     XaSeen,
     XaState,
 )
+from tidelog.codecs.mysql.binlog.kernels import slots as kernel
+from tidelog.codecs.mysql.binlog.kernels.events import split
+from tidelog.codecs.mysql.binlog.kernels.scan import scan
 from tidelog.codecs.mysql.binlog.tables import ScannedTables
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import DecodeError, GapError
@@ -333,7 +335,7 @@ class BinlogScanner:
         while True:
             state[kernel.MODE] = mode
             tables = self._tables
-            stopped = kernel.scan(
+            stopped = scan(
                 data,
                 offsets,
                 first,
@@ -793,7 +795,7 @@ class BinlogScanner:
         for piece in payload_slices(inner, payload.compressed, SLICE_BYTES):
             events = np.frombuffer(piece, dtype=np.uint8)
             offsets = np.empty(len(events) // HEADER_BYTES + 2, dtype=np.int64)
-            count = kernel.split(readonly(events, np.uint8), offsets)
+            count = split(readonly(events, np.uint8), offsets)
             if count < 0:
                 raise ValueError("events")
             state[kernel.EVENT_START], state[kernel.EVENT_END] = start, end

@@ -7,15 +7,15 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 
 from tidelog.codecs.mysql import types
-from tidelog.codecs.mysql.binlog import scan_kernel as kernel
 from tidelog.codecs.mysql.binlog.items import TableMapSeen
+from tidelog.codecs.mysql.binlog.kernels import slots as kernel
 from tidelog.codecs.mysql.binlog.layout import OLD_FRACTIONS, walk
 from tidelog.errors import DecodeError
 from tidelog.model.records import Int32s, Int64s, UInt8s
 
 
 class ScannedTables:
-    """The table maps of a stream, in the arrays that `binlog_scan_kernel.scan` reads."""
+    """The table maps of a stream, in the arrays that `kernels.scan.scan` reads."""
 
     def __init__(self) -> None:
         self.clear()

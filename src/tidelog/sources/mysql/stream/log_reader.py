@@ -59,7 +59,9 @@ from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.failures import translated
 from tidelog.sources.mysql.identity import check_log, file_created, identify, source_log
-from tidelog.sources.mysql.stream import ddl
+from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement, TableEffect
+from tidelog.sources.mysql.stream.ddl.statements import read_statement
+from tidelog.sources.mysql.stream.ddl.temporary import StatementPosition, TemporaryTables
 from tidelog.sources.mysql.stream.gtids import SeenGtids
 from tidelog.sources.mysql.stream.log_parts import LogPart, read_part
 from tidelog.sources.mysql.stream.log_schemas import DdlAhead, LogSchemas
@@ -73,7 +75,6 @@ from tidelog.sources.mysql.stream.replication import (
 )
 from tidelog.sources.mysql.stream.schema_history import SchemaHistory
 from tidelog.sources.mysql.stream.stalls import StallWatch
-from tidelog.sources.mysql.stream.temporary import StatementPosition, TemporaryTables
 from tidelog.sources.mysql.stream.xa import Group, PreparedGroups, XaEvents, find_prepared
 
 logger = logging.getLogger(__name__)
@@ -439,7 +440,7 @@ class MySqlLogReader:
     def _statement(self, scanner: BinlogScanner, seen: QuerySeen) -> Iterator[LogEvent]:
         if seen.alter in (Alter.START, Alter.ROLLBACK):
             return  # nothing has come of it yet, or nothing will
-        statement = ddl.read(seen.sql, seen.database, fold=self._fold, sql_mode=seen.sql_mode)
+        statement = read_statement(seen.sql, seen.database, fold=self._fold, sql_mode=seen.sql_mode)
         place = StatementPosition(
             seen.server_id, seen.thread, seen.end, seen.uses_temporary, seen.keyword
         )
@@ -456,7 +457,7 @@ class MySqlLogReader:
             table = effect.table
             if not self._captures(table):
                 continue
-            if effect.effect is ddl.Effect.TRUNCATED:
+            if effect.effect is Effect.TRUNCATED:
                 schema = self._schemas.of_statement(table)
                 batch = None if schema is None else scanner.truncate(schema.schema_id)
                 if batch is not None and schema is not None:
@@ -469,18 +470,18 @@ class MySqlLogReader:
             if reason is not None and not seen.durable:
                 yield RowsUnlogged(table, reason, seen.position)
 
-    def _unlogged(self, effect: ddl.TableEffect, position: int) -> str | None:
+    def _unlogged(self, effect: TableEffect, position: int) -> str | None:
         """Why the table's rows may have changed without row events."""
         table, kind = effect.table, effect.effect
-        if kind in (ddl.Effect.DROPPED, ddl.Effect.RENAMED_AWAY):
+        if kind in (Effect.DROPPED, Effect.RENAMED_AWAY):
             self._history.dropped(table, position)
             return None
-        created = kind in (ddl.Effect.CREATED, ddl.Effect.CREATED_IF_MISSING)
+        created = kind in (Effect.CREATED, Effect.CREATED_IF_MISSING)
         again = False
-        if created or kind in (ddl.Effect.REPLACED, ddl.Effect.RENAMED_HERE):
+        if created or kind in (Effect.REPLACED, Effect.RENAMED_HERE):
             again = self._history.made(table, position)
         if created:
-            known = kind is ddl.Effect.CREATED and self._registry.latest(table) is not None
+            known = kind is Effect.CREATED and self._registry.latest(table) is not None
             return "the table was dropped and made anew" if again or known else effect.unlogged
         if effect.unlogged is None and self._had(table, effect.added):
             return "a column was dropped and added again"
@@ -501,9 +502,9 @@ class MySqlLogReader:
             for name in version.column_names
         )
 
-    def _refuse_statement(self, seen: QuerySeen, statement: ddl.Statement) -> Iterator[LogEvent]:
+    def _refuse_statement(self, seen: QuerySeen, statement: Statement) -> Iterator[LogEvent]:
         """A statement changed rows and the log holds the statement alone."""
-        tables = [e.table for e in statement.effects if e.effect is ddl.Effect.WRITTEN]
+        tables = [e.table for e in statement.effects if e.effect is Effect.WRITTEN]
         captured = [table for table in tables if self._captures(table)]
         databases = set(seen.databases or (seen.database,))
         if not captured and (not statement.unclear or databases <= set(SYSTEM_DATABASES)):

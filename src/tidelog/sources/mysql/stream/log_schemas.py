@@ -36,11 +36,12 @@ from tidelog.sources.mysql.catalogue.schemas import (
 )
 from tidelog.sources.mysql.connect import Connection, quote_name
 from tidelog.sources.mysql.failures import translated
-from tidelog.sources.mysql.stream import ddl
+from tidelog.sources.mysql.stream.ddl.effects import RESHAPES, Effect, Statement
+from tidelog.sources.mysql.stream.ddl.statements import read_statement
+from tidelog.sources.mysql.stream.ddl.temporary import StatementPosition, TemporaryTables
 from tidelog.sources.mysql.stream.log_parts import queries, read_part
 from tidelog.sources.mysql.stream.positions import LogFiles, log_end, log_files
 from tidelog.sources.mysql.stream.schema_history import SchemaHistory
-from tidelog.sources.mysql.stream.temporary import StatementPosition, TemporaryTables
 
 
 def fix(table: TableName, where: str) -> str:
@@ -74,7 +75,7 @@ class DdlAhead:
         self._temporary = temporary or TemporaryTables()
         self._fold = fold
         self._begin = self._end = 0
-        self._found: list[tuple[int, ddl.Statement]] = []
+        self._found: list[tuple[int, Statement]] = []
 
     def reshapes(self, table: TableName, files: LogFiles, begin: int, end: int) -> bool:
         """Does a statement in ``[begin, end)`` reshape the table? Both lie between groups."""
@@ -122,7 +123,7 @@ class DdlAhead:
             for effect in statement.effects
             if effect.table == table
         )
-        return next(effects, None) is ddl.Effect.SEQUENCE_DROPPED
+        return next(effects, None) is Effect.SEQUENCE_DROPPED
 
     def _read(self, files: LogFiles, begin: int, end: int) -> None:
         if not self._begin <= begin <= self._end:
@@ -131,7 +132,7 @@ class DdlAhead:
         if end > self._end:
             for _, part in read_part(self._url, files, self._end, end):
                 for at, header, query in queries(part):
-                    statement = ddl.read(
+                    statement = read_statement(
                         query.text(),
                         query.database,
                         fold=self._fold,
@@ -263,20 +264,20 @@ class LogSchemas:
                 numbered = self._registry.register(schema)
                 self._history.note(table, begin, numbered.schema_id)
 
-    def changed(self, statement: ddl.Statement, position: int) -> None:
+    def changed(self, statement: Statement, position: int) -> None:
         """A statement at ``position`` may have reshaped tables, or given them other names."""
         if statement.renames:
             self._renamed(statement, position)
             return
         for effect in statement.effects:
-            made = effect.effect is not ddl.Effect.CREATED_IF_MISSING or self._history.made(
+            made = effect.effect is not Effect.CREATED_IF_MISSING or self._history.made(
                 effect.table, position
             )
-            if effect.effect in ddl.RESHAPES and made:
+            if effect.effect in RESHAPES and made:
                 self._history.note(effect.table, position, 0)
         # A dropped database's tables: each is made anew by a CREATE TABLE before it has rows.
 
-    def _renamed(self, statement: ddl.Statement, position: int) -> None:
+    def _renamed(self, statement: Statement, position: int) -> None:
         """What is known of a table is known of it under its new name."""
         known: dict[TableName, int] = {}
         for old, new in _names(statement):
@@ -393,7 +394,7 @@ class LogSchemas:
         )
 
 
-def _names(statement: ddl.Statement) -> list[tuple[TableName, TableName]]:
+def _names(statement: Statement) -> list[tuple[TableName, TableName]]:
     """What RENAME TABLE does, in order."""
     pairs = zip(statement.effects[::2], statement.effects[1::2], strict=True)
     return [(old.table, new.table) for old, new in pairs]

@@ -21,7 +21,7 @@ from tidelog.model.schema import TableName
 from tidelog.ports import TableRefused
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.stream import log_reader, schema_history
-from tidelog.sources.mysql.stream.schema_history import SchemaHistory
+from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration

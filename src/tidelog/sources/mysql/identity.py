@@ -23,7 +23,7 @@ from tidelog.model.records import Resume
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.stream.positions import FILE_START, LogFiles
-from tidelog.sources.mysql.stream.replication import BinlogStream
+from tidelog.sources.mysql.stream.replication.stream import BinlogStream
 
 _ANEW = "begin a new event log and dump the tables again"
 

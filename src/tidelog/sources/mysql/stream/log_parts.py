@@ -30,8 +30,8 @@ from tidelog.errors import ConnectionLostError
 from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Int64s, UInt8s
 from tidelog.sources.mysql.stream.positions import LogFiles
-from tidelog.sources.mysql.stream.replication import BinlogStream
-from tidelog.sources.mysql.stream.seeking import log_positions
+from tidelog.sources.mysql.stream.replication.seeking import log_positions
+from tidelog.sources.mysql.stream.replication.stream import BinlogStream
 
 WAIT_S = 60.0
 _BEGIN = b"\0BEGIN"

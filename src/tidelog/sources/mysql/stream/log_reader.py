@@ -64,16 +64,17 @@ from tidelog.sources.mysql.stream.ddl.statements import read_statement
 from tidelog.sources.mysql.stream.ddl.temporary import StatementPosition, TemporaryTables
 from tidelog.sources.mysql.stream.gtids import SeenGtids
 from tidelog.sources.mysql.stream.log_parts import LogPart, read_part
-from tidelog.sources.mysql.stream.log_schemas import DdlAhead, LogSchemas
 from tidelog.sources.mysql.stream.metadata_tables import MySqlMetadataTables
 from tidelog.sources.mysql.stream.positions import LogFiles, log_end, log_files
-from tidelog.sources.mysql.stream.replication import (
+from tidelog.sources.mysql.stream.replication.replica import ReplicaId
+from tidelog.sources.mysql.stream.replication.stream import (
     DEFAULT_BUFFER_BYTES,
     BinlogStream,
     ReceivedEvents,
-    ReplicaId,
 )
-from tidelog.sources.mysql.stream.schema_history import SchemaHistory
+from tidelog.sources.mysql.stream.schemas.ahead import DdlAhead
+from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
+from tidelog.sources.mysql.stream.schemas.log_schemas import LogSchemas
 from tidelog.sources.mysql.stream.stalls import StallWatch
 from tidelog.sources.mysql.stream.xa import Group, PreparedGroups, XaEvents, find_prepared
 

@@ -80,3 +80,9 @@ def renamed(old: TableName, new: TableName) -> list[TableEffect]:
         TableEffect(old, Effect.RENAMED_AWAY),
         TableEffect(new, Effect.RENAMED_HERE, f"it was {old} before"),
     ]
+
+
+def renames_of(statement: Statement) -> list[tuple[TableName, TableName]]:
+    """(old name, new name)s of RENAME TABLE, in order."""
+    pairs = zip(statement.effects[::2], statement.effects[1::2], strict=True)
+    return [(old.table, new.table) for old, new in pairs]

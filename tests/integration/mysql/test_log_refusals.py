@@ -20,7 +20,8 @@ from tidelog.errors import GapError
 from tidelog.model.schema import TableName
 from tidelog.ports import TableRefused
 from tidelog.sources.mysql.connect import connect
-from tidelog.sources.mysql.stream import schema_history
+from tidelog.sources.mysql.stream import log_tables
+from tidelog.sources.mysql.stream.schemas import history as schema_history
 from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 from tidelog.state.sqlite import SqliteState
 

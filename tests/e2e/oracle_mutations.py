@@ -326,12 +326,12 @@ def prepared_before_start_lost(patch: Patch) -> None:
 
 def ordinals_after_filters(patch: Patch) -> None:
     """Records of a transaction are counted without those of tables that are not captured."""
-    from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
+    from tidelog.codecs.mysql.binlog.scan.records import ScannedRecords
 
-    batch_of = BinlogScanner._batch
+    batch_of = ScannedRecords.batch
 
-    def counted(self: Any, records: int, payload_bytes: int) -> Any:
-        batch = batch_of(self, records, payload_bytes)
+    def counted(self: Any, records: int, payload_bytes: int, resume: Any) -> Any:
+        batch = batch_of(self, records, payload_bytes, resume)
         at, last = getattr(self, "_counted", (0, -1))
         for index, position in enumerate(batch.position.tolist()):
             at, last = position, last + 1 if position == at else 0
@@ -340,7 +340,7 @@ def ordinals_after_filters(patch: Patch) -> None:
         batch.resume = replace(batch.resume, ordinal=last)
         return batch
 
-    patch.setattr(BinlogScanner, "_batch", counted)
+    patch.setattr(ScannedRecords, "batch", counted)
 
 
 def unlogged_rows_ignored(patch: Patch) -> None:

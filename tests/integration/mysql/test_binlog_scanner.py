@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from tidelog.codecs.mysql.binlog import position
-from tidelog.codecs.mysql.binlog.kernels.events import split
-from tidelog.codecs.mysql.binlog.scanner import (
+from tidelog.codecs.mysql.binlog.items import (
     AsOf,
-    BinlogScanner,
     GtidsSeen,
     QuerySeen,
     TableMapSeen,
     XaSeen,
     XaState,
 )
+from tidelog.codecs.mysql.binlog.kernels.events import split
+from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.model.records import LogBatch, Resume

@@ -13,8 +13,9 @@ import pymysql
 from tidelog.codecs.cells import parse
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog import position as binlog_position
+from tidelog.codecs.mysql.binlog.items import TableMapSeen
 from tidelog.codecs.mysql.binlog.kernels.events import split
-from tidelog.codecs.mysql.binlog.scanner import BinlogScanner, TableMapSeen
+from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.rows.dump_rows import ResultRows
 from tidelog.codecs.mysql.types import WIRE_FORMAT, binlog_column

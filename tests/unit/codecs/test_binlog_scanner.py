@@ -821,7 +821,6 @@ def test_full_metadata_of_a_table():
 
 
 def test_row_larger_than_a_batch(monkeypatch):
-    monkeypatch.setattr(module, "BATCH_BYTES", 1000)
     monkeypatch.setattr(records, "BATCH_BYTES", 1000)
     monkeypatch.setattr(records, "BATCH_RECORDS", 3)
     log = BinlogBytes()

@@ -21,15 +21,12 @@ with ``as_of`` gives them once they are committed.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Collection, Generator, Iterator, Mapping
-from typing import NoReturn
 
 import numpy as np
 
 from tidelog.codecs.mysql.binlog.events.compression import (
     COMPRESSED_ROWS,
-    inflated_rows,
     parse_transaction_payload,
     payload_slices,
 )
@@ -68,8 +65,9 @@ from tidelog.codecs.mysql.binlog.kernels.events import split
 from tidelog.codecs.mysql.binlog.kernels.scan import scan
 from tidelog.codecs.mysql.binlog.scan.file_events import FileEvents
 from tidelog.codecs.mysql.binlog.scan.groups import Groups
-from tidelog.codecs.mysql.binlog.scan.records import BATCH_BYTES, ScannedRecords
-from tidelog.codecs.mysql.binlog.scan.state import FAULTS, TORN, ScanState
+from tidelog.codecs.mysql.binlog.scan.inflation import plain_events
+from tidelog.codecs.mysql.binlog.scan.records import ScannedRecords
+from tidelog.codecs.mysql.binlog.scan.state import FAULTS, TORN, ScanState, name_of
 from tidelog.codecs.mysql.binlog.scan.xa_groups import XaGroups
 from tidelog.codecs.mysql.binlog.tables import ScannedTables
 from tidelog.codecs.mysql.flavor import Flavor
@@ -99,7 +97,6 @@ SLICE_BYTES = 4 << 20
 
 _MADE_UP = frozenset({EventType.ROTATE, EventType.HEARTBEAT, EventType.HEARTBEAT_V2})
 _PLACING = _MADE_UP | {EventType.FORMAT_DESCRIPTION}
-_UNLIKE_OTHERS = _PLACING | {EventType.TRANSACTION_PAYLOAD}
 _GTIDS = frozenset({EventType.GTID, EventType.GTID_TAGGED, EventType.MARIADB_GTID})
 _LOADING = frozenset({EventType.BEGIN_LOAD_QUERY, EventType.APPEND_BLOCK, EventType.DELETE_FILE})
 _PASSED = frozenset({EventType.IGNORABLE, EventType.START_ENCRYPTION})
@@ -326,7 +323,8 @@ class BinlogScanner:
                 continue
             start, end = int(offsets[cursor]), int(offsets[cursor + 1])
             if stopped != kernel.SPECIAL:
-                self._refuse(stopped, data, start, end)
+                kind = int(data[start + 4]) if start + 4 < min(end, len(data)) else 0
+                raise self._state.refusal(stopped, kind)
             first = yield from self._special(data, offsets, cursor, mode)
 
     # -------------------------------------------------------------- single events
@@ -354,7 +352,7 @@ class BinlogScanner:
                 if again:
                     return cursor
         except (struct.error, IndexError, ValueError, KeyError, OverflowError) as error:
-            raise self._state.fault(f"{_name(header.type)} event {TORN}") from error
+            raise self._state.fault(f"{name_of(header.type)} event {TORN}") from error
         if mode != kernel.INNER and header.type not in _PLACING:
             state[kernel.OFFSET] = state[kernel.EVENT_END]
         return cursor + 1
@@ -406,30 +404,9 @@ class BinlogScanner:
     ) -> Generator[Scanned, None, int]:
         """Compressed rows events of MariaDB, with what stands among them, as plain ones."""
         checksum = bool(self._state.slots[kernel.CHECKSUM])
-        parts: list[bytes] = []
-        at = [0]
-        while cursor < len(offsets) - 1 and at[-1] < BATCH_BYTES:
-            start, end = int(offsets[cursor]), int(offsets[cursor + 1])
-            event = data[start:end].tobytes()
-            if len(event) < HEADER_BYTES + CHECKSUM_BYTES or event[4] in _UNLIKE_OTHERS:
-                break
-            if checksum:
-                stored = int.from_bytes(event[-CHECKSUM_BYTES:], "little")
-                event = event[:-CHECKSUM_BYTES]
-                if zlib.crc32(event) != stored:
-                    break
-            if int.from_bytes(event[9:13], "little") != end - start:
-                break
-            if event[4] in COMPRESSED_ROWS:
-                event = inflated_rows(event)
-            parts.append(event)
-            at.append(at[-1] + len(event))
-            cursor += 1
-        if not parts:
-            raise ValueError("length")
-        joined = np.frombuffer(b"".join(parts), dtype=np.uint8)
-        yield from self._scan(joined, np.array(at, dtype=np.int64), kernel.INFLATED)
-        return cursor
+        joined, at = plain_events(data, offsets, cursor, checksum)
+        yield from self._scan(joined, at, kernel.INFLATED)
+        return cursor + len(at) - 1
 
     def _payload_event(self, body: bytes) -> Iterator[Scanned]:
         """The events of a compressed transaction; they bear its position."""
@@ -449,17 +426,6 @@ class BinlogScanner:
             state[kernel.EVENT_START], state[kernel.EVENT_END] = start, end
             yield from self._scan(events, offsets[: count + 1], kernel.INNER)
         state[kernel.EVENT_START], state[kernel.EVENT_END] = start, end
-
-    def _refuse(self, stopped: int, data: UInt8s, start: int, end: int) -> NoReturn:
-        kind = int(data[start + 4]) if start + 4 < min(end, len(data)) else 0
-        raise self._state.fault(f"{_name(kind)} event {FAULTS[stopped]}")
-
-
-def _name(kind: int) -> str:
-    try:
-        return EventType(kind).name
-    except ValueError:
-        return f"type {kind}"
 
 
 def readonly(array: np.ndarray, dtype: type[np.generic]) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tidelog.codecs.mysql.binlog import position as binlog_position
+from tidelog.codecs.mysql.binlog.events.header import EventType
 from tidelog.codecs.mysql.binlog.kernels import slots as kernel
 from tidelog.errors import DecodeError
 from tidelog.model.records import Int64s, Resume
@@ -88,3 +89,15 @@ class ScanState:
     def fault(self, what: str) -> DecodeError:
         """What is wrong with the stream, and where."""
         return DecodeError(f"binlog: {what} (at {self.where()})")
+
+    def refusal(self, stopped: int, kind: int) -> DecodeError:
+        """Why the kernel can't go on behind an event of this type."""
+        return self.fault(f"{name_of(kind)} event {FAULTS[stopped]}")
+
+
+def name_of(kind: int) -> str:
+    """Of a type of events."""
+    try:
+        return EventType(kind).name
+    except ValueError:
+        return f"type {kind}"

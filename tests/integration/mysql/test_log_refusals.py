@@ -14,7 +14,7 @@ from tests.integration.mysql.test_log_reader import run
 from tests.integration.mysql.test_preflight import check, faults
 
 from tidelog.codecs.mysql import types
-from tidelog.codecs.mysql.binlog import tables as binlog_tables
+from tidelog.codecs.mysql.binlog.events import table_map as binlog_tables
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
 from tidelog.errors import GapError
 from tidelog.model.schema import TableName

@@ -17,7 +17,8 @@ import zlib
 import numpy as np
 from tests.support.binlog_events import BinlogBytes
 
-from tidelog.codecs.mysql.binlog.scanner import BinlogScanner, TableMapSeen
+from tidelog.codecs.mysql.binlog.items import TableMapSeen
+from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.model.records import Int64s, LogBatch, UInt8s
 

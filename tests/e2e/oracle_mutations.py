@@ -290,49 +290,49 @@ def bound_read_late(patch: Patch) -> None:
 def emitted_at_prepare(patch: Patch) -> None:
     """Rows of an XA transaction come with its first phase."""
     from tidelog.codecs.mysql.binlog.items import XaState
-    from tidelog.sources.mysql.stream.log_reader import MySqlLogReader
+    from tidelog.sources.mysql.stream.xa_rows import XaRows
 
-    decided = MySqlLogReader._xa
+    decided = XaRows.take
 
-    def seen_at(self: Any, scanner: Any, seen: Any) -> Any:
+    def seen_at(self: Any, scanner: Any, seen: Any, idle_at: int) -> Any:
         if seen.state is XaState.PREPARED:
-            yield from decided(self, scanner, replace(seen, state=XaState.ONE_PHASE))
+            yield from decided(self, scanner, replace(seen, state=XaState.ONE_PHASE), idle_at)
         elif seen.state is XaState.ONE_PHASE:
-            yield from decided(self, scanner, seen)
+            yield from decided(self, scanner, seen, idle_at)
 
-    patch.setattr(MySqlLogReader, "_xa", seen_at)
+    patch.setattr(XaRows, "take", seen_at)
 
 
 def prepared_before_start_lost(patch: Patch) -> None:
     """After a restart nothing is held back for a prepared transaction, nor looked for."""
     from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
-    from tidelog.sources.mysql.stream.log_reader import MySqlLogReader
+    from tidelog.sources.mysql.stream.xa_rows import XaRows
 
-    take, committed = MySqlLogReader._xa, MySqlLogReader._committed
+    take, committed = XaRows.take, XaRows._committed
 
-    def seen_at(self: Any, scanner: Any, seen: Any) -> Any:
+    def seen_at(self: Any, scanner: Any, seen: Any, idle_at: int) -> Any:
         with pytest.MonkeyPatch.context() as within:
             lost: list[Any] = []
-            within.setattr("tidelog.sources.mysql.stream.log_reader.find_prepared", lost.append)
-            yield from take(self, scanner, seen)
+            within.setattr("tidelog.sources.mysql.stream.xa_rows.find_prepared", lost.append)
+            yield from take(self, scanner, seen, idle_at)
 
     def known_only(self: Any, *arguments: Any, known: bool) -> Any:
         if known:
             yield from committed(self, *arguments, known=known)
 
     patch.setattr(BinlogScanner, "oldest_prepared", property(lambda self: None))
-    patch.setattr(MySqlLogReader, "_xa", seen_at)
-    patch.setattr(MySqlLogReader, "_committed", known_only)
+    patch.setattr(XaRows, "take", seen_at)
+    patch.setattr(XaRows, "_committed", known_only)
 
 
 def ordinals_after_filters(patch: Patch) -> None:
     """Records of a transaction are counted without those of tables that are not captured."""
-    from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
+    from tidelog.codecs.mysql.binlog.scan.records import ScannedRecords
 
-    batch_of = BinlogScanner._batch
+    batch_of = ScannedRecords.batch
 
-    def counted(self: Any, records: int, payload_bytes: int) -> Any:
-        batch = batch_of(self, records, payload_bytes)
+    def counted(self: Any, records: int, payload_bytes: int, resume: Any) -> Any:
+        batch = batch_of(self, records, payload_bytes, resume)
         at, last = getattr(self, "_counted", (0, -1))
         for index, position in enumerate(batch.position.tolist()):
             at, last = position, last + 1 if position == at else 0
@@ -341,14 +341,14 @@ def ordinals_after_filters(patch: Patch) -> None:
         batch.resume = replace(batch.resume, ordinal=last)
         return batch
 
-    patch.setattr(BinlogScanner, "_batch", counted)
+    patch.setattr(ScannedRecords, "batch", counted)
 
 
 def unlogged_rows_ignored(patch: Patch) -> None:
     """A table is not dumped again where its rows changed without row events."""
-    from tidelog.sources.mysql.stream.log_reader import MySqlLogReader
+    from tidelog.sources.mysql.stream.log_statements import LogStatements
 
-    patch.setattr(MySqlLogReader, "_unlogged", lambda self, effect, position: None)
+    patch.setattr(LogStatements, "_unlogged", lambda self, effect, position: None)
 
 
 MUTATIONS: dict[str, Callable[[Patch], None]] = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tidelog.model.schema import TableName
-from tidelog.sources.mysql.stream.ddl import Effect, read
+from tidelog.sources.mysql.stream.ddl.effects import Effect
+from tidelog.sources.mysql.stream.ddl.statements import read_statement
 
 PARTITION = "a partition was truncated, dropped or exchanged"
 VALUES = "a column with values in it was added"
@@ -106,7 +107,7 @@ TYPE = "a column's type was changed"
     ],
 )
 def test_effects(sql: str, effects: list[tuple[str, str, str | None]]) -> None:
-    found = read(sql, "d")
+    found = read_statement(sql, "d")
     assert [(str(e.table), e.effect.name, e.unlogged) for e in found.effects] == effects
     assert not found.unclear
 
@@ -126,7 +127,7 @@ def test_effects(sql: str, effects: list[tuple[str, str, str | None]]) -> None:
     ],
 )
 def test_columns_that_are_added(actions: str, added: list[str]) -> None:
-    (effect,) = read(f"ALTER TABLE t {actions}", "d").effects
+    (effect,) = read_statement(f"ALTER TABLE t {actions}", "d").effects
     assert list(effect.added) == added
 
 
@@ -145,22 +146,22 @@ def test_columns_that_are_added(actions: str, added: list[str]) -> None:
 def test_texts_end_as_the_sessions_sql_mode_says(
     sql: str, sql_mode: int, effects: list[tuple[str, str]]
 ) -> None:
-    found = read(sql, "d", sql_mode=sql_mode).effects
+    found = read_statement(sql, "d", sql_mode=sql_mode).effects
     assert [(e.table.name, e.effect.name) for e in found] == effects
 
 
 @pytest.mark.parametrize("sql", ["UPDATE a, b SET x = 1", "DELETE a FROM a, b", "CALL p()"])
 def test_writes_of_tables_that_can_t_be_told_are_unclear(sql: str) -> None:
-    assert read(sql, "d").unclear
+    assert read_statement(sql, "d").unclear
 
 
 def test_a_dropped_database_reshapes_its_tables() -> None:
-    found = read("DROP DATABASE IF EXISTS `D`", "x", fold=True)
+    found = read_statement("DROP DATABASE IF EXISTS `D`", "x", fold=True)
     assert found.database == "d"
     assert found.reshapes(TableName("d", "t"))
     assert not found.reshapes(TableName("e", "t"))
 
 
 def test_names_are_folded_as_the_server_does() -> None:
-    (effect,) = read("ALTER TABLE Q.T DROP c", "d", fold=True).effects
+    (effect,) = read_statement("ALTER TABLE Q.T DROP c", "d", fold=True).effects
     assert (effect.table, effect.effect) == (TableName("q", "t"), Effect.ALTERED)

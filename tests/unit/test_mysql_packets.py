@@ -13,8 +13,8 @@ from tests.support.binlog_events import BinlogBytes
 from tidelog.codecs.mysql.binlog.position import pack
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.sources.mysql.stream import packets
-from tidelog.sources.mysql.stream.seeking import Seeking
+from tidelog.sources.mysql.stream.replication import packets
+from tidelog.sources.mysql.stream.replication.seeking import Seeking
 
 
 def framed(events: list[bytes], sequence: int) -> bytes:

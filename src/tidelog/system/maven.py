@@ -43,6 +43,17 @@ class Jar:
         return f"{self.group}:{self.artifact}:{self.version}{of}"
 
 
+def listed(text: str) -> tuple[Jar, ...]:
+    """The jars of a list: ``group:artifact:version`` and SHA-256, one a line; ``#``: a comment."""
+    jars = []
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            coordinates, sha256 = line.split()
+            group, artifact, version = coordinates.split(":")
+            jars.append(Jar(group, artifact, version, sha256))
+    return tuple(jars)
+
+
 _FETCH_TIMEOUT_S = 300
 
 # Ivy's own default for an m2-compatible "ibiblio" resolver is Maven Central.

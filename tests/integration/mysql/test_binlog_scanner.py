@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from tidelog.codecs.mysql.binlog import position
-from tidelog.codecs.mysql.binlog import scan_kernel as kernel
-from tidelog.codecs.mysql.binlog.scanner import (
+from tidelog.codecs.mysql.binlog.items import (
     AsOf,
-    BinlogScanner,
     GtidsSeen,
     QuerySeen,
     TableMapSeen,
     XaSeen,
     XaState,
 )
+from tidelog.codecs.mysql.binlog.kernels.events import split
+from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.model.records import LogBatch, Resume
@@ -80,7 +80,7 @@ class Replay:
     def run(self, step: int = 1_000_000) -> Replay:
         for _, data in self.files:
             offsets = np.empty(len(data) // 19 + 2, dtype=np.int64)
-            offsets = offsets[: kernel.split(data, offsets) + 1]
+            offsets = offsets[: split(data, offsets) + 1]
             for i in range(0, len(offsets) - 1, step):
                 for item in self.scanner.feed(data, offsets[i : i + step + 1]):
                     self.take(self.scanner, item)
@@ -112,7 +112,7 @@ class Replay:
         format_end = int.from_bytes(file[9:13].tobytes(), "little")
         data = np.concatenate([file[:format_end], file[offset - 4 : end - 4]])
         offsets = np.empty(1000, dtype=np.int64)
-        count = kernel.split(data, offsets)
+        count = split(data, offsets)
         again = BinlogScanner(
             self.flavor,
             self.scanner.resume,

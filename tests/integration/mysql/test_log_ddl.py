@@ -16,9 +16,9 @@ from tidelog.model.schema import TableName
 from tidelog.ports import TableRefused
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.connect import connect
-from tidelog.sources.mysql.stream import log_reader
-from tidelog.sources.mysql.stream.log_schemas import ColumnFact, fix_version
-from tidelog.sources.mysql.stream.schema_history import SchemaHistory
+from tidelog.sources.mysql.stream import log_tables
+from tidelog.sources.mysql.stream.schemas.by_hand import ColumnFact, fix_version
+from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 from tidelog.sources.null_registry import NullRegistry
 from tidelog.state.sqlite import SqliteState
 
@@ -76,7 +76,7 @@ def test_a_backlog_across_ddl_is_refused_when_names_are_not_certain(
     capture.catch_up()
     assert news(capture) == [{"a": 1}]
     assert [reason.split(" after ")[0] for reason in refusals(capture)] == ["it was altered"]
-    monkeypatch.setattr(log_reader, "RETRY_REFUSED_S", 0.0)
+    monkeypatch.setattr(log_tables, "RETRY_REFUSED_S", 0.0)
     run(sql, "INSERT INTO u VALUES (2)")
     capture.catch_up()
     run(sql, "INSERT INTO t VALUES (3, 4)")

@@ -9,7 +9,8 @@ import pytest
 from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
 
-from tidelog.sources.mysql.stream import replication, xa
+from tidelog.sources.mysql.stream import xa
+from tidelog.sources.mysql.stream.replication import stream as replication
 
 pytestmark = pytest.mark.integration
 

@@ -14,14 +14,15 @@ from tests.integration.mysql.test_log_reader import run
 from tests.integration.mysql.test_preflight import check, faults
 
 from tidelog.codecs.mysql import types
-from tidelog.codecs.mysql.binlog import tables as binlog_tables
+from tidelog.codecs.mysql.binlog.events import table_map as binlog_tables
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
 from tidelog.errors import GapError
 from tidelog.model.schema import TableName
 from tidelog.ports import TableRefused
 from tidelog.sources.mysql.connect import connect
-from tidelog.sources.mysql.stream import log_reader, schema_history
-from tidelog.sources.mysql.stream.schema_history import SchemaHistory
+from tidelog.sources.mysql.stream import log_tables
+from tidelog.sources.mysql.stream.schemas import history as schema_history
+from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration
@@ -134,7 +135,7 @@ def test_a_type_that_is_not_known_matters_only_in_captured_tables(
 def test_table_that_may_not_be_read_holds_up_no_other(
     mysql_family: Any, mysql_family_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_reader, "RETRY_REFUSED_S", 0.0)
+    monkeypatch.setattr(log_tables, "RETRY_REFUSED_S", 0.0)
     server, name = mysql_family, mysql_family_database
     server.execute("CREATE TABLE t (a INT PRIMARY KEY)", name)
     server.execute("CREATE USER 'few'@'%' IDENTIFIED BY 'few'")

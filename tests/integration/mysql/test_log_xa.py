@@ -153,7 +153,7 @@ def test_a_small_group_is_not_read_again(
     assert capture.places == sorted(set(capture.places))
     # The two that count, and what may have been cut in two by how the bytes came.
     assert connections(mysql_family) - before <= 3
-    assert capture.reader._prepared._kept == 0
+    assert capture.reader._xa.prepared._kept == 0
 
 
 def test_kept_groups_outlive_a_change_of_checksums_and_files(

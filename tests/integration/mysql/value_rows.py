@@ -13,8 +13,9 @@ import pymysql
 from tidelog.codecs.cells import parse
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog import position as binlog_position
-from tidelog.codecs.mysql.binlog import scan_kernel
-from tidelog.codecs.mysql.binlog.scanner import BinlogScanner, TableMapSeen
+from tidelog.codecs.mysql.binlog.items import TableMapSeen
+from tidelog.codecs.mysql.binlog.kernels.events import split
+from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.rows.dump_rows import ResultRows
 from tidelog.codecs.mysql.types import WIRE_FORMAT, binlog_column
@@ -53,7 +54,7 @@ def logged_rows(
     name, offset = start
     data = np.fromfile(server.data_dir / name, dtype=np.uint8)[offset:]
     offsets = np.empty(len(data) // 19 + 2, dtype=np.int64)
-    offsets = offsets[: scan_kernel.split(data, offsets) + 1]
+    offsets = offsets[: split(data, offsets) + 1]
     scanner = BinlogScanner(
         Flavor(server.flavour),
         checksum=True,

@@ -14,10 +14,9 @@ from tests.support.binlog_events import BinlogBytes
 
 from tidelog.codecs.mysql.binlog import position as binlog_position
 from tidelog.codecs.mysql.binlog import scanner as module
-from tidelog.codecs.mysql.binlog.scanner import (
+from tidelog.codecs.mysql.binlog.items import (
     AsOf,
     BinlogRowOf,
-    BinlogScanner,
     FormatSeen,
     GtidsSeen,
     GtidStateSeen,
@@ -29,6 +28,8 @@ from tidelog.codecs.mysql.binlog.scanner import (
     XaSeen,
     XaState,
 )
+from tidelog.codecs.mysql.binlog.scan import records
+from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import DecodeError, GapError
 from tidelog.model.records import LogBatch, Resume
@@ -820,8 +821,8 @@ def test_full_metadata_of_a_table():
 
 
 def test_row_larger_than_a_batch(monkeypatch):
-    monkeypatch.setattr(module, "BATCH_BYTES", 1000)
-    monkeypatch.setattr(module, "BATCH_RECORDS", 3)
+    monkeypatch.setattr(records, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(records, "BATCH_RECORDS", 3)
     log = BinlogBytes()
     log.format_description()
     log.gtid(1)

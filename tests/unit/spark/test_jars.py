@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.demo.servers.opensearch_jars import OPENSEARCH_JARS
 from tidelog.errors import UsageError
 from tidelog.spark.sessions import jars
 from tidelog.system import maven
@@ -68,3 +69,13 @@ def test_without_network_the_error_says_how_to_go_on(offline: Path) -> None:
     assert "TIDELOG_JARS" in text
     assert "TIDELOG_MAVEN_URL" in text
     assert str(offline / "cache") in text
+
+
+def test_jars_are_read_from_a_list() -> None:
+    found = maven.listed("# coordinates, SHA-256\norg.made:up:1.0 abc\n\norg.made:down:2 d\n")
+    assert found == (Jar("org.made", "up", "1.0", "abc"), Jar("org.made", "down", "2", "d"))
+
+
+def test_every_jar_of_the_list_is_pinned() -> None:
+    assert len(OPENSEARCH_JARS) == len({jar.file_name for jar in OPENSEARCH_JARS})
+    assert all(len(bytes.fromhex(jar.sha256)) == 32 for jar in OPENSEARCH_JARS)

@@ -34,12 +34,12 @@ from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.failures import translated
 from tidelog.sources.mysql.preflight.checks import MySqlPreflight
-from tidelog.sources.mysql.stream import packets
 from tidelog.sources.mysql.stream.gtids import SeenGtids
 from tidelog.sources.mysql.stream.log_reader import MySqlLogReader
 from tidelog.sources.mysql.stream.positions import FILE_START
-from tidelog.sources.mysql.stream.replication import ReplicaId
-from tidelog.sources.mysql.stream.schema_notes import MySqlSchemaNotes
+from tidelog.sources.mysql.stream.replication import packets
+from tidelog.sources.mysql.stream.replication.replica import ReplicaId
+from tidelog.sources.mysql.stream.schemas.notes import MySqlSchemaNotes
 
 
 class MySqlKind:

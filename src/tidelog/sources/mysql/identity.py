@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import struct
 
-from tidelog.codecs.mysql.binlog.events import HEADER_BYTES, EventType
+from tidelog.codecs.mysql.binlog.events.header import HEADER_BYTES, EventType
 from tidelog.codecs.mysql.binlog.position import text, unpack
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import (
@@ -23,7 +23,7 @@ from tidelog.model.records import Resume
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.stream.positions import FILE_START, LogFiles
-from tidelog.sources.mysql.stream.replication import BinlogStream
+from tidelog.sources.mysql.stream.replication.stream import BinlogStream
 
 _ANEW = "begin a new event log and dump the tables again"
 

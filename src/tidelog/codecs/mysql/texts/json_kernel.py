@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from tidelog.codecs.mysql.texts.text_kernels import put_unsigned
+from tidelog.codecs.mysql.texts.digit_kernels import put_unsigned
 
 TEXT_FACTOR = 8
 """A document's text has at most this many bytes for each of its own (a control character of a
@@ -228,8 +228,8 @@ def _document(data, at, end, to, limit, stack):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def documents(data, start, length, binary, slow, to):  # type: ignore[no-untyped-def]
-    """As the kernels of `tidelog.codecs.mysql.texts.text_kernels`; bool[n] ``slow``: the documents
-    left to Python. ``data`` has room for what `TEXT_FACTOR` and `TEXT_EXTRA` say.
+    """As `tidelog.codecs.mysql.texts.number_kernels`; bool[n] ``slow``: the documents left
+    to Python. ``data`` has room for what `TEXT_FACTOR` and `TEXT_EXTRA` say.
     """
     stack = np.zeros((MAX_DEPTH + 1, 5), dtype=np.int64)
     for i in range(len(start)):

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tidelog.codecs.mysql import types
-from tidelog.codecs.mysql.texts.text_kernels import put_decimal
+from tidelog.codecs.mysql.texts.number_kernels import put_decimal
 
 _LARGE_OBJECT, _LARGE_ARRAY, _LITERAL = 1, 3, 4
 _DOUBLE, _STRING, _OPAQUE = 11, 12, 15

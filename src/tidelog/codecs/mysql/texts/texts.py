@@ -17,8 +17,15 @@ from tidelog.codecs.images import MISSING, Image
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
 from tidelog.codecs.mysql.rows.cell_kernel import PARTIAL_JSON
-from tidelog.codecs.mysql.texts import charset_texts, json_kernel, json_texts, multibyte_texts
-from tidelog.codecs.mysql.texts import text_kernels as kernels
+from tidelog.codecs.mysql.texts import (
+    cell_kernels,
+    charset_texts,
+    json_kernel,
+    json_texts,
+    multibyte_texts,
+    number_kernels,
+    temporal_kernels,
+)
 from tidelog.codecs.mysql.texts.network_texts import inet4_text, inet6_text, uuid_text
 from tidelog.codecs.mysql.texts.old_temporals import old_text
 from tidelog.model.records import Bools, Int32s, UInt8s
@@ -91,43 +98,45 @@ class Texts:
             self._each(lambda cell: old_text(code, digits, cell), start, length, binary)
         elif code in _INTEGER_SIZES:
             self._fill(
-                kernels.integers(
+                number_kernels.integers(
                     data, start, length, binary, _INTEGER_SIZES[code],
                     types.is_unsigned(column), to,
                 )
             )  # fmt: skip
         elif code == types.NEWDECIMAL:
-            self._fill(kernels.decimals(data, start, length, binary, meta >> 8, meta & 0xFF, to))
+            self._fill(
+                number_kernels.decimals(data, start, length, binary, meta >> 8, meta & 0xFF, to)
+            )
         elif code == types.DATETIME2:
-            self._fill(kernels.datetimes(data, start, length, binary, meta, to))
+            self._fill(temporal_kernels.datetimes(data, start, length, binary, meta, to))
         elif code == types.TIMESTAMP2:
-            self._fill(kernels.timestamps(data, start, length, binary, meta, True, to))
+            self._fill(temporal_kernels.timestamps(data, start, length, binary, meta, True, to))
         elif code == types.TIME2:
-            self._fill(kernels.times(data, start, length, binary, meta, to))
+            self._fill(temporal_kernels.times(data, start, length, binary, meta, to))
         elif code in (types.DATE, types.NEWDATE):
-            self._fill(kernels.dates(data, start, length, binary, to))
+            self._fill(temporal_kernels.dates(data, start, length, binary, to))
         elif code == types.YEAR:
-            self._fill(kernels.years(data, start, length, binary, to))
+            self._fill(temporal_kernels.years(data, start, length, binary, to))
         elif code == types.TIMESTAMP:
-            self._fill(kernels.timestamps(data, start, length, binary, 0, False, to))
+            self._fill(temporal_kernels.timestamps(data, start, length, binary, 0, False, to))
         elif code == types.DATETIME:
-            self._fill(kernels.old_datetimes(data, start, length, binary, to))
+            self._fill(temporal_kernels.old_datetimes(data, start, length, binary, to))
         elif code == types.TIME:
-            self._fill(kernels.old_times(data, start, length, binary, to))
+            self._fill(temporal_kernels.old_times(data, start, length, binary, to))
         elif code == types.BIT:
             truth = column.logical == "bool"
-            self._fill(kernels.bits(data, start, length, binary, truth, to))
+            self._fill(number_kernels.bits(data, start, length, binary, truth, to))
         elif code in (types.FLOAT, types.DOUBLE):
             self._floats(start, length, binary, 4 if code == types.FLOAT else 8)
         elif code == types.ENUM:
             labels = self._label_places(number)
-            _checked(kernels.members(data, start, length, binary, *labels))
+            _checked(cell_kernels.members(data, start, length, binary, *labels))
         elif code == types.SET:
             self._sets(types.labels(column), start, length, binary)
         elif code == types.JSON:
             self._json(start, length, binary)
         elif code == types.GEOMETRY:
-            kernels.without_srid(start, length, binary)
+            cell_kernels.without_srid(start, length, binary)
         elif code in (types.BLOB_COMPRESSED, types.VARCHAR_COMPRESSED):
             self._each(_uncompressed, start, length, binary)
             self._characters(column, start, length, binary)
@@ -135,7 +144,7 @@ class Texts:
             self._each(_NETWORK[column.type_name], start, length, binary)
         elif code == types.STRING and types.collation(column) == BINARY_COLLATION:
             width = types.string_bytes(meta)
-            self._fill(kernels.padded(data, start, length, binary, width, to))
+            self._fill(cell_kernels.padded(data, start, length, binary, width, to))
         elif code != types.VECTOR:
             self._characters(column, start, length, binary)
 
@@ -194,7 +203,7 @@ class Texts:
 
     def _sets(self, labels: Sequence[str], start: Int32s, length: Int32s, binary: Bools) -> None:
         values = np.empty(len(start), dtype=np.uint64)
-        _checked(kernels.numbers(self._data, start, length, binary, values))
+        _checked(number_kernels.numbers(self._data, start, length, binary, values))
         rows = np.flatnonzero(binary & (length >= 0))
         distinct, which = np.unique(values[rows], return_inverse=True)
         places = np.empty(len(distinct), dtype=np.int32)
@@ -208,7 +217,7 @@ class Texts:
 
     def _floats(self, start: Int32s, length: Int32s, binary: Bools, size: int) -> None:
         patterns = np.empty(len(start), dtype=np.uint64)
-        _checked(kernels.floats(self._data, start, length, binary, size, patterns))
+        _checked(number_kernels.floats(self._data, start, length, binary, size, patterns))
         rows = np.flatnonzero(binary & (length >= 0))
         if size == 4:
             values = patterns[rows].astype(np.uint32).view(np.float32).astype(np.float64)

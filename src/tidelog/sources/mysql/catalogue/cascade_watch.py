@@ -19,11 +19,11 @@ from tidelog.ports import RowsUnlogged
 from tidelog.sources.mysql.catalogue.cascades import CascadeGraph
 from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.failures import translated
-from tidelog.sources.mysql.stream import ddl
+from tidelog.sources.mysql.stream.ddl.effects import RESHAPES, Effect, Statement
 
 _ABOUT_KEYS = re.compile(r"\b(?:FOREIGN|REFERENCES|CONSTRAINT)\b", re.IGNORECASE)
 # Of a foreign key alone a statement leaves columns and rows as they are.
-_SHAPES = ddl.RESHAPES | {ddl.Effect.KEPT}
+_SHAPES = RESHAPES | {Effect.KEPT}
 _DROPS_KEY = re.compile(
     r"\bDROP\s+(?:FOREIGN\s+KEY|CONSTRAINT)\b|\bREPLACE\s+TABLE\b", re.IGNORECASE
 )
@@ -73,7 +73,7 @@ class CascadeWatch:
         )
 
     def statement(
-        self, scanner: BinlogScanner, statement: ddl.Statement, seen: QuerySeen
+        self, scanner: BinlogScanner, statement: Statement, seen: QuerySeen
     ) -> Iterator[RowsUnlogged]:
         """DDL: the keys may be others now."""
         shaped = [e for e in statement.effects if e.effect in _SHAPES]
@@ -83,7 +83,7 @@ class CascadeWatch:
                 if about_keys and self._captures(effect.table) and _DROPS_KEY.search(seen.sql):
                     reason = "a foreign key was dropped that may have changed its rows"
                     yield RowsUnlogged(effect.table, reason, seen.position)
-                if effect.effect is ddl.Effect.RENAMED_HERE:
+                if effect.effect is Effect.RENAMED_HERE:
                     yield from self._below(
                         effect.table,
                         "the table that its foreign key refers to was renamed",

@@ -2,7 +2,7 @@
 
 Chunks and log build schemas by the same way, so that both are records of one schema version. The
 table map alone gives a schema only with ``binlog_row_metadata=FULL``; see
-`tidelog.sources.mysql.stream.log_schemas` for what is certain when.
+`tidelog.sources.mysql.stream.schemas.log_schemas` for what is certain when.
 """
 
 from __future__ import annotations

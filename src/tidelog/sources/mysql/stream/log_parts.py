@@ -12,28 +12,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidelog.codecs.mysql.binlog.events import (
+from tidelog.codecs.mysql.binlog.events.compression import parse_transaction_payload, payload_slices
+from tidelog.codecs.mysql.binlog.events.files import parse_rotate
+from tidelog.codecs.mysql.binlog.events.header import (
     CHECKSUM_BYTES,
     HEADER_BYTES,
     EventType,
     Header,
-    Query,
     parse_header,
-    parse_query,
-    parse_rotate,
-    parse_transaction_payload,
-    parse_xa_prepare,
-    payload_slices,
     without_checksum,
 )
+from tidelog.codecs.mysql.binlog.events.statements import Query, parse_query
+from tidelog.codecs.mysql.binlog.events.xa import parse_xa_prepare
 from tidelog.codecs.mysql.binlog.items import Alter
 from tidelog.codecs.mysql.binlog.position import file_number, pack, unpack
 from tidelog.errors import ConnectionLostError
 from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Int64s, UInt8s
 from tidelog.sources.mysql.stream.positions import LogFiles
-from tidelog.sources.mysql.stream.replication import BinlogStream
-from tidelog.sources.mysql.stream.seeking import log_positions
+from tidelog.sources.mysql.stream.replication.seeking import log_positions
+from tidelog.sources.mysql.stream.replication.stream import BinlogStream
 
 WAIT_S = 60.0
 _BEGIN = b"\0BEGIN"

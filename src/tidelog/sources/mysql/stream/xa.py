@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidelog.codecs.mysql.binlog.events import EventType
+from tidelog.codecs.mysql.binlog.events.header import EventType
 from tidelog.codecs.mysql.binlog.items import XaSeen, XaState
 from tidelog.codecs.mysql.binlog.position import pack, unpack
 from tidelog.errors import GapError
@@ -21,7 +21,7 @@ from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Int64s, UInt8s
 from tidelog.sources.mysql.stream.log_parts import GROUP_BEGINS, prepared, read_part
 from tidelog.sources.mysql.stream.positions import FILE_START, LogFiles
-from tidelog.sources.mysql.stream.replication import ReceivedEvents
+from tidelog.sources.mysql.stream.replication.stream import ReceivedEvents
 
 MOST_OF_GROUP = 1 << 20
 MOST_OF_ALL = 32 << 20

@@ -14,18 +14,16 @@ And it must fit the table map. All else is an error that names table, position a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import NoReturn
 
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog.items import TableMapSeen
 from tidelog.codecs.mysql.binlog.position import text
-from tidelog.codecs.mysql.binlog.scanner import first_words
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.errors import ConfigError, SourceError, TableRefusedError
-from tidelog.model.mysql_urls import ServerUrl
-from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.errors import SourceError, TableRefusedError
+from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import SchemaRegistry
 from tidelog.sources.mysql.catalogue.schemas import (
     MySqlSchemaFinder,
@@ -36,11 +34,10 @@ from tidelog.sources.mysql.catalogue.schemas import (
 )
 from tidelog.sources.mysql.connect import Connection, quote_name
 from tidelog.sources.mysql.failures import translated
-from tidelog.sources.mysql.stream import ddl
-from tidelog.sources.mysql.stream.log_parts import queries, read_part
-from tidelog.sources.mysql.stream.positions import LogFiles, log_end, log_files
-from tidelog.sources.mysql.stream.schema_history import SchemaHistory
-from tidelog.sources.mysql.stream.temporary import StatementPosition, TemporaryTables
+from tidelog.sources.mysql.stream.ddl.effects import RESHAPES, Effect, Statement, renames_of
+from tidelog.sources.mysql.stream.positions import log_end, log_files
+from tidelog.sources.mysql.stream.schemas.ahead import DdlAhead
+from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 
 
 def fix(table: TableName, where: str) -> str:
@@ -62,106 +59,6 @@ LOOKS = 5
 
 # What MariaDB's sequences look like: seven numbers and a flag.
 _SEQUENCE = bytes([types.LONGLONG] * 6 + [types.TINY, types.LONGLONG])
-
-
-class DdlAhead:
-    """The statements between a place in the log and its end, each stretch read once."""
-
-    def __init__(
-        self, url: ServerUrl, *, fold: bool, temporary: TemporaryTables | None = None
-    ) -> None:
-        self._url = url
-        self._temporary = temporary or TemporaryTables()
-        self._fold = fold
-        self._begin = self._end = 0
-        self._found: list[tuple[int, ddl.Statement]] = []
-
-    def reshapes(self, table: TableName, files: LogFiles, begin: int, end: int) -> bool:
-        """Does a statement in ``[begin, end)`` reshape the table? Both lie between groups."""
-        self._read(files, begin, end)
-        return any(at <= end and found.reshapes(table) for at, found in self._found)
-
-    def name_at_end(
-        self, table: TableName, files: LogFiles, begin: int, end: int, place: int
-    ) -> TableName | None:
-        """What a table is called at ``end``, whose rows at ``place`` have the name ``table``; None
-        if a statement in between may have done more than rename it.
-
-        ``begin`` and ``end`` lie between groups; ``place`` may lie in the first one.
-        """
-        self._read(files, begin, end)
-        for at, statement in self._found:
-            if not place < at <= end or not statement.reshapes(table):
-                continue
-            if not statement.renames:
-                return None
-            for old, new in _names(statement):
-                table = new if table == old else table
-        return table
-
-    def only_renames(
-        self, table: TableName, files: LogFiles, begin: int, end: int, place: int
-    ) -> bool:
-        """Is all that may reshape what bears this name a RENAME TABLE? As `name_at_end`."""
-        self._read(files, begin, end)
-        return all(
-            found.renames
-            for at, found in self._found
-            if place < at <= end and found.reshapes(table)
-        )
-
-    def drops_sequence(
-        self, table: TableName, files: LogFiles, begin: int, end: int, place: int
-    ) -> bool:
-        """Is what happens next to a name behind ``place`` that it is dropped as a sequence?"""
-        self._read(files, begin, end)
-        effects = (
-            effect.effect
-            for at, statement in self._found
-            if place < at <= end
-            for effect in statement.effects
-            if effect.table == table
-        )
-        return next(effects, None) is ddl.Effect.SEQUENCE_DROPPED
-
-    def _read(self, files: LogFiles, begin: int, end: int) -> None:
-        if not self._begin <= begin <= self._end:
-            self._begin = self._end = begin
-            self._found.clear()
-        if end > self._end:
-            for _, part in read_part(self._url, files, self._end, end):
-                for at, header, query in queries(part):
-                    statement = ddl.read(
-                        query.text(),
-                        query.database,
-                        fold=self._fold,
-                        sql_mode=query.status.sql_mode,
-                    )
-                    place = StatementPosition(
-                        header.server_id,
-                        query.thread,
-                        at,
-                        header.uses_temporary,
-                        first_words(query.text())[0],
-                    )
-                    statement = self._temporary.without(statement, place)
-                    if statement.effects or statement.database:
-                        self._found.append((at, statement))
-            self._end = end
-        self._found = [found for found in self._found if found[0] > begin]
-        self._begin = begin
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnFact:
-    """A column as told by hand: as in ``information_schema.columns``. ``collation``: its name, or
-    its id in the server's list.
-    """
-
-    name: str
-    column_type: str
-    nullable: bool = True
-    collation: str | int | None = None
 
 
 class LogSchemas:
@@ -263,23 +160,23 @@ class LogSchemas:
                 numbered = self._registry.register(schema)
                 self._history.note(table, begin, numbered.schema_id)
 
-    def changed(self, statement: ddl.Statement, position: int) -> None:
+    def changed(self, statement: Statement, position: int) -> None:
         """A statement at ``position`` may have reshaped tables, or given them other names."""
         if statement.renames:
             self._renamed(statement, position)
             return
         for effect in statement.effects:
-            made = effect.effect is not ddl.Effect.CREATED_IF_MISSING or self._history.made(
+            made = effect.effect is not Effect.CREATED_IF_MISSING or self._history.made(
                 effect.table, position
             )
-            if effect.effect in ddl.RESHAPES and made:
+            if effect.effect in RESHAPES and made:
                 self._history.note(effect.table, position, 0)
         # A dropped database's tables: each is made anew by a CREATE TABLE before it has rows.
 
-    def _renamed(self, statement: ddl.Statement, position: int) -> None:
+    def _renamed(self, statement: Statement, position: int) -> None:
         """What is known of a table is known of it under its new name."""
         known: dict[TableName, int] = {}
-        for old, new in _names(statement):
+        for old, new in renames_of(statement):
             # As it was before: the statement may be met again after a restart.
             version = known.get(old, self._history.find(old, position - 1) or 0)
             if version:
@@ -391,73 +288,3 @@ class LogSchemas:
         raise TableRefusedError(
             table, f"at {text(seen.position)} of the binlog: {hidden_columns(table, indexes)}"
         )
-
-
-def _names(statement: ddl.Statement) -> list[tuple[TableName, TableName]]:
-    """What RENAME TABLE does, in order."""
-    pairs = zip(statement.effects[::2], statement.effects[1::2], strict=True)
-    return [(old.table, new.table) for old, new in pairs]
-
-
-def fix_version(
-    connection: Connection,
-    registry: SchemaRegistry,
-    history: SchemaHistory,
-    table: TableName,
-    position: int,
-    columns: Sequence[ColumnFact],
-    key: Sequence[str],
-    keys: Mapping[str, Sequence[str]] | None = None,
-) -> TableSchema:
-    """Say by hand which columns a table had from ``position`` on (`tidelog schema`).
-
-    Args:
-        connection: to the source, which knows its collations.
-        registry: stores the version.
-        history: of the event log; capture must not run meanwhile.
-        table: which.
-        position: where the records begin that have these columns, as the error named it.
-        columns: all of them, in order.
-        key: the primary key's columns, in key order.
-        keys: surrogate keys by table pattern.
-
-    Returns the stored version; the log's reader checks it against the table map.
-    Raises ConfigError for a type or key that is not understood.
-    """
-    finder = MySqlSchemaFinder(keys)
-    built: list[Column] = []
-    for fact in columns:
-        data_type = fact.column_type.split("(")[0].split()[0].lower()
-        collation = fact.collation
-        if isinstance(collation, str):
-            collation = finder.collation_id(connection, collation)
-        try:
-            column = types.binlog_column(
-                fact.name,
-                data_type,
-                fact.column_type,
-                flavor=connection.flavor,
-                octet_length=_octets(fact.column_type, collation),
-                collation_id=collation,
-                nullable=fact.nullable,
-            )
-        except (types.UnknownTypeError, ValueError) as error:
-            raise ConfigError(f"{table}: {error}") from None
-        built.append(column)
-    missing = [name for name in key if name not in {column.name for column in built}]
-    if missing:
-        raise ConfigError(f"{table}: no column {', '.join(missing)}, which the key names")
-    schema = registry.register(finder.schema(table, built, key))
-    history.note(table, position, schema.schema_id)
-    return schema
-
-
-def _octets(column_type: str, collation: int | None) -> int | None:
-    """CHARACTER_OCTET_LENGTH of ``varchar(20)`` and the like."""
-    from tidelog.codecs.mysql.charsets import bytes_per_character
-
-    kind, bracket, rest = column_type.partition("(")
-    if kind.lower() not in ("char", "varchar", "binary", "varbinary"):
-        return None
-    count = int(rest.split(")")[0]) if bracket else 1
-    return count * (bytes_per_character(collation) if collation is not None else 1)

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.model.schema import TableName
 from tidelog.ports import StateStore
-from tidelog.sources.mysql.stream.ddl import Effect, Statement, TableEffect
+from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement, TableEffect
 
 KEY = "log-temporary"
 

@@ -2,19 +2,16 @@
 
 Manual of the protocol: "Replication Protocol" (COM_REGISTER_SLAVE, COM_BINLOG_DUMP); MariaDB
 knowledge base: "Replication protocol". Semi-sync is not claimed. The hot loop is
-`tidelog.sources.mysql.stream.packets.deframe`; PyMySQL connects and authenticates.
+`tidelog.sources.mysql.stream.replication.packets.deframe`; PyMySQL connects and authenticates.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
 import secrets
 import select
 import ssl
 import struct
 import time
-import uuid
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,18 +22,18 @@ from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import (
     ConfigError,
     ConnectionLostError,
-    GapError,
     PreflightError,
-    SourceError,
     TidelogError,
 )
 from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Int64s, UInt8s
 from tidelog.sources.mysql.connect import Connection, connect
-from tidelog.sources.mysql.failures import BINLOG_FATAL, server_error, translated
-from tidelog.sources.mysql.stream import packets
+from tidelog.sources.mysql.failures import BINLOG_FATAL, translated
 from tidelog.sources.mysql.stream.positions import FILE_START
-from tidelog.sources.mysql.stream.seeking import MAX_OFFSET, Seeking
+from tidelog.sources.mysql.stream.replication import packets
+from tidelog.sources.mysql.stream.replication.refusals import refusal
+from tidelog.sources.mysql.stream.replication.replica import ReplicaId
+from tidelog.sources.mysql.stream.replication.seeking import MAX_OFFSET, Seeking
 
 # One receive of the socket, and how much of events one `receive` returns at most.
 RECEIVE_BYTES = 256 << 10
@@ -56,32 +53,6 @@ _REGISTER_SLAVE = COMMAND.COM_REGISTER_SLAVE
 _DUMP = COMMAND.COM_BINLOG_DUMP
 _DO_NOT_WAIT = 1  # BINLOG_DUMP_NON_BLOCK
 _GTID_CAPABILITY = 4  # MARIA_SLAVE_CAPABILITY_GTID
-_LOST_SERVER = re.compile(r"same server_uuid|same server_id|server_uuid/server_id", re.IGNORECASE)
-_PURGED = re.compile(
-    r"could not find first log file|purged|not find .* binlog|Could not open log file"
-    r"|Could not find GTID state|not in the master's binlog|has been purged|missing transactions"
-    r"|log purge|impossible position|position > file size",
-    re.IGNORECASE,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaId:
-    """How we present ourselves to the server: as a replica with these names of its own."""
-
-    server_id: int
-    uuid: uuid.UUID
-
-    @classmethod
-    def derived(cls, text: str, server_id: int | None = None) -> ReplicaId:
-        """Ids that follow from ``text``, which tells captures apart; ``server_id`` if one is set.
-
-        Equal for every run of one capture: the server then ends what is left of an earlier run.
-        """
-        digest = hashlib.sha256(f"tidelog {text}".encode()).digest()
-        derived = int.from_bytes(digest[16:20], "big") % 0x7FFF_0000 + 0x8000_0000
-        number = derived if server_id is None else server_id
-        return cls(number, uuid.UUID(bytes=digest[:16], version=4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +152,9 @@ class BinlogStream:
         try:
             data, offsets = self._seeking.take(received.data, received.offsets)
         except EOFError:
-            raise self._meaning(BINLOG_FATAL, "position > file size") from None
+            raise refusal(
+                self._doing, self._server_id, BINLOG_FATAL, "position > file size"
+            ) from None
         if self._seeking.done:
             self._seeking = None
         return ReceivedEvents(data, offsets, received.ended)
@@ -358,42 +331,10 @@ class BinlogStream:
         number = struct.unpack_from("<H", packet)[0] if len(packet) >= 2 else 0
         message = packet[2:].decode("utf-8", "replace")
         message = message[6:] if message.startswith("#") else message
-        return self._meaning(number, message)
+        return refusal(self._doing, self._server_id, number, message)
 
     def _refusal(self, error: pymysql.MySQLError) -> TidelogError:
         number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-        return self._meaning(number, str(error.args[1]) if len(error.args) > 1 else "")
-
-    def _meaning(self, number: int, message: str) -> TidelogError:
-        if number in (1045, 1227):
-            return PreflightError(
-                f"{self._doing}: the user lacks REPLICATION SLAVE: GRANT REPLICATION SLAVE ON *.* "
-                "TO <user>"
-            )
-        if _LOST_SERVER.search(message):
-            return SourceError(
-                f"{self._doing}: another replica with the server_id {self._server_id} has "
-                "connected, and the server keeps only one of them: give each capture (and each "
-                "replica) its own source.server_id"
-            )
-        if number != BINLOG_FATAL:
-            return server_error(number, message, self._doing)
-        said = message.strip().splitlines()[0] if message.strip() else "no reason was given"
-        if _PURGED.search(message):
-            return GapError(
-                f"{self._doing}: the source no longer has this part of its binlog ({said}). Keep "
-                "binlogs for longer (binlog_expire_logs_seconds), then begin a new event log and "
-                "dump the tables again, or set source.snapshot: when_needed"
-            )
-        if re.search(r"truncated in the middle of event", message, re.IGNORECASE):
-            return GapError(
-                f"{self._doing}: the binlog file ends in the midst of an event ({said}): the "
-                "server, or its disk, failed while it wrote it, and it sends nothing of what "
-                "follows in the next file. Begin a new event log, which dumps the tables again, or "
-                "set source.snapshot: when_needed, which does so by itself"
-            )
-        if re.search(r"slave is not configured|checksum|log_bin|not open", message, re.IGNORECASE):
-            return PreflightError(f"{self._doing}: {said}")
-        if re.search(r"GTID_MODE", message):
-            return PreflightError(f"{self._doing}: {said}")
-        return SourceError(f"{self._doing}: {said} (error {number})")
+        return refusal(
+            self._doing, self._server_id, number, str(error.args[1]) if len(error.args) > 1 else ""
+        )

@@ -12,8 +12,8 @@ from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SchemaRegistry, StateStore
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.failures import translated
-from tidelog.sources.mysql.stream.log_schemas import ColumnFact, fix_version
-from tidelog.sources.mysql.stream.schema_history import SchemaHistory
+from tidelog.sources.mysql.stream.schemas.by_hand import ColumnFact, fix_version
+from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 
 _COLLATED = frozenset(
     {"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set"}

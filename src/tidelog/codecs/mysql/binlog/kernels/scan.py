@@ -9,77 +9,66 @@ Everything that comes from the stream is checked against the event's end before 
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
 
+from tidelog.codecs.littleendian import int64_at, uint16_at, uint24_at, uint32_at, uint48_at
+from tidelog.codecs.mysql.binlog.events.header import HEADER_BYTES
+from tidelog.codecs.mysql.binlog.kernels.events import crc32
+from tidelog.codecs.mysql.binlog.kernels.images import image_end, present_count, rekeyed
+from tidelog.codecs.mysql.binlog.kernels.slots import (
+    BAD_CHECKSUM,
+    BEGUN,
+    CHECKSUM,
+    COLUMN_COUNT,
+    COLUMNS,
+    COMMIT_TS,
+    CURSOR,
+    DELETED,
+    END,
+    EVENT_END,
+    EVENT_START,
+    FILE,
+    FULL,
+    GROUP_START,
+    GTIDS,
+    HELD,
+    IN_GROUP,
+    INFLATED,
+    INNER,
+    JSON_COLUMNS,
+    LAST_ORDINAL,
+    LAST_POSITION,
+    LOOSE,
+    MALFORMED,
+    MAP_END,
+    MAP_START,
+    MODE,
+    NEED,
+    NESTED,
+    NEXT_ORDINAL,
+    NOTICE,
+    NOTICED,
+    OFFSET,
+    OUT_OF_ORDER,
+    OUTSIDE,
+    PAYLOAD_BYTES,
+    RECORD_POSITION,
+    RECORDS,
+    REKEYED,
+    ROW_AT,
+    SCHEMA,
+    SOURCE,
+    SOURCES,
+    SPECIAL,
+    STANDALONE,
+    TORN_ROW,
+    TOUCHED,
+    UNMAPPED,
+    WATCHED,
+    WATCHED_ROW,
+    WHOLE,
+)
 from tidelog.model.records import Int32s, Int64s, UInt8s
-
-# Slots of the state array, which carries everything from one call to the next.
-OFFSET = 0  # 64-bit end of the last event in its file
-FILE = 1  # the file's number, shifted: position = FILE | OFFSET
-IN_GROUP = 2
-GROUP_START = 3  # packed position of the open group
-RECORD_POSITION = 4  # what the group's records bear: GROUP_START, or that of an XA COMMIT
-COMMIT_TS = 5  # microseconds since 1970
-NEXT_ORDINAL = 6
-BEGUN = 7  # the group ends by XID, COMMIT or ROLLBACK
-STANDALONE = 8  # the group (MariaDB) ends by its first statement
-HELD = 9  # the group's rows are not given: XA, not decided yet
-LAST_POSITION = 10  # (position, ordinal) of the last record counted, or what to resume after
-LAST_ORDINAL = 11
-CHECKSUM = 12  # events end in a CRC32
-MODE = 13
-SOURCES = 14  # rows in use of the table of GTID sources
-SOURCE = 15  # the last GTID's
-ROW_AT = 16  # how far into event CURSOR its rows were taken, 0: not begun
-CURSOR = 17  # out: index of the event that stopped the kernel
-RECORDS = 18  # out: records written
-PAYLOAD_BYTES = 19  # out: payload bytes written
-GTIDS = 20  # out: GTIDs written
-EVENT_START = 21  # out: of the event at CURSOR, offsets in the file; in: all events', if INNER
-EVENT_END = 22
-NEED = 23  # out: payload bytes that the next row needs, if FULL
-STATE_SLOTS = 24
-
-# MODE
-WHOLE = 0  # as they came
-INFLATED = 1  # no checksums; headers tell the position, but not the length
-INNER = 2  # from a transaction payload: no checksums, no positions of their own
-
-# Slots of a table.
-SCHEMA = 0
-COLUMNS = 1  # -1: its rows can't be taken apart
-JSON_COLUMNS = 2
-FIRST_COLUMN = 3  # of its columns in ``walks``
-FIRST_STEP = 4  # of a whole row's steps in ``steps``
-STEPS = 5
-TAIL = 6  # bytes after the last step
-MAP_START = 7  # of the table map's body in ``maps``
-MAP_END = 8
-TOUCHED = 9  # GROUP_START of the last group with rows of it
-NOTICE = 10  # what is to be noticed of it: DELETED, REKEYED
-NOTICED = 11  # out: what was
-LOOSE = 12  # how long values are is not known: rows that are dropped may not fit
-TABLE_SLOTS = 13
-
-DELETED = 1  # rows were deleted
-REKEYED = 2  # an update changed columns that ``walks`` marks
-
-WATCHED = -1  # SCHEMA of a table whose rows stop the kernel
-
-# Why the kernel stopped at event CURSOR. From MALFORMED up it is an error.
-END = 0
-SPECIAL = 1  # not taken yet: Python parses it
-FULL = 2  # out of room, in the midst of event CURSOR if ROW_AT
-WATCHED_ROW = 3  # one record was written, of a watched table
-MALFORMED = 4
-BAD_CHECKSUM = 5
-OUT_OF_ORDER = 6
-NESTED = 7
-OUTSIDE = 8
-UNMAPPED = 9
-COLUMN_COUNT = 10
-TORN_ROW = 11
 
 _QUERY, _STOP, _ROTATE, _INTVAR, _RAND, _USER_VAR = 2, 3, 4, 5, 13, 14
 _FORMAT, _XID, _TABLE_MAP, _HEARTBEAT, _HEARTBEAT_V2 = 15, 16, 19, 27, 41
@@ -89,241 +78,15 @@ _ROWS_QUERY, _CONTEXT, _VIEW_CHANGE, _ANNOTATE, _CHECKPOINT = 29, 36, 37, 160, 1
 _NO_TABLE = 0xFFFFFF  # in a rows event that only ends a statement
 _STATEMENT_END = 1
 _ARTIFICIAL = 0x20
-_HEADER = 19
 _I, _U, _D = ord("I"), ord("U"), ord("D")
 _BEFORE, _AFTER, _PARTIAL = 1, 2, 4
 _MASK32 = 0xFFFFFFFF
-
-
-def _crc_tables() -> np.ndarray:
-    """Tables of CRC-32 (IEEE 802.3) for 16 bytes at a time."""
-    tables = np.zeros((16, 256), dtype=np.uint32)
-    for byte in range(256):
-        value = byte
-        for _ in range(8):
-            value = value >> 1 ^ (0xEDB88320 if value & 1 else 0)
-        tables[0, byte] = value
-    for step in range(1, 16):
-        previous = tables[step - 1]
-        tables[step] = previous >> 8 ^ tables[0][previous & 0xFF]
-    return tables
-
-
-_CRC = _crc_tables()
-
-
-@njit(cache=True, nogil=True)
-def crc32(data: UInt8s, start: int, end: int) -> int:
-    """CRC-32 of ``data[start:end]``, as `zlib.crc32`; the caller has checked the bounds."""
-    crc = np.uint32(_MASK32)
-    at = start
-    while at + 16 <= end:
-        first = (
-            np.uint32(data[at])
-            | np.uint32(data[at + 1]) << np.uint32(8)
-            | np.uint32(data[at + 2]) << np.uint32(16)
-            | np.uint32(data[at + 3]) << np.uint32(24)
-        ) ^ crc
-        crc = np.uint32(
-            _CRC[15, first & np.uint32(0xFF)]
-            ^ _CRC[14, (first >> np.uint32(8)) & np.uint32(0xFF)]
-            ^ _CRC[13, (first >> np.uint32(16)) & np.uint32(0xFF)]
-            ^ _CRC[12, first >> np.uint32(24)]
-            ^ _CRC[11, data[at + 4]]
-            ^ _CRC[10, data[at + 5]]
-            ^ _CRC[9, data[at + 6]]
-            ^ _CRC[8, data[at + 7]]
-            ^ _CRC[7, data[at + 8]]
-            ^ _CRC[6, data[at + 9]]
-            ^ _CRC[5, data[at + 10]]
-            ^ _CRC[4, data[at + 11]]
-            ^ _CRC[3, data[at + 12]]
-            ^ _CRC[2, data[at + 13]]
-            ^ _CRC[1, data[at + 14]]
-            ^ _CRC[0, data[at + 15]]
-        )
-        at += 16
-    while at < end:
-        index = (crc ^ np.uint32(data[at])) & np.uint32(0xFF)
-        crc = np.uint32(_CRC[0, index] ^ (crc >> np.uint32(8)))
-        at += 1
-    return int(np.int64(crc ^ np.uint32(_MASK32)))
-
-
-@njit(inline="always")
-def _u16(data: UInt8s, at: int) -> int:
-    return int(np.int64(data[at]) | np.int64(data[at + 1]) << 8)
-
-
-@njit(inline="always")
-def _u24(data: UInt8s, at: int) -> int:
-    return int(_u16(data, at) | np.int64(data[at + 2]) << 16)
-
-
-@njit(inline="always")
-def _u32(data: UInt8s, at: int) -> int:
-    return _u16(data, at) | _u16(data, at + 2) << 16
-
-
-@njit(inline="always")
-def _u48(data: UInt8s, at: int) -> int:
-    return _u32(data, at) | _u16(data, at + 4) << 32
-
-
-@njit(inline="always")
-def _u64(data: UInt8s, at: int) -> int:
-    return _u32(data, at) | _u32(data, at + 4) << 32
 
 
 @njit(inline="always")
 def _copy_few(source: UInt8s, start: int, size: int, target: UInt8s, at: int) -> None:
     for i in range(size):
         target[at + i] = source[start + i]
-
-
-@njit(cache=True, nogil=True)
-def split(data: UInt8s, offsets: Int64s) -> int:
-    """Where the events of ``data`` begin, by the lengths in their headers: into ``offsets``, with
-    the end of the last; their number, -1 if they don't fit the data, -2 if there are more.
-    """
-    at = 0
-    count = 0
-    offsets[0] = 0
-    while at < len(data):
-        if count + 1 >= len(offsets):
-            return -2
-        if at + _HEADER > len(data):
-            return -1
-        length = _u32(data, at + 9)
-        if length < _HEADER or at + length > len(data):
-            return -1
-        at += length
-        count += 1
-        offsets[count] = at
-    return count
-
-
-@njit(inline="always")
-def _value_end(data: UInt8s, at: int, end: int, prefix: int, fixed: int) -> int:
-    """The end of the value at ``at``; past ``end`` if it does not fit."""
-    if prefix == 0:
-        return at + fixed
-    if at + prefix > end:
-        return end + 1
-    if prefix == 1:
-        return at + 1 + int(data[at])
-    if prefix == 2:
-        return at + 2 + _u16(data, at)
-    if prefix == 3:
-        return at + 3 + _u24(data, at)
-    return at + 4 + _u32(data, at)
-
-
-@njit(nogil=True)
-def _image_end(
-    data: UInt8s,
-    at: int,
-    end: int,
-    present_at: int,
-    present: int,
-    table: Int64s,
-    walks: Int32s,
-    steps: Int32s,
-) -> int:
-    """Where the row image at ``at`` ends, past ``end`` if it does not fit.
-
-    ``present_at``: the bitmap of the columns that it holds, ``present`` of them.
-    """
-    columns = table[COLUMNS]
-    nulls = at
-    at += (present + 7) >> 3
-    if at > end:
-        return end + 1
-    if present == columns:
-        whole = True
-        for i in range(nulls, nulls + (present >> 3)):
-            if data[i] != 0:
-                whole = False
-                break
-        if whole and (present & 7) and data[at - 1] & ((1 << (present & 7)) - 1):
-            whole = False
-        if whole:
-            first = table[FIRST_STEP]
-            for step in range(first, first + table[STEPS]):
-                at = _value_end(data, at + steps[step, 0], end, steps[step, 1], 0)
-                if at > end:
-                    return at
-            return int(at + table[TAIL])
-    first = table[FIRST_COLUMN]
-    bit = 0
-    for column in range(columns):
-        if data[present_at + (column >> 3)] >> (column & 7) & 1:
-            if data[nulls + (bit >> 3)] >> (bit & 7) & 1 == 0:
-                walk = first + column
-                at = _value_end(data, at, end, walks[walk, 0], walks[walk, 1])
-                if at > end:
-                    return at
-            bit += 1
-    return at
-
-
-@njit(nogil=True)
-def _rekeyed(
-    data: UInt8s,
-    before: int,
-    before_bits: int,
-    before_present: int,
-    after: int,
-    after_bits: int,
-    after_present: int,
-    end: int,
-    table: Int64s,
-    walks: Int32s,
-) -> bool:
-    """Do two images of a row, which fit, differ in a column that ``walks`` marks?
-
-    A column that only the new image holds is one that changed (``binlog_row_image=MINIMAL``).
-    """
-    first = table[FIRST_COLUMN]
-    before_nulls = before
-    after_nulls = after
-    before += (before_present + 7) >> 3
-    after += (after_present + 7) >> 3
-    before_bit = 0
-    after_bit = 0
-    for column in range(table[COLUMNS]):
-        walk = first + column
-        marked = walks[walk, 2] != 0
-        in_before = data[before_bits + (column >> 3)] >> (column & 7) & 1
-        in_after = data[after_bits + (column >> 3)] >> (column & 7) & 1
-        before_end = before
-        after_end = after
-        if in_before:
-            if data[before_nulls + (before_bit >> 3)] >> (before_bit & 7) & 1 == 0:
-                before_end = _value_end(data, before, end, walks[walk, 0], walks[walk, 1])
-            before_bit += 1
-        if in_after:
-            if data[after_nulls + (after_bit >> 3)] >> (after_bit & 7) & 1 == 0:
-                after_end = _value_end(data, after, end, walks[walk, 0], walks[walk, 1])
-            after_bit += 1
-        if marked and in_after:
-            if not in_before or before_end - before != after_end - after:
-                return True
-            for i in range(after_end - after):
-                if data[before + i] != data[after + i]:
-                    return True
-        before = before_end
-        after = after_end
-    return False
-
-
-@njit(inline="always")
-def _present(data: UInt8s, at: int, columns: int) -> int:
-    """How many of the ``columns`` bits from ``at`` on are set."""
-    count = 0
-    for column in range(columns):
-        count += data[at + (column >> 3)] >> (column & 7) & 1
-    return count
 
 
 @njit(inline="always")
@@ -437,15 +200,15 @@ def scan(
         start = offsets[i]
         end = offsets[i + 1]
         length = end - start
-        if start < begin_of_all or length < _HEADER or end > end_of_all:
+        if start < begin_of_all or length < HEADER_BYTES or end > end_of_all:
             code = MALFORMED
             break
         typed = data[start + 4]
-        told_length = _u32(data, start + 9)
+        told_length = uint32_at(data, start + 9)
         if mode != INFLATED and told_length != length:
             code = MALFORMED
             break
-        body = start + _HEADER
+        body = start + HEADER_BYTES
         body_end = end
         if (
             checksum
@@ -456,15 +219,15 @@ def scan(
             if body_end < body:
                 code = MALFORMED
                 break
-            if row_at == 0 and crc32(data, start, body_end) != _u32(data, body_end):
+            if row_at == 0 and crc32(data, start, body_end) != uint32_at(data, body_end):
                 code = BAD_CHECKSUM
                 break
-        flags = _u16(data, start + 17)
+        flags = uint16_at(data, start + 17)
         if mode == INNER:
             event_start = state[EVENT_START]
             event_end = state[EVENT_END]
         else:
-            log_pos = _u32(data, start + 13)
+            log_pos = uint32_at(data, start + 13)
             if log_pos == 0 or flags & _ARTIFICIAL:
                 event_start = event_end = offset
             else:
@@ -495,15 +258,15 @@ def scan(
             if body + 8 > body_end:
                 code = MALFORMED
                 break
-            rows_flags = _u16(data, body + 6)
+            rows_flags = uint16_at(data, body + 6)
             if not held:
-                table_id = _u48(data, body)
+                table_id = uint48_at(data, body)
                 at = body + 8
                 if typed not in (_WRITE_V1, _UPDATE_V1, _DELETE_V1):
-                    if at + 2 > body_end or _u16(data, at) < 2:
+                    if at + 2 > body_end or uint16_at(data, at) < 2:
                         code = MALFORMED
                         break
-                    at += _u16(data, at)  # extra data
+                    at += uint16_at(data, at)  # extra data
                 if at + 1 > body_end:
                     code = MALFORMED
                     break
@@ -513,7 +276,7 @@ def scan(
                     if at + 2 > body_end:
                         code = MALFORMED
                         break
-                    columns = _u16(data, at)
+                    columns = uint16_at(data, at)
                     at += 2
                 elif columns > 252 or columns == 251:
                     code = MALFORMED
@@ -551,8 +314,8 @@ def scan(
                     if at > body_end:
                         code = MALFORMED
                         break
-                    first_present = _present(data, first_bits, columns)
-                    second_present = _present(data, second_bits, columns) if updates else 0
+                    first_present = present_count(data, first_bits, columns)
+                    second_present = present_count(data, second_bits, columns) if updates else 0
                     schema = table[SCHEMA]
                     head = 4 + (width * 2 if updates else width)
                     if updates:
@@ -572,7 +335,7 @@ def scan(
                         one_without_bytes = False
                     while at < body_end or one_without_bytes:
                         row = at
-                        at = _image_end(
+                        at = image_end(
                             data, at, body_end, first_bits, first_present, table, walks, steps
                         )
                         middle = after_at = at
@@ -586,7 +349,7 @@ def scan(
                                 if options & 1:
                                     at += (table[JSON_COLUMNS] + 7) >> 3
                             after_at = at
-                            at = _image_end(
+                            at = image_end(
                                 data,
                                 at,
                                 body_end,
@@ -649,7 +412,7 @@ def scan(
                                 elif (
                                     updates
                                     and table[NOTICE] & REKEYED
-                                    and _rekeyed(
+                                    and rekeyed(
                                         data,
                                         row,
                                         first_bits,
@@ -684,7 +447,7 @@ def scan(
                 code = MALFORMED
                 break
             if not held:
-                number = _find(_u48(data, body), ids, numbers)
+                number = _find(uint48_at(data, body), ids, numbers)
                 if number < 0:
                     code = SPECIAL
                     break
@@ -739,7 +502,7 @@ def scan(
                 if found < 0:
                     code = SPECIAL
                     break
-                number = _u64(data, body if mariadb else body + 17)
+                number = int64_at(data, body if mariadb else body + 17)
                 if number < 0:
                     code = MALFORMED
                     break
@@ -754,10 +517,10 @@ def scan(
             held = 0
             standalone = 1 if mariadb and data[body + 12] & 1 else 0
             begun = 1 if mariadb and not standalone else 0
-            group_ts = _u32(data, start) * 1_000_000
+            group_ts = uint32_at(data, start) * 1_000_000
             if not mariadb and body + 49 <= body_end and data[body + 25] == 2:
                 # When it was committed on this server, microseconds in 55 bits.
-                told_ts = _u32(data, body + 42) | _u24(data, body + 46) << 32
+                told_ts = uint32_at(data, body + 42) | uint24_at(data, body + 46) << 32
                 told_ts &= (1 << 55) - 1
                 if told_ts:
                     group_ts = told_ts
@@ -773,7 +536,7 @@ def scan(
             if body + 13 > body_end:
                 code = MALFORMED
                 break
-            text = body + 13 + _u16(data, body + 11) + data[body + 8] + 1
+            text = body + 13 + uint16_at(data, body + 11) + data[body + 8] + 1
             if text > body_end:
                 code = MALFORMED
                 break
@@ -787,7 +550,7 @@ def scan(
                     in_group = 1
                     group_start = record_position = file | event_start
                     next_ordinal = 0
-                    group_ts = _u32(data, start) * 1_000_000
+                    group_ts = uint32_at(data, start) * 1_000_000
                 begun = 1
             elif in_group and begun and not held and _is_word(data, text, body_end, b"COMMIT"):
                 in_group = 0
@@ -802,7 +565,7 @@ def scan(
                 group_start = record_position = file | event_start
                 next_ordinal = 0
                 held = standalone = begun = 0
-                group_ts = _u32(data, start) * 1_000_000
+                group_ts = uint32_at(data, start) * 1_000_000
         else:
             code = SPECIAL
             break

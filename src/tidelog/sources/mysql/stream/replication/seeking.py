@@ -13,7 +13,7 @@ import zlib
 
 import numpy as np
 
-from tidelog.codecs.mysql.binlog.events import (
+from tidelog.codecs.mysql.binlog.events.header import (
     CHECKSUM_BYTES,
     HEADER_BYTES,
     EventType,

@@ -1,0 +1,141 @@
+"""Kernels about row images: where one ends, what it holds, whether two differ.
+
+numba caches a kernel by its own file's time stamp: touch `kernels.scan` when this one changes.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from tidelog.codecs.littleendian import uint16_at, uint24_at, uint32_at
+from tidelog.codecs.mysql.binlog.kernels.slots import (
+    COLUMNS,
+    FIRST_COLUMN,
+    FIRST_STEP,
+    STEPS,
+    TAIL,
+)
+from tidelog.model.records import Int32s, Int64s, UInt8s
+
+
+@njit(inline="always")
+def _value_end(data: UInt8s, at: int, end: int, prefix: int, fixed: int) -> int:
+    """The end of the value at ``at``; past ``end`` if it does not fit."""
+    if prefix == 0:
+        return at + fixed
+    if at + prefix > end:
+        return end + 1
+    if prefix == 1:
+        return at + 1 + int(data[at])
+    if prefix == 2:
+        return at + 2 + uint16_at(data, at)
+    if prefix == 3:
+        return at + 3 + uint24_at(data, at)
+    return at + 4 + uint32_at(data, at)
+
+
+@njit(nogil=True)
+def image_end(
+    data: UInt8s,
+    at: int,
+    end: int,
+    present_at: int,
+    present: int,
+    table: Int64s,
+    walks: Int32s,
+    steps: Int32s,
+) -> int:
+    """Where the row image at ``at`` ends, past ``end`` if it does not fit.
+
+    ``present_at``: the bitmap of the columns that it holds, ``present`` of them.
+    """
+    columns = table[COLUMNS]
+    nulls = at
+    at += (present + 7) >> 3
+    if at > end:
+        return end + 1
+    if present == columns:
+        whole = True
+        for i in range(nulls, nulls + (present >> 3)):
+            if data[i] != 0:
+                whole = False
+                break
+        if whole and (present & 7) and data[at - 1] & ((1 << (present & 7)) - 1):
+            whole = False
+        if whole:
+            first = table[FIRST_STEP]
+            for step in range(first, first + table[STEPS]):
+                at = _value_end(data, at + steps[step, 0], end, steps[step, 1], 0)
+                if at > end:
+                    return at
+            return int(at + table[TAIL])
+    first = table[FIRST_COLUMN]
+    bit = 0
+    for column in range(columns):
+        if data[present_at + (column >> 3)] >> (column & 7) & 1:
+            if data[nulls + (bit >> 3)] >> (bit & 7) & 1 == 0:
+                walk = first + column
+                at = _value_end(data, at, end, walks[walk, 0], walks[walk, 1])
+                if at > end:
+                    return at
+            bit += 1
+    return at
+
+
+@njit(nogil=True)
+def rekeyed(
+    data: UInt8s,
+    before: int,
+    before_bits: int,
+    before_present: int,
+    after: int,
+    after_bits: int,
+    after_present: int,
+    end: int,
+    table: Int64s,
+    walks: Int32s,
+) -> bool:
+    """Do two images of a row, which fit, differ in a column that ``walks`` marks?
+
+    A column that only the new image holds is one that changed (``binlog_row_image=MINIMAL``).
+    """
+    first = table[FIRST_COLUMN]
+    before_nulls = before
+    after_nulls = after
+    before += (before_present + 7) >> 3
+    after += (after_present + 7) >> 3
+    before_bit = 0
+    after_bit = 0
+    for column in range(table[COLUMNS]):
+        walk = first + column
+        marked = walks[walk, 2] != 0
+        in_before = data[before_bits + (column >> 3)] >> (column & 7) & 1
+        in_after = data[after_bits + (column >> 3)] >> (column & 7) & 1
+        before_end = before
+        after_end = after
+        if in_before:
+            if data[before_nulls + (before_bit >> 3)] >> (before_bit & 7) & 1 == 0:
+                before_end = _value_end(data, before, end, walks[walk, 0], walks[walk, 1])
+            before_bit += 1
+        if in_after:
+            if data[after_nulls + (after_bit >> 3)] >> (after_bit & 7) & 1 == 0:
+                after_end = _value_end(data, after, end, walks[walk, 0], walks[walk, 1])
+            after_bit += 1
+        if marked and in_after:
+            if not in_before or before_end - before != after_end - after:
+                return True
+            for i in range(after_end - after):
+                if data[before + i] != data[after + i]:
+                    return True
+        before = before_end
+        after = after_end
+    return False
+
+
+@njit(inline="always")
+def present_count(data: UInt8s, at: int, columns: int) -> int:
+    """How many of the ``columns`` bits from ``at`` on are set."""
+    count = 0
+    for column in range(columns):
+        count += data[at + (column >> 3)] >> (column & 7) & 1
+    return count

@@ -1,0 +1,106 @@
+"""Events that say which file the stream is in, and how far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tidelog.codecs.mysql.binlog import position as binlog_position
+from tidelog.codecs.mysql.binlog.events.fields import Fields
+from tidelog.codecs.mysql.binlog.events.files import parse_format, parse_heartbeat_v2, parse_rotate
+from tidelog.codecs.mysql.binlog.events.header import (
+    HEADER_BYTES,
+    EventType,
+    Header,
+    without_checksum,
+)
+from tidelog.codecs.mysql.binlog.items import FormatSeen, RolledBackSeen, RotateSeen
+from tidelog.codecs.mysql.binlog.kernels import slots as kernel
+from tidelog.codecs.mysql.binlog.scan.groups import Groups
+from tidelog.codecs.mysql.binlog.scan.state import FAULTS, ScanState
+from tidelog.codecs.mysql.binlog.tables import ScannedTables
+from tidelog.codecs.mysql.flavor import Flavor
+
+
+class FileEvents:
+    """The files of one scan.
+
+    Args:
+        state: of the scan.
+        flavor: which server writes the log.
+        tables: forgotten where the server started.
+        groups: of events; one that a file ends in was rolled back.
+    """
+
+    def __init__(
+        self, state: ScanState, flavor: Flavor, tables: ScannedTables, groups: Groups
+    ) -> None:
+        self._state = state
+        self._flavor = flavor
+        self._tables = tables
+        self._groups = groups
+        self._placed = False
+
+    def format(self, event: bytes, header: Header) -> Iterator[FormatSeen | RolledBackSeen]:
+        """A format description: a file begins."""
+        state = self._state.slots
+        told = parse_format(event[HEADER_BYTES:])
+        # The checksum is of the file when closed: without the flag that it is in use.
+        closed = event[:17] + bytes([event[17] & 0xFE]) + event[18:]
+        if told.checksum and without_checksum(closed) is closed:
+            raise self._state.fault(f"format description {FAULTS[kernel.BAD_CHECKSUM]}")
+        if told.binlog_version != 4:
+            raise self._state.fault(f"binlog format {told.binlog_version} is not supported")
+        if told.lengths[EventType.TABLE_MAP - 1 : EventType.TABLE_MAP] == b"\x06":
+            raise self._state.fault("table ids of 4 bytes are not supported")
+        started = told.created != 0
+        if self._state.in_transaction:
+            if not started:
+                raise self._state.fault(f"format description {FAULTS[kernel.NESTED]}")
+            # The server ended in the midst of writing the group, which hence was never committed.
+            yield from self._groups.rolled_back()
+            self._state.close()
+        if started:
+            self._tables.clear()  # table ids begin anew
+        state[kernel.CHECKSUM] = told.checksum
+        if not header.artificial:
+            state[kernel.OFFSET] = state[kernel.EVENT_END]
+        yield FormatSeen(told.server_version, bool(told.checksum), started)
+
+    def made_up(self, body: bytes, header: Header) -> Iterator[RotateSeen]:
+        """Rotate and heartbeat events: they say where the stream is."""
+        state = self._state.slots
+        if header.type == EventType.ROTATE:
+            name, offset = parse_rotate(body)
+            _, number = binlog_position.file_number(name)
+            place = binlog_position.pack(number, offset)
+            if self._state.in_transaction and not header.artificial:
+                raise self._state.fault(f"ROTATE event {FAULTS[kernel.NESTED]}")
+            # Else the file ended with the server: the format description that follows says so.
+            if self._placed and place < self._state.position:
+                raise self._state.fault(f"ROTATE event {FAULTS[kernel.OUT_OF_ORDER]}")
+            self._placed = True
+            state[kernel.FILE] = binlog_position.pack(number, 0)
+            state[kernel.OFFSET] = offset
+            yield RotateSeen(name, offset, header.artificial)
+            return
+        if self._state.in_transaction:
+            return
+        here = int(state[kernel.OFFSET])
+        if header.type == EventType.HEARTBEAT_V2:
+            name_of, exact = parse_heartbeat_v2(body)
+            if name_of is not None and self._is_here(name_of) and exact is not None:
+                state[kernel.OFFSET] = max(here, binlog_position.pack(0, exact))
+        elif self._flavor is Flavor.MARIADB and not header.log_pos:
+            # Beyond 4 GiB: the offset stands before the name (sql_repl.cc, send_heartbeat_event).
+            fields = Fields(body)
+            exact = fields.integer(8)
+            if self._is_here(fields.rest().decode("utf-8")):
+                state[kernel.OFFSET] = max(here, exact)
+        elif self._is_here(body.decode("utf-8")):
+            ahead = (header.log_pos - here) & 0xFFFFFFFF
+            if header.log_pos and ahead < 1 << 31:
+                state[kernel.OFFSET] = here + ahead
+
+    def _is_here(self, name: str) -> bool:
+        _, number = binlog_position.file_number(name)
+        return binlog_position.pack(number, 0) == int(self._state.slots[kernel.FILE])

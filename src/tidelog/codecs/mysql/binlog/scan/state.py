@@ -1,0 +1,103 @@
+"""Where a scan stands: the state that its kernel and the takers of single events share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidelog.codecs.mysql.binlog import position as binlog_position
+from tidelog.codecs.mysql.binlog.events.header import EventType
+from tidelog.codecs.mysql.binlog.kernels import slots as kernel
+from tidelog.errors import DecodeError
+from tidelog.model.records import Int64s, Resume
+
+TORN = "is torn or malformed"
+FAULTS = {
+    kernel.MALFORMED: TORN,
+    kernel.BAD_CHECKSUM: "does not match its checksum",
+    kernel.OUT_OF_ORDER: "stands before the end of the one before",
+    kernel.NESTED: "stands inside a transaction",
+    kernel.OUTSIDE: "stands outside a transaction",
+    kernel.UNMAPPED: "is of a table without a table map",
+    kernel.COLUMN_COUNT: "has another number of columns than its table map",
+    kernel.TORN_ROW: "holds a row that does not fit its table map",
+}
+
+
+class ScanState:
+    """The state of one scan.
+
+    Attributes:
+        slots: int64[STATE_SLOTS], as the kernel has it.
+        xid: of the XA transaction that the open group prepares.
+    """
+
+    def __init__(self, begin: Resume, *, checksum: bool, file_number: int, offset: int) -> None:
+        slots: Int64s = np.zeros(kernel.STATE_SLOTS, dtype=np.int64)
+        slots[kernel.FILE] = binlog_position.pack(file_number, 0)
+        slots[kernel.OFFSET] = offset
+        slots[kernel.LAST_POSITION] = begin.position
+        slots[kernel.LAST_ORDINAL] = begin.ordinal
+        slots[kernel.CHECKSUM] = checksum
+        slots[kernel.SOURCE] = -1
+        self.slots = slots
+        self.xid = b""
+
+    @property
+    def in_transaction(self) -> bool:
+        """Is a group of events open?"""
+        return bool(self.slots[kernel.IN_GROUP])
+
+    @property
+    def position(self) -> int:
+        """The packed end of what was scanned."""
+        return int(self.slots[kernel.FILE] | self.slots[kernel.OFFSET])
+
+    def open(self, commit_ts: int) -> None:
+        """A group begins with the event at hand."""
+        state = self.slots
+        state[kernel.IN_GROUP] = 1
+        state[kernel.GROUP_START] = state[kernel.RECORD_POSITION] = self.event_start
+        state[kernel.COMMIT_TS] = commit_ts
+        for slot in (kernel.NEXT_ORDINAL, kernel.BEGUN, kernel.STANDALONE, kernel.HELD):
+            state[slot] = 0
+
+    def close(self) -> None:
+        """The group ends with the event at hand."""
+        for slot in (kernel.IN_GROUP, kernel.BEGUN, kernel.STANDALONE, kernel.HELD):
+            self.slots[slot] = 0
+        self.xid = b""
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """(position, ordinal) of the last record counted."""
+        return int(self.slots[kernel.LAST_POSITION]), int(self.slots[kernel.LAST_ORDINAL])
+
+    @property
+    def event_start(self) -> int:
+        """Where the event at hand begins."""
+        return int(self.slots[kernel.FILE] | self.slots[kernel.EVENT_START])
+
+    def where(self) -> str:
+        """Where the event at hand begins, as a file's number and the offset in it."""
+        state = self.slots
+        at = binlog_position.text(int(state[kernel.FILE] | max(0, int(state[kernel.EVENT_START]))))
+        if not self.in_transaction:
+            return at
+        group = binlog_position.text(int(state[kernel.GROUP_START]))
+        return f"{at}, in the transaction at {group}, record {int(state[kernel.NEXT_ORDINAL])}"
+
+    def fault(self, what: str) -> DecodeError:
+        """What is wrong with the stream, and where."""
+        return DecodeError(f"binlog: {what} (at {self.where()})")
+
+    def refusal(self, stopped: int, kind: int) -> DecodeError:
+        """Why the kernel can't go on behind an event of this type."""
+        return self.fault(f"{name_of(kind)} event {FAULTS[stopped]}")
+
+
+def name_of(kind: int) -> str:
+    """Of a type of events."""
+    try:
+        return EventType(kind).name
+    except ValueError:
+        return f"type {kind}"

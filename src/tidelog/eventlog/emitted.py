@@ -21,7 +21,7 @@ from tidelog.model.schema import TableName
 
 
 class EmittedTransactions:
-    """`tidelog.capture.engine.EmittedLog` over an event log. Thread-safe."""
+    """`tidelog.capture.emitted_log.EmittedLog` over an event log. Thread-safe."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log

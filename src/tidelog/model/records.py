@@ -35,6 +35,13 @@ def bitmap(flags: Bools) -> pa.Buffer:
     return pa.py_buffer(np.packbits(flags, bitorder="little"))
 
 
+def readonly(array: np.ndarray, dtype: type[np.generic]) -> np.ndarray:
+    """The array as the one type that the kernels are compiled for: contiguous and read-only."""
+    view = np.ascontiguousarray(array, dtype=dtype).view()
+    view.flags.writeable = False
+    return view
+
+
 class Kind(IntEnum):
     """What a record of the event log is; the number is stored."""
 

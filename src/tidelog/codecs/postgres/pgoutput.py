@@ -34,7 +34,7 @@ from tidelog.codecs.postgres.messages import (
 )
 from tidelog.codecs.postgres.scan_kernel import WATCHED
 from tidelog.errors import DecodeError
-from tidelog.model.records import Int32s, Int64s, Kind, LogBatch, Resume, UInt8s
+from tidelog.model.records import Int32s, Int64s, Kind, LogBatch, Resume, UInt8s, readonly
 
 __all__ = [
     "START",
@@ -44,7 +44,6 @@ __all__ = [
     "RowOf",
     "Scanned",
     "TypeSeen",
-    "readonly",
 ]
 
 START = Resume(acknowledge=0, position=0, ordinal=-1)
@@ -338,13 +337,6 @@ class PgoutputScanner:
         else:
             where = f"after the transaction that ends at {_lsn(self.commit_end)}"
         return DecodeError(f"pgoutput: {what} ({where})")
-
-
-def readonly(array: np.ndarray, dtype: type[np.generic]) -> np.ndarray:
-    """The array as the one type that the kernels are compiled for: contiguous and read-only."""
-    view = np.ascontiguousarray(array, dtype=dtype).view()
-    view.flags.writeable = False
-    return view
 
 
 def _as_is(array: np.ndarray) -> np.ndarray:

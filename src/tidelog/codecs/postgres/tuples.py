@@ -14,9 +14,9 @@ import numpy as np
 from tidelog.codecs import key_kernel
 from tidelog.codecs.encoded_keys import EncodedKeys
 from tidelog.codecs.postgres import copy_kernel
-from tidelog.codecs.postgres.pgoutput import START, readonly
+from tidelog.codecs.postgres.pgoutput import START
 from tidelog.errors import ChunkError, DecodeError
-from tidelog.model.records import Int32s, KeyEntries, Kind, LogBatch, UInt8s
+from tidelog.model.records import Int32s, KeyEntries, Kind, LogBatch, UInt8s, readonly
 from tidelog.model.schema import TableSchema
 
 _FAULTS = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from uuid import UUID
 
-from tidelog.model.records import Int32s, Int64s, Kind
+from tidelog.model.records import Int32s, Int64s, Kind, LogBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,3 +250,18 @@ class AsOf:
 
     position: int
     commit_ts: int
+
+
+Scanned = (
+    LogBatch
+    | TableMapSeen
+    | BinlogRowOf
+    | RowsNoticed
+    | QuerySeen
+    | GtidsSeen
+    | XaSeen
+    | RotateSeen
+    | FormatSeen
+    | GtidStateSeen
+    | RolledBackSeen
+)

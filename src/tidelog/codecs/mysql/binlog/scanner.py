@@ -30,10 +30,7 @@ from tidelog.codecs.mysql.binlog.events.compression import (
     parse_transaction_payload,
     payload_slices,
 )
-from tidelog.codecs.mysql.binlog.events.gtids import (
-    parse_gtid_list,
-    parse_previous_gtids,
-)
+from tidelog.codecs.mysql.binlog.events.gtids import parse_gtid_list, parse_previous_gtids
 from tidelog.codecs.mysql.binlog.events.header import (
     CHECKSUM_BYTES,
     HEADER_BYTES,
@@ -43,22 +40,13 @@ from tidelog.codecs.mysql.binlog.events.header import (
     parse_header,
     without_checksum,
 )
-from tidelog.codecs.mysql.binlog.events.statements import (
-    parse_query,
-)
+from tidelog.codecs.mysql.binlog.events.statements import parse_query
 from tidelog.codecs.mysql.binlog.events.table_map import parse_table_map
 from tidelog.codecs.mysql.binlog.items import (
     AsOf,
-    BinlogRowOf,
-    FormatSeen,
-    GtidsSeen,
     GtidStateSeen,
-    QuerySeen,
-    RolledBackSeen,
-    RotateSeen,
     RowsNoticed,
-    TableMapSeen,
-    XaSeen,
+    Scanned,
 )
 from tidelog.codecs.mysql.binlog.kernels import slots as kernel
 from tidelog.codecs.mysql.binlog.kernels.events import split
@@ -72,25 +60,10 @@ from tidelog.codecs.mysql.binlog.scan.xa_groups import XaGroups
 from tidelog.codecs.mysql.binlog.tables import ScannedTables
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import GapError
-from tidelog.model.records import Int64s, Kind, LogBatch, Resume, UInt8s
+from tidelog.model.records import Int64s, Kind, LogBatch, Resume, UInt8s, readonly
 
 START = Resume(acknowledge=0, position=0, ordinal=-1)
 """Resume of a log that holds nothing yet."""
-
-Scanned = (
-    LogBatch
-    | TableMapSeen
-    | BinlogRowOf
-    | RowsNoticed
-    | QuerySeen
-    | GtidsSeen
-    | XaSeen
-    | RotateSeen
-    | FormatSeen
-    | GtidStateSeen
-    | RolledBackSeen
-)
-
 
 SLICE_BYTES = 4 << 20
 """Of a compressed transaction, so much is held inflated."""
@@ -221,23 +194,15 @@ class BinlogScanner:
         None if it is durable.
         """
         state = self._state.slots
-        ordinal = int(state[kernel.NEXT_ORDINAL]) - 1
-        if (
-            int(state[kernel.RECORD_POSITION]),
-            ordinal,
-        ) != self._state.last or self._groups.skipped:
+        position, ordinal = int(state[kernel.RECORD_POSITION]), int(state[kernel.NEXT_ORDINAL]) - 1
+        if (position, ordinal) != self._state.last or self._groups.skipped:
             return None
-        payload = struct.pack("!ciBI", b"T", 1, 0, 0)
-        position = np.array([state[kernel.RECORD_POSITION]], dtype=np.int64)
-        return LogBatch(
-            kind=np.array([Kind.TRUNCATE], dtype=np.uint8),
-            schema_id=np.array([schema_id], dtype=np.int32),
+        return LogBatch.of_transaction(
+            Kind.TRUNCATE,
+            [(schema_id, ordinal, struct.pack("!ciBI", b"T", 1, 0, 0))],
             position=position,
-            ordinal=np.array([ordinal], dtype=np.int64),
             xid=position,
-            commit_ts=np.array([state[kernel.COMMIT_TS]], dtype=np.int64),
-            payload_offsets=np.array([0, len(payload)], dtype=np.int32),
-            payload=np.frombuffer(payload, dtype=np.uint8),
+            commit_ts=int(state[kernel.COMMIT_TS]),
             resume=self.resume,
         )
 
@@ -426,10 +391,3 @@ class BinlogScanner:
             state[kernel.EVENT_START], state[kernel.EVENT_END] = start, end
             yield from self._scan(events, offsets[: count + 1], kernel.INNER)
         state[kernel.EVENT_START], state[kernel.EVENT_END] = start, end
-
-
-def readonly(array: np.ndarray, dtype: type[np.generic]) -> np.ndarray:
-    """The array as the one type that the kernels are compiled for: contiguous and read-only."""
-    view = np.ascontiguousarray(array, dtype=dtype).view()
-    view.flags.writeable = False
-    return view

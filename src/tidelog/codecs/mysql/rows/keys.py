@@ -13,9 +13,8 @@ from tidelog.codecs.mysql.rows import key_kernel as kernel
 from tidelog.codecs.mysql.rows.cell_kernel import may_lack
 from tidelog.codecs.mysql.rows.cells import RowError, Rows, read_rows
 from tidelog.codecs.mysql.texts.texts import TooMuchTextError, float_texts
-from tidelog.codecs.postgres.pgoutput import readonly
 from tidelog.errors import DecodeError
-from tidelog.model.records import Bools, Int32s, KeyEntries, Kind, LogBatch, UInt8s
+from tidelog.model.records import Bools, Int32s, KeyEntries, Kind, LogBatch, UInt8s, readonly
 from tidelog.model.schema import TableSchema
 
 _ROW_KINDS = np.zeros(256, dtype=np.bool_)

@@ -20,11 +20,12 @@ from tidelog.codecs.mysql.binlog.items import (
     QuerySeen,
     RolledBackSeen,
     RowsNoticed,
+    Scanned,
     TableMapSeen,
     XaSeen,
 )
 from tidelog.codecs.mysql.binlog.position import file_number, unpack
-from tidelog.codecs.mysql.binlog.scanner import BinlogScanner, Scanned
+from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import (
     ConfigError,

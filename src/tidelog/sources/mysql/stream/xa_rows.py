@@ -8,12 +8,13 @@ from tidelog.codecs.mysql.binlog.items import (
     AsOf,
     BinlogRowOf,
     RowsNoticed,
+    Scanned,
     TableMapSeen,
     XaSeen,
     XaState,
 )
 from tidelog.codecs.mysql.binlog.position import unpack
-from tidelog.codecs.mysql.binlog.scanner import BinlogScanner, Scanned
+from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import ConnectionLostError
 from tidelog.model.mysql_urls import ServerUrl

@@ -24,6 +24,12 @@ from tidelog.model.schema import TableName
 from tidelog.ports import Refusal
 from tidelog.sources.postgres.catalogue.identity import GENERATED_VERSION, Trouble, identities
 from tidelog.sources.postgres.catalogue.members import managed_for, members_of, publications_now
+from tidelog.sources.postgres.catalogue.metadata_tables import (
+    SIGNAL_COLUMNS,
+    create_signal_table,
+    make_watermark_table,
+    signal_columns,
+)
 from tidelog.sources.postgres.catalogue.publication_plan import (
     Planner,
     PublicationStep,
@@ -36,16 +42,13 @@ from tidelog.sources.postgres.catalogue.table_rights import (
     watermarks_refused,
 )
 from tidelog.sources.postgres.catalogue.tables import matching_tables
-from tidelog.sources.postgres.chunks.watermarks import WATERMARK_COLUMN, WATERMARK_TABLE, Strategy
+from tidelog.sources.postgres.chunks.watermarks import WATERMARK_TABLE, Strategy
 from tidelog.sources.postgres.connect import quote_ident, quote_literal, translated
 from tidelog.sources.postgres.watermark_trust import distrusted
 
 __all__ = ["Publications", "PublishedTable"]
 
 logger = logging.getLogger(__name__)
-
-# Debezium's signal table: what a signal is made of.
-SIGNAL_COLUMNS = ("id", "type", "data")
 
 # Whatever the slot, before publications were named after it.
 _FORMER_DEFAULT = "tidelog"
@@ -347,7 +350,9 @@ class Publications:
         try:
             refusal = distrusted(connection, self.watermark)
             if refusal is None:
-                self._create_watermark_table(connection)
+                # Asks for no right to the schema.
+                if not self._described(connection, {self.watermark}, False):
+                    make_watermark_table(connection, self.watermark)
                 refusal = distrusted(connection, self.watermark)
         except psycopg.errors.InsufficientPrivilege as error:
             if strict:
@@ -358,27 +363,6 @@ class Publications:
         refusal = refusal or watermarks_refused(connection, self.watermark)
         if refusal is not None:
             self.refused[self.watermark] = refusal
-
-    def _create_watermark_table(self, connection: Connection) -> None:
-        if self._described(connection, {self.watermark}, False):  # asks for no right to the schema
-            return
-        schema = quote_ident(self.watermark.namespace)
-        has_schema = connection.execute(
-            b"SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s", (self.watermark.namespace,)
-        ).fetchone()
-        if has_schema is None:
-            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}".encode())
-        connection.execute(self.create_watermark_table().encode())
-
-    def create_watermark_table(self) -> str:
-        """The SQL that makes it, where its schema is there."""
-        # Room on the page keeps each new watermark a HOT update.
-        return (
-            f"CREATE TABLE IF NOT EXISTS "
-            f"{quote_ident(self.watermark.namespace, self.watermark.name)} "
-            f"(id int PRIMARY KEY CHECK (id = 1), {WATERMARK_COLUMN} text NOT NULL) "
-            "WITH (fillfactor = 10);"
-        )
 
 
 def _troubles(view: View) -> dict[TableName, Trouble]:
@@ -394,25 +378,4 @@ def foreign(name: str, slot: str) -> str:
     return (
         f"publication {name} belongs to the capture of slot {slot}: this one adds its tables to it "
         "and mends nothing there; give each capture a publication of its own (source.publication)"
-    )
-
-
-def signal_columns(connection: Connection, table: TableName) -> set[str]:
-    """The table's columns; none if it does not exist."""
-    rows = connection.execute(
-        b"SELECT a.attname FROM pg_catalog.pg_class c "
-        b"JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
-        b"JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid "
-        b"WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p') "
-        b"AND c.relpersistence = 'p' AND a.attnum > 0 AND NOT a.attisdropped",
-        (table.namespace, table.name),
-    ).fetchall()
-    return {row[0] for row in rows}
-
-
-def create_signal_table(table: TableName) -> str:
-    """The SQL that makes it, as Debezium's manual has it."""
-    return (
-        f"CREATE TABLE {quote_ident(table.namespace, table.name)} "
-        "(id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL, data varchar(2048));"
     )

@@ -26,8 +26,8 @@ from tidelog.sources.postgres.preflight.publications import PublicationChecks
 from tidelog.sources.postgres.preflight.rights import superuser_reads_others
 from tidelog.sources.postgres.preflight.tables import TableChecks
 from tidelog.sources.postgres.preflight.texts import encoding, naming_columns
-from tidelog.sources.postgres.stream.log_reader import MIN_VERSION
 from tidelog.sources.postgres.stream.replication import ReplicationStream
+from tidelog.sources.postgres.stream.server import MIN_VERSION
 from tidelog.sources.postgres.stream.slot_owner import SlotOwner, reader_of
 from tidelog.sources.postgres.stream.slots import find_slot
 from tidelog.sources.postgres.stream.standby import standby_findings

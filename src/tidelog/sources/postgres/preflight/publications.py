@@ -6,12 +6,15 @@ from collections.abc import Iterator, Sequence
 
 from tidelog.model.schema import TableName
 from tidelog.sources.findings import SUPERUSER, Finding
-from tidelog.sources.postgres.catalogue.publication import (
+from tidelog.sources.postgres.catalogue.metadata_tables import (
     SIGNAL_COLUMNS,
-    Publications,
     create_signal_table,
-    foreign,
+    create_watermark_table,
     signal_columns,
+)
+from tidelog.sources.postgres.catalogue.publication import (
+    Publications,
+    foreign,
 )
 from tidelog.sources.postgres.catalogue.publication_plan import (
     Planner,
@@ -194,7 +197,7 @@ class PublicationChecks:
         table = quote_ident(watermark.namespace, watermark.name)
         return [
             f"CREATE SCHEMA IF NOT EXISTS {schema};",
-            self._publications.create_watermark_table(),
+            create_watermark_table(self._publications.watermark),
             f"GRANT USAGE ON SCHEMA {schema} TO {user};",
             f"GRANT SELECT, INSERT, UPDATE ON {table} TO {user};",
             f"ALTER PUBLICATION {quote_ident(self._publications.name)} ADD TABLE {table};",

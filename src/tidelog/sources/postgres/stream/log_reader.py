@@ -15,9 +15,7 @@ from tidelog.codecs.postgres.texts import to_utf8
 from tidelog.errors import (
     ConnectionLostError,
     Policy,
-    PreflightError,
     SourceBusyError,
-    SourceChangedError,
     SourceError,
 )
 from tidelog.model.patterns import matches
@@ -42,17 +40,16 @@ from tidelog.sources.postgres.catalogue.ddl_trigger import DDL_PREFIX
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.watermarks import Strategy
-from tidelog.sources.postgres.connect import connect, lsn_text, lsn_value, translated
+from tidelog.sources.postgres.connect import connect, translated
 from tidelog.sources.postgres.stream import slots
 from tidelog.sources.postgres.stream.messages import is_ours, message_batch, watermark_of
 from tidelog.sources.postgres.stream.metadata_tables import PostgresMetadataTables
 from tidelog.sources.postgres.stream.past import check_past
 from tidelog.sources.postgres.stream.replication import DEFAULT_BUFFER_BYTES, ReplicationStream
+from tidelog.sources.postgres.stream.server import check_server, identify, one_value
 from tidelog.sources.postgres.stream.slot_owner import SlotOwner, reader_of
-from tidelog.sources.postgres.stream.standby import check_standby, in_recovery
 from tidelog.system import failpoints
 
-MIN_VERSION = 14
 RETRY_REFUSED_S = 5.0
 BUSY_S = 30.0
 BUSY_TURN_S = 0.05
@@ -148,11 +145,11 @@ class PostgresLogReader:
         self._stream = stream
         self._texts = stream.texts
         with translated(f"starting to read slot {self._slot!r}"):
-            self._check_server(sql)
+            check_server(sql, self._publications.strategy)
             # Before anything is made or altered: it may be another server.
-            self._source = self._identify(stream, resume)
+            self._source = identify(stream, resume, self._expected or self._source)
             begin = self._prepare_slot(sql, resume)
-            next_xid = _one(sql, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8")
+            next_xid = one_value(sql, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8")
         slots.take_over(sql, self._slot, self._owner)
         stream.start(self._slot, begin.acknowledge, self._publications.names)
         self._scanner = PgoutputScanner(begin, next_xid)
@@ -258,21 +255,6 @@ class PostgresLogReader:
 
     # ------------------------------------------------------------------ start
 
-    def _check_server(self, sql: psycopg.Connection[tuple[Any, ...]]) -> None:
-        if sql.info.server_version < MIN_VERSION * 10_000:
-            raise PreflightError(
-                f"PostgreSQL {sql.info.server_version // 10_000} is too old: {MIN_VERSION} or "
-                "newer is needed"
-            )
-        level = _one(sql, "SELECT pg_catalog.current_setting('wal_level')")
-        if level != "logical":
-            raise PreflightError(
-                f"wal_level is {level}: ALTER SYSTEM SET wal_level = 'logical', then restart the "
-                "server"
-            )
-        if in_recovery(sql):
-            check_standby(sql, self._publications.strategy)
-
     def _prepare_slot(
         self, sql: psycopg.Connection[tuple[Any, ...]], resume: Resume | None
     ) -> Resume:
@@ -318,27 +300,6 @@ class PostgresLogReader:
         self._owner.note_publications(sql, self._publications.names)
         return begin
 
-    def _identify(self, stream: ReplicationStream, resume: Resume | None) -> SourceId:
-        found = stream.identify()
-        source = SourceId("postgres", found.system, found.database, found.timeline)
-        expected = self._expected or self._source
-        if expected is not None:
-            if (expected.system, expected.database) != (source.system, source.database):
-                raise SourceChangedError(
-                    f"the event log holds database {expected.database!r} of system "
-                    f"{expected.system}, but source.url leads to {source.database!r} of system "
-                    f"{source.system}: correct source.url, or begin a new event log"
-                )
-            if resume is not None and expected.timeline not in (0, source.timeline):
-                self._check_timeline(stream, expected.timeline, source.timeline, resume)
-        if resume is not None and resume.acknowledge > found.flushed:
-            raise SourceChangedError(
-                f"the event log ends at {lsn_text(resume.acknowledge)}, beyond the end of the "
-                f"source's own log at {lsn_text(found.flushed)}: the server was restored from a "
-                "backup. Begin a new event log and dump the tables again"
-            )
-        return source
-
     def _check_past(self, confirmed: int, resume: Resume) -> None:
         stream = ReplicationStream(
             self._dsn, purpose=self._owner.purpose, buffer_bytes=self._buffer_bytes
@@ -348,22 +309,6 @@ class PostgresLogReader:
             check_past(stream, self._slot, names, confirmed, resume, self._last())
         finally:
             stream.close()
-
-    def _check_timeline(
-        self, stream: ReplicationStream, ours: int, theirs: int, resume: Resume
-    ) -> None:
-        """A promotion is harmless if it happened after all that we have."""
-        for line in stream.timeline_history(theirs).splitlines():
-            fields = line.split()
-            if len(fields) >= 2 and fields[0] == str(ours):
-                if lsn_value(fields[1]) >= resume.acknowledge:
-                    return
-                break
-        raise SourceChangedError(
-            f"the source is on timeline {theirs}; the event log holds timeline {ours} up to "
-            f"{lsn_text(resume.acknowledge)}, which the new one does not contain: changes were "
-            "lost in a failover. Begin a new event log and dump the tables again"
-        )
 
     # ------------------------------------------------------------------ stream
 
@@ -452,9 +397,3 @@ class PostgresLogReader:
         if self._sql is not None:
             self._sql.close()
             self._sql = None
-
-
-def _one(connection: psycopg.Connection[tuple[Any, ...]], query: str) -> Any:
-    row = connection.execute(query.encode()).fetchone()
-    assert row is not None
-    return row[0]

@@ -15,7 +15,8 @@ from tidelog.errors import DecodeError
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
 from tidelog.ports import MAX_SIGNAL_BYTES, SignalSeen, WatermarkSeen
-from tidelog.sources.postgres.catalogue.publication import SIGNAL_COLUMNS, Publications
+from tidelog.sources.postgres.catalogue.metadata_tables import SIGNAL_COLUMNS
+from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.chunks.watermarks import MAX_WATERMARK_BYTES, WATERMARK_COLUMN
 
 logger = logging.getLogger(__name__)

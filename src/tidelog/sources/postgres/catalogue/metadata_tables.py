@@ -1,0 +1,57 @@
+"""The tables of Tidelog's own in a PostgreSQL database: watermarks and signals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from tidelog.model.schema import TableName
+from tidelog.sources.postgres.chunks.watermarks import WATERMARK_COLUMN
+from tidelog.sources.postgres.connect import quote_ident
+
+# Debezium's signal table: what a signal is made of.
+SIGNAL_COLUMNS = ("id", "type", "data")
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+def make_watermark_table(connection: Connection, table: TableName) -> None:
+    """Create the table, and its schema if need be."""
+    has_schema = connection.execute(
+        b"SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s", (table.namespace,)
+    ).fetchone()
+    if has_schema is None:
+        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quote_ident(table.namespace)}".encode())
+    connection.execute(create_watermark_table(table).encode())
+
+
+def create_watermark_table(table: TableName) -> str:
+    """The SQL that makes it, where its schema is there."""
+    # Room on the page keeps each new watermark a HOT update.
+    return (
+        f"CREATE TABLE IF NOT EXISTS {quote_ident(table.namespace, table.name)} "
+        f"(id int PRIMARY KEY CHECK (id = 1), {WATERMARK_COLUMN} text NOT NULL) "
+        "WITH (fillfactor = 10);"
+    )
+
+
+def signal_columns(connection: Connection, table: TableName) -> set[str]:
+    """The table's columns; none if it does not exist."""
+    rows = connection.execute(
+        b"SELECT a.attname FROM pg_catalog.pg_class c "
+        b"JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+        b"JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid "
+        b"WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p') "
+        b"AND c.relpersistence = 'p' AND a.attnum > 0 AND NOT a.attisdropped",
+        (table.namespace, table.name),
+    ).fetchall()
+    return {row[0] for row in rows}
+
+
+def create_signal_table(table: TableName) -> str:
+    """The SQL that makes it, as Debezium's manual has it."""
+    return (
+        f"CREATE TABLE {quote_ident(table.namespace, table.name)} "
+        "(id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL, data varchar(2048));"
+    )

@@ -1,0 +1,83 @@
+"""Which server a log is read from, and that it is one that can be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from tidelog.errors import PreflightError, SourceChangedError
+from tidelog.model.records import Resume
+from tidelog.ports import SourceId
+from tidelog.sources.postgres.chunks.watermarks import Strategy
+from tidelog.sources.postgres.connect import lsn_text, lsn_value
+from tidelog.sources.postgres.stream.replication import ReplicationStream
+from tidelog.sources.postgres.stream.standby import check_standby, in_recovery
+
+MIN_VERSION = 14
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+def check_server(sql: Connection, strategy: Strategy) -> None:
+    """Raises PreflightError if the server can't be captured from."""
+    if sql.info.server_version < MIN_VERSION * 10_000:
+        raise PreflightError(
+            f"PostgreSQL {sql.info.server_version // 10_000} is too old: {MIN_VERSION} or "
+            "newer is needed"
+        )
+    level = one_value(sql, "SELECT pg_catalog.current_setting('wal_level')")
+    if level != "logical":
+        raise PreflightError(
+            f"wal_level is {level}: ALTER SYSTEM SET wal_level = 'logical', then restart the server"
+        )
+    if in_recovery(sql):
+        check_standby(sql, strategy)
+
+
+def identify(
+    stream: ReplicationStream, resume: Resume | None, expected: SourceId | None
+) -> SourceId:
+    """Which server and database ``stream`` leads to. Raises SourceChangedError if it is not the
+    ``expected`` one, or has lost what ``resume`` stands behind.
+    """
+    found = stream.identify()
+    source = SourceId("postgres", found.system, found.database, found.timeline)
+    if expected is not None:
+        if (expected.system, expected.database) != (source.system, source.database):
+            raise SourceChangedError(
+                f"the event log holds database {expected.database!r} of system "
+                f"{expected.system}, but source.url leads to {source.database!r} of system "
+                f"{source.system}: correct source.url, or begin a new event log"
+            )
+        if resume is not None and expected.timeline not in (0, source.timeline):
+            _check_timeline(stream, expected.timeline, source.timeline, resume)
+    if resume is not None and resume.acknowledge > found.flushed:
+        raise SourceChangedError(
+            f"the event log ends at {lsn_text(resume.acknowledge)}, beyond the end of the "
+            f"source's own log at {lsn_text(found.flushed)}: the server was restored from a "
+            "backup. Begin a new event log and dump the tables again"
+        )
+    return source
+
+
+def _check_timeline(stream: ReplicationStream, ours: int, theirs: int, resume: Resume) -> None:
+    """A promotion is harmless if it happened after all that we have."""
+    for line in stream.timeline_history(theirs).splitlines():
+        fields = line.split()
+        if len(fields) >= 2 and fields[0] == str(ours):
+            if lsn_value(fields[1]) >= resume.acknowledge:
+                return
+            break
+    raise SourceChangedError(
+        f"the source is on timeline {theirs}; the event log holds timeline {ours} up to "
+        f"{lsn_text(resume.acknowledge)}, which the new one does not contain: changes were "
+        "lost in a failover. Begin a new event log and dump the tables again"
+    )
+
+
+def one_value(connection: Connection, query: str) -> Any:
+    """The one value of a query of one row."""
+    row = connection.execute(query.encode()).fetchone()
+    assert row is not None
+    return row[0]

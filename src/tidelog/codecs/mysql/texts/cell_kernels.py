@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from tidelog.codecs.mysql.texts.digit_kernels import little
+from tidelog.codecs.mysql.texts.digit_kernels import little_endian
 
 
 @njit(cache=True, nogil=True)
@@ -19,7 +19,7 @@ def members(data, start, length, binary, label_start, label_length):  # type: ig
             continue
         if length[i] > 2:
             return -1 - i
-        number = np.int64(little(data, np.int64(start[i]), np.int64(length[i])))
+        number = np.int64(little_endian(data, np.int64(start[i]), np.int64(length[i])))
         if number >= len(label_start):
             return -1 - i
         start[i] = label_start[number]

@@ -40,7 +40,7 @@ def put_unsigned(data, to, value):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def little(data, at, size):  # type: ignore[no-untyped-def]
+def little_endian(data, at, size):  # type: ignore[no-untyped-def]
     """The little-endian uint64 of ``size`` bytes at ``at``."""
     value = np.uint64(0)
     for k in range(size):
@@ -49,7 +49,7 @@ def little(data, at, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def big(data, at, size):  # type: ignore[no-untyped-def]
+def big_endian(data, at, size):  # type: ignore[no-untyped-def]
     """The big-endian int64 of ``size`` bytes at ``at``."""
     value = np.int64(0)
     for k in range(size):

@@ -17,7 +17,7 @@ from tidelog.codecs.mysql.texts.digit_kernels import (
     MINUS,
     POWERS,
     ZERO,
-    little,
+    little_endian,
     put,
     put_unsigned,
 )
@@ -35,7 +35,7 @@ def integers(data, start, length, binary, size, unsigned, to):  # type: ignore[n
         if length[i] != size:
             return -1 - i
         first = to
-        value = little(data, np.int64(start[i]), size)
+        value = little_endian(data, np.int64(start[i]), size)
         if not unsigned:
             signed = np.int64(value << shift) >> np.int64(shift)
             if signed < 0:
@@ -149,7 +149,7 @@ def numbers(data, start, length, binary, out):  # type: ignore[no-untyped-def]
             continue
         if length[i] > 8:
             return -1 - i
-        out[i] = little(data, np.int64(start[i]), np.int64(length[i]))
+        out[i] = little_endian(data, np.int64(start[i]), np.int64(length[i]))
     return 0
 
 
@@ -162,5 +162,5 @@ def floats(data, start, length, binary, size, out):  # type: ignore[no-untyped-d
             continue
         if length[i] != size:
             return -1 - i
-        out[i] = little(data, np.int64(start[i]), size)
+        out[i] = little_endian(data, np.int64(start[i]), size)
     return 0

@@ -15,8 +15,8 @@ from tidelog.codecs.mysql.texts.digit_kernels import (
     MINUS,
     POWERS,
     SPACE,
-    big,
-    little,
+    big_endian,
+    little_endian,
     put,
 )
 
@@ -73,7 +73,7 @@ def dates(data, start, length, binary, to):  # type: ignore[no-untyped-def]
             continue
         if length[i] != 3:
             return -1 - i
-        value = np.int64(little(data, np.int64(start[i]), 3))
+        value = np.int64(little_endian(data, np.int64(start[i]), 3))
         if value >> 9 > 9999:
             return -1 - i
         start[i] = to
@@ -92,8 +92,8 @@ def datetimes(data, start, length, binary, digits, to):  # type: ignore[no-untyp
         if length[i] != 5 + fraction_bytes:
             return -1 - i
         at = np.int64(start[i])
-        value = big(data, at, 5) - 0x8000000000
-        fraction = big(data, at + 5, fraction_bytes)
+        value = big_endian(data, at, 5) - 0x8000000000
+        fraction = big_endian(data, at + 5, fraction_bytes)
         year_month = value >> 22
         if value < 0 or year_month // 13 > 9999 or fraction >= POWERS[2 * fraction_bytes]:
             return -1 - i
@@ -117,8 +117,8 @@ def timestamps(data, start, length, binary, digits, big, to):  # type: ignore[no
         if length[i] != 4 + fraction_bytes:
             return -1 - i
         at = np.int64(start[i])
-        seconds = big(data, at, 4) if big else np.int64(little(data, at, 4))
-        fraction = big(data, at + 4, fraction_bytes)
+        seconds = big_endian(data, at, 4) if big else np.int64(little_endian(data, at, 4))
+        fraction = big_endian(data, at + 4, fraction_bytes)
         if fraction >= POWERS[2 * fraction_bytes]:
             return -1 - i
         first = to
@@ -156,7 +156,7 @@ def times(data, start, length, binary, digits, to):  # type: ignore[no-untyped-d
             continue
         if length[i] != 3 + fraction_bytes:
             return -1 - i
-        packed = big(data, np.int64(start[i]), 3 + fraction_bytes)
+        packed = big_endian(data, np.int64(start[i]), 3 + fraction_bytes)
         packed -= np.int64(0x800000) << (8 * fraction_bytes)
         first = to
         if packed < 0:
@@ -182,7 +182,7 @@ def old_times(data, start, length, binary, to):  # type: ignore[no-untyped-def]
             continue
         if length[i] != 3:
             return -1 - i
-        value = np.int64(little(data, np.int64(start[i]), 3))
+        value = np.int64(little_endian(data, np.int64(start[i]), 3))
         first = to
         if value >= 1 << 23:
             value = (1 << 24) - value
@@ -204,7 +204,7 @@ def old_datetimes(data, start, length, binary, to):  # type: ignore[no-untyped-d
             continue
         if length[i] != 8:
             return -1 - i
-        value = np.int64(little(data, np.int64(start[i]), 8))
+        value = np.int64(little_endian(data, np.int64(start[i]), 8))
         if value < 0 or value > 99999999999999:
             return -1 - i
         date, time = value // 1000000, value % 1000000

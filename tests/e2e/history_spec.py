@@ -43,8 +43,10 @@ FAILPOINTS = {
 ELSEWHERE = {
     "slot.created": "tests/faults/test_slot_owner.py",
     "command.begun": "tests/faults/test_commands_that_crash.py",
+    "signals.kept": "tests/faults/test_commands_that_crash.py",
+    "signals.delivered_one": "tests/faults/test_commands_that_crash.py",
 }
-"""Points of a first start, or that end a command, and the test that kills capture there."""
+"""Points of a first start, of commands and signals, and the test that kills capture there."""
 BY_MAINTENANCE = ("replace.", "rollup.", "retention.")
 """Points that only roll-up and retention come to."""
 BY_CHANCE = ("sweep.",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
 from tidelog.app.pipeline.outputs import make_output
 from tidelog.app.sources.kinds import source_kind
@@ -12,6 +12,13 @@ from tidelog.config import Config
 from tidelog.config.source import MySqlSourceSection, PostgresSourceSection
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.deliveries import transform_steps
+from tidelog.outputs.registry import (
+    DeltaSection,
+    IcebergSection,
+    MySqlSection,
+    OutputSection,
+    PostgresSection,
+)
 from tidelog.ports import ChunkReader, ChunkRequest, SourceId, TargetTable
 from tidelog.sources.null_registry import NullRegistry
 
@@ -21,6 +28,10 @@ if TYPE_CHECKING:
     from tidelog.outputs.database.output import DatabaseOutput
     from tidelog.verify.compare import Copy
     from tidelog.verify.digests import Range
+
+
+Lake = TypeVar("Lake", bound="DeltaSection | IcebergSection")
+DatabaseCopySection = PostgresSection | MySqlSection
 
 
 class OpenReader:
@@ -48,22 +59,29 @@ class Copies(Protocol):
     def close(self) -> None: ...
 
 
-def has_copies(section: Any) -> bool:
+def has_copies(section: OutputSection) -> bool:
     """Does an output of this kind keep rows by key, which can be compared?"""
-    return section.kind in _KINDS
+    return isinstance(section, DeltaSection | IcebergSection | PostgresSection | MySqlSection)
 
 
-def copies(config: Config, section: Any, spark: SparkSession, origin: SourceId) -> Copies:
+def copies(config: Config, section: OutputSection, spark: SparkSession, origin: SourceId) -> Copies:
     """Those of an output that `has_copies`."""
-    return cast(Copies, _KINDS[section.kind](config, section, spark, origin))
+    if isinstance(section, DeltaSection):
+        return _DeltaCopies(config, section, spark, origin)
+    if isinstance(section, IcebergSection):
+        return _IcebergCopies(config, section, spark, origin)
+    assert isinstance(section, PostgresSection | MySqlSection)
+    return _DatabaseCopies(config, section, spark)
 
 
-class _LakeCopies(ABC):
+class _LakeCopies(ABC, Generic[Lake]):
     """Tables of a lake, which Spark reads itself."""
 
     deleted: str  # the column of soft deletes
 
-    def __init__(self, config: Config, section: Any, spark: SparkSession, origin: SourceId) -> None:
+    def __init__(
+        self, config: Config, section: Lake, spark: SparkSession, origin: SourceId
+    ) -> None:
         self._section = section
         self._spark = spark
         self._origin = origin
@@ -98,8 +116,10 @@ class _LakeCopies(ABC):
         """The copy of a table, whose destination's name is ``name``."""
 
 
-class _DeltaCopies(_LakeCopies):
-    def __init__(self, config: Config, section: Any, spark: SparkSession, origin: SourceId) -> None:
+class _DeltaCopies(_LakeCopies[DeltaSection]):
+    def __init__(
+        self, config: Config, section: DeltaSection, spark: SparkSession, origin: SourceId
+    ) -> None:
         from tidelog.outputs.lake.delta_table import DELETED
 
         super().__init__(config, section, spark, origin)
@@ -112,8 +132,10 @@ class _DeltaCopies(_LakeCopies):
         return self._spark.read.format("delta").load(path)
 
 
-class _IcebergCopies(_LakeCopies):
-    def __init__(self, config: Config, section: Any, spark: SparkSession, origin: SourceId) -> None:
+class _IcebergCopies(_LakeCopies[IcebergSection]):
+    def __init__(
+        self, config: Config, section: IcebergSection, spark: SparkSession, origin: SourceId
+    ) -> None:
         from tidelog.outputs.lake.iceberg import catalog_conf
         from tidelog.outputs.lake.iceberg_table import DELETED
 
@@ -133,8 +155,7 @@ class _IcebergCopies(_LakeCopies):
 class _DatabaseCopies:
     """Read as a source is: by the chunk reader of its kind, on an executor."""
 
-    def __init__(self, config: Config, section: Any, spark: SparkSession, origin: SourceId) -> None:
-        del origin
+    def __init__(self, config: Config, section: DatabaseCopySection, spark: SparkSession) -> None:
         self._config = config
         self._section = section
         self._spark = spark
@@ -211,15 +232,7 @@ def _as_spelled(rows: DataFrame, kept: TableSchema, target: TargetTable) -> Data
     return rows
 
 
-_KINDS: dict[str, Any] = {
-    "delta": _DeltaCopies,
-    "iceberg": _IcebergCopies,
-    "postgres": _DatabaseCopies,
-    "mysql": _DatabaseCopies,
-}
-
-
-def _as_source(config: Config, section: Any, place: TableName) -> Config:
+def _as_source(config: Config, section: DatabaseCopySection, place: TableName) -> Config:
     options = {"kind": section.kind, "url": section.url, "tables": [str(place)]}
     kind = PostgresSourceSection if section.kind == "postgres" else MySqlSourceSection
     source = kind.model_validate(options)

@@ -5,6 +5,7 @@ run as an unprivileged user, that ends with this process.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import signal
@@ -90,6 +91,9 @@ class EmbeddedServer:
     def pause(self) -> None:
         """SIGSTOP: connections stay open and nothing is answered, until `resume`."""
         os.kill(self.pid, signal.SIGSTOP)
+        deadline = time.monotonic() + 10
+        while not _stands_still(self.pid) and time.monotonic() < deadline:
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """SIGCONT after `pause`."""
@@ -171,3 +175,12 @@ class EmbeddedServer:
         """Give a file to whom the server runs as."""
         if self._account is not None:
             os.chown(path, self._account.pw_uid, self._account.pw_gid)
+
+
+def _stands_still(pid: int) -> bool:
+    """Have all threads stopped? Where the kernel does not tell (no /proc), it is believed."""
+    states = []
+    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            states.append(thread.read_text().rpartition(")")[2].split()[0])
+    return all(state in "Tt" for state in states)

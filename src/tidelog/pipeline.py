@@ -7,9 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["DELTA_CONF", "as_of", "delta_jars", "lag_of", "register", "spark_session"]
+__all__ = [
+    "DELTA_CONF",
+    "as_of",
+    "delta_jars",
+    "lag_of",
+    "provide_options",
+    "register",
+    "spark_session",
+]
 
 if TYPE_CHECKING:
+    from tidelog.eventlog.storage.opening import provide_options
     from tidelog.spark.changes.replaying import as_of
     from tidelog.spark.datasource.lag import lag_of
     from tidelog.spark.datasource.source import register
@@ -21,6 +30,7 @@ else:
         "as_of": "tidelog.spark.changes.replaying",
         "delta_jars": "tidelog.spark.sessions.jars",
         "lag_of": "tidelog.spark.datasource.lag",
+        "provide_options": "tidelog.eventlog.storage.opening",
         "register": "tidelog.spark.datasource.source",
         "spark_session": "tidelog.spark.sessions.session",
     }

@@ -132,9 +132,10 @@ class ExecutorOutput:
     def alter(self, table: TargetTable, change: ColumnChange) -> None:
         """Add and widen columns; may come again. Raises OutputRefusedError if it can't be done."""
 
-    def takes(self, table: TargetTable, column: str) -> bool:
+    def takes(self, table: TargetTable, column: str, former: str) -> bool:
         """Does the destination's table take the column's type as it is, or is it not there? Asked
-        of columns whose type changed in the source: somebody may have altered it.
+        of columns whose type changed in the source from ``former`` (as `evolving.described`):
+        somebody may have altered it.
         """
         return False
 
@@ -340,6 +341,6 @@ class ExecutorOutput:
     def _as_altered(self, table: TargetTable, known: Columns) -> Columns:
         """What is known of the destination's columns, with what somebody altered there."""
         now = {field.name: str(field.type) for field in table.columns}
-        changed = {name for name, kind in known if now.get(name, kind) != kind}
-        altered = {name for name in changed if self.takes(table, name)}
+        changed = {name: kind for name, kind in known if now.get(name, kind) != kind}
+        altered = {name for name, former in changed.items() if self.takes(table, name, former)}
         return [[name, now[name] if name in altered else kind] for name, kind in known]

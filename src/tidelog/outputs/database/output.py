@@ -93,9 +93,10 @@ class DatabaseOutput(ExecutorOutput):
         self._known[table.source] = (table, place)
         self._layouts.pop(table.source, None)
 
-    def takes(self, table: TargetTable, column: str) -> bool:
+    def takes(self, table: TargetTable, column: str, former: str) -> bool:
         session = self._connected()
-        return self._tables.takes(session, table, self._tables.place(session, table), column)
+        place = self._tables.place(session, table)
+        return self._tables.takes(session, place, table.columns.field(column), former)
 
     def way_out(self, table: TargetTable, columns: Sequence[str]) -> str:
         session = self._connected()
@@ -114,12 +115,15 @@ class DatabaseOutput(ExecutorOutput):
         self._layouts[table.source] = replace(layout, floor=floor)
         return True
 
+    def writer(self) -> TaskWriter:
+        layouts = {str(source): self._layout(source) for source in self._known}
+        attempt = self._next_attempt()
+        return TableWriter(self._dialect, layouts, attempt, self._own, self._batch_rows)
+
     @contextmanager
     def writing(self, plan: BatchPlan) -> Iterator[TaskWriter]:
         """What is gone goes last: most of it has been replaced by then, and no reader misses it."""
-        layouts = {str(source): self._layout(source) for source in self._known}
-        attempt = self._next_attempt()
-        yield TableWriter(self._dialect, layouts, attempt, self._own, self._batch_rows)
+        yield self.writer()
         for source, version in plan.removed.items():
             layout = self._layout(source)
             name = self._dialect.quoted(layout.namespace, layout.name)

@@ -99,17 +99,19 @@ class Tables:
                 self._alter(session, place, change)
 
     def takes(
-        self, session: DatabaseSession, table: TargetTable, place: TableName, column: str
+        self, session: DatabaseSession, place: TableName, field: pa.Field, former: str
     ) -> bool:
-        """Does the column hold what rows have of it now? Also if the table is not there."""
+        """Does the column hold what rows have of it now? Also if the table is not there. A text
+        holds anything: one that was made for texts does not count, for it was not altered.
+        """
         found = self._dialect.found(session, place.namespace, place.name)
         if found is None:
             return True
-        field = table.columns.field(column)
-        return any(
-            each.name == column and self._dialect.holds(each.base, each.sql_type, field)
-            for each in found.columns
-        )
+        text = pa.field(field.name, pa.string())
+        for each in found.columns:
+            if each.name == field.name and self._dialect.holds(each.base, each.sql_type, field):
+                return former != "string" or not self._dialect.holds(each.base, each.sql_type, text)
+        return False
 
     def way_out(
         self, session: DatabaseSession, table: TargetTable, place: TableName, names: Sequence[str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -75,6 +76,7 @@ def configuration() -> Iterator[str]:
         kind = f", kind {kind_of(model)}" if "kind" in model.model_fields else ""
         yield f"\n## `{name}`{several}{kind}\n\n{(model.__doc__ or '').strip()}\n"
         yield "\n| option | type | default | meaning |\n|---|---|---|---|\n"
+        notes = Notes()
         schema = model.model_json_schema()["properties"]
         for option, field in model.model_fields.items():
             example = ""
@@ -82,13 +84,54 @@ def configuration() -> Iterator[str]:
                 shown = field.examples[0]
                 text = shown if isinstance(shown, str) else json.dumps(shown)
                 example = f" Example: `{text}`."
+            written = f"`{field.alias or option}`"
             cells = (
-                f"`{field.alias or option}`",
+                written,
                 type_of(option, schema[field.alias or option]),
                 default_of(option, field),
-                f"{field.description}{example}",
+                notes.cell(written, f"{field.description}{example}"),
             )
             yield f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |\n"
+        yield from notes.listed()
+
+
+class Notes:
+    """What is too long for a cell of a table: its first sentence stays, the rest stands below."""
+
+    LONGEST = 120
+    _SENTENCES = re.compile(r"(?<=[.:]) (?=[A-Z`\"\[])")
+    _VALUE = re.compile(r"`[^`]+`: ")
+
+    def __init__(self) -> None:
+        self._notes: list[tuple[str, list[str]]] = []
+
+    def cell(self, name: str, text: str) -> str:
+        """What of `text` stands in the cell of what is called `name`."""
+        if len(text) <= self.LONGEST:
+            return text
+        first, *rest = self._sentences(text)
+        if rest:
+            self._notes.append((name, rest))
+        return first
+
+    def listed(self) -> Iterator[str]:
+        """The rest, a list item for each cell; values that are told one by one are items in it."""
+        if self._notes:
+            yield "\n"
+        for name, sentences in self._notes:
+            plain = [text for text in sentences if not self._VALUE.match(text)]
+            values = [text for text in sentences if self._VALUE.match(text)]
+            yield f"- {name}: {' '.join(plain)}".rstrip() + "\n" if plain else f"- {name}:\n"
+            yield from (f"  - {value}\n" for value in values)
+
+    def _sentences(self, text: str) -> list[str]:
+        found: list[str] = []
+        for part in self._SENTENCES.split(text):
+            if found and found[-1].endswith(":"):
+                found[-1] += f" {part}"
+            else:
+                found.append(part)
+        return found
 
 
 def kind_of(model: type[BaseModel]) -> str:
@@ -167,8 +210,10 @@ def command_line() -> Iterator[str]:
         usage = " ".join(["tidelog", name, *(str(a.metavar or a.name.upper()) for a in arguments)])
         yield f"\n## `tidelog {name}`\n\n{command.help.strip()}\n\n```\n{usage} [OPTIONS]\n```\n"
         yield "\n| | meaning | default |\n|---|---|---|\n"
+        notes = Notes()
         for argument in arguments:
-            yield f"| `{argument.metavar}` | {argument.help} | |\n"
+            written = f"`{argument.metavar}`"
+            yield f"| {written} | {notes.cell(written, argument.help)} | |\n"
         for option in flags:
             if option.name == "help":
                 continue
@@ -177,7 +222,9 @@ def command_line() -> Iterator[str]:
                 spelled += f" {option.metavar}"
             shown = option.default is not None and option.default is not False
             default = f"`{option.default}`" if shown else ""
-            yield f"| `{spelled}` | {option.help} | {default} |\n"
+            written = f"`{spelled}`"
+            yield f"| {written} | {notes.cell(written, option.help)} | {default} |\n"
+        yield from notes.listed()
 
 
 SPARK_HEAD = """\
@@ -236,8 +283,11 @@ JSON of records that mark dumps.
 
 def spark_source() -> Iterator[str]:
     yield NOTE + SPARK_HEAD
+    notes = Notes()
     for name, meaning in options._NAMES.items():
-        yield f"| `{name}` | {meaning} |\n"
+        written = f"`{name}`"
+        yield f"| {written} | {notes.cell(written, meaning)} |\n"
+    yield from notes.listed()
     yield SPARK_TAIL
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.left_out import pytest_runtest_makereport, pytest_unconfigure  # noqa: F401
+from tests.small_disk import mounted
 from tests.support.kafka import KafkaServer
 from tests.support.s3 import S3Server
 
@@ -116,3 +118,10 @@ def _fresh(server: MySqlFamilyServer) -> Iterator[str]:
     server.create_database(name)
     yield name
     server.drop_database(name)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB; `tests.small_disk.grow` gives it more."""
+    with mounted(tmp_path / "disk") as place:
+        yield place

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
-import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults.capture_fixture import Source
+from tests.small_disk import grow
 from tests.support.s3 import S3Server
 
 from tidelog import app
@@ -181,18 +180,6 @@ def test_wrong_password_is_a_set_up_error_and_not_shown(tmp_path: Path) -> None:
             source.close()
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB that a test may let grow."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
-    if os.geteuid() or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a tmpfs needs root")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
 def test_full_disk_stops_nothing_for_good_and_loses_nothing(
     database: str, tmp_path: Path, small_disk: Path
 ) -> None:
@@ -207,7 +194,7 @@ def test_full_disk_stops_nothing_for_good_and_loses_nothing(
         before = source.inserted()
         assert before == list(range(1, len(before) + 1))
         assert len(before) < 800
-        subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+        grow(small_disk)
         source.wait_for(lambda: len(source.inserted()) >= 800, 90)
         assert source.inserted() == list(range(1, 801))
         assert not capture.died

@@ -10,6 +10,26 @@ _OURS = re.compile(
     r"tidelog\.errors\.(\w+): (.+?)(?=\n\s*\n|\n\s*at |\n[^\n]*SQLSTATE|\Z)", re.DOTALL
 )
 
+# What an operating system says, word for word: no value of a row.
+_SYSTEMS = re.compile(
+    r"No space left on device|Disk quota exceeded|Read-only file system|Permission denied"
+    r"|Too many open files|Cannot allocate memory|Input/output error|Java heap space"
+)
+
+
+def system_error(error: BaseException) -> str:
+    """What the operating system or the JVM said that made Spark fail, e.g. that a disk is full;
+    empty if it is not known.
+    """
+    found = _SYSTEMS.search(str(error))
+    return found.group() if found else ""
+
+
+def failed_with(error: BaseException) -> str:
+    """How to tell an error of Spark, whose own text may hold values."""
+    reason = system_error(error)
+    return f"{type(error).__name__}{f': {reason}' if reason else ''}; Spark's log has more"
+
 
 def find_error(text: str) -> errors.TidelogError | None:
     """The TidelogError that a Python traceback in ``text`` ends with, rebuilt; else None."""

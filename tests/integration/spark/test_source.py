@@ -330,6 +330,16 @@ def test_wrong_options_are_named(
         read(**options)
 
 
+def test_sql_reads_a_view_and_makes_no_table(spark: Any, built: BuiltLog) -> None:
+    fill(built)
+    options = f"USING tidelog OPTIONS (path 'file:{built.path}', table 'public.orders')"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW orders_of_a_log {options}")
+    found = spark.sql("SELECT op FROM orders_of_a_log ORDER BY version").collect()
+    assert [row.op for row in found] == ["c", "u", "u"]
+    with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE orders_of_a_log_too {options}")
+
+
 def test_a_frame_gives_the_same_rows_whatever_was_filtered_before(
     built: BuiltLog, read: Callable[..., Any]
 ) -> None:

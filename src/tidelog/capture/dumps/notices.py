@@ -16,6 +16,8 @@ from tidelog.capture.notifications import (
 )
 
 PROGRESS_EVERY_S = 1.0
+NAMED_TABLES = 100
+"""A dump of more names them all when it begins and ends only."""
 
 
 class DumpNotices:
@@ -39,7 +41,7 @@ class DumpNotices:
         self._tell(
             dump,
             NotificationType.IN_PROGRESS,
-            data_collections=_names(dump),
+            data_collections=_names(dump, progress.table),
             current_collection_in_progress=progress.table,
             total_rows_scanned=str(progress.rows_read),
         )
@@ -54,7 +56,7 @@ class DumpNotices:
         self._tell(
             dump,
             NotificationType.TABLE_SCAN_COMPLETED,
-            data_collections=_names(dump),
+            data_collections=_names(dump, progress.table),
             scanned_collection=progress.table,
             total_rows_scanned=str(progress.rows_read),
             status=str(status),
@@ -65,7 +67,7 @@ class DumpNotices:
         self._tell(
             dump,
             NotificationType.TABLE_SCAN_COMPLETED,
-            data_collections=_names(dump),
+            data_collections=_names(dump, rejected.table),
             scanned_collection=rejected.table,
             total_rows_scanned="0",
             status=rejected.status,
@@ -104,5 +106,11 @@ class DumpNotices:
         self._notify(Notification(dump.dump_id, aggregate, kind, now_ms, data))
 
 
-def _names(dump: DumpState) -> str:
-    return ",".join([*(t.table for t in dump.tables), *(t.table for t in dump.rejected)])
+def _names(dump: DumpState, table: str | None = None) -> str:
+    """All its tables; of many only ``table`` if it is given. Each table has notifications of its
+    own, and they are stored: with all names in each, 10,000 tables would take gigabytes.
+    """
+    tables = [*dump.tables, *dump.rejected]
+    if table is not None and len(tables) > NAMED_TABLES:
+        return table
+    return ",".join(each.table for each in tables)

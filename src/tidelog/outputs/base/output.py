@@ -37,7 +37,7 @@ from tidelog.outputs.base.targets import TargetTables, require_generation
 from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter, WriteTask
 from tidelog.spark.datasource.partitions import check_start, partitioned, schema_now, schemas_now
 from tidelog.spark.datasource.source import register
-from tidelog.spark.failures import find_error
+from tidelog.spark.failures import failed_with, find_error
 from tidelog.spark.transforms import steps_of
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ class ExecutorOutput:
                 raise ours from error
             raise OutputError(
                 f"output {self.name}: writing offsets {start} to {end} failed with "
-                f"{type(error).__name__}; Spark's log has more"
+                f"{failed_with(error)}"
             ) from error
         progress.finish(end)
 

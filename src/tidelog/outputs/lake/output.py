@@ -40,7 +40,7 @@ from tidelog.spark import transforms
 from tidelog.spark.changes import folding
 from tidelog.spark.datasource.partitions import partitioned, schemas_now
 from tidelog.spark.datasource.source import register
-from tidelog.spark.failures import find_error
+from tidelog.spark.failures import find_error, system_error
 from tidelog.spark.transforms import Step, destination_name, steps_of, target_table
 
 if TYPE_CHECKING:
@@ -356,4 +356,6 @@ def _reason(error: Exception) -> str:
         while cause is not None:
             condition += f"{': ' if condition else ''}{cause.getClass().getSimpleName()}"
             cause = cause.getCause()
-    return f"{type(error).__name__}{f' ({condition})' if condition else ''}"
+    reason = system_error(error)
+    what = f"{type(error).__name__}{f' ({condition})' if condition else ''}"
+    return f"{reason}: {what}" if reason else what

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
@@ -59,6 +60,13 @@ _NAMES = {
 }
 _REFS = "refs"  # internal: the segments to read, planned by the caller
 RESUME = "resume"  # internal: where a stream goes on that stands before it
+_CATALOGS = {"location", "provider"}  # what Spark adds for a table in its catalog
+_FILE_URI = re.compile(r"^file:(//)?(?=/)")
+_NO_TABLE = (
+    "Spark does not give a table's options to a source in Python when the table is read, so "
+    "CREATE TABLE … USING tidelog makes none that can be read: use CREATE TEMPORARY VIEW … USING "
+    "tidelog OPTIONS (path '…', table '…')"
+)
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -110,10 +118,14 @@ class SourceOptions:
                 "query for all later ones of the same DataFrame, which then lack rows. Narrow what "
                 "is read by the options key, tables, startingVersion and endingVersion."
             )
+        if options.keys() >= _CATALOGS:
+            raise ConfigError(f"tidelog source: {_NO_TABLE}")
         unknown = sorted(set(options) - {name.lower() for name in _NAMES} - {_REFS, RESUME})
         if unknown:
             known = "\n".join(f"  {name}: {meaning}" for name, meaning in _NAMES.items())
             raise ConfigError(f"tidelog source: unknown option {unknown[0]!r}. Options:\n{known}")
+        if not options:
+            raise ConfigError(f"tidelog source: option 'path' is missing. {_NO_TABLE}")
         if not options.get("path"):
             raise ConfigError(
                 "tidelog source: option 'path' (the event log's directory) is missing"
@@ -133,7 +145,7 @@ class SourceOptions:
                 f"{', '.join(_DECODED)}"
             )
         return cls(
-            path=options["path"],
+            path=_FILE_URI.sub("", options["path"]),
             shape=shape,
             table=table,
             tables=_patterns(options.get("tables", "")) if table is None else (table,),

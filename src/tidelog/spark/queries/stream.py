@@ -14,7 +14,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Output
 from tidelog.spark.changes.batches import output_batch, rest_of
 from tidelog.spark.datasource.options import RESUME
-from tidelog.spark.failures import find_error
+from tidelog.spark.failures import failed_with, find_error
 from tidelog.spark.sessions.versions import STREAMS_ARE_LIMITED
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ class _Loop:
                 HostBusyError(_BUSY)
                 if is_busy(error)
                 else find_error(str(error))
-                or OutputError(f"a batch failed with {type(error).__name__}; Spark's log has more")
+                or OutputError(f"a batch failed with {failed_with(error)}")
             )
             raise
         finally:
@@ -279,9 +279,7 @@ class _Loop:
         found = self.failure or find_error(str(error))
         if found is None and is_busy(error):
             return HostBusyError(_BUSY)
-        return found or EventLogError(
-            f"the pipeline's query failed with {type(error).__name__}; Spark's log has more"
-        )
+        return found or EventLogError(f"the pipeline's query failed with {failed_with(error)}")
 
     def finish_batch(self) -> None:
         """Wait for the batch under way: Spark stopped inside a commit would do it again."""

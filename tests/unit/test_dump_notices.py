@@ -1,0 +1,23 @@
+"""What notifications of a dump name."""
+
+from __future__ import annotations
+
+from tidelog.capture.dumps.notices import NAMED_TABLES, DumpNotices
+from tidelog.capture.dumps.state import DumpState, TableProgress
+from tidelog.capture.dumps.states import TableInput
+from tidelog.capture.notifications import Notification
+
+
+def test_of_many_tables_what_one_is_told_by_names_no_other() -> None:
+    """Each notification is stored: their bytes must not grow with the square of the tables."""
+    told: list[Notification] = []
+    tables = [TableProgress(f"public.t{number}") for number in range(NAMED_TABLES + 1)]
+    dump, notices = DumpState("d", 1, tables), DumpNotices(told.append)
+    notices.started(dump)
+    tables[3].meet(TableInput.BEGIN)
+    notices.scanned(dump, tables[3])
+    dump.tables.pop()
+    notices.scanned(dump, tables[3])
+    every = [each.data["data_collections"].count(",") + 1 for each in told]
+    assert every == [NAMED_TABLES + 1, 1, NAMED_TABLES]
+    assert told[1].data["data_collections"] == "public.t3"

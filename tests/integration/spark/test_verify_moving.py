@@ -88,7 +88,7 @@ class Writers:
             self.failures.append(failure)
 
     def _hammer(self, run: Callable[[str], Any]) -> None:
-        while not self._stop.wait(0.002):
+        while not self._stop.wait(0.02):
             run(f"UPDATE items SET n = n + 1 WHERE id BETWEEN {HOT[0]} AND {HOT[-1]}")
 
     def _mixed(self, run: Callable[[str], Any]) -> None:

@@ -110,7 +110,7 @@ def _names(dump: DumpState, table: str | None = None) -> str:
     """All its tables; of many only ``table`` if it is given. Each table has notifications of its
     own, and they are stored: with all names in each, 10,000 tables would take gigabytes.
     """
-    tables = [*dump.tables, *dump.rejected]
+    tables: list[TableProgress | Rejected] = [*dump.tables, *dump.rejected]
     if table is not None and len(tables) > NAMED_TABLES:
         return table
     return ",".join(each.table for each in tables)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.windows.live import Key, Live, at
+from tests.integration.windows.live import Key, Live, at, ten_rows, times_dumped
 
 from tidelog import app
 from tidelog.capture.dumps.chunk_queue import Task
@@ -25,17 +24,10 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def live(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
     made = Live(database, tmp_path, monkeypatch, chunk_rows=2)
-    made.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL)")
-    made.sql.execute("INSERT INTO t SELECT i, 1 FROM generate_series(1, 10) i")
     try:
-        made.start()
-        yield made
+        yield ten_rows(made)
     finally:
         made.close()
-
-
-def times_dumped(live: Live) -> set[int]:
-    return set(Counter(e.key for e in live.events("public.t") if e.op == "r").values())
 
 
 def test_chunk_that_no_reader_has_begun_is_not_cut_again(

@@ -10,6 +10,7 @@ import itertools
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -374,6 +375,19 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
             replayed = replay(events)
             assert replayed == now, f"replay of everything: {_differ(replayed, now)}"
         return events
+
+
+def ten_rows(live: Live) -> Live:
+    """With a table ``t`` of the keys 1 to 10, started."""
+    live.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL)")
+    live.sql.execute("INSERT INTO t SELECT i, 1 FROM generate_series(1, 10) i")
+    live.start()
+    return live
+
+
+def times_dumped(live: Live) -> set[int]:
+    """How often rows of ``t`` came by dumps."""
+    return set(Counter(e.key for e in live.events("public.t") if e.op == "r").values())
 
 
 class Crash(Exception):  # noqa: N818 - not an error of ours

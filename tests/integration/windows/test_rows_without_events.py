@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from tests.integration.windows import mutations
-from tests.integration.windows.live import LOCALLY, Live, at, replay
+from tests.integration.windows.live import LOCALLY, Live, at, replay, ten_rows
 from tests.integration.windows.rules import Make, rule
 
 from tidelog import app
@@ -15,13 +15,6 @@ from tidelog.capture import earlier_writers
 from tidelog.capture.catalogue_watch import CatalogueWatch
 
 pytestmark = pytest.mark.integration
-
-
-def ten_rows(live: Live) -> Live:
-    live.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL)")
-    live.sql.execute("INSERT INTO t SELECT i, 1 FROM generate_series(1, 10) i")
-    live.start()
-    return live
 
 
 def partitioned(live: Live) -> Live:

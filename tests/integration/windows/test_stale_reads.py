@@ -10,7 +10,7 @@ import functools
 
 import pytest
 from tests.integration.windows import mutations
-from tests.integration.windows.live import Live, at, check_no_time_travel
+from tests.integration.windows.live import at, check_no_time_travel, ten_rows
 from tests.integration.windows.rules import Make, rule
 
 from tidelog.app import capture_run
@@ -18,13 +18,6 @@ from tidelog.capture.engine import CaptureOptions
 from tidelog.capture.windows.windows import Windows
 
 pytestmark = pytest.mark.integration
-
-
-def ten_rows(live: Live) -> Live:
-    live.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL)")
-    live.sql.execute("INSERT INTO t SELECT i, 1 FROM generate_series(1, 10) i")
-    live.start()
-    return live
 
 
 @rule(mutations.published_rule)

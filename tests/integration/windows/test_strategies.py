@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.integration.windows.live import Live, at, check_no_time_travel
+from tests.integration.windows.live import at, check_no_time_travel, ten_rows
 from tests.integration.windows.rules import Make, rule
 
 from tidelog.model.records import ranges_of
@@ -12,13 +12,6 @@ from tidelog.sources.postgres.chunks.snapshot import PgSnapshot
 
 pytestmark = pytest.mark.integration
 STRATEGIES = ["table", "message", "snapshot"]
-
-
-def ten_rows(live: Live) -> Live:
-    live.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL)")
-    live.sql.execute("INSERT INTO t SELECT i, 1 FROM generate_series(1, 10) i")
-    live.start()
-    return live
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -10,20 +10,13 @@ import time
 import psycopg
 import pytest
 from tests.integration.windows import mutations
-from tests.integration.windows.live import LOCALLY, Live, at
+from tests.integration.windows.live import LOCALLY, at, ten_rows
 from tests.integration.windows.rules import Make, rule
 
 from tidelog.capture.dumps import worker
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 
 pytestmark = pytest.mark.integration
-
-
-def ten_rows(live: Live) -> Live:
-    live.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL)")
-    live.sql.execute("INSERT INTO t SELECT i, 1 FROM generate_series(1, 10) i")
-    live.start()
-    return live
 
 
 @rule(mutations.watermarks_wait_for_standby)

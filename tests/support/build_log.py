@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -148,6 +150,19 @@ class BuiltLog:
         """The dump of the whole table that began at ``first_offset`` is complete."""
         record = {"type": "dump-completed", "dump_id": dump_id, "table": str(table)}
         return self.control({**record, "first_offset": first_offset, "delete_absent": True})
+
+    def message(self, prefix: str, content: bytes) -> None:
+        """A logical message of a transaction of its own."""
+        self._kinds.append(Kind.MESSAGE)
+        self._ids.append(0)
+        document = {
+            "type": "message",
+            "transactional": True,
+            "xid": 735,
+            "prefix": prefix,
+            "content": base64.b64encode(content).decode(),
+        }
+        self._payloads.append(json.dumps(document).encode())
 
     def control(self, message: Any) -> SegmentMeta:
         return self.writer.append_control(message)

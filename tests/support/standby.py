@@ -43,12 +43,18 @@ class PostgresStandby(PostgresServer):
 
     def replayed(self, timeout_s: float = 30) -> None:
         """Return once everything that the primary has flushed by now is replayed."""
+        self._reached("pg_last_wal_replay_lsn()", timeout_s)
+
+    def received(self, timeout_s: float = 30) -> None:
+        """Return once it is here, be replay paused or not."""
+        self._reached("pg_last_wal_receive_lsn()", timeout_s)
+
+    def _reached(self, place: str, timeout_s: float) -> None:
         ((position,),) = self.primary.execute("SELECT pg_current_wal_flush_lsn()::text")
-        reached = f"SELECT pg_last_wal_replay_lsn() >= '{position}'"
         deadline = time.monotonic() + timeout_s
-        while not self.execute(reached)[0][0]:
+        while not self.execute(f"SELECT {place} >= '{position}'")[0][0]:
             if time.monotonic() > deadline:
-                raise TidelogError(f"the standby did not replay {position} in {timeout_s} s")
+                raise TidelogError(f"{place} did not come to {position} in {timeout_s} s")
             time.sleep(0.02)
 
     def promote(self) -> None:

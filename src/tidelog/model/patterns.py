@@ -71,13 +71,15 @@ def _matches_one(pattern: str, table: TableName) -> bool:
     pieces = pattern.split(".")
     for cut in range(1, len(pieces)):
         namespace, name = ".".join(pieces[:cut]), ".".join(pieces[cut:])
-        if _glob(namespace, table.namespace) and _glob(name, table.name):
+        if glob(namespace, table.namespace) and glob(name, table.name):
             return True
     return False
 
 
-def _glob(pattern: str, text: str) -> bool:
-    """No regular expression: that of ``*a*a*a*b`` takes exponential time on ``aaaa…``."""
+def glob(pattern: str, text: str) -> bool:
+    """Is it the text, if ``*`` stands for any? No regular expression: that of ``*a*a*a*b`` takes
+    exponential time on ``aaaa…``.
+    """
     first, *others = pattern.split("*")
     if not others:
         return pattern == text

@@ -78,7 +78,8 @@ def output_of(spark: Any, built: BuiltLog, path: Path, kafka: KafkaServer, **how
     topic = f"{path.name}-{{name}}"
     made = formatter(how.pop("format", "flat"), topic=topic)
     skipped = how.pop("skipped", frozenset())
-    delivery = Delivery("kafka", keyed=False, formatter=made, skipped=skipped)
+    messages = how.pop("messages", None)
+    delivery = Delivery("kafka", keyed=False, formatter=made, skipped=skipped, messages=messages)
     return KafkaOutput(
         spark, built.path, SqliteState(f"sqlite:///{path / 'state.db'}"), delivery,
         topic=topic, **{"servers": kafka.servers, "partitions": 2} | how,

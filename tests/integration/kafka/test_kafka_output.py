@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.support.kafka import KafkaServer
 
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.ranges import batch_of
+from tidelog.outputs.formatters.logical_messages import LogicalMessages
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -113,6 +115,39 @@ def test_skipped_operations_are_left_out_but_in_a_compacted_topic(
         ("tu", False): ["c"],
         ("t", True): ["c", None, "u"],
     }
+
+
+@pytest.mark.parametrize("transactions", [False, True])
+def test_logical_messages_go_to_a_topic_of_their_own(
+    spark: Any, kafka: KafkaServer, built: BuiltLog, tmp_path: Path, transactions: bool
+) -> None:
+    """Beside rows, alone in their segments, and once where a batch comes again."""
+    table = built.table("public.t", COLUMNS)
+    built.insert(table, "1", "a")
+    for number in range(3):
+        built.message("outbox", str(number).encode())
+        built.message("other", b"")
+    built.flush()
+    built.message("outbox", b"3")
+    built.flush()
+    topic = f"{tmp_path.name}-message"
+    how: dict[str, Any] = {
+        "format": "debezium",
+        "messages": LogicalMessages(topic, ("outbox",)),
+        "messages_topic": topic,
+        "transactions": transactions,
+        "compact": True,
+    }
+    bring(output_of(spark, built, tmp_path, kafka, **how), built)
+    (tmp_path / "state.db").unlink()  # so that it comes again
+    bring(output_of(spark, built, tmp_path, kafka, **how), built)
+    found = read(topic, servers=kafka.servers)
+    assert [(each.value["op"], each.value["message"]["content"]) for each in found] == [
+        ("m", base64.b64encode(content).decode()) for content in (b"0", b"1", b"2", b"3")
+    ]
+    assert {each.key for each in found} == {'{"prefix":"outbox"}'}
+    assert len({each.partition for each in found}) == 1
+    assert len(read(f"{tmp_path.name}-t", servers=kafka.servers)) == 1
 
 
 def test_a_table_without_a_key_does_not_go_to_a_compacted_topic(

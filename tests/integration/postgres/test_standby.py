@@ -21,6 +21,7 @@ from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
 from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
+from tidelog.sources.postgres.chunks import digests as digests_module
 from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader
 from tidelog.sources.postgres.chunks.digests import PostgresDigests
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
@@ -276,16 +277,21 @@ def test_position_is_what_is_replayed(pair: Pair) -> None:
     catalogue.close()
 
 
-def test_verify_waits_for_the_record_that_is_replayed(pair: Pair) -> None:
+def test_verify_waits_for_the_record_that_is_replayed(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A standby shows a commit a moment before it counts it: a pause makes the moment longer."""
+    monkeypatch.setattr(digests_module, "_RECORD_S", 30.0)  # however long the resuming takes
     pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
     pair.standby.replayed()
     digests = PostgresDigests(pair.dsn)
     try:
+        begun = time.monotonic()
         before = digests.position()
-        assert digests.position() == before  # and an idle one keeps nobody waiting
+        assert time.monotonic() - begun < 30  # an idle one keeps nobody waiting
         pair.standby.execute("SELECT pg_wal_replay_pause()")
         pair.sql.execute("INSERT INTO t VALUES (1)")
+        pair.standby.received()  # what is not here yet is not waited for
         resumed = threading.Timer(0.2, pair.standby.execute, ["SELECT pg_wal_replay_resume()"])
         resumed.start()
         assert digests.position() > before

@@ -181,7 +181,7 @@ def test_logical_messages_inside_and_outside_transactions() -> None:
     outside = pg.message(1500, "app", b"out", transactional=False)
     items = run(scanner, [*transaction([inside, ROWS[0]]), outside])
     message, batch, other = items
-    assert message == LogicalMessage(True, "app", b"\0in", 1000, 0)
+    assert message == LogicalMessage(True, "app", b"\0in", 1000, 0, 700, TS)
     assert isinstance(batch, LogBatch)
     assert batch.ordinal.tolist() == [1]
     assert other == LogicalMessage(False, "app", b"out", 1500, 0)

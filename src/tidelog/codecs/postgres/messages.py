@@ -44,7 +44,8 @@ the beginning is looked at: one byte more is enough of it.
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """What ``pg_logical_emit_message`` wrote. Not transactional: ``position`` is its own LSN.
+    """What ``pg_logical_emit_message`` wrote. Not transactional: ``position`` is its own LSN, and
+    there is neither ``xid`` nor ``commit_ts``.
 
     ``content``: None if the message is longer than `MAX_MESSAGE_BYTES`.
     """
@@ -54,6 +55,8 @@ class LogicalMessage:
     content: bytes | None
     position: int
     ordinal: int
+    xid: int | None = None
+    commit_ts: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

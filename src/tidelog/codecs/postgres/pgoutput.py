@@ -259,7 +259,8 @@ class PgoutputScanner:
         if flags & 1:
             self._require_transaction("M")
             if self._count_one():
-                yield LogicalMessage(True, prefix, content, *self._last())
+                xid, commit_ts = int(self._state[kernel.XID]), int(self._state[kernel.COMMIT_TS])
+                yield LogicalMessage(True, prefix, content, *self._last(), xid, commit_ts)
         elif not self.in_transaction:
             if (lsn, 0) > self._last():
                 self._state[kernel.LAST_POSITION] = lsn

@@ -27,3 +27,4 @@ class Delivery:
     parallelism: int = 0  # 0: as Spark has cores
     part_bytes: int = PART_BYTES
     skipped: frozenset[str] = frozenset()  # operations of ordered delivery that are left out
+    messages: Formatter | None = None  # of the source's logical messages; None: they are left out

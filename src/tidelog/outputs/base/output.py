@@ -25,7 +25,7 @@ from tidelog.errors import OutputError, OutputRefusedError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
-from tidelog.outputs.base import evolving, ranges
+from tidelog.outputs.base import evolving, logical_messages, ranges
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.evolving import ColumnChange
 from tidelog.outputs.base.executors import tasks
@@ -265,6 +265,7 @@ class ExecutorOutput:
             refs = self._refs(table, batch) if name in with_rows else ()
             if refs or (name in gone and table not in removed):
                 parts.append(TablePart(target, refs))
+        parts += self._messages(batch)
         if not parts and not removed:
             return
         tables = tuple(part.target for part in parts)
@@ -275,6 +276,20 @@ class ExecutorOutput:
                 task = WriteTask(self.name, batch.generation, batch.start, batch.end, 0, ours)
                 work = self._work(task, writer)
                 self._jobs.run(work, self.shuffled_writer(writer), parts, batch)
+
+    def _messages(self, batch: OutputBatch) -> list[TablePart]:
+        """The source's logical messages, where the output wants them and there are some."""
+        if self.delivery.messages is None:
+            return []
+        refs = logical_messages.refs_of(self.log, batch.start, batch.end)
+        if not refs:
+            return []
+        number, target = self._current.get(logical_messages.MESSAGES, (0, None))
+        if target is None:
+            target = logical_messages.target(self.log)
+            self.create(target)
+            self._current[target.source] = (number, target)
+        return [TablePart(target, (refs,))]
 
     def _work(self, task: WriteTask, writer: TaskWriter) -> Work:
         delivery = self.delivery

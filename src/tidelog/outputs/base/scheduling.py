@@ -13,6 +13,7 @@ from tidelog.outputs.base import ranges
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.executors import jobs
 from tidelog.outputs.base.executors.tasks import Item, Work, Written
+from tidelog.outputs.base.logical_messages import MESSAGES
 from tidelog.outputs.base.parts import SHARED_BYTES, TablePart, hash_partition_counts, spread
 from tidelog.ports import OutputBatch, TargetTable, TaskWriter
 from tidelog.spark.transforms import Step, steps_of
@@ -53,6 +54,12 @@ class JobScheduler:
             batch: the offsets that are written.
         """
         delivery = self._delivery
+        messages = [part for part in parts if part.target.source == MESSAGES]
+        if messages:
+            self._messages(work, messages[0])
+            parts = [part for part in parts if part.target.source != MESSAGES]
+            if not parts:
+                return
         stepped = [p for p in parts if steps_of(delivery.steps, p.target.source)]
         if not delivery.keyed and delivery.order == "total":
             if stepped:
@@ -102,6 +109,10 @@ class JobScheduler:
         failures = [error for each in futures if (error := each.exception()) is not None]
         if failures:
             raise failures[0]
+
+    def _messages(self, work: Work, part: TablePart) -> None:
+        told = replace(work, formatter=self._delivery.messages, skipped=frozenset())
+        jobs.messages(self._spark, told, Item(part.target, part.together))
 
     def _frame(self, work: Work, part: TablePart, steps: Sequence[Step]) -> list[Written]:
         return jobs.frame(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 
 from tidelog.outputs.base.sections import (
     DEBEZIUM,
@@ -34,6 +34,20 @@ class KafkaSection(ExecutorSection):
         description="Name of each table's topic; `{namespace}` and `{name}` stand for the "
         "source's, `{table}` for the name that a step `route` gives. Characters that topics can't "
         "have become `_`.",
+    )
+    messages_topic: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Topic of the application's logical messages (`pg_logical_emit_message`), as "
+        "Debezium's `<prefix>.message`. Format `debezium` alone. Unset: they are left out.",
+        examples=["shop.message"],
+    )
+    message_prefixes: list[str] = Field(
+        default=["*"],
+        min_length=1,
+        description="Which logical messages, by prefix, as Debezium's "
+        "`message.prefix.include.list`; `*` stands for any text.",
+        examples=[["outbox*"]],
     )
     format: FormatName = Field(default="debezium", description="Of the messages' values.")
     debezium: DebeziumModes | None = DEBEZIUM
@@ -73,3 +87,9 @@ class KafkaSection(ExecutorSection):
             }
         ],
     )
+
+    @model_validator(mode="after")
+    def _messages_in_debeziums_format(self) -> KafkaSection:
+        if self.messages_topic is not None and self.format != "debezium":
+            raise ValueError("messages_topic needs format debezium")
+        return self

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tidelog.outputs.base.kinds import OwnKind, hosts
 from tidelog.outputs.deliveries import delivery_of, handling_of, skipped_of
 from tidelog.outputs.kafka.config import KafkaSection
-from tidelog.ports import Output, OutputContext, OutputPlace
+from tidelog.ports import Formatter, Output, OutputContext, OutputPlace
 
 
 def _open(section: KafkaSection, context: OutputContext) -> Output:
@@ -26,9 +26,16 @@ def _open(section: KafkaSection, context: OutputContext) -> Output:
         context.log_path,
         context.open_state(),
         # Formatting and sending cost more than reading: several tasks pay off sooner.
-        replace(delivery, formatter=made, part_bytes=4 << 20, skipped=skipped_of(section)),
+        replace(
+            delivery,
+            formatter=made,
+            part_bytes=4 << 20,
+            skipped=skipped_of(section),
+            messages=_messages(section),
+        ),
         servers=section.servers,
         topic=section.topic,
+        messages_topic=section.messages_topic or "",
         partitions=section.partitions,
         replication=section.replication,
         compact=section.compact,
@@ -36,6 +43,16 @@ def _open(section: KafkaSection, context: OutputContext) -> Output:
         transactions=section.transactions,
         settings={name: value.get_secret_value() for name, value in section.settings.items()},
     )
+
+
+def _messages(section: KafkaSection) -> Formatter | None:
+    from tidelog.outputs.formatters.logical_messages import LogicalMessages
+    from tidelog.outputs.kafka.client import topic_name
+
+    topic = section.messages_topic
+    if topic is None:
+        return None
+    return LogicalMessages(topic_name(topic), tuple(section.message_prefixes), handling_of(section))
 
 
 def _place(section: KafkaSection) -> OutputPlace:

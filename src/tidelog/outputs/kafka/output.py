@@ -28,6 +28,7 @@ from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.executors.rejections import StopAtRejection
+from tidelog.outputs.base.logical_messages import MESSAGES
 from tidelog.outputs.base.output import BatchPlan, ExecutorOutput
 from tidelog.outputs.formatters.messages import topic_of
 from tidelog.outputs.kafka.client import common, failed, librdkafka_log, settings_of, topic_name
@@ -52,6 +53,7 @@ class KafkaOutput(ExecutorOutput):
         delivery: ordered, with a formatter whose topics are ``topic``'s.
         servers: ``host:port``, several separated by commas.
         topic: pattern of the topic's name: ``{table}``, ``{namespace}``, ``{name}``.
+        messages_topic: of logical messages, where ``delivery.messages`` are wanted.
         partitions: of topics that are created; None: as brokers have it.
         replication: of topics that are created; None: as brokers have it.
         compact: create topics with ``cleanup.policy=compact``.
@@ -70,6 +72,7 @@ class KafkaOutput(ExecutorOutput):
         *,
         servers: str,
         topic: str = "{namespace}.{name}",
+        messages_topic: str = "",
         partitions: int | None = None,
         replication: int | None = None,
         compact: bool = False,
@@ -83,6 +86,7 @@ class KafkaOutput(ExecutorOutput):
         self._settings = settings_of(servers, settings or {})
         self._servers = servers
         self._topic = topic
+        self._messages_topic = messages_topic
         self._partitions = partitions
         self._replication = replication
         self._compact = compact
@@ -109,7 +113,7 @@ class KafkaOutput(ExecutorOutput):
             raise failed(f"no broker of {self._servers} answers", self._said or error) from None
 
     def create(self, table: TargetTable) -> None:
-        topic = topic_name(topic_of(self._topic, table))
+        topic = self.subject(table)
         other = self._topics.setdefault(topic, str(table.source))
         if other != str(table.source) and self.delivery.order != "total":
             raise OutputRefusedError(
@@ -118,7 +122,8 @@ class KafkaOutput(ExecutorOutput):
             )
         try:
             if topic not in self._administration().list_topics(timeout=_TIMEOUT_S).topics:
-                self._create_topic(topic)
+                compact = self._compact and table.source != MESSAGES
+                self._create_topic(topic, compact=compact)
             self._describe(topic)
         except KafkaException as error:
             raise failed(f"topic {topic} can't be created", error) from None
@@ -139,6 +144,8 @@ class KafkaOutput(ExecutorOutput):
 
     def subject(self, table: TargetTable) -> str:
         """The topic, as Confluent's TopicNameStrategy has it."""
+        if table.source == MESSAGES:
+            return topic_name(self._messages_topic)
         return topic_name(topic_of(self._topic, table))
 
     def takes_truncates(self, table: TargetTable) -> bool:
@@ -202,7 +209,7 @@ class KafkaOutput(ExecutorOutput):
         if self._said is None or error.code() == KafkaError._AUTHENTICATION:
             self._said = error
 
-    def _create_topic(self, topic: str) -> None:
+    def _create_topic(self, topic: str, *, compact: bool) -> None:
         if not self._create_topics:
             raise OutputRefusedError(
                 f"output {self.name}: there is no topic {topic}, and create_topics is false"
@@ -211,7 +218,7 @@ class KafkaOutput(ExecutorOutput):
             topic,
             num_partitions=self._partitions or -1,
             replication_factor=self._replication or -1,
-            config={"cleanup.policy": "compact"} if self._compact else {},
+            config={"cleanup.policy": "compact"} if compact else {},
         )
         try:
             self._administration().create_topics([wanted])[topic].result(_TIMEOUT_S)
@@ -273,6 +280,7 @@ class KafkaOutput(ExecutorOutput):
         if found is None:
             known = self.log.schemas.tables()
             tables = [each for each in known if matches(self.delivery.tables, each)]
+            tables += [] if self.delivery.messages is None else [MESSAGES]
         elif not self._tried_before:
             return
         count = max(self._cores, found.value["slots"] if found else 0)

@@ -7,6 +7,7 @@ table by table, on executors (docs/adr/0005).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -17,13 +18,17 @@ from tidelog.model.patterns import matches
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
 
+MESSAGES = '{"type":"messages"}'
+"""Control text of the rows that stand for logical messages, which outputs may want."""
+
 
 def rows(
     log: EventLog, start: int, end: int, tables: Sequence[str | TableName]
 ) -> list[tuple[Any, ...]]:
-    """One row per segment and table in ``[start, end)``, in order, and one per control record:
-    (first, next, table, schema ids, rows, bytes, control). ``rows`` and ``bytes`` (an estimate) are
-    those of the whole segment, also where the range cuts it.
+    """One row per segment and table in ``[start, end)``, in order, one per control record, and one
+    per segment with logical messages: (first, next, table, schema ids, rows, bytes, control).
+    ``rows`` and ``bytes`` (an estimate) are those of the whole segment, also where the range cuts
+    it.
     """
     result: list[tuple[Any, ...]] = []
     for segment in log.chain().between(start, end):
@@ -39,19 +44,26 @@ def rows(
             size = segment.payload_bytes * count // max(1, segment.rows)
             result.append((first, following, table, schema_ids, count, size, None))
         if 0 in segment.rows_by_schema:
-            result += _control(log, first, following)
+            result += _without_a_table(log, first, following)
     return result
 
 
-def _control(log: EventLog, first: int, following: int) -> list[tuple[Any, ...]]:
+def _without_a_table(log: EventLog, first: int, following: int) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     for ref in log.segments(first, following, tables=()):
+        messages, end = [], 0
         for batch in log.batches(ref, ("offset", "kind", "payload"), schema_ids=(0,)):
             for record in batch.filter(pc.field("kind") == int(Kind.CONTROL)).to_pylist():
                 text = record["payload"].decode()
                 offset = record["offset"]
                 found.append((offset, offset + len(text.encode()), None, [0], 1, 0, text))
-    return found
+            of_application = batch.filter(pc.field("kind") == int(Kind.MESSAGE))
+            if of_application.num_rows:
+                messages += of_application.column("offset").to_pylist()
+                end = messages[-1] + len(of_application.column("payload")[-1].as_py())
+        if messages:
+            found.append((messages[0], end, None, [0], len(messages), 0, MESSAGES))
+    return sorted(found, key=itemgetter(0))
 
 
 def batches(found: Sequence[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

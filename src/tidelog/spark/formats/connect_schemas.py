@@ -45,7 +45,7 @@ _TEXTS = (
     (re.compile("uuid", re.IGNORECASE), "io.debezium.data.Uuid"),
     (re.compile("xml", re.IGNORECASE), "io.debezium.data.Xml"),
 )
-_TRANSACTION: Schema = {
+TRANSACTION: Schema = {
     "type": "struct",
     "fields": [
         {"type": "string", "optional": False, "field": "id"},
@@ -61,7 +61,7 @@ _TRANSACTION: Schema = {
 
 def key_schema(name: str, fields: Sequence[Schema]) -> Schema:
     """Of the messages' keys."""
-    return _struct(f"{name}.Key", fields, optional=False)
+    return struct(f"{name}.Key", fields, optional=False)
 
 
 def envelope_schema(name: str, fields: Sequence[Schema], source: Schema) -> Schema:
@@ -72,23 +72,23 @@ def envelope_schema(name: str, fields: Sequence[Schema], source: Schema) -> Sche
         fields: of the row.
         source: of the block ``source``.
     """
-    row = _struct(f"{name}.Value", fields, optional=True)
+    row = struct(f"{name}.Value", fields, optional=True)
     times = [{"type": "int64", "optional": True, "field": f"ts_{u}"} for u in ("ms", "us", "ns")]
     members = [
         {**row, "field": "before"},
         {**row, "field": "after"},
         {**source, "field": "source"},
-        _TRANSACTION,
+        TRANSACTION,
         {"type": "string", "optional": False, "field": "op"},
         *times,
     ]
-    return {**_struct(f"{name}.Envelope", members, optional=False), "version": 2}
+    return {**struct(f"{name}.Envelope", members, optional=False), "version": 2}
 
 
 def source_schema(connector: str, fields: Sequence[tuple[str, str, bool]]) -> Schema:
     """Of the block ``source``; ``fields``: name, Connect's type, may it be null?"""
     members = [{"type": kind, "optional": null, "field": name} for name, kind, null in fields]
-    return _struct(f"io.debezium.connector.{connector}.Source", members, optional=False)
+    return struct(f"io.debezium.connector.{connector}.Source", members, optional=False)
 
 
 def row_fields(
@@ -198,7 +198,8 @@ def _named(kind: str, name: str) -> Schema:
     return {"type": kind, "name": name, "version": 1}
 
 
-def _struct(name: str, fields: Sequence[Schema], *, optional: bool) -> Schema:
+def struct(name: str, fields: Sequence[Schema], *, optional: bool) -> Schema:
+    """An object of ``fields``."""
     return {"type": "struct", "fields": list(fields), "optional": optional, "name": name}
 
 

@@ -18,7 +18,7 @@ from tidelog.codecs.decode import decode
 from tidelog.codecs.source_blocks import source_block
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Kind
-from tidelog.model.schema import TableSchema
+from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import SourceId
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.formats.json_values import joined as joined
@@ -115,7 +115,7 @@ def envelope_json(
         before,
         ',"after":',
         after,
-        *_source(records, commit_ts, origin, schema),
+        *source_pieces(records, commit_ts, origin, schema.table),
         ',"transaction":null,"op":"',
         op,
         '","ts_ms":',
@@ -128,11 +128,11 @@ def envelope_json(
     )
 
 
-def _source(
-    records: pa.RecordBatch, commit_ts: pa.Array, origin: SourceId, schema: TableSchema
+def source_pieces(
+    records: pa.RecordBatch, commit_ts: pa.Array, origin: SourceId, table: TableName
 ) -> list[Piece]:
     """The member ``source`` with the comma before it, as pieces for `joined`."""
-    block = source_block(origin, schema.table, records)
+    block = source_block(origin, table, records)
     pieces: list[Piece] = [
         f',"source":{{"version":"{tidelog_version()}","connector":"{block.connector}","name":"tidelog"',
         ',"ts_ms":',

@@ -122,10 +122,10 @@ def _unavailable(kind: pa.DataType, handling: Handling, type_name: str | None) -
     if not handling.schemas:
         return pa.scalar(f'"{UNAVAILABLE}"')
     if pa.types.is_binary(kind) and structured.geometry_of(kind, type_name or "") is None:
-        return pa.scalar(f'"{_binary(UNAVAILABLE.encode(), handling.binary)}"')
+        return pa.scalar(f'"{binary_text(UNAVAILABLE.encode(), handling.binary)}"')
     bits = bits_of(type_name or "")
     if bits is not None and bits > 1 and holds_bits(kind):
-        return pa.scalar(f'"{_binary(UNAVAILABLE.encode(), "base64")}"')
+        return pa.scalar(f'"{binary_text(UNAVAILABLE.encode(), "base64")}"')
     plain = type_name is None or not (
         is_time(type_name) or _is_structured(kind, handling, type_name)
     )
@@ -327,11 +327,12 @@ def _decimals(values: pa.Decimal128Array, mode: DecimalMode) -> TextCells:
 
 
 def _binaries(values: pa.BinaryArray, mode: BinaryMode) -> TextCells:
-    found = [None if v is None else _binary(v, mode) for v in values.to_pylist()]
+    found = [None if v is None else binary_text(v, mode) for v in values.to_pylist()]
     return TextCells(pa.array(found, pa.string()), '"', '"')
 
 
-def _binary(value: bytes, mode: BinaryMode) -> str:
+def binary_text(value: bytes, mode: BinaryMode) -> str:
+    """Bytes as a text of JSON."""
     if mode == "hex":
         return value.hex()
     if mode == "base64-url-safe":

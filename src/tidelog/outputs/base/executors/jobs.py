@@ -35,6 +35,13 @@ def direct(spark: SparkSession, work: Work, groups: Sequence[Sequence[Item]]) ->
     return found
 
 
+def messages(spark: SparkSession, work: Work, item: Item) -> list[Written]:
+    """One task for the source's logical messages, in the log's order."""
+    parallel = spark.sparkContext.parallelize([item], 1)
+    found: list[Written] = parallel.map(lambda each: tasks.run_messages(work, 0, [each])).collect()
+    return found
+
+
 def in_order(
     spark: SparkSession, work: Work, tables: Sequence[TargetTable], refs: Sequence[SegmentRef]
 ) -> list[Written]:

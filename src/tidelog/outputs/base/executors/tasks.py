@@ -15,6 +15,7 @@ from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.schema import TableSchema
 from tidelog.outputs.base import other_keys
 from tidelog.outputs.base.executors import hash_partitions
+from tidelog.outputs.base.logical_messages import records
 from tidelog.ports import DeadLetters, Formatter, Rejection, TargetTable, TaskWriter, WriteTask
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.datasource.read_plan import ReadPlan
@@ -74,6 +75,13 @@ def armed() -> str:
 def run_items(work: Work, number: int, items: Sequence[Item]) -> Written:
     """Bring ``items`` over, one after the other, over one connection."""
     return run(work, number, _read_items(work, items))
+
+
+def run_messages(work: Work, number: int, items: Sequence[Item]) -> Written:
+    """Bring the source's logical messages over, as the log has them."""
+    log = _log(work)
+    found = ((item.table, batch) for item in items for batch in records(log, item.refs))
+    return run(work, number, found)
 
 
 def run_in_order(work: Work, tables: Sequence[TargetTable], refs: Sequence[SegmentRef]) -> Written:

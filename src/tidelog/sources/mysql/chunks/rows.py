@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -16,6 +17,7 @@ from tidelog.errors import ChunkError, ChunkRefusedError
 from tidelog.model.records import LogBatch, Snapshot
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows
+from tidelog.sources.mysql.chunks.given_keys import spelled
 from tidelog.sources.mysql.chunks.key_sql import Key, bytes_value
 from tidelog.sources.mysql.chunks.result_rows import RowReader
 from tidelog.sources.mysql.chunks.sql import KeyIndex, MySqlChunkSql, key_index
@@ -86,7 +88,9 @@ class MySqlChunkSelect:
         schema: TableSchema,
         snapshot: Snapshot,
     ) -> ChunkRows:
-        columns, given = given_keys(request, schema)
+        columns, _ = given_keys(request, schema)
+        request = replace(request, keys=spelled(request.keys or (), schema, columns))
+        given = list(dict.fromkeys(request.keys or ()))
         sql = self._sql(connection, schema, columns)
         absent = self._unspeakable(connection, schema, columns, given)
         found: list[LogBatch] = []
@@ -111,7 +115,7 @@ class MySqlChunkSelect:
             missing += [key for key in step.keys or () if key in absent]
             steps.took(size)
         self._widths[schema.table] = steps.row_bytes
-        known = [_cells_of(key, schema, columns) for key in missing]
+        known = [_cells_of(key, schema, columns) for key in dict.fromkeys(missing)]
         found.append(absent_rows(known, schema, columns if missing else None))
         rows = joined(found)
         if len(found) > 2:  # a row may have two spellings of its key, in two batches

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,9 +41,14 @@ def watermark_of(message: LogicalMessage) -> str | None:
 
 def message_batch(messages: Sequence[LogicalMessage], resume: Resume) -> LogBatch:
     """Logical messages of the application, in order, as records: kind MESSAGE, schema id 0, JSON
-    payloads.
+    payloads. One outside a transaction has no time of its own: it has that of its capture.
+
+    The transaction's number is in the payload alone: as the record's it would take room in the
+    journal of what snapshots may not show, for any role's messages.
     """
     count = len(messages)
+    now = time.time_ns() // 1000
+    times = [now if each.commit_ts is None else each.commit_ts for each in messages]
     payloads = [_payload(message) for message in messages]
     return LogBatch(
         kind=np.full(count, Kind.MESSAGE, np.uint8),
@@ -50,7 +56,7 @@ def message_batch(messages: Sequence[LogicalMessage], resume: Resume) -> LogBatc
         position=np.array([message.position for message in messages], np.int64),
         ordinal=np.array([message.ordinal for message in messages], np.int64),
         xid=np.zeros(count, np.int64),
-        commit_ts=np.zeros(count, np.int64),
+        commit_ts=np.array(times, np.int64),
         payload_offsets=np.cumsum([0, *map(len, payloads)], dtype=np.int32),
         payload=np.frombuffer(b"".join(payloads), np.uint8),
         resume=resume,
@@ -62,6 +68,7 @@ def _payload(message: LogicalMessage) -> bytes:
     value: dict[str, Any] = {
         "type": "message",
         "transactional": message.transactional,
+        "xid": message.xid,
         # Bytes that are not UTF-8 (the database has no encoding) are replaced.
         "prefix": prefix.encode("utf-8", "surrogateescape").decode("utf-8", "replace"),
         "content": base64.b64encode(message.content or b"").decode(),

@@ -238,13 +238,21 @@ def rows_of(
     name = quote_ident(table.namespace, table.name)
     found: dict[Key, Row] = {}
     query = f"COPY (SELECT {listed} FROM {only}{name}) TO STDOUT"
-    with sql.cursor() as cursor, cursor.copy(query.encode()) as copy:
-        data = b"".join(bytes(part) for part in copy)
+    try:
+        data = copied(sql, query)
+    except psycopg.errors.UndefinedFunction:  # one of an index relies on the search_path
+        sql.execute(f"SET search_path = {quote_ident(table.namespace)}, public".encode())
+        data = copied(sql, query)
     for line in data.decode("utf-8", "surrogateescape").split("\n")[:-1]:
         texts = [None if field == r"\N" else unescaped(field) for field in line.split("\t")]
         values = dict(zip(columns, texts, strict=True))
         found[tuple(values[name] for name in key)] = values
     return found
+
+
+def copied(sql: psycopg.Connection[Any], query: str) -> bytes:
+    with sql.cursor() as cursor, cursor.copy(query.encode()) as copy:
+        return b"".join(bytes(part) for part in copy)
 
 
 def unescaped(field: str) -> str:

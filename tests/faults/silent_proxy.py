@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 
@@ -23,6 +24,8 @@ class SilentProxy:
         self._sockets: list[socket.socket] = []
         self.refuses = threading.Event()
         """Set: new connections are taken and nothing of them is forwarded."""
+        self.pause_s = 0.0
+        """Between two messages of the server."""
         self.stalled = threading.Event()
         """Set once something was not forwarded."""
 
@@ -83,6 +86,7 @@ class SilentProxy:
                     if len(data) < size:
                         break
                     client.sendall(data[:size])
+                    time.sleep(self.pause_s)
                     if self._behind and data[:1] == self._behind:
                         self.stalled.set()
                         return

@@ -17,20 +17,38 @@ from tidelog.sources.postgres.stream.replication import ReplicationStream
 FAILS = "COPY (SELECT 1 / (5 - i) FROM generate_series(1, 9) AS i) TO STDOUT"
 ENDS = "COPY (SELECT 1) TO STDOUT"
 LARGE = "COPY (SELECT repeat('x', 1000) FROM generate_series(1, 20000)) TO STDOUT"
+SMALL = "COPY (SELECT repeat('x', 1000) FROM generate_series(1, 8)) TO STDOUT"
 
 
-def copy(dsn: str, query: str, limit: int = 0) -> None:
-    connection = connect(dsn, purpose="chunks")
+def say(line: str) -> None:
+    """Whole, whatever the other thread says."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def copy(
+    dsn: str, query: str, limit: int = 0, *, timeout_ms: int = 0, plainly: bool = False
+) -> None:
+    connection = connect(dsn, purpose="chunks", settings={"statement_timeout": str(timeout_ms)})
     reader = CopyReader()
-    reader.read(connection.pgconn, "COPY (SELECT 1) TO STDOUT")  # compiles
-    print("ready", flush=True)
+    if plainly:
+        reader._functions = None
+    reader.read(connection, "COPY (SELECT 1) TO STDOUT")  # compiles
+    say("ready")
     sys.stdin.readline()
-    reader.read(connection.pgconn, query, limit_bytes=limit)
+    reader.read(connection, query, limit_bytes=limit)
+
+
+def statement(dsn: str) -> None:
+    connection = connect(dsn, purpose="chunks", settings={"statement_timeout": "500"})
+    say("ready")
+    sys.stdin.readline()
+    connection.execute(b"SELECT 1")
 
 
 def identify(dsn: str) -> None:
     stream = ReplicationStream(dsn)
-    print("ready", flush=True)
+    say("ready")
     sys.stdin.readline()
     stream.identify()
 
@@ -39,6 +57,10 @@ WORK = {
     "copy that fails": lambda dsn: copy(dsn, FAILS),
     "copy that ends": lambda dsn: copy(dsn, ENDS),
     "copy that is cut": lambda dsn: copy(dsn, LARGE, limit=1 << 20),
+    "copy within a time": lambda dsn: copy(dsn, LARGE, timeout_ms=500),
+    "copy within a time, plainly": lambda dsn: copy(dsn, LARGE, timeout_ms=500, plainly=True),
+    "small copy within a time": lambda dsn: copy(dsn, SMALL, timeout_ms=500),
+    "statement within a time": statement,
     "identify": identify,
 }
 
@@ -50,13 +72,13 @@ def main() -> None:
     def work() -> None:
         try:
             WORK[what](dsn)
-            print("done", flush=True)
+            say("done")
         except BaseException as error:  # noqa: BLE001 - the test reads it
-            print("ended", type(error).__name__, error, flush=True)
+            say(f"ended {type(error).__name__} {error}")
 
     threading.Thread(target=work, daemon=True).start()
     while True:
-        print("tick", flush=True)
+        say("tick")
         time.sleep(0.1)
 
 

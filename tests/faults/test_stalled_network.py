@@ -117,3 +117,34 @@ def test_an_answer_whose_end_does_not_come_is_given_up(
         proxy.stall_behind(behind)
         one.go_on()
         assert "did not end in time" in one.says("ended")
+
+
+@pytest.mark.parametrize(
+    ("what", "behind"),
+    [
+        ("copy within a time", b"d"),
+        ("copy within a time, plainly", b"d"),
+        ("copy within a time", b"2"),  # BindComplete, and no CopyOutResponse
+        ("statement within a time", b"D"),
+    ],
+)
+def test_an_answer_that_stops_is_given_up_once_the_server_would_have_ended_it(
+    postgres: PostgresServer, what: str, behind: bytes
+) -> None:
+    with SilentProxy(postgres.port) as proxy, client(what, proxy, end_s=0.5) as one:
+        proxy.stall_behind(behind)
+        one.go_on()
+        assert proxy.stalled.wait(PATIENCE_S)
+        one.lives()
+        assert "did not end in time" in one.says("ended")
+
+
+def test_an_answer_that_is_slow_and_moves_is_waited_for(postgres: PostgresServer) -> None:
+    """Its rows take longer than the server may be silent."""
+    what = "small copy within a time"
+    with SilentProxy(postgres.port) as proxy, client(what, proxy, end_s=0.5) as one:
+        proxy.pause_s = 0.25
+        began = time.monotonic()
+        one.go_on()
+        one.says("done")
+        assert time.monotonic() - began > 2.0

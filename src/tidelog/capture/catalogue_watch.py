@@ -223,6 +223,10 @@ class CatalogueWatch:
         """Would the table be dumped as a new one, if it were there?"""
         return self._dump_new and str(table) not in self._known()
 
+    def known(self) -> Collection[str]:
+        """The tables that were there at the last look."""
+        return self._known().keys()
+
     def settled(self, table: TableName, shape: TableShape) -> bool:
         """Would a dump that begins now make good whatever the catalogue shows of the table?
 

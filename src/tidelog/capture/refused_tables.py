@@ -103,6 +103,11 @@ class RefusedTables:
             self._known[name]["owed"] = True
             self._store()
 
+    def dumped(self, table: TableName) -> None:
+        """A dump of all the table ended well: the next that fails is tried again soon."""
+        with self._lock:
+            self._tries.pop(str(table), None)
+
     def retry_due(self) -> None:
         """Let dumps begin again that met a missing right long enough ago."""
         with self._lock:

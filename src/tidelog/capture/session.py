@@ -142,6 +142,7 @@ class CaptureSession:
             watch=watch,
             snapshot=snapshot_reader.current_snapshot,
             reached=lambda: engine.reached,
+            repeats=not at_start.then_end,
         )
         self._lag_bytes = 0
         self._look_soon = threading.Event()
@@ -372,6 +373,7 @@ class CaptureSession:
                 for table, refusal in sorted(self._automatic.watch.inserts_only.items())
             ],
             "waiting": self._automatic.watch.earlier_writers.summary(),
+            "to_repeat": [again.summary() for again in self._automatic.to_repeat],
             **self.coordinator.summary(finished=FINISHED_SHOWN),
         }
 

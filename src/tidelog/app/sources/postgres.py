@@ -33,7 +33,7 @@ from tidelog.sources.postgres.chunks.digests import PostgresDigests
 from tidelog.sources.postgres.chunks.estimates import PostgresEstimates
 from tidelog.sources.postgres.chunks.key_texts import key_texts
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
-from tidelog.sources.postgres.connect import connect, translated
+from tidelog.sources.postgres.connect import LOOKING, connect, translated
 from tidelog.sources.postgres.preflight.checks import Preflight
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 from tidelog.sources.postgres.stream.open_transactions import who_is_open
@@ -127,7 +127,7 @@ class PostgresKind:
             )
 
         def publish() -> Published:
-            with connect(self._dsn, purpose="publication") as connection:
+            with connect(self._dsn, purpose="publication", settings=LOOKING) as connection:
                 if self._reader is not None:
                     with translated("looking at the publications"):
                         self._reader.check_publications(connection)
@@ -136,7 +136,7 @@ class PostgresKind:
 
         def named() -> str:
             with (
-                connect(self._dsn, purpose="catalogue") as connection,
+                connect(self._dsn, purpose="catalogue", settings=LOOKING) as connection,
                 translated("looking for open transactions"),
             ):
                 if in_recovery(connection):

@@ -26,6 +26,7 @@ import numpy as np
 from tidelog.capture.catalogue_watch import CatalogueWatch, changes_rows
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.state import TableProgress, whole_table
+from tidelog.capture.failed_dumps import Again, to_repeat
 from tidelog.capture.relation_names import RelationNames
 from tidelog.errors import TableRefusedError
 from tidelog.model.records import Snapshot
@@ -46,6 +47,8 @@ SETTLE_S = 5.0
 LOG_WAIT_S = 0.5
 ABSENT_S = 2.0
 """So often a table that is to be dumped and does not exist is looked for."""
+REPEAT_EVERY_S = 10.0
+"""So often dumps that failed are looked for."""
 TURN_S = 0.02
 
 
@@ -58,6 +61,7 @@ class AutomaticDumps:
         watch: made to call what it is given with a table and why.
         snapshot: takes one of now.
         reached: all that was committed before this position has come from the log.
+        repeats: whether dumps that failed are asked for again.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class AutomaticDumps:
         watch: Callable[[Callable[[TableName, str], bool]], CatalogueWatch],
         snapshot: Callable[[], Snapshot],
         reached: Callable[[], int],
+        repeats: bool = True,
     ) -> None:
         self._coordinator = coordinator
         self._catalogue = catalogue
@@ -82,6 +87,10 @@ class AutomaticDumps:
         self._log_ends: dict[TableName, int] = {}
         self._names = RelationNames(state)
         self._absent_until: dict[str, float] = {}
+        self._repeats = repeats
+        self._repeat_at = 0.0
+        self.to_repeat: list[Again] = []
+        """Dumps that failed and will be asked for again."""
         self.watch = watch(self._dump_differing)
         self.watch.on_relations = self._names.learn
         self.watch.on_present = self._names.keep
@@ -115,6 +124,7 @@ class AutomaticDumps:
     def act(self) -> None:
         """Ask for the dumps that are due by what the log told. Raises SourceError: later again."""
         self._dump_unlogged()
+        self._repeat_failed()
         waiting: list[tuple[SchemaSeen, int]] = []
         try:
             while self._schemas_seen:
@@ -144,6 +154,24 @@ class AutomaticDumps:
                 continue
             if self._covers(table, xid) or self._dump_if_settled(table, reason):
                 self._forget_unlogged(name, [reason, xid])
+
+    def _repeat_failed(self) -> None:
+        now = time.monotonic()
+        if not self._repeats or now < self._repeat_at:
+            return
+        self._repeat_at = now + REPEAT_EVERY_S
+        told = {(again.table, again.at_ms) for again in self.to_repeat}
+        found = to_repeat(self._coordinator.dumps())
+        known = self.watch.known() if found else set()
+        self.to_repeat = [again for again in found if again.table in known]
+        now_ms = int(time.time() * 1000)
+        for again in self.to_repeat:
+            if (again.table, again.at_ms) not in told:
+                wait_s = max(0, again.at_ms - now_ms) // 1000
+                logger.warning("%s is dumped again in %d s: %s", again.table, wait_s, again.failed)
+            table = TableName.parse(again.table)
+            if again.at_ms <= now_ms and not self._is_absent(table):
+                self._dump_if_settled(table, "the dump before failed")
 
     def _is_absent(self, table: TableName) -> bool:
         """Is there no such table now? One that was renamed may come back: its dump waits, until the

@@ -297,6 +297,8 @@ class DumpTables:
             progress.finalized_until = offset + 1
             progress.finished_ms = int(time.time() * 1000)
             self._notices.scanned(dump, progress)
+            if whole_table(progress):
+                self._refused.dumped(TableName.parse(progress.table))
             if whole_table(progress) and run is not None and run.asked_before is not None:
                 self._refetch_queue.dumped(progress.table, run.asked_before)
         self._forget(dump, progress)
@@ -347,7 +349,7 @@ class DumpTables:
         """The table can't be dumped as it is; what capture needs of it is owed, before the end is
         stored.
         """
-        if progress.status not in FINISHED and (progress.due or _is_own(dump)):
+        if progress.status not in FINISHED and (progress.due or is_own(dump)):
             table = TableName.parse(progress.table)
             if isinstance(error, ChunkDeniedError):
                 self._refused.failed(table, str(error))
@@ -388,6 +390,6 @@ def is_away(found: Found) -> bool:
     return isinstance(found, SourceError) and found.policy is Policy.RETRY
 
 
-def _is_own(dump: DumpState) -> bool:
+def is_own(dump: DumpState) -> bool:
     """Does capture itself need the dump? Nobody asks for it again."""
     return dump.reason == "initial" or dump.dump_id.startswith((AUTOMATIC, *OWN))

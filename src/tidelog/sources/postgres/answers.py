@@ -10,16 +10,75 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Iterator
+from typing import Any, NoReturn, TypeVar
 
 import psycopg
 from psycopg import pq
+from psycopg.abc import PQGen
 
 ANSWER_S = 60.0
 """So long a command to the walsender may take that the server answers at once."""
 END_S = 30.0
 """So long the end of an answer may be missing once all else of it has come."""
 
+_Result = TypeVar("_Result")
 _COPIES = (pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_BOTH)
+
+
+class Session(psycopg.Connection[tuple[Any, ...]]):
+    """An SQL connection that is given up once the server is silent for longer than it may be."""
+
+    silence_s: float | None = None
+    """So long a statement may run without a byte of its answer; None: as long as it likes."""
+
+    def wait(self, gen: PQGen[_Result], *args: Any, **options: Any) -> _Result:
+        if self.silence_s is not None:
+            gen = self._while_it_moves(gen, self.silence_s)
+        return super().wait(gen, *args, **options)
+
+    def _while_it_moves(self, waiting: PQGen[_Result], silence_s: float) -> PQGen[_Result]:
+        moved = time.monotonic()
+        try:
+            wanted = next(waiting)
+            while True:
+                # psycopg answers at least every 0.1 s, with nothing if need be.
+                ready = yield wanted
+                now = time.monotonic()
+                if ready:
+                    moved = now
+                elif now - moved > silence_s:
+                    give_up(self.pgconn)
+                wanted = waiting.send(ready)
+        except StopIteration as ended:
+            found: _Result = ended.value
+            return found
+
+
+def limit_silence(session: Session, statement_timeout_ms: int) -> None:
+    """A server that is there ends a statement at its time limit, and says so."""
+    if statement_timeout_ms:
+        session.silence_s = statement_timeout_ms / 1000 + END_S
+
+
+def silence_s(connection: psycopg.Connection[Any]) -> float | None:
+    """How long its server may be silent, see `Session`."""
+    return connection.silence_s if isinstance(connection, Session) else None
+
+
+def moves(pgconn: pq.abc.PGconn, silence_s: float | None) -> None:
+    """Take in what comes next. Raises psycopg.OperationalError, and closes the connection, if
+    nothing does.
+    """
+    deadline = None if silence_s is None else time.monotonic() + silence_s
+    if not _wait(pgconn, select.POLLIN, deadline):
+        give_up(pgconn)
+    pgconn.consume_input()
+
+
+def give_up(pgconn: pq.abc.PGconn) -> NoReturn:
+    """Close the connection. Raises psycopg.OperationalError."""
+    pgconn.finish()
+    raise psycopg.OperationalError("the server's answer did not end in time")
 
 
 def arrives(pgconn: pq.abc.PGconn, deadline: float | None = None) -> bool:
@@ -41,8 +100,7 @@ def results(pgconn: pq.abc.PGconn, timeout_s: float | None) -> Iterator[pq.abc.P
     """
     while True:
         if not arrives(pgconn, None if timeout_s is None else time.monotonic() + timeout_s):
-            pgconn.finish()
-            raise psycopg.OperationalError("the server's answer did not end in time")
+            give_up(pgconn)
         result = pgconn.get_result()
         if result is None:
             return

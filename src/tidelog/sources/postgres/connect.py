@@ -69,6 +69,10 @@ WHERE l.name = 'lock_timeout' AND d.name = 'deadlock_timeout'
 
 CONNECT_TIMEOUT_S = 10
 
+# For sessions that look at the catalogue: the server ends a look that takes longer, and one that it
+# does not answer is given up.
+LOOKING = {"statement_timeout": "300000"}
+
 # (pattern in the server's or libpq's message, error class, what to do). libpq gives no SQLSTATE for
 # a failed connection; a server that answers in another language gets the general message.
 _REFUSALS: tuple[tuple[str, type[TidelogError], str], ...] = (
@@ -228,13 +232,14 @@ def connect(
     info = conninfo(dsn, application=f"{APPLICATION}-{purpose}", settings=settings)
     try:
         # No server-side prepared statements: each would outlive DDL on the tables it names.
-        connection = psycopg.connect(info, autocommit=True, prepare_threshold=None)
+        connection = answers.Session.connect(info, autocommit=True, prepare_threshold=None)
         if newer := set_newer_timeouts(connection.info.server_version):
             connection.execute(newer)
         give_way(connection)
         texts = use_own_encoding(connection.pgconn)
     except psycopg.OperationalError as error:
         raise connection_error(info, str(error)) from None
+    answers.limit_silence(connection, int((settings or {}).get("statement_timeout", "0")))
     connection.autocommit = autocommit
     if texts is not None:
         adapt(connection, texts)

@@ -17,7 +17,13 @@ from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.catalogue.storage import rows_may_differ, storage_of
 from tidelog.sources.postgres.catalogue.versions import stamp, versions
 from tidelog.sources.postgres.chunks.reader import chunk_errors
-from tidelog.sources.postgres.connect import connect, lsn_value, quote_ident, translated
+from tidelog.sources.postgres.connect import (
+    LOOKING,
+    connect,
+    lsn_value,
+    quote_ident,
+    translated,
+)
 from tidelog.sources.refusals import only_refusals
 
 BLOCK_BYTES = 8192
@@ -169,7 +175,7 @@ class PostgresCatalogue:
 
     def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
         if self._connection is None or self._connection.closed or self._connection.broken:
-            self._connection = connect(self._dsn, purpose="catalogue")
+            self._connection = connect(self._dsn, purpose="catalogue", settings=LOOKING)
         return self._connection
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import psycopg
@@ -33,7 +34,11 @@ class CopyReader:
         """Was the last statement ended at its limit? Then the transaction needs a savepoint."""
 
     def read(
-        self, pgconn: pq.abc.PGconn, query: str, keep: int = 0, limit_bytes: int = 0
+        self,
+        connection: psycopg.Connection[tuple[Any, ...]],
+        query: str,
+        keep: int = 0,
+        limit_bytes: int = 0,
     ) -> tuple[UInt8s, int]:
         """The bytes, valid until the next `read`, and the number of rows. The first ``keep`` bytes
         of what the last `read` gave stand before them. They are in the session's encoding.
@@ -41,16 +46,18 @@ class CopyReader:
         A statement whose rows, those kept included, are more than ``limit_bytes`` is ended at the
         row that would be too much, but for the first one (`cut`); 0: there is no limit.
 
-        Raises psycopg's error for what the server says. ``query`` is a single statement: the
+        Raises psycopg's error for what the server says, or if it says nothing for longer than it
+        may (`answers.Session`). ``query`` is a single statement: the
         extended protocol refuses more, so a condition can't smuggle in a second one.
         """
-        result = answers.sent(pgconn, encoded(pgconn, query))
+        pgconn, silence_s = connection.pgconn, answers.silence_s(connection)
+        result = answers.sent(pgconn, encoded(pgconn, query), timeout_s=silence_s)
         if result.status != pq.ExecStatus.COPY_OUT:
             raise psycopg.errors.error_from_result(result)
         if not keep and len(self._buffer) > self._initial_bytes:
             self._buffer = np.empty(self._initial_bytes, dtype=np.uint8)
         self.cut = False
-        used, rows = self._drain(pgconn, keep, limit_bytes)
+        used, rows = self._drain(pgconn, keep, limit_bytes, silence_s)
         for last in list(answers.results(pgconn, answers.END_S)):
             if last.status != pq.ExecStatus.FATAL_ERROR:
                 continue
@@ -59,18 +66,31 @@ class CopyReader:
                 raise psycopg.errors.error_from_result(last)
         return self._buffer[:used], rows
 
-    def _drain(self, pgconn: pq.abc.PGconn, keep: int, limit: int) -> tuple[int, int]:
+    def _drain(
+        self, pgconn: pq.abc.PGconn, keep: int, limit: int, silence_s: float | None
+    ) -> tuple[int, int]:
         functions = self._functions
         address = pgconn.pgconn_ptr  # type: ignore[attr-defined]
         if functions is None or address is None:
-            return self._drain_plainly(pgconn, keep, limit)
+            return self._drain_plainly(pgconn, keep, limit, silence_s)
         state: Int64s = np.zeros(libpq.STATE_SIZE, dtype=np.int64)
         state[libpq.BYTES] = keep
+        libpq.wait_for(state, pgconn.socket)
+        silence_ms = 0 if silence_s is None else max(1, round(silence_s * 1000))
         buffer, used, rows = self._limited(limit), 0, 0
         while True:
             outcome = libpq.drain_copy(
-                functions.get_copy_data, functions.free_memory, address, buffer, state
+                functions.consume_input,
+                functions.get_copy_data,
+                functions.free_memory,
+                functions.poll,
+                address,
+                buffer,
+                state,
+                silence_ms,
             )
+            if outcome == libpq.DRAINED:
+                answers.give_up(pgconn)
             if outcome != libpq.GROW:
                 break
             if not self.cut:
@@ -98,9 +118,11 @@ class CopyReader:
         with suppress(psycopg.Error):
             answers.cancel(pgconn)
 
-    def _drain_plainly(self, pgconn: pq.abc.PGconn, keep: int, limit: int) -> tuple[int, int]:
+    def _drain_plainly(
+        self, pgconn: pq.abc.PGconn, keep: int, limit: int, silence_s: float | None
+    ) -> tuple[int, int]:
         used, rows = keep, 0
-        for row in _rows(pgconn):
+        for row in _rows(pgconn, silence_s):
             if self.cut:
                 continue
             if limit and used and used + len(row) > limit:
@@ -123,9 +145,12 @@ class CopyReader:
         self._buffer = grown
 
 
-def _rows(pgconn: pq.abc.PGconn) -> Iterator[bytes]:
+def _rows(pgconn: pq.abc.PGconn, silence_s: float | None) -> Iterator[bytes]:
     while True:
-        length, data = pgconn.get_copy_data(0)
-        if length <= 0:
+        length, data = pgconn.get_copy_data(1)
+        if length < 0:
             return
-        yield bytes(data)
+        if length:
+            yield bytes(data)
+        else:
+            answers.moves(pgconn, silence_s)

@@ -133,7 +133,8 @@ def _selectivity(connection: Connection, source: str, where: str) -> float:
 def _planned_rows(connection: Connection, query: str) -> float:
     # The extended protocol refuses a second statement that a condition might smuggle in.
     pgconn = connection.pgconn
-    result = answers.sent(pgconn, encoded(pgconn, f"EXPLAIN (FORMAT JSON) {query}"))
+    query = f"EXPLAIN (FORMAT JSON) {query}"
+    result = answers.sent(pgconn, encoded(pgconn, query), timeout_s=answers.silence_s(connection))
     if result.status != pq.ExecStatus.TUPLES_OK:
         raise psycopg.errors.error_from_result(result)
     plan = json.loads(result.get_value(0, 0) or b"[]")

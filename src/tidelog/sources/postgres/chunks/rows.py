@@ -71,7 +71,7 @@ class PostgresChunkSelect:
         )
         ambiguous = _share_a_key(data, key, schema)
         if not ambiguous and chunk.last_key is not None and None in chunk.last_key:
-            _, alike = self._copy.read(connection.pgconn, sql.same_key(chunk.last_key, 2))
+            _, alike = self._copy.read(connection, sql.same_key(chunk.last_key, 2))
             ambiguous = alike > 1
         if ambiguous:
             raise ChunkRefusedError(
@@ -97,7 +97,7 @@ class PostgresChunkSelect:
         while True:
             query = sql.range(after, request.upto, slices.limit, request.where)
             with self._limited(connection, limit_bytes):
-                data, rows = self._copy.read(connection.pgconn, query, len(data), limit_bytes)
+                data, rows = self._copy.read(connection, query, len(data), limit_bytes)
             more = slices.more(rows, len(data))
             texts = texts_of(connection.pgconn)
             if self._copy.cut or not more:
@@ -133,7 +133,7 @@ class PostgresChunkSelect:
         key = bounded_key(request, schema)
         sql = self._sql(connection, schema, key, partitioned)
         query = sql.boundary(request.after, request.upto, request.limit_rows, request.where)
-        data, count = self._copy.read(connection.pgconn, query)
+        data, count = self._copy.read(connection, query)
         return _fields(data.tobytes()[:-1], texts_of(connection.pgconn)) if count else None
 
     def keys(
@@ -174,14 +174,14 @@ class PostgresChunkSelect:
         texts = texts_of(connection.pgconn)
         query = sql.of_keys(keys, request.where)
         with self._limited(connection, limit_bytes):
-            data, count = self._copy.read(connection.pgconn, query, limit_bytes=limit_bytes)
+            data, count = self._copy.read(connection, query, limit_bytes=limit_bytes)
         if self._copy.cut:
             return None
         rows = _rows(data if texts is None else texts.to_utf8(data), schema)
         unique = columns in (schema.key, schema.match_key) and not any(None in key for key in keys)
         if unique and count == len(keys):
             return [rows]
-        data, _ = self._copy.read(connection.pgconn, sql.absent_keys(keys))
+        data, _ = self._copy.read(connection, sql.absent_keys(keys))
         lines = data.tobytes().split(b"\n")[:-1]
         absent = absent_rows(
             [_fields(line, texts) for line in lines], schema, columns if lines else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import select
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,7 @@ from tidelog.model.records import Int64s, UInt8s
 _intrinsic: Callable[[Any], Any] = intrinsic
 
 # What `drain` returns.
-DRAINED = 0  # nothing more to read now
+DRAINED = 0  # nothing more to read now, or for as long as was to be waited
 FULL = 1  # the buffers are full; more may wait
 GROW = 2  # the next message alone is larger than the buffer: see PENDING_LENGTH
 REPLY = 3  # the server asks for a status now
@@ -43,7 +44,12 @@ SENT_AT = 4  # server's clock at the newest message, microseconds since 2000-01-
 PENDING_ADDRESS = 5  # a message that was taken from libpq but has no place yet
 PENDING_LENGTH = 6
 SCRATCH = 7  # where PQgetCopyData writes the message's address
-STATE_SIZE = 8
+POLLED = 8  # what poll() waits for: see `wait_for`
+STATE_SIZE = 9
+
+# OpenSSL may hold decrypted bytes that poll() does not know of: at most this is lost by that.
+_SLICE_MS = 1_000
+_READS = 2  # so many reads that complete no message, and none of it is left with OpenSSL
 
 # Protocol: "Streaming Replication Protocol", XLogData and Primary keepalive message.
 XLOG_DATA = ord("w")
@@ -61,6 +67,7 @@ class LibpqFunctions:
     get_copy_data: int
     free_memory: int
     sleep_us: int
+    poll: int
 
 
 def find_functions() -> LibpqFunctions | None:
@@ -72,6 +79,7 @@ def find_functions() -> LibpqFunctions | None:
                 get_copy_data=_address(library.PQgetCopyData),
                 free_memory=_address(library.PQfreemem),
                 sleep_us=_address(ctypes.CDLL(None).usleep),
+                poll=_address(ctypes.CDLL(None).poll),
             )
         except (AttributeError, OSError):
             continue
@@ -81,6 +89,12 @@ def find_functions() -> LibpqFunctions | None:
 def free(functions: LibpqFunctions, address: int) -> None:
     """PQfreemem."""
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(functions.free_memory)(address)
+
+
+def wait_for(state: Int64s, socket: int) -> None:
+    """Let `drain_copy` wait for what can be read from ``socket`` (a struct pollfd)."""
+    state[POLLED : POLLED + 1].view(np.int32)[0] = socket
+    state[POLLED : POLLED + 1].view(np.int16)[2] = select.POLLIN
 
 
 def _candidates() -> list[ctypes.CDLL]:
@@ -243,28 +257,52 @@ def drain(
 
 @numba.njit(nogil=True, cache=True)
 def drain_copy(
+    consume_input: int,
     get_copy_data: int,
     free_memory: int,
+    poll: int,
     connection: int,
     buffer: UInt8s,
     state: Int64s,
+    silence_ms: int,
 ) -> Any:
-    """Append the rows of a COPY OUT to ``buffer``, waiting for them: ENDED, FAILED or GROW.
+    """Append the rows of a COPY OUT to ``buffer``, waiting for them: ENDED, FAILED, GROW, or
+    DRAINED once not a byte has come for ``silence_ms`` (0: however long that is).
 
-    The arguments are as `drain`'s; MESSAGES counts rows. A row that has no place stays pending.
+    The other arguments are as `drain`'s; MESSAGES counts rows. A row that has no place stays
+    pending. It is all done here, waiting included, since the lock of the interpreter may take
+    longer to get than a row takes to come.
     """
     scratch = state.ctypes.data + 8 * SCRATCH
+    polled = state.ctypes.data + 8 * POLLED
     target = buffer.ctypes.data
     capacity = len(buffer)
+    slice_ms = min(silence_ms, _SLICE_MS) if silence_ms else _SLICE_MS
+    reads, silent_ms = 0, 0
     while True:
         if state[PENDING_ADDRESS] != 0:
             address = state[PENDING_ADDRESS]
             length = state[PENDING_LENGTH]
         else:
-            length = np.int64(_call3(get_copy_data, connection, scratch, np.int32(0)))
+            length = np.int64(_call3(get_copy_data, connection, scratch, np.int32(1)))
             if length < 0:
                 return length
+            if length == 0:
+                if reads < _READS:
+                    if _call1(consume_input, connection) == 0:
+                        return FAILED
+                    reads += 1
+                    continue
+                reads = 0
+                if _call3(poll, polled, np.int64(1), np.int32(slice_ms)) != 0:
+                    silent_ms = 0
+                    continue
+                silent_ms += slice_ms
+                if silence_ms and silent_ms >= silence_ms:
+                    return DRAINED
+                continue
             address = state[SCRATCH]
+            reads, silent_ms = 0, 0
         if state[BYTES] + length > capacity:
             state[PENDING_ADDRESS] = address
             state[PENDING_LENGTH] = length

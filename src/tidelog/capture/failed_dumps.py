@@ -1,0 +1,60 @@
+"""Dumps that capture needs and that failed: asked for again, less and less often.
+
+What they were asked for is not made good, and nobody but capture knows of it: a function that a
+read needed, time on a busy server, a block that is mended by now. A table that is read for hours
+rests for longer, so that such reading takes a twentieth of the time at most. All is taken from what
+is stored of dumps, so a restart changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from tidelog.capture.dumps.state import DumpState, TableProgress
+from tidelog.capture.dumps.states import TableStatus
+from tidelog.capture.dumps.tables import is_own
+
+FIRST_MS = 60_000
+LAST_MS = 3_600_000
+REST = 20
+"""So many times as long as it read a table that failed rests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A dump of ``table`` is due at ``at_ms``; ``failed``: why the last one failed."""
+
+    table: str
+    at_ms: int
+    failed: str
+
+    def summary(self) -> dict[str, Any]:
+        """For status."""
+        return {"table": self.table, "at_ms": self.at_ms, "failed": self.failed}
+
+
+def to_repeat(dumps: Iterable[DumpState]) -> list[Again]:
+    """What is due, now or later, by tables' last dumps: none where a dump after it does all of the
+    table, or where the last one was cancelled, which was somebody's wish.
+    """
+    found: dict[str, list[tuple[DumpState, TableProgress]]] = {}
+    for dump in sorted(dumps, key=lambda dump: dump.number, reverse=True):
+        for progress in dump.tables:
+            if progress.where is None and progress.key_set is None:
+                found.setdefault(progress.table, []).append((dump, progress))
+    due = (_again(table, newest_first) for table, newest_first in sorted(found.items()))
+    return [again for again in due if again is not None]
+
+
+def _again(table: str, newest_first: list[tuple[DumpState, TableProgress]]) -> Again | None:
+    failures = list(takewhile(lambda one: one[1].status is TableStatus.FAILED, newest_first))
+    if not any(progress.due or is_own(dump) for dump, progress in failures):
+        return None
+    _, last = failures[0]
+    ended = last.finished_ms or 0
+    took = ended - (last.started_ms or ended)
+    pause = max(min(FIRST_MS * 2 ** min(len(failures) - 1, 10), LAST_MS), REST * took)
+    return Again(table, ended + pause, last.reason)

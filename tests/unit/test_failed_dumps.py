@@ -1,0 +1,53 @@
+"""When a dump that capture needs, and that failed, is due again."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog.capture.dumps.state import DumpState, TableProgress
+from tidelog.capture.dumps.states import TableStatus
+from tidelog.capture.failed_dumps import FIRST_MS, LAST_MS, REST, Again, to_repeat
+
+FAILED, DONE = TableStatus.FAILED, TableStatus.DONE
+ENDED = 1_000_000
+
+
+def dump(
+    number: int, status: TableStatus, dump_id: str = "auto-1", **progress: object
+) -> DumpState:
+    values = {"reason": "broken", "started_ms": ENDED, "finished_ms": ENDED, **progress}
+    return DumpState(dump_id, number, [TableProgress("public.t", status, **values)])  # type: ignore[arg-type]
+
+
+def again(pause: int) -> list[Again]:
+    return [Again("public.t", ENDED + pause, "broken")]
+
+
+def test_pauses_grow_to_an_hour() -> None:
+    failed = [dump(number, FAILED) for number in range(30)]
+    pauses = [to_repeat(failed[:count])[0].at_ms - ENDED for count in range(1, 31)]
+    assert pauses[:3] == [FIRST_MS, 2 * FIRST_MS, 4 * FIRST_MS]
+    assert pauses == sorted(pauses)
+    assert set(pauses[7:]) == {LAST_MS}
+
+
+def test_table_that_took_long_rests_for_longer() -> None:
+    assert to_repeat([dump(1, FAILED, started_ms=1)]) == again(REST * (ENDED - 1))
+
+
+@pytest.mark.parametrize("status", [s for s in TableStatus if s is not FAILED])
+def test_dump_after_it_ends_the_matter(status: TableStatus) -> None:
+    after = dump(2, status, "mine")
+    assert to_repeat([dump(1, FAILED), after]) == []
+    assert to_repeat([dump(3, FAILED), after]) == again(FIRST_MS)
+
+
+def test_dump_of_a_user_is_the_users() -> None:
+    assert to_repeat([dump(1, FAILED, "mine")]) == []
+    assert to_repeat([dump(1, FAILED, "mine", due="it is new")]) == again(FIRST_MS)
+    assert to_repeat([dump(1, FAILED), dump(2, FAILED, "mine")]) == again(2 * FIRST_MS)
+
+
+@pytest.mark.parametrize("part", [{"where": "id > 1"}, {"key_set": "k"}])
+def test_dump_of_some_rows_tells_nothing(part: dict[str, str]) -> None:
+    assert to_repeat([dump(1, FAILED), dump(2, DONE, "mine", **part)]) == again(FIRST_MS)

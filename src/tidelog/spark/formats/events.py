@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.decode import Decoded, decode
+from tidelog.codecs.decode import decode
 from tidelog.codecs.missing import missing_indices
-from tidelog.model.records import Bools
+from tidelog.codecs.moved_keys import doubled, moved_keys, ops_of
 from tidelog.model.schema import TableSchema
 from tidelog.spark.formats.shapes import EVENT_BEFORE, EVENT_SOURCE
 
@@ -23,17 +23,13 @@ def events_batch(
     after, before = decoded.after, decoded.before
     assert after is not None
     assert before is not None
-    moved = _moved(decoded, target)
-    n = len(decoded)
+    moved = moved_keys(decoded, target)
     op = decoded.op
     use_old = after.is_null()
     at = None
     if moved.any():  # such a record twice: its old key's delete, then its new key's creation
-        at = np.repeat(np.arange(n), 1 + moved)
-        first = np.zeros(len(at), np.bool_)
-        first[np.flatnonzero(moved[at])[::2]] = True
-        op = op.take(pa.array(at))
-        op = pc.if_else(pa.array(first), "d", pc.if_else(pa.array(moved[at]), "c", op))
+        at, first = doubled(moved)
+        op = ops_of(op, moved, at, first)
         use_old = pc.or_(use_old.take(pa.array(at)), pa.array(first))
     places = None if at is None else pa.array(at)
 
@@ -63,23 +59,3 @@ def events_batch(
         source,
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _moved(decoded: Decoded, target: TableSchema) -> Bools:
-    """bool[n]: updates whose key is not that of the old row."""
-    before, after = decoded.before, decoded.after
-    assert before is not None
-    assert after is not None
-    moved = np.zeros(len(decoded), np.bool_)
-    both = pc.and_(before.is_valid(), after.is_valid())
-    if not both.true_count:
-        return moved
-    for name in target.match_key:
-        at = before.type.get_field_index(name)
-        old, new = before.field(at), after.field(at)
-        # A null old key is one that the record does not tell: unchanged.
-        differs = pc.fill_null(pc.not_equal(old, new), False)
-        if name in target.nan_key and (target.identity_kind == "f" or name in target.identity):
-            differs = pc.or_(differs, pc.not_equal(old.is_null(), new.is_null()))  # NaN
-        moved |= pc.and_(both, differs).to_numpy(zero_copy_only=False)
-    return moved

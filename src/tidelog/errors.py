@@ -7,7 +7,8 @@
      │    ├── ConfigError
      │    ├── PreflightError
      │    ├── MissingExtraError
-     │    └── MissingProgramError
+     │    ├── MissingProgramError
+     │    └── EngineStateError    the engine's state does not allow the call
      ├── SourceError           the source database
      │    ├── ConnectionLostError                                                   retry
      │    ├── SourceBusyError  another session holds a lock                         retry
@@ -33,8 +34,10 @@
      ├── StateError            the state store failed                               retry
      │    └── StateConflictError  compare-and-set lost                              retry
      ├── DecodeError           a payload that is not what its schema says           stop, exit 1
-     └── OutputError           a destination refused                                retry
-          └── OutputRefusedError  trying again can't help                            stop, exit 1
+     ├── OutputError           a destination refused                                retry
+     │    └── OutputRefusedError  trying again can't help                            stop, exit 1
+     ├── ConsumerError         the program's own code raised in an engine            stop, exit 1
+     └── TaskStartError        a task of an engine did not start in time             stop, exit 1
 
 Messages say what happened, where (source, table, position; never cell values) and what to do.
 """
@@ -90,6 +93,10 @@ class MissingExtraError(UsageError):
 
 class MissingProgramError(UsageError):
     """A program or library of the system is not installed; the message has the command for it."""
+
+
+class EngineStateError(UsageError):
+    """The engine is in a state that does not allow the call; a stopped one never starts again."""
 
 
 class SourceError(TidelogError):
@@ -239,3 +246,11 @@ class OutputRefusedError(OutputError):
     """A destination will not take a record or a table however often it is tried."""
 
     policy = Policy.STOP
+
+
+class ConsumerError(TidelogError):
+    """A consumer or a transform raised, which is the cause. The message names events, no values."""
+
+
+class TaskStartError(TidelogError):
+    """A task of an engine had not started when the time for it was over."""

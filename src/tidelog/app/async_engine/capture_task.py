@@ -1,0 +1,88 @@
+"""An engine's task that captures a source and reads what was captured."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final
+
+from tidelog.app.async_engine.log_task import LogTask, OffsetStore
+from tidelog.app.capture_run import Capture
+from tidelog.app.log_location import log_place
+from tidelog.config import Config
+from tidelog.engine.events import Events
+from tidelog.errors import TaskStartError
+from tidelog.eventlog.reader import EventLog
+
+_LOOK_S: Final = 0.02
+_READY: Final = ("leading", "standby")
+
+
+class CaptureTask:
+    """`tidelog.engine.ports.SourceTask`: a capture, beside it a reader of its event log.
+
+    It has started when capture leads or stands by: then another process writes the same log.
+    """
+
+    def __init__(
+        self, config: Config, name: str, *, batch_size: int, offsets: OffsetStore | None = None
+    ) -> None:
+        self.name = name
+        self.capture = Capture(config)
+        self._path = log_place(config)
+        self._reader = LogTask(self._path, name, batch_size=batch_size, offsets=offsets)
+        self._stop = threading.Event()
+        self._ready = False
+        self._failure: BaseException | None = None
+        self._failed = False
+        self._thread: threading.Thread | None = None
+
+    def start(self, cancelled: threading.Event) -> None:
+        thread = self._begin()
+        while not (self._ready and EventLog.exists(self._path)):
+            self._raise_failure()
+            if not thread.is_alive():
+                self._raise_failure()
+                raise TaskStartError(f"task {self.name}: capture ended before there was a log")
+            if cancelled.wait(_LOOK_S):
+                raise TaskStartError(f"task {self.name} was told to give up starting")
+        self._reader.start(cancelled)
+
+    def poll(self, timeout_s: float) -> Events | None:
+        if self._failed:  # told, and tried again
+            self._failed = False
+            self._begin()
+        self._raise_failure()
+        return self._reader.poll(timeout_s)
+
+    def commit(self, offset: int) -> None:
+        self._reader.commit(offset)
+
+    def stop(self) -> None:
+        """What capture has read is durable when this returns."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._reader.stop()
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        """Once: what ended the polling is not raised by `stop` again."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            self._failed = True
+            raise failure
+
+    def _begin(self) -> threading.Thread:
+        name = f"tidelog-capture-{self.name}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+        return self._thread
+
+    def _run(self) -> None:
+        try:
+            self.capture.run(self._stop, self._on_status)
+        except BaseException as error:  # noqa: BLE001 - raised by whichever call comes next
+            self._failure = error
+
+    def _on_status(self, status: dict[str, Any]) -> None:
+        self._ready = self._ready or status.get("role") in _READY

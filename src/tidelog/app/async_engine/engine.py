@@ -1,0 +1,212 @@
+"""Change events into a program's own hands."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tidelog.app.async_engine.capture_task import CaptureTask
+from tidelog.app.async_engine.log_task import OffsetStore
+from tidelog.app.async_engine.serializing import FormatSerializer
+from tidelog.config import Config, load_config
+from tidelog.control.commands import Command
+from tidelog.control.mailbox import Outcome
+from tidelog.engine.assembling import MakeRecordProcessor, assemble
+from tidelog.engine.options import EngineOptions
+from tidelog.engine.ports import (
+    ChangeConsumer,
+    Consumer,
+    OnCompletion,
+    OnConnector,
+    RecordProcessor,
+    SourceTask,
+    Transform,
+)
+from tidelog.engine.states import EngineState
+from tidelog.errors import ConfigError, EngineStateError
+
+
+class AsyncEngine:
+    """Captures a source and gives its change events to the program, at least once.
+
+    One of ``consumer``, ``change_consumer`` and ``record_processor`` takes them. An offset is never
+    committed past an event that is not done.
+
+    Example:
+        ``AsyncEngine("tidelog.yaml", consumer=print).run()``
+
+    Args:
+        config: of `tidelog.config`, or the path of a ``tidelog.yaml``.
+        consumer: called with each event; an event is done when it returns.
+        change_consumer: called with a batch, and with what it marks as done in it.
+        record_processor: takes over the whole chain: an object, or what makes one.
+        format: of messages, which take the place of events; None: typed events.
+        transforms: called with each event, in the pool.
+        consume_records_async: call ``consumer`` in the pool, at once with itself; ``order`` says
+            whether the events of one key stay in order (``key``) or not (``none``).
+        on_connector: told when the connector and its task have started and stopped.
+        on_completion: told once: success, a message, the error. What callbacks raise is logged.
+        name: its offset is kept under it; no other engine of this event log may have it.
+        offsets: where the program keeps its offsets itself.
+        batch_size: the most records of a batch.
+        options: those of `EngineOptions`.
+
+    Raises:
+        ConfigError: an option is wrong, or options do not go together.
+    """
+
+    def __init__(
+        self,
+        config: Config | str | Path,
+        *,
+        consumer: Consumer | None = None,
+        change_consumer: ChangeConsumer | None = None,
+        record_processor: RecordProcessor | MakeRecordProcessor | None = None,
+        format: str | None = None,  # noqa: A002 - what it is called in a configuration
+        transforms: Sequence[Transform] = (),
+        consume_records_async: bool = False,
+        on_connector: OnConnector | None = None,
+        on_completion: OnCompletion | None = None,
+        name: str = "engine",
+        offsets: OffsetStore | None = None,
+        batch_size: int = 2048,
+        **options: Any,
+    ) -> None:
+        self.config = config if isinstance(config, Config) else load_config(config)
+        if batch_size < 1:
+            raise ConfigError("engine.batch_size: give a whole number from 1 on")
+        if name == self.config.pipeline.name:
+            raise ConfigError(f"the pipeline is named {name!r}, too: give the engine another name")
+        task = CaptureTask(self.config, name, batch_size=batch_size, offsets=offsets)
+        self._capture = task.capture
+        self._core = assemble(
+            OneTask(task),
+            _options(options, consume_records_async),
+            consumer=consumer,
+            change_consumer=change_consumer,
+            record_processor=record_processor,
+            serializer=None if format is None else FormatSerializer(format),
+            transforms=transforms,
+            consume_records_async=consume_records_async,
+            on_connector=on_connector,
+            on_completion=on_completion,
+        )
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def state(self) -> EngineState:
+        return self._core.state
+
+    def run(self) -> None:
+        """Until `close`, or until something fails.
+
+        Raises:
+            EngineStateError: it runs already, or has run.
+            TidelogError: what ended it.
+        """
+        self._core.run()
+
+    async def arun(self) -> None:
+        """As `run`, beside other coroutines; cancelling it closes the engine."""
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+
+        def tell(error: BaseException | None) -> None:
+            if ended.cancelled():
+                return
+            if error is None:
+                ended.set_result(None)
+            else:
+                ended.set_exception(error)
+
+        def run() -> None:
+            error: BaseException | None = None
+            try:
+                self._core.run()
+            except BaseException as raised:  # noqa: BLE001 - the coroutine raises it
+                error = raised
+            loop.call_soon_threadsafe(tell, error)
+
+        threading.Thread(target=run, name="tidelog-engine", daemon=True).start()
+        try:
+            await asyncio.shield(ended)
+        except asyncio.CancelledError:
+            await asyncio.to_thread(self._close_if_open)
+            await asyncio.wait([ended])
+            ended.exception()  # the cancellation is what is told
+            raise
+
+    def close(self) -> None:
+        """End it and wait for the end; called by a consumer or a callback it does not wait.
+
+        Raises:
+            EngineStateError: it has stopped.
+        """
+        self._core.close()
+
+    def send(self, command: Command, *, timeout_s: float = 10.0) -> Outcome | None:
+        """As `tidelog.Capture.send`."""
+        return self._capture.send(command, timeout_s=timeout_s)
+
+    def __enter__(self) -> AsyncEngine:
+        """Returns when it polls. Raises what kept it from that."""
+        self._thread = threading.Thread(target=self._run_kept, name="tidelog-engine", daemon=True)
+        self._thread.start()
+        if not self._core.wait_for_polling():
+            self._thread.join()
+            if self._error is not None:
+                raise self._error
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Raises what ended the engine, unless the block raised."""
+        self._close_if_open()
+        assert self._thread is not None
+        self._thread.join()
+        if error is None and self._error is not None:
+            raise self._error
+
+    def _run_kept(self) -> None:
+        try:
+            self._core.run()
+        except BaseException as error:  # noqa: BLE001 - raised where the block ends
+            self._error = error
+
+    def _close_if_open(self) -> None:
+        with suppress(EngineStateError):  # it ended by itself
+            self._core.close()
+
+
+class OneTask:
+    """`tidelog.engine.ports.Connector` of a task that needs nothing beside it."""
+
+    def __init__(self, task: SourceTask) -> None:
+        self._task = task
+
+    def start(self) -> None: ...
+
+    def tasks(self) -> Sequence[SourceTask]:
+        return [self._task]
+
+    def stop(self) -> None: ...
+
+
+def _options(given: dict[str, Any], consume_records_async: bool) -> EngineOptions:
+    unknown = given.keys() - {field.name for field in fields(EngineOptions)}
+    if unknown:
+        raise ConfigError(f"an engine has no option {', '.join(sorted(unknown))}")
+    if consume_records_async:
+        given = {"order": "none", **given}
+    return EngineOptions(**given)

@@ -1,0 +1,169 @@
+"""An engine's task that reads an event log from where it stopped."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.app.async_engine.decoding import decoded_events
+from tidelog.engine.events import Events
+from tidelog.errors import EventLogError
+from tidelog.eventlog.consumers import Consumers
+from tidelog.eventlog.reader import EventLog
+from tidelog.eventlog.storage.opening import is_url
+from tidelog.model.records import Kind
+
+_LOOK_S: Final = 0.05
+_LOOK_FAR_S: Final = 0.5  # in an object store every look is a request that is paid
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOffset:
+    """How far a consumer is: an offset of the event log of this generation."""
+
+    generation: str
+    offset: int
+
+
+class OffsetStore(Protocol):
+    """Where a program keeps its offsets, e.g. in one transaction with what it makes of the events
+    (`Events.end`): then `write` has nothing left to do.
+    """
+
+    def read(self, task: str) -> StoredOffset | None:
+        """None: it begins with the oldest event that the log holds."""
+        ...
+
+    def write(self, task: str, stored: StoredOffset) -> None:
+        """Durable when this returns."""
+        ...
+
+
+class LogTask:
+    """`tidelog.engine.ports.SourceTask` over an event log.
+
+    It is registered as a consumer of the log, so that retention waits for it; where there is no
+    store, its offset is kept there, too.
+
+    Args:
+        path: of the log.
+        name: of the task, and of the consumer.
+        batch_size: the most records that a poll gives.
+        offsets: the program's own store.
+    """
+
+    def __init__(
+        self, path: str, name: str, *, batch_size: int = 2048, offsets: OffsetStore | None = None
+    ) -> None:
+        self.name = name
+        self._path, self._batch_size, self._offsets = path, batch_size, offsets
+        self._look_s = _LOOK_FAR_S if is_url(path) else _LOOK_S
+        self._log: EventLog | None = None
+        self._next = 0
+        self._reading: Iterator[pa.RecordBatch] = iter(())
+        self._until = 0
+        self._left: pa.RecordBatch | None = None
+
+    def start(self, cancelled: threading.Event) -> None:
+        """Raises EventLogError if there is no log, or the stored offset is of another one."""
+        log = EventLog.open(self._path)
+        self._next = self._until = self._begin(log)
+        log.segments(self._next)  # raises if retention has taken it
+        Consumers(log.storage).register(self.name, self._next)
+        self._log = log
+
+    def poll(self, timeout_s: float) -> Events | None:
+        try:
+            return self._polled(timeout_s)
+        except BaseException:
+            # A reading that broke off must not look like one that came to its end.
+            self._until, self._reading, self._left = self._next, iter(()), None
+            raise
+
+    def _polled(self, timeout_s: float) -> Events | None:
+        log = self._opened()
+        deadline = time.monotonic() + timeout_s
+        while self._next == self._until:
+            end = log.latest_offset()
+            if end > self._next:
+                self._reading = _records(log, self._next, end)
+                self._until = end
+                break
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(self._look_s)
+        records = self._gathered()
+        if records is None:
+            self._next = self._until
+            return Events([], self._next, log.generation)
+        events = decoded_events(records, log.schemas.get, log.source)
+        self._next = records.column("offset")[-1].as_py() + 1
+        return Events(events, self._next, log.generation)
+
+    def commit(self, offset: int) -> None:
+        log = self._opened()
+        if self._offsets is not None:
+            self._offsets.write(self.name, StoredOffset(log.generation, offset))
+        Consumers(log.storage).register(self.name, offset)
+
+    def stop(self) -> None:
+        """Nothing is held open."""
+
+    def _opened(self) -> EventLog:
+        assert self._log is not None, "start first"
+        return self._log
+
+    def _begin(self, log: EventLog) -> int:
+        if self._offsets is not None:
+            stored = self._offsets.read(self.name)
+            if stored is not None and stored.generation != log.generation:
+                raise EventLogError(
+                    f"{self._path}: task {self.name} stored an offset of generation "
+                    f"{stored.generation} of the event log, this log is generation "
+                    f"{log.generation}: it was recreated. Empty what was made of its events, "
+                    "forget the offset, then dump the tables again."
+                )
+            return log.head_offset if stored is None else stored.offset
+        for consumer in Consumers(log.storage).all():
+            if consumer.name == self.name:
+                return consumer.offset
+        return log.head_offset
+
+    def _gathered(self) -> pa.RecordBatch | None:
+        """The next records, at most a batch's worth; None: there are none before `_until`."""
+        held, rows = [], 0
+        while rows < self._batch_size:
+            batch, self._left = self._left, None
+            if batch is None:
+                batch = next(self._reading, None)
+            if batch is None:
+                break
+            room = self._batch_size - rows
+            if batch.num_rows > room:
+                self._left = batch.slice(room)
+                batch = batch.slice(0, room)
+            held.append(batch)
+            rows += batch.num_rows
+        if not held:
+            return None
+        return held[0] if len(held) == 1 else pa.concat_batches(held)
+
+
+def _records(log: EventLog, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Row changes alone: not our own records, nor the source's messages."""
+    refs = log.segments(start, end)
+    for index, ref in enumerate(refs):
+        log.read_ahead(refs[index : index + 32])
+        for batch in log.batches(ref):
+            changes = batch.column("schema_id").to_numpy() != 0
+            changes &= batch.column("kind").to_numpy() != np.uint8(Kind.MESSAGE)
+            if not changes.all():
+                batch = batch.filter(pa.array(changes))
+            if batch.num_rows:
+                yield batch

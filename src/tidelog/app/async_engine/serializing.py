@@ -1,0 +1,98 @@
+"""The formats of outputs as an engine's serializers."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.adapters import FORMATTERS
+from tidelog.engine.events import Event, EventBatch, Events
+from tidelog.engine.ports import Message
+from tidelog.errors import ConfigError
+from tidelog.ports import FormatOptions, SchemaFormatter, TargetTable
+from tidelog.spark.sessions.installed import check_pyspark
+
+
+class FormatSerializer:
+    """`tidelog.engine.ports.Serializer` of the format ``name``: a message per event, no tombstones.
+
+    Raises:
+        ConfigError: there is no such format, or it needs a schema registry.
+        MissingExtraError: pyspark is not installed. Formats are built on its types; no Java is
+            needed, and no session is started.
+    """
+
+    def __init__(self, name: str, *, topic: str = "{table}") -> None:
+        check_pyspark()
+        self._formatter = FORMATTERS.get(name)(FormatOptions(topic, tombstones=False))
+        if isinstance(self._formatter, SchemaFormatter):
+            raise ConfigError(f"format {name}: an engine has no schema registry to give it")
+        self._targets: dict[int, tuple[TargetTable, pa.Schema]] = {}
+
+    def serialize(self, events: Events) -> list[Message]:
+        found: list[Message] = []
+        originals = iter(events)
+        for part in events.parts:
+            target, schema = self._target(part)
+            messages = self._formatter.format(target, _shaped(part, schema))
+            if messages.num_rows != len(part):
+                raise ConfigError(
+                    f"the format made {messages.num_rows} messages of {len(part)} events of "
+                    f"{part.schema.table}: an engine needs one of each"
+                )
+            found += _messages(messages, [next(originals) for _ in range(len(part))])
+        return found
+
+    def _target(self, part: EventBatch) -> tuple[TargetTable, pa.Schema]:
+        known = self._targets.get(part.schema.schema_id)
+        if known is None:
+            from tidelog.spark.formats import shapes
+            from tidelog.spark.sessions.versions import arrow_schema
+            from tidelog.spark.transforms import target_table
+
+            # Without steps no session is asked.
+            session = cast(Any, None)
+            target = target_table(session, part.schema, (), part.origin, keyed=False)
+            schema = arrow_schema(shapes.events(part.schema))
+            # Formatters take names, as `tidelog.outputs.base.tasks` gives them.
+            at = schema.get_field_index(shapes.CHANGE_MISSING)
+            names = pa.field(shapes.CHANGE_MISSING, pa.list_(pa.string()))
+            known = target, schema.set(at, names)
+            self._targets[part.schema.schema_id] = known
+        return known
+
+
+def _messages(messages: pa.RecordBatch, events: list[Event]) -> list[Message]:
+    names = ("key", "value", "headers", "topic")
+    columns = (messages.column(name).to_pylist() for name in names)
+    return [
+        Message(key, value, None if headers is None else dict(headers), topic, event)
+        for key, value, headers, topic, event in zip(*columns, events, strict=True)
+    ]
+
+
+def _shaped(part: EventBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """In the shape `tidelog.spark.formats.shapes.events`."""
+    data = part.data
+    before, after = data.column("before"), data.column("after")
+    gone = after.is_null()
+    rows = after.flatten()
+    if gone.true_count:
+        rows = [pc.if_else(gone, old, new) for old, new in zip(before.flatten(), rows, strict=True)]
+    source = schema.field(len(schema) - 1).type
+    columns = {name: data.column(name) for name in ("kind", "schema_id", "position", "ordinal")}
+    columns |= {"xid": data.column("xid"), "commit_ts": data.column("ts").cast(pa.int64())}
+    origin = pa.StructArray.from_arrays(
+        [columns[field.name].cast(field.type) for field in source], fields=list(source)
+    )
+    arrays = [
+        data.column("op"),
+        data.column("version"),
+        *rows,
+        data.column("missing"),
+        before.cast(schema.field(len(schema) - 2).type),
+        origin,
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,0 +1,93 @@
+"""An engine put together: the arguments choose its mode."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tidelog.engine.chain import Chain
+from tidelog.engine.committing import TaskCommitter
+from tidelog.engine.core import EngineCore
+from tidelog.engine.options import EngineOptions
+from tidelog.engine.ports import (
+    ChangeConsumer,
+    Connector,
+    Consumer,
+    OnCompletion,
+    OnConnector,
+    RecordProcessor,
+    RecordService,
+    Serializer,
+    Transform,
+)
+from tidelog.engine.processors import BatchProcessor, InOrderProcessor, ParallelProcessor
+from tidelog.engine.retries import Retries
+from tidelog.engine.running_task import Processes
+from tidelog.errors import ConfigError
+
+MakeRecordProcessor = Callable[[], RecordProcessor]
+
+
+def assemble(
+    connector: Connector,
+    options: EngineOptions,
+    *,
+    consumer: Consumer | None = None,
+    change_consumer: ChangeConsumer | None = None,
+    record_processor: RecordProcessor | MakeRecordProcessor | None = None,
+    serializer: Serializer | None = None,
+    transforms: Sequence[Transform] = (),
+    consume_records_async: bool = False,
+    on_connector: OnConnector | None = None,
+    on_completion: OnCompletion | None = None,
+) -> EngineCore:
+    """An engine over any connector, in the mode that the arguments choose.
+
+    Raises:
+        ConfigError: they do not go together.
+    """
+    takers = (consumer, change_consumer, record_processor)
+    if sum(each is not None for each in takers) != 1:
+        raise ConfigError("give one of consumer, change_consumer and record_processor")
+    if consume_records_async and consumer is None:
+        raise ConfigError(
+            "consume_records_async needs consumer, which is called for each event: a batch is "
+            "taken and marked as a whole, so there is nothing in it to call at once"
+        )
+    if consume_records_async == (options.order == "total"):
+        raise ConfigError(
+            "order key and none go with consume_records_async, order total without it"
+        )
+
+    def make(
+        service: RecordService,
+        committer: TaskCommitter,
+        retries: Retries,
+        stopping: threading.Event,
+    ) -> Processes:
+        if record_processor is not None:
+            processor = _made(record_processor)
+            processor.initialize(service, transforms, serializer, committer)
+            return processor
+        chain = Chain(transforms, serializer, retries)
+        if change_consumer is not None:
+            return BatchProcessor(chain, service, committer, change_consumer)
+        assert consumer is not None
+        if not consume_records_async:
+            return InOrderProcessor(chain, service, committer, consumer, stopping)
+        by_key = options.order == "key"
+        return ParallelProcessor(chain, service, committer, consumer, stopping, by_key=by_key)
+
+    told = {"on_connector": on_connector, "on_completion": on_completion}
+    given: dict[str, Any] = {name: each for name, each in told.items() if each is not None}
+    return EngineCore(connector, options, make, **given)
+
+
+def _made(processor: RecordProcessor | MakeRecordProcessor) -> RecordProcessor:
+    made: Any = processor
+    if inspect.isclass(processor) or not hasattr(processor, "process_records"):
+        made = made()
+    found: RecordProcessor = made
+    return found

@@ -1,0 +1,91 @@
+"""The steps of a record on its way to the consumer: transforms, serializer, consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidelog.engine.events import Event, Events
+from tidelog.engine.ports import Message, Serializer, Transform
+from tidelog.engine.retries import Retries, StoppingError
+from tidelog.errors import ConsumerError, TidelogError
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Runs in any thread. What the program's code raises comes out as ConsumerError, which names
+    the events by version and table, never by value.
+    """
+
+    transforms: Sequence[Transform]
+    serializer: Serializer | None
+    retries: Retries
+
+    @property
+    def does_nothing(self) -> bool:
+        """Are events consumed as they were polled?"""
+        return not self.transforms and self.serializer is None
+
+    def transformed(self, events: Sequence[Event]) -> list[Event]:
+        """What the transforms leave, in order."""
+        if not self.transforms:
+            return list(events)
+        changed = (self._through(event) for event in events)
+        return [event for event in changed if event is not None]
+
+    def prepared(self, events: Sequence[Event], end: int, generation: str) -> list[Event | Message]:
+        """`transformed`, and serialized if there is a serializer."""
+        left = self.transformed(events)
+        serializer = self.serializer
+        if serializer is None or not left:
+            return list(left)
+        batch = Events.of(left, end, generation)
+        try:
+            return list(self.retries.call(lambda: serializer.serialize(batch), "serializer"))
+        except (TidelogError, StoppingError):
+            raise
+        except Exception as error:
+            raise _told("the serializer", error, left) from error
+
+    def consume(self, call: Callable[[], Any], consumed: Sequence[Event | Message]) -> None:
+        """Call the consumer with ``consumed``, again where an error may pass."""
+        try:
+            self.retries.call(call, "consumer")
+        except StoppingError:
+            raise
+        except Exception as error:
+            raise _told("the consumer", error, consumed) from error
+
+    def _through(self, event: Event) -> Event | None:
+        """Through all transforms; None: one of them left it out."""
+        for transform in self.transforms:
+            changed = self._transformed(transform, event)
+            if changed is None:
+                return None
+            event = changed
+        return event
+
+    def _transformed(self, transform: Transform, event: Event) -> Event | None:
+        try:
+            found = self.retries.call(lambda: transform(event), "transform")
+            if found is not None and not isinstance(found, Event):
+                raise TypeError("a transform gives an Event, made with replace, or None")
+            return found
+        except StoppingError:
+            raise
+        except Exception as error:
+            raise _told("a transform", error, [event]) from error
+
+
+def _told(who: str, error: Exception, of: Sequence[Event | Message]) -> ConsumerError:
+    first, last = _event(of[0]), _event(of[-1])
+    if len(of) == 1:
+        where = f"version {first.version} of {first.table}"
+    else:
+        where = f"versions {first.version} ({first.table}) to {last.version} ({last.table})"
+    return ConsumerError(f"{who} raised {type(error).__name__} at {where}")
+
+
+def _event(of: Event | Message) -> Event:
+    return of.event if isinstance(of, Message) else of

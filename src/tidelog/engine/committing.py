@@ -1,0 +1,111 @@
+"""One task's committer: consumers mark, the task's thread commits."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from tidelog.engine.events import Event, Events
+from tidelog.engine.offsets import DoneInOrder
+from tidelog.engine.options import EngineOptions
+from tidelog.engine.ports import Message
+
+MOST_OPEN_BATCHES: Final = 16
+
+
+class TaskCommitter:
+    """`tidelog.engine.ports.Committer` of one task. Thread-safe.
+
+    No offset is written here: the task's thread asks `due` and tells `committed`, so that no two
+    threads write and no lock is held over I/O.
+    """
+
+    def __init__(self, options: EngineOptions) -> None:
+        self._periodic = options.offset_commit_policy == "periodic"
+        self._interval_s = options.offset_commit_interval_ms / 1000
+        self._lock = threading.Lock()
+        self._done = DoneInOrder()
+        self._finished = False
+        self._fenced = False
+        self._writing = False
+        self._committed: int | None = None
+        self._last = time.monotonic()
+
+    def begin(self, events: Events) -> None:
+        """Number a batch that was polled."""
+        versions: list[int] = []
+        for part in events.parts:
+            versions += part.data.column("version").to_pylist()
+        with self._lock:
+            number = self._done.begin(versions, events.end)
+            for part in events.parts:
+                part.first = number
+                number += len(part)
+            if not versions:
+                self._finished = True  # nobody marks it, and progress it is
+
+    @property
+    def has_room(self) -> bool:
+        """May a further batch be begun? Not if those are too many that nobody marked."""
+        with self._lock:
+            return self._done.open_batches < MOST_OPEN_BATCHES
+
+    def mark_processed(self, done: Event | Message | Events | Sequence[Event | Message]) -> None:
+        ranges = _ranges(done)
+        with self._lock:
+            if not self._fenced:
+                for start, stop in ranges:
+                    self._done.done(start, stop)
+
+    def mark_batch_finished(self) -> None:
+        with self._lock:
+            self._finished = True
+
+    def due(self) -> int | None:
+        """The offset to commit now; None: there is nothing new, or it is not time. `committed` or
+        `not_committed` is called next.
+        """
+        with self._lock:
+            if self._fenced or not self._finished or self._done.offset == self._committed:
+                return None
+            if self._periodic and time.monotonic() - self._last < self._interval_s:
+                return None
+            self._writing = True
+            return self._done.offset
+
+    def not_committed(self) -> None:
+        """That failed."""
+        with self._lock:
+            self._writing = False
+
+    def committed(self, offset: int) -> None:
+        """``offset`` is durable."""
+        with self._lock:
+            self._writing = False
+            self._committed = offset
+            self._last = time.monotonic()
+            self._finished = self._finished and self._done.offset != offset
+
+    def fence(self) -> int | None:
+        """Nothing counts from now on; the last offset to commit, None if there is none.
+
+        Nor is there one while another is being written by a thread that hangs: that may still
+        succeed, and then go back behind this one.
+        """
+        with self._lock:
+            self._fenced = True
+            return (
+                None if self._writing or self._done.offset == self._committed else self._done.offset
+            )
+
+
+def _ranges(done: Event | Message | Events | Sequence[Event | Message]) -> list[tuple[int, int]]:
+    if isinstance(done, Message):
+        done = done.event
+    if isinstance(done, Event):
+        return [(done.number, done.number + 1)]
+    if isinstance(done, Events):
+        return [(part.first, part.first + len(part)) for part in done.parts]
+    return [found for each in done for found in _ranges(each)]

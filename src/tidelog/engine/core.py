@@ -1,0 +1,294 @@
+"""The life of an engine: all tasks start or none polls, one failure ends all, and nothing is left.
+
+What a program meets is `tidelog.app.async_engine`; here nothing is known of databases and logs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import Any, Literal
+
+from tidelog.engine.committing import TaskCommitter
+from tidelog.engine.options import EngineOptions
+from tidelog.engine.pool import ThreadPool
+from tidelog.engine.ports import (
+    Connector,
+    Happened,
+    OnCompletion,
+    OnConnector,
+    RecordService,
+    SourceTask,
+)
+from tidelog.engine.retries import Retries
+from tidelog.engine.running_task import Processes, RunningTask
+from tidelog.engine.states import EngineState, StateCell
+from tidelog.errors import ConfigError, EngineStateError, TaskStartError, TidelogError
+
+logger = logging.getLogger(__name__)
+
+MakeProcessor = Callable[[RecordService, TaskCommitter, Retries, threading.Event], Processes]
+
+
+def _ignore(*_told: Any) -> None:
+    """Nobody wants to know."""
+
+
+class EngineCore:
+    """Runs a connector's tasks. Thread-safe.
+
+    `run` moves through the states in the thread that calls it; `close` only asks for the end, and
+    waits for it. Callbacks are called in the thread of `run`. What they raise is logged and does no
+    harm.
+
+    Args:
+        connector: gives the tasks.
+        options: as configured.
+        processor: makes what processes one task's events.
+        on_connector: told when the connector and each task has started and stopped.
+        on_completion: told once: success, a message, the error.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        options: EngineOptions,
+        processor: MakeProcessor,
+        *,
+        on_connector: OnConnector = _ignore,
+        on_completion: OnCompletion = _ignore,
+    ) -> None:
+        self._connector, self._options, self._make_processor = connector, options, processor
+        self._on_connector, self._on_completion = on_connector, on_completion
+        self._states = StateCell()
+        self._stopping = threading.Event()
+        self._ended = threading.Event()
+        self._polling = threading.Event()
+        self._own = threading.local()
+        self._lock = threading.Lock()
+        self._failure: BaseException | None = None
+        self._retries = Retries(options, self._stopping)
+        self._pool = ThreadPool(options.record_processing_threads, self._mark_thread)
+        self._tasks: list[RunningTask] = []
+        self._connector_touched = False
+        self._told: set[str | None] = set()
+
+    @property
+    def state(self) -> EngineState:
+        return self._states.now
+
+    def run(self) -> None:
+        """Until `close`, or until something fails.
+
+        Raises:
+            EngineStateError: it runs already, or has run.
+            BaseException: what ended it.
+        """
+        if not self._states.advance(EngineState.CREATING, EngineState.INITIALIZING):
+            raise EngineStateError(
+                f"the engine is {self.state.value}; make a new one to run it again"
+            )
+        self._mark_thread()
+        try:
+            try:
+                self._start_and_wait()
+            except BaseException as error:  # noqa: BLE001 - raised below, after all has stopped
+                self._fail(error)
+            self._shut_down()
+        finally:
+            if self.state is not EngineState.STOPPED:  # shutting down was itself interrupted
+                self._finish()
+            self._own.inside = False
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """End it, whatever it does, and wait for the end; but not in a thread of its own, such as
+        the consumer's.
+
+        Raises:
+            EngineStateError: it has stopped.
+        """
+        before = self._states.stop()
+        if before is EngineState.STOPPED:
+            raise EngineStateError("the engine has stopped already")
+        if before is EngineState.CREATING:
+            self._finish()
+            return
+        self._stopping.set()
+        if not getattr(self._own, "inside", False):
+            self._ended.wait()
+
+    def wait_for_polling(self) -> bool:
+        """Until it polls (True) or has ended."""
+        while not self._ended.is_set():
+            if self._polling.wait(0.05):
+                return True
+        return self._polling.is_set() and not self._ended.is_set()
+
+    # ------------------------------------------------ up
+
+    def _start_and_wait(self) -> None:
+        self._connector_touched = True
+        self._connector.start()
+        self._tell("started", None)
+        if not self._advance(EngineState.INITIALIZING, EngineState.CREATING_TASKS):
+            return
+        found = self._connector.tasks()
+        if not found:
+            raise ConfigError("the connector has no task")
+        self._tasks = [self._running(task) for task in found]
+        if not self._advance(EngineState.CREATING_TASKS, EngineState.STARTING_TASKS):
+            self._tasks = []  # none was started, so none is stopped
+            return
+        self._start_tasks()
+        if not self._advance(EngineState.STARTING_TASKS, EngineState.POLLING_TASKS):
+            return
+        for task in self._tasks:
+            task.poll()
+        self._polling.set()
+        self._stopping.wait()
+
+    def _advance(self, expected: EngineState, to: EngineState) -> bool:
+        """False: it was closed meanwhile."""
+        return self._states.advance(expected, to)
+
+    def _running(self, task: SourceTask) -> RunningTask:
+        committer = TaskCommitter(self._options)
+        processor = self._make_processor(self._pool, committer, self._retries, self._stopping)
+        return RunningTask(
+            task,
+            processor,
+            committer,
+            self._retries,
+            self._stopping,
+            self._fail,
+            self._mark_thread,
+        )
+
+    def _start_tasks(self) -> None:
+        """Raises the first failure, after every start has come back or its time was over."""
+        deadline = time.monotonic() + self._timeout_s
+        for task in self._tasks:
+            task.start()
+        failure: BaseException | None = None
+        for task in self._tasks:
+            error: BaseException | None
+            if _comes_back(task.started, deadline, None if failure else self._stopping):
+                error = task.started.exception()
+            elif self._stopping.is_set():
+                return  # closed: shutting down waits for the rest
+            else:
+                error = TaskStartError(
+                    f"task {task.name} had not started after "
+                    f"{self._options.task_management_timeout_ms} ms"
+                )
+            if error is None:
+                self._tell("started", task.name)
+            elif failure is None:
+                failure = error
+                for each in self._tasks:
+                    each.cancel()
+        if failure is not None:
+            raise failure
+
+    # ------------------------------------------------ down
+
+    def _fail(self, error: BaseException) -> None:
+        """The first failure ends everything; in any thread."""
+        with self._lock:
+            first = self._failure is None
+            if first:
+                self._failure = error
+        if not first:
+            logger.error("while the engine stops, a %s", type(error).__name__)
+        self._states.stop()
+        self._stopping.set()
+
+    def _shut_down(self) -> None:
+        """The pool first, then the tasks, then the connector, whatever fails on the way."""
+        self._states.stop()
+        self._stopping.set()
+        processing_s = self._options.polling_shutdown_timeout_ms / 1000
+        processing_until = time.monotonic() + processing_s
+        if not self._pool.close(processing_s):
+            logger.warning("records are still processed after %.1f s: given up", processing_s)
+        until = time.monotonic() + self._timeout_s
+        threads = [self._stop_in_thread(task, processing_until, until) for task in self._tasks]
+        for task, thread, errors in threads:
+            # It bounds its own waits by `until`; the task's own commit and stop may hang.
+            thread.join(max(0.0, until - time.monotonic()) + self._timeout_s)
+            if thread.is_alive():
+                self._fail(TaskStartError(f"task {task.name} did not stop in time"))
+            for error in errors:
+                self._fail(error)
+            self._tell("stopped", task.name)
+        if self._connector_touched:
+            try:
+                self._connector.stop()
+            except Exception as error:  # noqa: BLE001 - raised by run
+                self._fail(error)
+        self._tell("stopped", None)
+        self._finish()
+
+    def _stop_in_thread(
+        self, task: RunningTask, processing_until: float, until: float
+    ) -> tuple[RunningTask, threading.Thread, list[BaseException]]:
+        errors: list[BaseException] = []
+
+        def stop() -> None:
+            self._mark_thread()
+            try:
+                task.stop(processing_until, until)
+            except BaseException as error:  # noqa: BLE001 - raised by run
+                errors.append(error)
+
+        thread = threading.Thread(target=stop, name=f"tidelog-stop-{task.name}", daemon=True)
+        thread.start()
+        return task, thread, errors
+
+    def _finish(self) -> None:
+        self._states.advance(EngineState.STOPPING, EngineState.STOPPED)
+        error = self._failure
+        text = "the engine was closed" if error is None else f"the engine failed: {_text(error)}"
+        try:
+            self._on_completion(error is None, text, error)
+        except Exception as raised:  # noqa: BLE001 - as of every callback
+            logger.error("on_completion raised %s", type(raised).__name__)
+        self._ended.set()
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._options.task_management_timeout_ms / 1000
+
+    def _mark_thread(self) -> None:
+        self._own.inside = True
+
+    def _tell(self, what: Literal["started", "stopped"], task: str | None) -> None:
+        """Of what never started nothing is told."""
+        if what == "started":
+            self._told.add(task)
+        elif task not in self._told:
+            return
+        try:
+            self._on_connector(Happened(what, task))
+        except Exception as error:  # noqa: BLE001 - as of every callback
+            logger.error("on_connector raised %s", type(error).__name__)
+
+
+def _comes_back(future: Future[None], deadline: float, stopping: threading.Event | None) -> bool:
+    """Wait for it, but not beyond the deadline nor, if given, ``stopping``."""
+    while not future.done():
+        left = deadline - time.monotonic()
+        if left <= 0 or (stopping is not None and stopping.is_set()):
+            return future.done()
+        wait([future], timeout=min(left, 0.02))
+    return True
+
+
+def _text(error: BaseException) -> str:
+    # The text of an error that is not ours may quote a row.
+    return str(error) if isinstance(error, TidelogError) else type(error).__name__

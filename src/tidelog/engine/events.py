@@ -1,0 +1,376 @@
+"""Change events: a small object for each, made from Arrow when it is looked at.
+
+Arrow holds a batch of events of one table's schema version (`EventBatch`); its columns become
+Python values at first use, a column at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final, overload
+
+import pyarrow as pa
+
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.ports import SourceId
+
+_FLAT: Final = (
+    pa.field("op", pa.string()),
+    pa.field("version", pa.int64()),
+    pa.field("missing", pa.list_(pa.string())),
+    pa.field("kind", pa.uint8()),
+    pa.field("schema_id", pa.int32()),
+    pa.field("position", pa.int64()),
+    pa.field("ordinal", pa.int64()),
+    pa.field("xid", pa.int64()),
+    pa.field("ts", pa.timestamp("us", "UTC")),
+)
+
+
+def event_schema(row: pa.StructType) -> pa.Schema:
+    """The columns of an `EventBatch` of a table whose rows are ``row``."""
+    op, version, *rest = _FLAT
+    return pa.schema([op, version, pa.field("before", row), pa.field("after", row), *rest])
+
+
+class EventBatch:
+    """``n`` events of one schema version of a table, in the log's order.
+
+    Args:
+        schema: the version that they were written under.
+        origin: the source.
+        data: columns as `event_schema` has them. ``op``: c, u, d, r (dump row) or t (truncate).
+            ``before`` and ``after``: structs of the table's columns, null where the log holds no
+            such image. ``missing``: names of the columns of ``after`` that the log does not tell
+            (an unchanged TOASTed value); they are null there. ``ts``: when it was committed.
+        first: the number of the first event in its task.
+    """
+
+    def __init__(
+        self, schema: TableSchema, origin: SourceId, data: pa.RecordBatch, first: int = 0
+    ) -> None:
+        self.schema = schema
+        self.origin = origin
+        self.data = data
+        self.first = first
+        self._whole: EventBatch = self
+        self._at = 0
+        self._lists: dict[str, list[Any]] = {}
+
+    def __len__(self) -> int:
+        rows: int = self.data.num_rows
+        return rows
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EventBatch, (self.schema, self.origin, self.data, self.first)
+
+    def slice(self, start: int, stop: int) -> EventBatch:
+        """Events ``start`` to ``stop``, over the same memory; they become Python values together
+        with the others.
+        """
+        data = self.data.slice(start, stop - start)
+        part = EventBatch(self.schema, self.origin, data, self.first + start)
+        part._whole, part._at = self._whole, self._at + start
+        return part
+
+    def value(self, name: str, row: int) -> Any:
+        """Of a column: a Python value; of ``before`` and ``after`` a tuple, None if null."""
+        lists = self._whole._lists
+        found = lists.get(name)
+        if found is None:
+            column = self._whole.data.column(name)
+            image = name in ("before", "after")
+            # Another thread may do the same at the same time: to the same effect.
+            found = lists[name] = _rows(column) if image else column.to_pylist()
+        return found[self._at + row]
+
+    @cached_property
+    def old_names(self) -> frozenset[str] | None:
+        """The columns that old images tell; None: all."""
+        whole = self.schema.identity_kind == "f"
+        return None if whole else frozenset((*self.schema.identity, *self.schema.match_key))
+
+
+class Event:
+    """One change of one row.
+
+    An update that changes the key is two events of one version: the old key's delete, and the new
+    key's creation.
+    """
+
+    __slots__ = ("_batch", "_changed", "_row")
+
+    def __init__(
+        self, batch: EventBatch, row: int, changed: Mapping[str, Any] | None = None
+    ) -> None:
+        self._batch = batch
+        self._row = row
+        self._changed = changed
+
+    @property
+    def op(self) -> str:
+        """c, u, d, r (a dump's row) or t (truncate)."""
+        op: str = self._batch.value("op", self._row)
+        return op
+
+    @property
+    def table(self) -> TableName:
+        return self._batch.schema.table
+
+    @property
+    def schema(self) -> TableSchema:
+        """The version of the table that it was written under."""
+        return self._batch.schema
+
+    @property
+    def version(self) -> int:
+        """Grows with the log; what events are ordered by."""
+        version: int = self._batch.value("version", self._row)
+        return version
+
+    @property
+    def position(self) -> int:
+        """Where its transaction stands in the source's log."""
+        position: int = self._batch.value("position", self._row)
+        return position
+
+    @property
+    def xid(self) -> int:
+        """The source's number of its transaction; 0 of a dump's row."""
+        xid: int = self._batch.value("xid", self._row)
+        return xid
+
+    @property
+    def source(self) -> SourceId:
+        return self._batch.origin
+
+    @property
+    def ts(self) -> Any:
+        """When it was committed, a `datetime.datetime` in UTC."""
+        return self._batch.value("ts", self._row)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Columns that `after` lacks because the log does not tell them (they did not change), or a
+        transform does not.
+        """
+        changed = None if self._changed is None else self._changed.get("after")
+        if changed is not None:
+            return tuple(name for name in self._batch.schema.column_names if name not in changed)
+        return self._told_missing
+
+    @property
+    def _told_missing(self) -> tuple[str, ...]:
+        return tuple(self._batch.value("missing", self._row) or ())
+
+    @property
+    def before(self) -> dict[str, Any] | None:
+        """The old row, by column: what the log tells of it, the key at least. None if nothing."""
+        if self._changed is not None and "before" in self._changed:
+            return _copy(self._changed["before"])
+        row = self._batch.value("before", self._row)
+        if row is None:
+            return None
+        told = self._batch.old_names
+        named = zip(self._batch.schema.column_names, row, strict=True)
+        return {name: value for name, value in named if told is None or name in told}
+
+    @property
+    def after(self) -> dict[str, Any] | None:
+        """The new row, by column, without `missing`; None of a delete and a truncate."""
+        if self._changed is not None and "after" in self._changed:
+            return _copy(self._changed["after"])
+        row = self._batch.value("after", self._row)
+        if row is None:
+            return None
+        found = dict(zip(self._batch.schema.column_names, row, strict=True))
+        for name in self._told_missing:
+            del found[name]
+        return found
+
+    @property
+    def key(self) -> dict[str, Any] | None:
+        """What the row is known by; None of a truncate, and of a table without a key. A transform
+        does not change it.
+        """
+        names = self._batch.schema.match_key
+        old, row = (self._batch.value(name, self._row) for name in ("before", "after"))
+        if not names or (old is None and row is None):
+            return None
+        untold = self._told_missing if row is not None and old is not None else ()
+        index = self._batch.schema.column_index
+        return {
+            name: (old if row is None or name in untold else row)[index(name)] for name in names
+        }
+
+    @property
+    def number(self) -> int:
+        """Its place among all events of its task in this run."""
+        return self._batch.first + self._row
+
+    def replace(self, **images: Mapping[str, Any] | None) -> Event:
+        """The same event with another ``before`` or ``after``, for transforms.
+
+        A column that the new row lacks is not told, like `missing` ones.
+        """
+        unknown = images.keys() - {"before", "after"}
+        if unknown:
+            raise TypeError(f"an event's {', '.join(sorted(unknown))} can't be replaced")
+        changed = {name: _copy(image) for name, image in images.items()}
+        return Event(self._batch, self._row, {**(self._changed or {}), **changed})
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain Python values."""
+        return {
+            "table": str(self.table),
+            "op": self.op,
+            "key": self.key,
+            "before": self.before,
+            "after": self.after,
+            "missing": list(self.missing),
+            "version": self.version,
+            "schema_version": self.schema.schema_id,
+            "position": self.position,
+            "xid": self.xid,
+            "ts": self.ts,
+        }
+
+    def to_batch(self) -> EventBatch:
+        """It alone, as Arrow.
+
+        Raises:
+            ValueError: a replaced image has columns that the table lacks.
+        """
+        data = self._batch.data.slice(self._row, 1)
+        for name, image in (self._changed or {}).items():
+            kind = data.schema.field(name).type
+            foreign = (image or {}).keys() - {field.name for field in kind}
+            if foreign:
+                raise ValueError(f"{self.table} has no column {', '.join(sorted(foreign))}")
+            data = _with(data, name, image)
+        if self._changed is not None:
+            data = _with(data, "missing", self.missing or None)
+        return EventBatch(self.schema, self.source, data, self.number)
+
+    def __repr__(self) -> str:
+        # No values: it ends up in logs.
+        return f"<Event {self.op} of {self.table}, version {self.version}>"
+
+
+class Events(Sequence[Event]):
+    """Events of one task, in the log's order.
+
+    Args:
+        parts: runs of one schema version each.
+        end: the offset behind them. Stored together with what was made of them, it says where to go
+            on.
+        generation: of the event log that ``end`` is an offset of.
+    """
+
+    def __init__(self, parts: Sequence[EventBatch], end: int, generation: str = "") -> None:
+        self.parts = [part for part in parts if len(part)]
+        self.end = end
+        self.generation = generation
+
+    @classmethod
+    def of(cls, events: Sequence[Event], end: int, generation: str = "") -> Events:
+        """These, which may have been changed or be fewer than there were."""
+        made = cls((), end, generation)
+        made.parts = list(_regrouped(events))
+        made._made = list(events)
+        return made
+
+    _made: list[Event] | None = None
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __iter__(self) -> Iterator[Event]:
+        if self._made is not None:
+            return iter(self._made)
+        return (Event(part, row) for part in self.parts for row in range(len(part)))
+
+    @overload
+    def __getitem__(self, at: int) -> Event: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Event]: ...
+    def __getitem__(self, at: int | slice) -> Event | Sequence[Event]:
+        if isinstance(at, slice):
+            return list(self)[at]
+        if self._made is not None:
+            return self._made[at]
+        place = at + len(self) if at < 0 else at
+        for part in self.parts if place >= 0 else ():
+            if place < len(part):
+                return Event(part, place)
+            place -= len(part)
+        raise IndexError(at)
+
+    def runs(self) -> Iterator[tuple[TableSchema, pa.RecordBatch]]:
+        """Each run of one schema version as Arrow, in the log's order."""
+        return ((part.schema, part.data) for part in self.parts)
+
+    def to_arrow(self) -> pa.Table:
+        """All of them as one table, with the columns of `EventBatch`.
+
+        Raises:
+            ValueError: they are of several tables or schema versions, or there are none: see
+                `runs`.
+        """
+        versions = {part.schema.schema_id: part.schema for part in self.parts}
+        if len(versions) != 1:
+            names = sorted(f"{s.table} (schema {i})" for i, s in versions.items())
+            raise ValueError(
+                f"one Arrow table holds one schema version, these events are of "
+                f"{', '.join(names) or 'none'}: take runs()"
+            )
+        return pa.Table.from_batches([part.data for part in self.parts])
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """`Event.to_dict` of each."""
+        return [event.to_dict() for event in self]
+
+    def to_pandas(self) -> Any:
+        """`to_arrow` as a pandas DataFrame; pandas must be installed."""
+        return self.to_arrow().to_pandas()
+
+
+def _regrouped(events: Sequence[Event]) -> Iterator[EventBatch]:
+    """Arrow again: neighbours that were not changed stay slices."""
+    low = 0
+    while low < len(events):
+        first, high = events[low], low + 1
+        if first._changed is not None:
+            yield first.to_batch()
+        else:
+            while (
+                high < len(events)
+                and events[high]._changed is None
+                and events[high]._batch is first._batch
+                and events[high]._row == first._row + high - low
+            ):
+                high += 1
+            yield first._batch.slice(first._row, first._row + high - low)
+        low = high
+
+
+def _rows(image: pa.StructArray) -> list[tuple[Any, ...] | None]:
+    # Column by column: several times as fast as a struct's own to_pylist.
+    columns = [column.to_pylist() for column in image.flatten()]
+    found: list[tuple[Any, ...] | None] = list(zip(*columns, strict=True))
+    if image.null_count:
+        for row, present in enumerate(image.is_valid().to_pylist()):
+            if not present:
+                found[row] = None
+    return found
+
+
+def _with(data: pa.RecordBatch, name: str, value: Any) -> pa.RecordBatch:
+    at = data.schema.get_field_index(name)
+    field = data.schema.field(at)
+    return data.set_column(at, field, pa.array([value], field.type))
+
+
+def _copy(image: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if image is None else dict(image)

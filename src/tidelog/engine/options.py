@@ -1,0 +1,65 @@
+"""The options of an engine, checked."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from tidelog.errors import ConfigError
+
+CommitPolicy = Literal["always", "periodic"]
+Order = Literal["total", "key", "none"]
+
+_AT_LEAST = {
+    "record_processing_threads": 1,
+    "task_management_timeout_ms": 1,
+    "polling_shutdown_timeout_ms": 0,
+    "errors_max_retries": -1,
+    "errors_retry_delay_initial_ms": 1,
+    "errors_retry_delay_max_ms": 1,
+    "offset_commit_interval_ms": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How an engine works. Raises ConfigError where values are wrong.
+
+    Attributes:
+        record_processing_threads: of the pool that transforms, serializes and, where events are
+            consumed in parallel, consumes.
+        order: ``total``: events are consumed in the log's order; ``key``: events of one key are,
+            keys at once; ``none``: in any order. The last two need a per-record consumer.
+        task_management_timeout_ms: for all tasks to start; again for all of them to stop.
+        polling_shutdown_timeout_ms: what is being processed when the engine stops may take so long.
+        errors_max_retries: of an error that may pass; -1: without end.
+        errors_retry_delay_initial_ms: before the first retry; doubled before each further one.
+        errors_retry_delay_max_ms: the longest delay.
+        offset_commit_policy: ``always``: after every batch; ``periodic``: every
+            ``offset_commit_interval_ms``. What is done is committed at the end in either case.
+    """
+
+    record_processing_threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+    order: Order = "total"
+    task_management_timeout_ms: int = 180_000
+    polling_shutdown_timeout_ms: int = 1_000
+    errors_max_retries: int = -1
+    errors_retry_delay_initial_ms: int = 300
+    errors_retry_delay_max_ms: int = 10_000
+    offset_commit_policy: CommitPolicy = "always"
+    offset_commit_interval_ms: int = 5_000
+
+    def __post_init__(self) -> None:
+        for name, least in _AT_LEAST.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(f"engine.{name}: {value!r} is not a whole number from {least} on")
+        for name, known in (("order", Order), ("offset_commit_policy", CommitPolicy)):
+            value, names = getattr(self, name), get_args(known)
+            if value not in names:
+                raise ConfigError(f"engine.{name}: {value!r} is none of {', '.join(names)}")
+        if self.errors_retry_delay_max_ms < self.errors_retry_delay_initial_ms:
+            raise ConfigError(
+                "engine.errors_retry_delay_max_ms is below errors_retry_delay_initial_ms"
+            )

@@ -1,0 +1,104 @@
+"""The threads that process records, apart from those of the tasks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from tidelog.engine.retries import StoppingError
+
+T = TypeVar("T")
+
+
+class ThreadPool:
+    """`tidelog.engine.ports.RecordService`.
+
+    Its threads are daemons: one that never comes back does not keep the process from ending, as one
+    of `concurrent.futures` would.
+
+    Args:
+        threads: how many.
+        inside: called in each thread as it begins.
+    """
+
+    def __init__(self, threads: int, inside: Callable[[], None] = lambda: None) -> None:
+        self.threads = threads
+        self._inside = inside
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._running: set[Future[Any]] = set()
+        self._idle = 0
+        self._started: list[threading.Thread] = []
+        self._closed = False
+
+    def submit(self, function: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+        with self._changed:
+            if self._closed:
+                raise StoppingError("the pool is closed")
+            self._waiting.append((future, function))
+            if self._idle < len(self._waiting) and len(self._started) < self.threads:
+                name = f"tidelog-records-{len(self._started)}"
+                thread = threading.Thread(target=self._work, name=name, daemon=True)
+                self._started.append(thread)
+                thread.start()
+            self._changed.notify()
+        return future
+
+    def close(self, timeout_s: float) -> bool:
+        """Drop what waits, let what runs finish within the time, then give it up. False: something
+        was given up; its result, should it come, is nobody's.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            self._closed = True
+            dropped = [future for future, _ in self._waiting]
+            self._waiting.clear()
+            self._changed.notify_all()
+        for future in dropped:
+            _fail(future, StoppingError("dropped"))
+        with self._changed:
+            while self._running and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+            given_up = list(self._running)
+        for future in given_up:
+            _fail(future, StoppingError("given up"))
+        if not given_up:
+            for thread in self._started:
+                thread.join()
+        return not given_up
+
+    def _work(self) -> None:
+        self._inside()
+        while True:
+            with self._changed:
+                self._idle += 1
+                while not self._waiting and not self._closed:
+                    self._changed.wait()
+                self._idle -= 1
+                if not self._waiting:
+                    return
+                future, function = self._waiting.popleft()
+                if not future.set_running_or_notify_cancel():
+                    continue
+                self._running.add(future)
+            try:
+                result = function()
+            except BaseException as error:  # noqa: BLE001 - the one who waits for it gets it
+                _fail(future, error)
+            else:
+                with suppress(InvalidStateError):  # given up meanwhile
+                    future.set_result(result)
+            with self._changed:
+                self._running.discard(future)
+                self._changed.notify_all()
+
+
+def _fail(future: Future[Any], error: BaseException) -> None:
+    with suppress(InvalidStateError):  # it has a result, or was given up
+        future.set_exception(error)

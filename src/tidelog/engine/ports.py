@@ -1,0 +1,133 @@
+"""What an engine is made of, and what a program may put in its place."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
+
+from tidelog.engine.events import Event, Events
+
+T = TypeVar("T")
+
+Transform = Callable[[Event], Event | None]
+"""Gives the event, another made with `Event.replace`, or None: it is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A serialized event. ``event`` is the one that it was made of."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: dict[str, str] | None
+    topic: str
+    event: Event
+
+    def __repr__(self) -> str:
+        return f"<Message of {self.event!r}>"
+
+
+class Committer(Protocol):
+    """How a consumer says what it has done. Thread-safe; may be called after the consumer returned.
+
+    An offset is never committed past an event that was not marked. What is marked after the engine
+    gave it up at its end does not count.
+    """
+
+    def mark_processed(self, done: Event | Message | Events | Sequence[Event | Message]) -> None:
+        """This event, or all of these, are done."""
+        ...
+
+    def mark_batch_finished(self) -> None:
+        """Commit what is marked, as the commit policy says."""
+        ...
+
+
+class SourceTask(Protocol):
+    """What gives the events of one log.
+
+    `start`, `poll` and `commit` are called from one thread, in this order; `stop` once, from any
+    thread, after `start` was called, also if that failed. Only if `start`, `poll` or `commit` do
+    not come back in time may `stop` be called beside the latter two.
+    """
+
+    name: str
+
+    def start(self, cancelled: threading.Event) -> None:
+        """Returns when events can be polled; gives up when ``cancelled`` is set."""
+        ...
+
+    def poll(self, timeout_s: float) -> Events | None:
+        """What comes next in the log, in order; None if nothing did within the time."""
+        ...
+
+    def commit(self, offset: int) -> None:
+        """Everything below ``offset`` is done; it is durable when this returns."""
+        ...
+
+    def stop(self) -> None:
+        """Free everything that `start` took, also what a failed one took."""
+        ...
+
+
+class Connector(Protocol):
+    """Gives the tasks. Called from the thread that runs the engine; `stop` also after errors."""
+
+    def start(self) -> None: ...
+
+    def tasks(self) -> Sequence[SourceTask]: ...
+
+    def stop(self) -> None: ...
+
+
+class Serializer(Protocol):
+    """Makes messages, as many as events, in their order. Thread-safe."""
+
+    def serialize(self, events: Events) -> list[Message]: ...
+
+
+class RecordService(Protocol):
+    """The engine's pool of threads."""
+
+    threads: int
+
+    def submit(self, function: Callable[[], T]) -> Future[T]:
+        """Raises StoppingError if the engine stops. A job that is dropped or given up at the
+        engine's end gets this error, too.
+        """
+        ...
+
+
+class RecordProcessor(Protocol):
+    """Takes over the whole chain from polled events to the consumer."""
+
+    def initialize(
+        self,
+        record_service: RecordService,
+        transformations: Sequence[Transform],
+        serializer: Serializer | None,
+        committer: Committer,
+    ) -> None:
+        """Once, before the first events of a task."""
+        ...
+
+    def process_records(self, records: Events) -> None:
+        """From the task's thread, a batch after the other. What it raises stops the engine."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """What `on_connector` is told. ``task`` is None of the connector itself."""
+
+    what: Literal["started", "stopped"]
+    task: str | None
+
+
+OnConnector = Callable[[Happened], Any]
+OnCompletion = Callable[[bool, str, BaseException | None], Any]
+Consumer = Callable[[Any], Any]
+ChangeConsumer = Callable[[Any, Committer], Any]

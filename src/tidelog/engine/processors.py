@@ -1,0 +1,172 @@
+"""How polled events reach the consumer: the modes of an engine.
+
+========================  ====================  ==========================================
+consumer                  order                 what runs in the pool
+========================  ====================  ==========================================
+batch        (1), (2)     total                 transforms, serialization; waits for all
+per record   (3), (4)     total                 transforms, serialization
+per record   (5), (6)     none, or by key       transforms, serialization and the consumer
+========================  ====================  ==========================================
+
+The second mode of each pair has a serializer. Every processor marks what a transform left out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from typing import Final
+
+from tidelog.engine.chain import Chain
+from tidelog.engine.events import Event, Events
+from tidelog.engine.lanes import stages
+from tidelog.engine.ports import (
+    ChangeConsumer,
+    Committer,
+    Consumer,
+    Message,
+    RecordService,
+)
+from tidelog.engine.retries import StoppingError
+
+_MOST_EVENTS: Final = 256  # of one job: few enough that the pool's threads end together
+
+
+class BatchProcessor:
+    """Modes (1) and (2)."""
+
+    def __init__(
+        self, chain: Chain, service: RecordService, committer: Committer, consumer: ChangeConsumer
+    ) -> None:
+        self._chain, self._service = chain, service
+        self._committer, self._consumer = committer, consumer
+
+    def process_records(self, records: Events) -> None:
+        chain = self._chain
+        taken: Events | list[Event | Message] = records
+        if not chain.does_nothing:
+            prepared: list[Event | Message] = []
+            for originals, part in _prepared(chain, self._service, records):
+                _mark_left_out(self._committer, originals, part)
+                prepared += part
+            if not prepared:
+                self._committer.mark_batch_finished()
+                return
+            taken = prepared
+            if chain.serializer is None:
+                events = [each for each in prepared if isinstance(each, Event)]
+                taken = Events.of(events, records.end, records.generation)
+        # One place for the retry, so that a failed batch comes again whole.
+        chain.consume(lambda: self._consumer(taken, self._committer), _ends(taken))
+
+
+class InOrderProcessor:
+    """Modes (3) and (4): later events are prepared while earlier ones are consumed."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        service: RecordService,
+        committer: Committer,
+        consumer: Consumer,
+        stopping: threading.Event,
+    ) -> None:
+        self._chain, self._service, self._committer = chain, service, committer
+        self._consumer, self._stopping = consumer, stopping
+
+    def process_records(self, records: Events) -> None:
+        if self._chain.does_nothing:
+            self._consume(records)
+        else:
+            for originals, part in _prepared(self._chain, self._service, records):
+                self._consume(part)
+                _mark_left_out(self._committer, originals, part)
+        self._committer.mark_batch_finished()
+
+    def _consume(self, part: Sequence[Event | Message]) -> None:
+        for each in part:
+            if self._stopping.is_set():
+                raise StoppingError("between two events")
+            self._chain.consume(lambda one=each: self._consumer(one), [each])  # type: ignore[misc]
+            self._committer.mark_processed(each)
+
+
+class ParallelProcessor:
+    """Modes (5) and (6); ``by_key``: events of one key in order, keys at once."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        service: RecordService,
+        committer: Committer,
+        consumer: Consumer,
+        stopping: threading.Event,
+        *,
+        by_key: bool,
+    ) -> None:
+        self._chain, self._service, self._committer = chain, service, committer
+        self._consumer, self._stopping, self._by_key = consumer, stopping, by_key
+
+    def process_records(self, records: Events) -> None:
+        if self._by_key:
+            for lanes in stages(list(records)):
+                self._at_once(lanes, records)
+        else:
+            self._at_once([[event] for event in records], records)
+        self._committer.mark_batch_finished()
+
+    def _at_once(self, lanes: Sequence[Sequence[Event]], records: Events) -> None:
+        futures: list[Future[None]] = []
+        for lane in lanes:
+            futures.append(
+                self._service.submit(lambda lane=lane: self._run(lane, records))  # type: ignore[misc]
+            )
+        done, left = wait(futures, return_when=FIRST_EXCEPTION)
+        for future in left:
+            future.cancel()  # those that run go on; what they finish counts still
+        failures = [error for each in done if (error := each.exception()) is not None]
+        for error in sorted(failures, key=lambda error: isinstance(error, StoppingError)):
+            raise error
+
+    def _run(self, lane: Sequence[Event], records: Events) -> None:
+        for event in lane:
+            if self._stopping.is_set():
+                raise StoppingError("between two events")
+            for each in self._chain.prepared([event], records.end, records.generation):
+                self._chain.consume(lambda one=each: self._consumer(one), [each])  # type: ignore[misc]
+            self._committer.mark_processed(event)
+
+
+def _prepared(
+    chain: Chain, service: RecordService, records: Events
+) -> Iterator[tuple[list[Event], list[Event | Message]]]:
+    """Slices of the events and what became of them, in order; all are under way at once."""
+    events = list(records)
+    size = max(1, min(_MOST_EVENTS, -(-len(events) // (2 * service.threads))))
+    parts = [events[low : low + size] for low in range(0, len(events), size)]
+    futures = []
+    try:
+        for part in parts:
+            futures.append(
+                service.submit(
+                    lambda part=part: chain.prepared(part, records.end, records.generation)  # type: ignore[misc]
+                )
+            )
+        for part, future in zip(parts, futures, strict=True):
+            yield part, future.result()
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _mark_left_out(
+    committer: Committer, originals: Sequence[Event], prepared: Sequence[Event | Message]
+) -> None:
+    if len(prepared) < len(originals):
+        kept = {(e.event if isinstance(e, Message) else e).number for e in prepared}
+        committer.mark_processed([event for event in originals if event.number not in kept])
+
+
+def _ends(taken: Events | list[Event | Message]) -> list[Event | Message]:
+    return [taken[0]] if len(taken) == 1 else [taken[0], taken[-1]]

@@ -1,0 +1,64 @@
+"""Errors that may pass: tried again where they happen, with growing delays."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from tidelog.engine.options import EngineOptions
+from tidelog.errors import Policy, TidelogError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class StoppingError(Exception):
+    """The engine stops: what is under way is given up, and is not done. Never seen by programs."""
+
+
+def may_pass(error: BaseException) -> bool:
+    """Is it worth trying again?"""
+    if isinstance(error, TidelogError):
+        return error.policy is Policy.RETRY
+    return isinstance(error, (ConnectionError, TimeoutError))
+
+
+class Retries:
+    """Calls functions, again where an error may pass. Thread-safe.
+
+    Args:
+        options: how often, and after which delays.
+        stopping: ends every delay at once.
+    """
+
+    def __init__(self, options: EngineOptions, stopping: threading.Event) -> None:
+        self._most = options.errors_max_retries
+        self._first_s = options.errors_retry_delay_initial_ms / 1000
+        self._longest_s = options.errors_retry_delay_max_ms / 1000
+        self._stopping = stopping
+
+    def call(self, function: Callable[[], T], what: str) -> T:
+        """What ``function`` returns; ``what`` names it in the log.
+
+        Raises:
+            StoppingError: the engine stops, and the last try had failed.
+            Exception: what ``function`` raised last.
+        """
+        delay_s, tries = self._first_s, 0
+        while True:
+            try:
+                return function()
+            except Exception as error:
+                if not may_pass(error) or 0 <= self._most <= tries:
+                    raise
+                tries += 1
+                # Not its text: a program's own error may quote a row.
+                logger.warning(
+                    "%s: %s, retry %d in %.1f s", what, type(error).__name__, tries, delay_s
+                )
+                if self._stopping.wait(delay_s):
+                    raise StoppingError(what) from error
+                delay_s = min(self._longest_s, delay_s * 2)

@@ -1,0 +1,195 @@
+"""One task in its thread: start, poll, process, commit, stop."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final, Protocol
+
+from tidelog.engine.committing import TaskCommitter
+from tidelog.engine.events import Events
+from tidelog.engine.ports import SourceTask
+from tidelog.engine.retries import Retries, StoppingError
+from tidelog.errors import TaskStartError
+
+logger = logging.getLogger(__name__)
+
+_POLL_S: Final = 0.1
+_MARKS_S: Final = 0.02
+_TOLD_AFTER_S: Final = 10.0
+
+
+class Processes(Protocol):
+    """What the task gives its batches to."""
+
+    def process_records(self, records: Events) -> None: ...
+
+
+class RunningTask:
+    """A `SourceTask` and its thread: a daemon, so that one that hangs keeps no process from ending.
+
+    Args:
+        task: what gives the events.
+        processor: takes them.
+        committer: knows what is done.
+        retries: for polls and commits.
+        stopping: set when the engine stops.
+        on_failure: told, in the task's thread, what ended the polling.
+        inside: called in each thread of the task as it begins.
+    """
+
+    def __init__(
+        self,
+        task: SourceTask,
+        processor: Processes,
+        committer: TaskCommitter,
+        retries: Retries,
+        stopping: threading.Event,
+        on_failure: Callable[[BaseException], None],
+        inside: Callable[[], None],
+    ) -> None:
+        self.name = task.name
+        self.started: Future[None] = Future()
+        self._task, self._processor, self._committer = task, processor, committer
+        self._retries, self._stopping = retries, stopping
+        self._on_failure, self._inside = on_failure, inside
+        self._cancelled = threading.Event()
+        self._go = threading.Event()
+        self._polls = False
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._forsaken = False
+        self._start_returned = False
+        self._processing = False
+        self._thread = threading.Thread(
+            target=self._run, name=f"tidelog-task-{task.name}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begin to start; `started` tells how that went."""
+        self._thread.start()
+
+    def poll(self) -> None:
+        """All tasks have started: begin to poll."""
+        self._polls = True
+        self._go.set()
+
+    def cancel(self) -> None:
+        """Give up starting, or waiting for the others."""
+        self._cancelled.set()
+        self._go.set()
+
+    def stop(self, processing_until: float, until: float) -> None:
+        """Commit what is done, and free the task. Called once, from a thread that may wait.
+
+        A start that hangs beyond ``until`` is left: as soon as it comes back, its own thread frees
+        what it took.
+
+        Args:
+            processing_until: `time.monotonic` when what is being processed is given up.
+            until: when everything else is.
+        """
+        if self._thread.ident is None:
+            return
+        self.cancel()
+        while not self._ended.is_set():
+            limit = processing_until if self._processing else until
+            left = limit - time.monotonic()
+            if left <= 0:
+                break
+            self._ended.wait(min(left, 0.05))
+        with self._lock:
+            if not self._start_returned:
+                self._forsaken = True
+                logger.error("task %s still starts; it is freed when it comes back", self.name)
+                return
+        offset = self._committer.fence()
+        try:
+            if offset is not None:
+                self._task.commit(offset)
+        finally:
+            self._task.stop()
+
+    def _run(self) -> None:
+        self._inside()
+        try:
+            if not self._start():
+                return
+            self._go.wait()
+            if self._polls:
+                self._poll_until_stopped()
+        finally:
+            self._ended.set()
+
+    def _start(self) -> bool:
+        error: BaseException | None = None
+        try:
+            self._task.start(self._cancelled)
+        except BaseException as raised:  # noqa: BLE001 - who waits for the start raises it
+            error = raised
+        with self._lock:
+            self._start_returned = True
+            forsaken = self._forsaken
+        if forsaken:
+            self._free_late()
+        elif error is not None:
+            self.started.set_exception(error)
+        else:
+            self.started.set_result(None)
+        return error is None and not forsaken
+
+    def _free_late(self) -> None:
+        late = TaskStartError(f"task {self.name} came back after the engine had stopped")
+        self.started.set_exception(late)
+        try:
+            self._task.stop()
+        except Exception as error:  # noqa: BLE001 - nobody is left to be told
+            logger.error("task %s could not be freed: %s", self.name, type(error).__name__)
+
+    def _poll_until_stopped(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._wait_for_marks()
+                events = self._retries.call(lambda: self._task.poll(_POLL_S), f"task {self.name}")
+                if events is not None:
+                    self._committer.begin(events)
+                    if len(events):
+                        self._process(events)
+                self._commit()
+        except StoppingError:
+            pass
+        except BaseException as error:  # noqa: BLE001 - the engine raises it
+            self._on_failure(error)
+
+    def _process(self, events: Events) -> None:
+        self._processing = True
+        try:
+            self._processor.process_records(events)
+        finally:
+            self._processing = False
+
+    def _commit(self) -> None:
+        offset = self._committer.due()
+        if offset is None:
+            return
+        try:
+            self._retries.call(lambda: self._task.commit(offset), f"task {self.name}")
+        except BaseException:
+            self._committer.not_committed()
+            raise
+        self._committer.committed(offset)
+
+    def _wait_for_marks(self) -> None:
+        """A consumer may mark later, but not without limit: what is open is kept in memory."""
+        since, told = time.monotonic(), False
+        while not self._committer.has_room and not self._stopping.wait(_MARKS_S):
+            self._commit()
+            if not told and time.monotonic() - since > _TOLD_AFTER_S:
+                told = True
+                logger.warning(
+                    "task %s waits: the consumer has not marked earlier batches as processed",
+                    self.name,
+                )

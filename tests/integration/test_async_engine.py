@@ -1,0 +1,168 @@
+"""An engine over a real PostgreSQL: capture beside it, change events in the program's hands."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.engines import committed, no_threads_left, until, versions
+
+from tidelog.app.async_engine.engine import AsyncEngine
+from tidelog.app.log_location import log_place
+from tidelog.config import Config, load_config
+from tidelog.control.commands import ExecuteSnapshot
+from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.engine.events import Event, Events
+from tidelog.engine.ports import Committer, Message
+from tidelog.engine.states import EngineState
+from tidelog.errors import ConfigError, EngineStateError, TidelogError
+
+pytestmark = pytest.mark.integration
+
+
+def configured(postgres: PostgresServer, dsn: str, directory: Path) -> Config:
+    name = dsn.rsplit("/", 1)[1]
+    postgres.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, note text);"
+        "INSERT INTO orders VALUES (1, 'one'), (2, 'two')",
+        name,
+    )
+    file = directory / "tidelog.yaml"
+    file.write_text(
+        f"source: {{kind: postgres, url: '{dsn}', slot: {name}}}\n"
+        f"log: {{path: {directory}/log}}\n"
+        f"state: {{url: 'sqlite:///{directory}/state.db'}}\n"
+    )
+    return load_config(file)
+
+
+def nothing_is_left(postgres: PostgresServer, dsn: str) -> bool:
+    """No session of ours, no slot that is in use, no thread."""
+    name = dsn.rsplit("/", 1)[1]
+    [(sessions,)] = postgres.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+        f"AND datname = '{name}' AND backend_type IN ('client backend', 'walsender')"
+    )
+    [(slots,)] = postgres.execute(
+        f"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{name}' AND active"
+    )
+    return not sessions and not slots and no_threads_left()
+
+
+def test_rows_of_a_dump_and_changes_come_once_and_go_on_after_a_restart(
+    postgres: PostgresServer, database: str, tmp_path: Path
+) -> None:
+    config = configured(postgres, database, tmp_path)
+    name = database.rsplit("/", 1)[1]
+    seen: list[Event] = []
+    told: list[Any] = []
+    engine = AsyncEngine(
+        config,
+        consumer=seen.append,
+        on_connector=lambda happened: told.append((happened.what, happened.task)),
+        on_completion=lambda *completion: told.append(completion),
+    )
+    with engine:
+        assert engine.state is EngineState.POLLING_TASKS
+        until(lambda: len(seen) == 2, "the dump")
+        postgres.execute("UPDATE orders SET note = 'ONE' WHERE id = 1", name)
+        postgres.execute("DELETE FROM orders WHERE id = 2", name)
+        until(lambda: len(seen) == 4, "the changes")
+        outcome = engine.send(ExecuteSnapshot(dump_id="again", tables=("public.orders",)))
+        assert outcome is not None
+        assert outcome.error is None
+        until(lambda: len(seen) == 5, "the second dump")
+    assert [(e.op, e.key, e.after) for e in seen] == [
+        ("r", {"id": 1}, {"id": 1, "note": "one"}),
+        ("r", {"id": 2}, {"id": 2, "note": "two"}),
+        ("u", {"id": 1}, {"id": 1, "note": "ONE"}),
+        ("d", {"id": 2}, None),
+        ("r", {"id": 1}, {"id": 1, "note": "ONE"}),
+    ]
+    ours = "engine"
+    assert told == [
+        *[("started", None), ("started", ours), ("stopped", ours), ("stopped", None)],
+        (True, "the engine was closed", None),
+    ]
+    assert (committed(log_place(config)) or 0) > seen[-1].version
+    assert nothing_is_left(postgres, database)
+    with pytest.raises(EngineStateError):
+        engine.run()
+
+    postgres.execute("INSERT INTO orders VALUES (3, 'three')", name)
+    messages: list[Message] = []
+    with AsyncEngine(config, consumer=messages.append, format="debezium"):
+        until(lambda: messages, "what was missed")
+    assert [m.event.after for m in messages] == [{"id": 3, "note": "three"}]
+    assert b'"op":"c"' in (messages[0].value or b"")
+    assert nothing_is_left(postgres, database)
+
+
+def test_a_batch_consumer_beside_coroutines_until_it_is_cancelled(
+    postgres: PostgresServer, database: str, tmp_path: Path
+) -> None:
+    config = configured(postgres, database, tmp_path)
+    rows: list[Any] = []
+
+    def take(events: Events, committer: Committer) -> None:
+        rows.extend(events.to_arrow().column("after").to_pylist())
+        committer.mark_processed(events)
+        committer.mark_batch_finished()
+
+    async def program() -> None:
+        engine = AsyncEngine(config, change_consumer=take)
+        running = asyncio.create_task(engine.arun())
+        while len(rows) < 2:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert engine.state is EngineState.STOPPED
+
+    asyncio.run(asyncio.wait_for(program(), 60))
+    assert rows == [{"id": 1, "note": "one"}, {"id": 2, "note": "two"}]
+    assert (committed(log_place(config)) or 0) > versions(log_place(config))[-1]
+    assert nothing_is_left(postgres, database)
+
+
+def test_a_source_that_can_not_be_captured_ends_the_start(
+    postgres: PostgresServer, database: str, tmp_path: Path
+) -> None:
+    configured(postgres, database, tmp_path)
+    name = database.rsplit("/", 1)[1]
+    text = (tmp_path / "tidelog.yaml").read_text().replace(f"/{name}'", "/there_is_none'")
+    (tmp_path / "tidelog.yaml").write_text(text)
+    wrong = load_config(tmp_path / "tidelog.yaml")
+    engine = AsyncEngine(wrong, consumer=print)
+    with pytest.raises(TidelogError), engine:
+        pytest.fail("it polls")
+    assert engine.state is EngineState.STOPPED
+    assert nothing_is_left(postgres, database)
+
+
+def test_close_while_it_starts_leaves_nothing(
+    postgres: PostgresServer, database: str, tmp_path: Path
+) -> None:
+    config = configured(postgres, database, tmp_path)
+    for _ in range(3):
+        engine = AsyncEngine(config, consumer=print)
+        thread = threading.Thread(target=engine.run)
+        thread.start()
+        until(lambda: engine.state is EngineState.STARTING_TASKS)  # noqa: B023
+        engine.close()
+        thread.join(30)
+        assert engine.state is EngineState.STOPPED
+        assert nothing_is_left(postgres, database)
+
+
+def test_a_name_that_the_pipeline_has_is_refused(
+    postgres: PostgresServer, database: str, tmp_path: Path
+) -> None:
+    config = configured(postgres, database, tmp_path)
+    with pytest.raises(ConfigError, match="give the engine another name"):
+        AsyncEngine(config, consumer=print, name=config.pipeline.name)
+    with pytest.raises(ConfigError, match="no option speed"):
+        AsyncEngine(config, consumer=print, speed=3)

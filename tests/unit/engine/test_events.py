@@ -1,0 +1,175 @@
+"""One change as a small object, and many as Arrow."""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+import threading
+from pathlib import Path
+
+import pytest
+from tests.support.build_log import SOURCE, BuiltLog
+from tests.support.engines import COLUMNS, versions
+from tests.support.pgoutput_messages import UNCHANGED
+
+from tidelog.app.async_engine.log_task import LogTask
+from tidelog.engine.events import Event, Events
+
+
+def polled(path: Path, batch_size: int = 2048) -> Events:
+    task = LogTask(str(path), "engine", batch_size=batch_size)
+    task.start(threading.Event())
+    events = task.poll(1.0)
+    assert events is not None
+    return events
+
+
+def test_each_kind_of_change(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path)
+    orders = built.table("public.orders", COLUMNS)
+    built.insert(orders, "1", "a")
+    built.update(orders, "1", UNCHANGED)
+    built.delete(orders, "1")
+    built.truncate(orders)
+    built.flush()
+    built.chunk(orders, [["2", "b"]])
+    events = polled(tmp_path)
+    created, updated, deleted, truncated, dumped = events
+    assert [event.op for event in events] == ["c", "u", "d", "t", "r"]
+    assert (created.key, created.before, created.after) == ({"id": 1}, None, {"id": 1, "note": "a"})
+    # What the log does not tell is not there: not None, which is SQL's NULL.
+    assert (updated.after, updated.missing) == ({"id": 1}, ("note",))
+    assert (deleted.key, deleted.before, deleted.after) == ({"id": 1}, {"id": 1}, None)
+    assert (truncated.key, truncated.before, truncated.after) == (None, None, None)
+    assert (dumped.key, dumped.after, dumped.xid) == ({"id": 2}, {"id": 2, "note": "b"}, 0)
+    assert [event.version for event in events] == versions(tmp_path)
+    assert str(created.table) == "public.orders"
+    assert created.schema == orders
+    assert created.source == SOURCE
+    assert created.position == 1001
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    expected = epoch + datetime.timedelta(microseconds=1_700_000_000_000_000 + 1001)
+    assert created.ts == expected
+
+
+def test_a_full_old_image_is_told_whole(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path)
+    full = built.table("public.orders", COLUMNS, identity_kind="f", identity=("id", "note"))
+    built.insert(full, "1", "a")
+    built.flush()
+    [event] = polled(tmp_path)
+    assert event.before is None
+    other = built.table("public.narrow", COLUMNS, relation_id=2)
+    built.delete(other, "1")
+    built.flush()
+    assert polled(tmp_path)[1].before == {"id": 1}  # without a note that nobody told
+
+
+def test_a_key_change_is_a_delete_and_a_creation_of_one_version(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path)
+    orders = built.table("public.orders", COLUMNS)
+    built.insert(orders, "1", "a")
+    built.update(orders, "2", UNCHANGED, key=["1"])
+    built.insert(orders, "3", "c")
+    built.flush()
+    events = polled(tmp_path)
+    first, gone, new, last = events
+    assert [event.op for event in events] == ["c", "d", "c", "c"]
+    assert (gone.key, gone.before, gone.after, gone.missing) == ({"id": 1}, {"id": 1}, None, ())
+    assert (new.key, new.before, new.after) == ({"id": 2}, None, {"id": 2})
+    assert new.missing == ("note",)
+    assert first.version < gone.version == new.version < last.version
+
+
+def test_tables_that_alternate_keep_the_logs_order(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path)
+    orders = built.table("public.orders", COLUMNS)
+    lines = built.table("public.lines", {"order": "int64", "line": "int64"}, relation_id=2, key=())
+    for number in range(6):
+        built.insert(orders, str(number), "x")
+        built.insert(lines, str(number), "0")
+        built.update(orders, str(number + 10), "y", key=[str(number)])
+        built.insert(lines, str(number), "1")
+    built.flush()
+    for batch_size in (2048, 5):
+        task = LogTask(str(tmp_path), "engine", batch_size=batch_size)
+        task.start(threading.Event())
+        found: list[Event] = []
+        while len(found) < 30:
+            events = task.poll(1.0)
+            assert events is not None
+            assert len(events) == len(list(events))
+            assert [events[place].version for place in range(len(events))] == [
+                event.version for event in events
+            ]
+            found += events
+        assert [event.version for event in found] == sorted(
+            [*versions(tmp_path), *versions(tmp_path)[2::4]]
+        )
+        told = [str(event.table.name)[0] + event.op for event in found]
+        assert told == ["oc", "lc", "od", "oc", "lc"] * 6
+        assert [event.after["line"] for event in found if event.key is None] == [0, 1] * 6
+        assert [event.key["id"] for event in found if event.op == "d"] == list(range(6))
+
+
+def test_as_arrow_and_as_plain_values(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path)
+    orders = built.table("public.orders", COLUMNS)
+    for number in range(4):
+        built.insert(orders, str(number), None)
+    built.flush()
+    events = polled(tmp_path)
+    table = events.to_arrow()
+    table.validate(full=True)
+    assert table.column("after").to_pylist() == [{"id": n, "note": None} for n in range(4)]
+    assert [row["after"] for row in events.to_pylist()] == table.column("after").to_pylist()
+    assert events.to_pylist()[0]["schema_version"] == orders.schema_id
+    built.insert(built.table("public.lines", COLUMNS, relation_id=2), "1", "x")
+    built.flush()
+    both = polled(tmp_path)
+    with pytest.raises(ValueError, match=r"public\.lines .*take runs"):
+        both.to_arrow()
+    assert [(str(s.table), b.num_rows) for s, b in both.runs()] == [
+        ("public.orders", 4),
+        ("public.lines", 1),
+    ]
+
+
+def test_a_replaced_image_is_in_the_values_and_in_arrow(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path)
+    orders = built.table("public.orders", COLUMNS)
+    for number in range(3):
+        built.insert(orders, str(number), "secret")
+    built.flush()
+    events = polled(tmp_path)
+    masked = events[1].replace(after={"id": 1, "note": "***"})
+    assert masked.after == {"id": 1, "note": "***"}
+    assert events[1].after == {"id": 1, "note": "secret"}
+    made = Events.of([events[0], masked, events[2]], events.end)
+    notes = [after["note"] for after in made.to_arrow().column("after").to_pylist()]
+    assert notes == ["secret", "***", "secret"]
+    assert [event.number for event in made] == [event.number for event in events]
+    with pytest.raises(ValueError, match="has no column colour"):
+        events[0].replace(after={"colour": "red"}).to_batch()
+    with pytest.raises(TypeError, match="op"):
+        events[0].replace(op="d")
+
+
+def test_no_value_shows_where_an_event_is_logged(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path)
+    built.insert(built.table("public.orders", COLUMNS), "1", "secret")
+    built.flush()
+    [event] = polled(tmp_path)
+    [version] = versions(tmp_path)
+    assert repr(event) == f"<Event c of public.orders, version {version}>"
+
+
+def test_a_batch_travels_to_another_process(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path)
+    orders = built.table("public.orders", COLUMNS)
+    built.insert(orders, "1", "a")
+    built.insert(orders, "2", "b")
+    built.flush()
+    [part] = polled(tmp_path).parts
+    back = pickle.loads(pickle.dumps(part.slice(1, 2)))
+    assert Event(back, 0).after == {"id": 2, "note": "b"}

@@ -1,0 +1,68 @@
+"""Only what has nothing undone before it counts."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.engine.offsets import DoneInOrder
+
+
+def test_an_offset_stays_below_the_first_event_that_is_not_done() -> None:
+    done = DoneInOrder()
+    assert done.begin([10, 20, 30], 40) == 0
+    done.done(1, 3)
+    assert done.offset is None
+    done.done(0, 1)
+    assert done.offset == 40
+
+
+def test_half_of_a_key_change_is_not_passed() -> None:
+    done = DoneInOrder()
+    done.begin([10, 20, 20, 30], 40)
+    done.done(0, 2)
+    assert done.offset == 20  # is read again: the first half, too
+    done.done(2, 3)
+    assert done.offset == 30
+
+
+def test_a_batch_without_events_waits_for_those_before_it() -> None:
+    done = DoneInOrder()
+    done.begin([10], 15)
+    done.begin([], 50)
+    assert done.offset is None
+    done.done(0, 1)
+    assert done.offset == 50
+    assert done.open_batches == 0
+
+
+@given(
+    batches=st.lists(st.lists(st.booleans(), max_size=5), min_size=1, max_size=6),
+    steps=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), max_size=30),
+)
+def test_any_order_of_marks_gives_the_offset_of_the_first_undone(
+    batches: list[list[bool]], steps: list[tuple[int, int]]
+) -> None:
+    """``batches``: of each event, has it the version of the one before it in its batch?"""
+    done = DoneInOrder()
+    versions: list[int] = []
+    ends: dict[int, int] = {}  # the offset behind so many events, where a batch ends there
+    following = 0
+    for batch in batches:
+        own: list[int] = []
+        for same in batch:
+            following += 0 if same and own else 10
+            own.append(following)
+        following += 5
+        assert done.begin(own, following) == len(versions)
+        versions += own
+        ends[len(versions)] = following
+    marked: set[int] = set()
+    for start, length in [(0, 0), *steps]:
+        start = min(start, len(versions))
+        stop = min(start + length, len(versions))
+        done.done(start, stop)
+        marked |= set(range(start, stop))
+        low = next((n for n in range(len(versions)) if n not in marked), len(versions))
+        expected = ends.get(low, versions[low] if 0 < low < len(versions) else None)
+        assert done.offset == expected

@@ -1,0 +1,106 @@
+"""An engine's messages are those that outputs write."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.support.build_log import BuiltLog
+from tests.support.pgoutput_messages import UNCHANGED
+
+from tidelog.adapters import FORMATTERS
+from tidelog.app.async_engine.log_task import LogTask
+from tidelog.app.async_engine.serializing import FormatSerializer
+from tidelog.codecs.missing import named_lists
+from tidelog.engine.events import Events
+from tidelog.engine.ports import Message
+from tidelog.errors import ConfigError
+from tidelog.eventlog.reader import EventLog
+from tidelog.model.schema import TableSchema
+from tidelog.ports import FormatOptions
+from tidelog.spark.formats import shapes
+from tidelog.spark.formats.events import events_batch
+from tidelog.spark.sessions.versions import arrow_schema
+from tidelog.spark.transforms import target_table
+
+COLUMNS = {"id": "int64", "note": "text", "at": "timestamptz", "price": "decimal(10,2)"}
+ROW = ('näme "x"', "2026-01-02 03:04:05.678901+00", "12.30")
+
+
+def written(path: Path) -> TableSchema:
+    built = BuiltLog(path)
+    orders = built.table("public.orders", COLUMNS)
+    built.insert(orders, "1", *ROW)
+    built.update(orders, "1", UNCHANGED, *ROW[1:])
+    built.update(orders, "2", UNCHANGED, None, None, key=["1"])
+    built.delete(orders, "2")
+    built.truncate(orders)
+    built.insert(orders, "3", None, None, None)
+    built.flush()
+    built.chunk(orders, [["4", *ROW]])
+    return orders
+
+
+def polled(path: Path) -> Events:
+    task = LogTask(str(path), "engine")
+    task.start(threading.Event())
+    events = task.poll(1.0)
+    assert events is not None
+    return events
+
+
+def of_outputs(path: Path, schema: TableSchema, name: str) -> list[tuple[object, ...]]:
+    """By way of Spark's shape, as executors make them."""
+    log = EventLog.open(path)
+    batches = [b for ref in log.segments(log.head_offset) for b in log.batches(ref)]
+    records = pa.concat_batches(batches)
+    shaped = events_batch(records, schema, schema, arrow_schema(shapes.events(schema)))
+    at = shaped.schema.get_field_index(shapes.CHANGE_MISSING)
+    names = named_lists(shaped.column(at), schema.column_names)
+    shaped = shaped.set_column(at, shapes.CHANGE_MISSING, names)
+    target = target_table(None, schema, (), log.source, keyed=False)  # type: ignore[arg-type]
+    found = FORMATTERS.get(name)(FormatOptions(tombstones=False)).format(target, shaped)
+    return [
+        (row["key"], row["value"], dict(row["headers"]) if row["headers"] else None, row["topic"])
+        for row in found.to_pylist()
+    ]
+
+
+def told(messages: list[Message]) -> list[tuple[object, ...]]:
+    return [(m.key, m.value, m.headers, m.topic) for m in messages]
+
+
+@pytest.mark.parametrize("name", ["debezium", "flat", "cloudevents"])
+def test_messages_are_those_of_outputs(tmp_path: Path, name: str) -> None:
+    schema = written(tmp_path)
+    events = polled(tmp_path)
+    messages = FormatSerializer(name).serialize(events)
+    assert len(messages) == 8  # a key change is two
+    assert told(messages) == of_outputs(tmp_path, schema, name)
+    assert [m.event.version for m in messages] == [event.version for event in events]
+    sliced = Events([events.parts[0].slice(1, 4)], events.end)
+    assert told(FormatSerializer(name).serialize(sliced)) == told(messages)[1:4]
+
+
+def test_a_transforms_change_is_serialized(tmp_path: Path) -> None:
+    written(tmp_path)
+    events = polled(tmp_path)
+    changed = [
+        each.replace(after={**each.after, "note": "***"}) if each.after else each for each in events
+    ]
+    messages = FormatSerializer("debezium").serialize(Events.of(changed, events.end))
+    values = [message.value or b"" for message in messages]
+    assert all((b"***" in v) is bool(e.after) for v, e in zip(values, events, strict=True))
+
+
+def test_a_format_that_needs_a_registry_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no schema registry"):
+        FormatSerializer("avro")
+
+
+def test_a_message_shows_no_value_where_it_is_logged(tmp_path: Path) -> None:
+    written(tmp_path)
+    messages = FormatSerializer("debezium").serialize(polled(tmp_path))
+    assert repr(messages[0]).startswith("<Message of <Event c of public.orders, version ")

@@ -14,10 +14,10 @@ from tidelog._version import __version__
 
 __all__ = [
     "Capture",
+    "CaptureGroup",
     "Config",
     "Document",
     "Election",
-    "Engine",
     "ExecuteSnapshot",
     "ExecutorSection",
     "FormatOptions",
@@ -50,6 +50,7 @@ __all__ = [
     "lag_of",
     "load_config",
     "missing_keys",
+    "of_database",
     "register",
     "repair",
     "run_pipeline",
@@ -60,16 +61,17 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from tidelog.app.capture_group import CaptureGroup
     from tidelog.app.capture_run import Capture
     from tidelog.app.client import status
     from tidelog.app.dumps.finalize import wait_finalized
     from tidelog.app.dumps.keys import missing_keys
     from tidelog.app.dumps.repair import repair
-    from tidelog.app.engine import Engine
     from tidelog.app.pipeline.run import pipeline as run_pipeline
     from tidelog.app.verify.compare import verify as verify_outputs
     from tidelog.capture.notifications import Notification
     from tidelog.config import Config, load_config
+    from tidelog.config.databases import of_database
     from tidelog.config.source import SourceSection
     from tidelog.control.commands import (
         ExecuteSnapshot,
@@ -108,10 +110,10 @@ else:
     # name: module, and the name there; tests/unit/test_public_surface.py keeps it as above
     _LAZY = {
         "Capture": ("tidelog.app.capture_run", "Capture"),
+        "CaptureGroup": ("tidelog.app.capture_group", "CaptureGroup"),
         "Config": ("tidelog.config", "Config"),
         "Document": ("tidelog.ports", "Document"),
         "Election": ("tidelog.ports", "Election"),
-        "Engine": ("tidelog.app.engine", "Engine"),
         "ExecuteSnapshot": ("tidelog.control.commands", "ExecuteSnapshot"),
         "ExecutorSection": ("tidelog.outputs.registry", "ExecutorSection"),
         "FormatOptions": ("tidelog.ports", "FormatOptions"),
@@ -142,6 +144,7 @@ else:
         "lag_of": ("tidelog.spark.datasource.lag", "lag_of"),
         "load_config": ("tidelog.config", "load_config"),
         "missing_keys": ("tidelog.app.dumps.keys", "missing_keys"),
+        "of_database": ("tidelog.config.databases", "of_database"),
         "register": ("tidelog.spark.datasource.source", "register"),
         "repair": ("tidelog.app.dumps.repair", "repair"),
         "run_pipeline": ("tidelog.app.pipeline.run", "pipeline"),

@@ -1,4 +1,4 @@
-"""`tidelog.Engine`: several captures in one process."""
+"""`tidelog.CaptureGroup`: several captures in one process."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def config(server: PostgresServer, name: str, directory: Path, password: str = "
 
 
 @pytest.mark.integration
-def test_engine_runs_several_captures_and_one_failure_ends_no_other(
+def test_a_group_runs_several_captures_and_one_failure_ends_no_other(
     postgres16: PostgresServer, tmp_path: Path
 ) -> None:
     good = [config(postgres16, name, tmp_path) for name in ("embedded_a", "embedded_b")]
     bad = config(postgres16, "embedded_gone", tmp_path)
     postgres16.drop_database("embedded_gone")
     try:
-        with tidelog.Engine([bad, *good]) as engine:
+        with tidelog.CaptureGroup([bad, *good]) as group:
             deadline = time.monotonic() + 60
             while time.monotonic() < deadline and not all(map(_dumped, good)):
                 time.sleep(0.2)
         assert all(map(_dumped, good))
-        assert isinstance(engine.failures[0], UsageError)
-        assert list(engine.failures) == [0]
+        assert isinstance(group.failures[0], UsageError)
+        assert list(group.failures) == [0]
         for each in good:
             rows = [event["after"]["id"] for event in app.read_log(each)]
             assert rows == [1, 2]
@@ -61,4 +61,4 @@ def test_two_tasks_may_not_share_an_event_log(tmp_path: Path) -> None:
         f"log: {{path: {tmp_path}/log}}\n"
     )
     with pytest.raises(ConfigError, match=r"same log\.path"):
-        tidelog.Engine([file, file])
+        tidelog.CaptureGroup([file, file])

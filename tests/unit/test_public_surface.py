@@ -85,7 +85,7 @@ import threading
 
 import tidelog
 from pyspark.sql import DataFrame, SparkSession
-from tidelog import Capture, Config, Engine, ExecuteSnapshot, Outcome, Rejection, Writer
+from tidelog import Capture, Config, CaptureGroup, ExecuteSnapshot, Outcome, Rejection, Writer
 from tidelog.errors import ConfigError
 from tidelog.pipeline import as_of
 
@@ -97,7 +97,7 @@ def captured(path: str) -> Outcome | None:
         raise
     capture = Capture(config, on_notification=lambda told: print(told.type))
     capture.run(threading.Event(), print)
-    with Engine([path], pipelines=False) as engine:
+    with CaptureGroup([path], pipelines=False) as engine:
         engine.wait()
     return capture.send(ExecuteSnapshot(dump_id="d", tables=("public.*",)), timeout_s=1)
 

@@ -1,12 +1,12 @@
 """Wires adapters to ports, alone in that; what the command line and embedding programs call."""
 
+from tidelog.app.capture_group import CaptureGroup, capture_databases
 from tidelog.app.capture_run import Capture, OnStatus, capture
 from tidelog.app.client import dump_wait, log_lines, read_log, send_command, status
 from tidelog.app.dumps.finalize import wait_finalized
 from tidelog.app.dumps.keys import missing_keys, store_key_file
 from tidelog.app.dumps.plan import plan
 from tidelog.app.dumps.repair import repair
-from tidelog.app.engine import Engine
 from tidelog.app.pipeline.run import pipeline, run, start_spark
 from tidelog.app.preflight import check
 from tidelog.app.schema_versions import fix_schema, schemas
@@ -15,10 +15,11 @@ from tidelog.app.verify.compare import verify
 
 __all__ = [
     "Capture",
-    "Engine",
+    "CaptureGroup",
     "OnStatus",
     "StatusFeed",
     "capture",
+    "capture_databases",
     "check",
     "dump_wait",
     "fix_schema",

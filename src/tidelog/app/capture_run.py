@@ -34,6 +34,7 @@ from tidelog.capture.session import (
 )
 from tidelog.capture.windows.windows import Windows
 from tidelog.config import Config, load_config
+from tidelog.config.databases import of_one_database
 from tidelog.control.commands import Command
 from tidelog.control.mailbox import Mailbox, Outcome, new_id
 from tidelog.errors import GapError, StateError, StorageError, TidelogError
@@ -80,7 +81,7 @@ class Capture:
     def __init__(
         self, config: Config | str | Path, *, on_notification: OnNotification | None = None
     ) -> None:
-        self.config = config if isinstance(config, Config) else load_config(config)
+        self.config = of_one_database(config if isinstance(config, Config) else load_config(config))
         self.holder = f"{socket.gethostname()}:{os.getpid()}"
         self._start_id = START_DUMP + new_id().lower()
         self._streaming = False

@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 from tidelog.config import Config
+from tidelog.config.databases import of_one_database
 from tidelog.eventlog.log_files import LOG_FILE
 from tidelog.eventlog.storage.opening import is_url, provide_options
 
@@ -13,7 +14,10 @@ from tidelog.eventlog.storage.opening import is_url, provide_options
 def log_place(config: Config) -> str:
     """The event log's directory or URL; from now on this process can open it, and so can those that
     it starts.
+
+    Raises ConfigError: the configuration is of several databases, which have a log each.
     """
+    of_one_database(config)
     options = config.log.storage_options
     provide_options(
         config.log.path, {name: value.get_secret_value() for name, value in options.items()}

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from tidelog._version import __version__
-from tidelog.cli import control, dump, inspect, terminal
+from tidelog.cli import client, control, dump, inspect, terminal
 from tidelog.cli import run as running
 from tidelog.cli.exits import exit_code_of
 from tidelog.cli.log_format import OneLine
@@ -77,7 +77,16 @@ def _options(
             help="debug, info, warning or error.",
         ),
     ] = "warning",
+    database: Annotated[
+        str | None,
+        typer.Option(
+            "--database",
+            metavar="NAME",
+            help="The one of source.databases that the command is about.",
+        ),
+    ] = None,
 ) -> None:
+    client.chosen_database.set(database)
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
         raise typer.BadParameter(f"{log_level!r} is not a level", param_hint="--log-level")

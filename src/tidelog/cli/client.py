@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,22 @@ if TYPE_CHECKING:
     from tidelog.control.commands import Command
 
 
-def load(path: Path) -> Config:
-    """The configuration; what is wrong with it is raised as ConfigError."""
-    from tidelog.config import load_config
+chosen_database: ContextVar[str | None] = ContextVar("chosen_database", default=None)
+"""``--database``, which stands before the command."""
 
-    return load_config(path)
+
+def load(path: Path, *, several: bool = False) -> Config:
+    """The configuration, of the database that ``--database`` names if there are several; what is
+    wrong with it is raised as ConfigError. ``several``: the command takes all of them, too.
+    """
+    from tidelog.config import load_config
+    from tidelog.config.databases import of_database, of_one_database
+
+    config = load_config(path)
+    database = chosen_database.get()
+    if database is not None:
+        return of_database(config, database)
+    return config if several else of_one_database(config)
 
 
 def send(

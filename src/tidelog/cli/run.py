@@ -59,20 +59,24 @@ def demo(
 
 def run(config: ConfigFile, as_json: Json = False) -> None:
     """Run capture and pipeline together on this host, until interrupted."""
-    loaded = client.load(config)
+    loaded = client.load(config, several=True)
     from tidelog import app
+    from tidelog.config.databases import databases_of
 
     with stopping() as stop, terminal.TerminalProgress("run", as_json=as_json) as progress:
-        app.run(loaded, on_status=progress.update, stop_event=stop)
+        work = app.capture_databases if databases_of(loaded) else app.run
+        work(loaded, on_status=progress.update, stop_event=stop)
 
 
 def capture(config: ConfigFile, as_json: Json = False) -> None:
     """Read the source's log into the event log; stand by while another capture leads."""
-    loaded = client.load(config)
+    loaded = client.load(config, several=True)
     from tidelog import app
+    from tidelog.config.databases import databases_of
 
     with stopping() as stop, terminal.TerminalProgress("capture", as_json=as_json) as progress:
-        app.capture(loaded, on_status=progress.update, stop_event=stop)
+        work = app.capture_databases if databases_of(loaded) else app.capture
+        work(loaded, on_status=progress.update, stop_event=stop)
 
 
 def pipeline(

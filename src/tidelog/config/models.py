@@ -251,6 +251,23 @@ class Config(Section):
     )
 
     @model_validator(mode="after")
+    def _what_several_databases_can_not_share(self) -> Config:
+        if not getattr(self.source, "databases", ()):
+            return self
+        rest = self.control.rest
+        if self.outputs:
+            raise ValueError(
+                "source.databases has no outputs: an output reads one event log, and each database "
+                "has its own. Give each database a configuration of its own, with its outputs"
+            )
+        if rest is not None and rest.port:
+            raise ValueError(
+                "source.databases: several captures can't listen on control.rest.port "
+                f"{rest.port}; set it to 0, and each takes a free one"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _names_of_outputs_differ(self) -> Config:
         names = [output.name for output in self.outputs]
         for name in names:

@@ -83,6 +83,13 @@ class PostgresSourceSection(SourceBase):
         "`REPLICATION` and `SELECT` on the tables. The password is never printed.",
         examples=["postgresql://tidelog:${PGPASSWORD}@db:5432/shop"],
     )
+    databases: list[PostgresName] = Field(
+        default=[],
+        description="Databases of this server to capture side by side, instead of the one that "
+        "`url` names. Each has a slot, an event log and a state of its own, whose names are those "
+        "configured with the database's added. Unset: the one of `url`.",
+        examples=[["shop", "billing"]],
+    )
     tables: list[TablePattern] = _TABLES
     snapshot: Snapshot = _SNAPSHOT
     snapshot_mode: Literal["incremental", "blocking"] = _SNAPSHOT_MODE
@@ -122,6 +129,14 @@ class PostgresSourceSection(SourceBase):
         if scheme not in ("postgresql", "postgres") and "=" not in text:
             raise ValueError("expected postgresql://user:password@host:port/database")
         return url
+
+    @field_validator("databases")
+    @classmethod
+    def _databases_differ(cls, databases: list[str]) -> list[str]:
+        for name in databases:
+            if databases.count(name) > 1:
+                raise ValueError(f"{name!r} is listed {databases.count(name)} times")
+        return databases
 
     @property
     def connector(self) -> str:

@@ -15,6 +15,7 @@ from tidelog.app.async_engine.capture_task import CaptureTask
 from tidelog.app.async_engine.log_task import OffsetStore
 from tidelog.app.async_engine.serializing import FormatSerializer
 from tidelog.config import Config, load_config
+from tidelog.config.databases import label_of, of_each_database
 from tidelog.control.commands import Command
 from tidelog.control.mailbox import Outcome
 from tidelog.engine.assembling import MakeRecordProcessor, assemble
@@ -83,10 +84,17 @@ class AsyncEngine:
             raise ConfigError("engine.batch_size: give a whole number from 1 on")
         if name == self.config.pipeline.name:
             raise ConfigError(f"the pipeline is named {name!r}, too: give the engine another name")
-        task = CaptureTask(self.config, name, batch_size=batch_size, offsets=offsets)
-        self._capture = task.capture
+        self._tasks = {
+            database: CaptureTask(
+                config,
+                f"{name}-{label_of(database)}" if database else name,
+                batch_size=batch_size,
+                offsets=offsets,
+            )
+            for database, config in of_each_database(self.config).items()
+        }
         self._core = assemble(
-            OneTask(task),
+            CaptureConnector(list(self._tasks.values())),
             _options(options, consume_records_async),
             consumer=consumer,
             change_consumer=change_consumer,
@@ -151,9 +159,18 @@ class AsyncEngine:
         """
         self._core.close()
 
-    def send(self, command: Command, *, timeout_s: float = 10.0) -> Outcome | None:
-        """As `tidelog.Capture.send`."""
-        return self._capture.send(command, timeout_s=timeout_s)
+    def send(
+        self, command: Command, *, database: str = "", timeout_s: float = 10.0
+    ) -> Outcome | None:
+        """As `tidelog.Capture.send`; ``database``: which one of ``source.databases``.
+
+        Raises:
+            ConfigError: there is no such database, or there are several and none is named.
+        """
+        if database not in self._tasks:
+            known = ", ".join(filter(None, self._tasks)) or "one without a name"
+            raise ConfigError(f"the engine has no database {database!r}: it has {known}")
+        return self._tasks[database].capture.send(command, timeout_s=timeout_s)
 
     def __enter__(self) -> AsyncEngine:
         """Returns when it polls. Raises what kept it from that."""
@@ -189,16 +206,16 @@ class AsyncEngine:
             self._core.close()
 
 
-class OneTask:
-    """`tidelog.engine.ports.Connector` of a task that needs nothing beside it."""
+class CaptureConnector:
+    """`tidelog.engine.ports.Connector`: a task for each event log, which need nothing beside."""
 
-    def __init__(self, task: SourceTask) -> None:
-        self._task = task
+    def __init__(self, tasks: Sequence[SourceTask]) -> None:
+        self._tasks = tasks
 
     def start(self) -> None: ...
 
     def tasks(self) -> Sequence[SourceTask]:
-        return [self._task]
+        return self._tasks
 
     def stop(self) -> None: ...
 

@@ -1,0 +1,100 @@
+"""``source.databases``: what is derived for each, and what they can't share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import tidelog
+from tidelog import cli
+from tidelog.app.log_location import log_place
+from tidelog.config import Config, load_config
+from tidelog.config.databases import label_of, of_each_database
+from tidelog.errors import ConfigError
+
+URL = "postgresql://me:s3cret@h:5432/ignored?sslmode=require"
+
+
+def load(directory: Path, rest: str = "", url: str = URL) -> Config:
+    file = directory / "tidelog.yaml"
+    file.write_text(
+        f'source: {{kind: postgres, url: "{url}", slot: tide, databases: [shop, Größe/2]}}\n'
+        f"log: {{path: {directory}/log}}\nstate: {{url: 'sqlite:///{directory}/state.db'}}\n{rest}"
+    )
+    return load_config(file)
+
+
+def test_each_database_has_a_slot_a_log_and_a_state_of_its_own(tmp_path: Path) -> None:
+    shop, other = of_each_database(load(tmp_path)).values()
+    assert shop.source.url.reveal() == "postgresql://me:s3cret@h:5432/shop?sslmode=require"
+    assert shop.source.slot == shop.source.publication_name == "tide_shop"
+    assert shop.log.path == f"{tmp_path}/log/shop"
+    assert shop.state.url == f"sqlite:///{tmp_path}/state-shop.db"
+    label = label_of("Größe/2")
+    assert label.startswith("gr__e_2_")
+    assert other.source.url.reveal().endswith(":5432/Gr%C3%B6%C3%9Fe%2F2?sslmode=require")
+    assert other.source.slot == f"tide_{label}"
+    assert other.log.path == f"{tmp_path}/log/{label}"
+    assert label_of("grosse_2") != label_of("Grosse_2")
+
+
+@pytest.mark.parametrize(
+    ("url", "own"),
+    [
+        ("host=h password=p", "host=h password=p dbname='shop'"),
+        ("postgresql:///x?host=/tmp&dbname=y", "postgresql:///shop?host=%2Ftmp"),
+    ],
+)
+def test_any_form_of_a_url_gets_the_database(tmp_path: Path, url: str, own: str) -> None:
+    shop = tidelog.of_database(load(tmp_path, url=url), "shop")
+    assert shop.source.url.reveal() == own
+
+
+def test_a_slots_name_stays_short_enough_and_unlike_others(tmp_path: Path) -> None:
+    names = []
+    for end in "ab":
+        file = tmp_path / "long.yaml"
+        file.write_text(
+            f"source: {{kind: postgres, url: 'postgresql://h/x', slot: {'s' * 62}{end}, "
+            f"databases: [shop]}}\nlog: {{path: {tmp_path}/log}}\n"
+        )
+        names.append(tidelog.of_database(load_config(file), "shop").source.slot)
+    assert [len(name) for name in names] == [63, 63]
+    assert names[0] != names[1]
+
+
+@pytest.mark.parametrize(
+    ("rest", "why"),
+    [
+        ("outputs: [{kind: delta, path: lake}]", "source.databases has no outputs"),
+        ("control: {rest: {token: long-enough}}", "can't listen on control.rest.port 8490"),
+    ],
+)
+def test_what_they_can_not_share_is_refused(tmp_path: Path, rest: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        load(tmp_path, rest)
+
+
+def test_what_is_of_one_database_asks_which(tmp_path: Path) -> None:
+    config = load(tmp_path)
+    for what in (tidelog.Capture, log_place):
+        with pytest.raises(ConfigError, match="of the databases shop, Größe/2"):
+            what(config)
+    with pytest.raises(ConfigError, match=r"'bar' is not in source\.databases: they are shop"):
+        tidelog.of_database(config, "bar")
+    with pytest.raises(ConfigError, match="there are none"):
+        tidelog.of_database(tidelog.of_database(config, "shop"), "shop")
+
+
+def test_the_command_line_takes_one_of_them(tmp_path: Path) -> None:
+    load(tmp_path)
+    file = str(tmp_path / "tidelog.yaml")
+    found = CliRunner().invoke(cli.app, ["status", file])
+    assert isinstance(found.exception, ConfigError)
+    assert "tidelog --database shop" in str(found.exception)
+    found = CliRunner().invoke(cli.app, ["--database", "shop", "status", file, "--json"])
+    assert found.exit_code == 0, found.output
+    found = CliRunner().invoke(cli.app, ["--database", "bar", "status", file])
+    assert "'bar' is not in source.databases" in str(found.exception)

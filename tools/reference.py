@@ -33,6 +33,9 @@ from tidelog.outputs.registry import (
 )
 from tidelog.spark.datasource import options
 
+sys.path.append(str(Path(__file__).parents[1]))
+from tools.engine_reference import engine
+
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 NOTE = "<!-- Written by `make docs` from the code; do not edit. -->\n"
 
@@ -328,6 +331,7 @@ def pages() -> dict[str, str]:
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return {
         "configuration.md": "".join(configuration()),
+        "engine.md": NOTE + "".join(engine()),
         "cli.md": "".join(command_line()),
         "spark-source.md": "".join(spark_source()),
         "dump-states.md": "".join(dump_states()),

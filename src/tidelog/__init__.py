@@ -1,8 +1,9 @@
 """Capture a database's row changes, dump its tables without locks, deliver both through Spark.
 
-What programs may use is in `__all__`, `tidelog.errors` and `tidelog.pipeline`, and described
-in docs/reference/python.md. All other modules are private: they change without notice. Everything
-is loaded on first use, so that ``import tidelog`` stays quick and needs no Spark.
+What programs may use is in `__all__`, `tidelog.errors`, `tidelog.pipeline` and `tidelog.testing`,
+and described in docs/reference/python.md. All other modules are private: they change without
+notice. Everything is loaded on first use, so that ``import tidelog`` stays quick and needs no
+Spark.
 """
 
 from __future__ import annotations
@@ -13,18 +14,26 @@ from tidelog import errors
 from tidelog._version import __version__
 
 __all__ = [
+    "AsyncEngine",
     "Capture",
     "CaptureGroup",
+    "Committer",
     "Config",
     "Document",
     "Election",
+    "EngineState",
+    "Event",
+    "Events",
     "ExecuteSnapshot",
     "ExecutorSection",
     "FormatOptions",
     "Formatter",
+    "Happened",
     "Lease",
     "LogMessage",
+    "Message",
     "Notification",
+    "OffsetStore",
     "Outcome",
     "Output",
     "OutputBatch",
@@ -33,13 +42,17 @@ __all__ = [
     "OutputPlace",
     "OutputSection",
     "PauseSnapshot",
+    "RecordProcessor",
+    "RecordService",
     "Rejection",
     "ResumeSnapshot",
+    "Serializer",
     "SetDumpOptions",
     "SourceSection",
     "StateBackend",
     "StateStore",
     "StopSnapshot",
+    "StoredOffset",
     "TargetTable",
     "TidelogError",
     "WriteTask",
@@ -61,6 +74,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from tidelog.app.async_engine.engine import AsyncEngine
+    from tidelog.app.async_engine.log_task import OffsetStore, StoredOffset
     from tidelog.app.capture_group import CaptureGroup
     from tidelog.app.capture_run import Capture
     from tidelog.app.client import status
@@ -82,6 +97,16 @@ if TYPE_CHECKING:
         StopSnapshot,
     )
     from tidelog.control.mailbox import Outcome
+    from tidelog.engine.events import Event, Events
+    from tidelog.engine.ports import (
+        Committer,
+        Happened,
+        Message,
+        RecordProcessor,
+        RecordService,
+        Serializer,
+    )
+    from tidelog.engine.states import EngineState
     from tidelog.errors import TidelogError
     from tidelog.outputs.base.executors.writer import Writer
     from tidelog.outputs.registry import ExecutorSection, OutputSection
@@ -109,18 +134,26 @@ if TYPE_CHECKING:
 else:
     # name: module, and the name there; tests/unit/test_public_surface.py keeps it as above
     _LAZY = {
+        "AsyncEngine": ("tidelog.app.async_engine.engine", "AsyncEngine"),
         "Capture": ("tidelog.app.capture_run", "Capture"),
         "CaptureGroup": ("tidelog.app.capture_group", "CaptureGroup"),
+        "Committer": ("tidelog.engine.ports", "Committer"),
         "Config": ("tidelog.config", "Config"),
         "Document": ("tidelog.ports", "Document"),
         "Election": ("tidelog.ports", "Election"),
+        "EngineState": ("tidelog.engine.states", "EngineState"),
+        "Event": ("tidelog.engine.events", "Event"),
+        "Events": ("tidelog.engine.events", "Events"),
         "ExecuteSnapshot": ("tidelog.control.commands", "ExecuteSnapshot"),
         "ExecutorSection": ("tidelog.outputs.registry", "ExecutorSection"),
         "FormatOptions": ("tidelog.ports", "FormatOptions"),
         "Formatter": ("tidelog.ports", "Formatter"),
+        "Happened": ("tidelog.engine.ports", "Happened"),
         "Lease": ("tidelog.ports", "Lease"),
         "LogMessage": ("tidelog.control.commands", "LogMessage"),
+        "Message": ("tidelog.engine.ports", "Message"),
         "Notification": ("tidelog.capture.notifications", "Notification"),
+        "OffsetStore": ("tidelog.app.async_engine.log_task", "OffsetStore"),
         "Outcome": ("tidelog.control.mailbox", "Outcome"),
         "Output": ("tidelog.ports", "Output"),
         "OutputBatch": ("tidelog.ports", "OutputBatch"),
@@ -129,13 +162,17 @@ else:
         "OutputPlace": ("tidelog.ports", "OutputPlace"),
         "OutputSection": ("tidelog.outputs.registry", "OutputSection"),
         "PauseSnapshot": ("tidelog.control.commands", "PauseSnapshot"),
+        "RecordProcessor": ("tidelog.engine.ports", "RecordProcessor"),
+        "RecordService": ("tidelog.engine.ports", "RecordService"),
         "Rejection": ("tidelog.ports", "Rejection"),
         "ResumeSnapshot": ("tidelog.control.commands", "ResumeSnapshot"),
+        "Serializer": ("tidelog.engine.ports", "Serializer"),
         "SetDumpOptions": ("tidelog.control.commands", "SetDumpOptions"),
         "SourceSection": ("tidelog.config.source", "SourceSection"),
         "StateBackend": ("tidelog.ports", "StateBackend"),
         "StateStore": ("tidelog.ports", "StateStore"),
         "StopSnapshot": ("tidelog.control.commands", "StopSnapshot"),
+        "StoredOffset": ("tidelog.app.async_engine.log_task", "StoredOffset"),
         "TargetTable": ("tidelog.ports", "TargetTable"),
         "TidelogError": ("tidelog.errors", "TidelogError"),
         "WriteTask": ("tidelog.ports", "WriteTask"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.support.engines import committed, no_threads_left, until, versions
 
 from tidelog.app.async_engine.engine import AsyncEngine
@@ -19,6 +20,7 @@ from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Committer, Message
 from tidelog.engine.states import EngineState
 from tidelog.errors import ConfigError, EngineStateError, TidelogError
+from tidelog.testing import TestingEngine
 
 pytestmark = pytest.mark.integration
 
@@ -166,3 +168,29 @@ def test_a_name_that_the_pipeline_has_is_refused(
         AsyncEngine(config, consumer=print, name=config.pipeline.name)
     with pytest.raises(ConfigError, match="no option speed"):
         AsyncEngine(config, consumer=print, speed=3)
+
+
+def test_a_test_looks_into_a_task_that_runs(
+    postgres: PostgresServer, database: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "tidelog.yaml"
+    configured(postgres, database, tmp_path)
+    text = file.read_text() + "engine: {batch_size: 1, errors_retry_delay_max_ms: 1s}\n"
+    given = yaml.safe_load(text)
+    seen: list[Event] = []
+    with AsyncEngine(given, consumer=seen.append, offset_commit_policy="periodic") as engine:
+        testing = TestingEngine(engine)
+        until(lambda: len(seen) == 2, "the dump")
+        assert testing.run_with_task(lambda task: task.name) == "engine"
+        policy = testing.run_with_task(lambda task: task.offset_commit_policy, task="engine")
+        assert policy == "periodic"
+        with pytest.raises(ValueError, match="has the tasks engine"):
+            testing.run_with_task(print, task="other")
+        assert engine.context.options.errors_retry_delay_max_ms == 1000
+    assert (committed(tmp_path / "log") or 0) > seen[-1].version
+    with pytest.raises(EngineStateError, match="has ended"):
+        testing.run_with_task(print)
+    with pytest.raises(ConfigError, match=r"engine\.batch_size"):
+        AsyncEngine(given, consumer=print, batch_size=0)
+    with pytest.raises(ConfigError, match=r"configuration:1: source\.kind"):
+        AsyncEngine({"source": {"kind": "none"}, "log": {"path": "x"}}, consumer=print)

@@ -20,7 +20,7 @@ from tidelog.errors import EngineStateError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 """For what must come: however busy the machine is. A wait ends as soon as it has."""
 
 COLUMNS = {"id": "int64", "note": "text"}

@@ -17,11 +17,13 @@ import pytest
 import tidelog
 import tidelog.errors
 import tidelog.pipeline
+import tidelog.testing
 
 ROOT = Path(__file__).parent.parent.parent
 PUBLIC = {
     "tidelog": set(tidelog.__all__),
     "tidelog.pipeline": set(tidelog.pipeline.__all__),
+    "tidelog.testing": set(tidelog.testing.__all__),
     "tidelog.errors": set(vars(tidelog.errors)),
 }
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

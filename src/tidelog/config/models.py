@@ -13,6 +13,7 @@ from pydantic import (
     model_validator,
 )
 
+from tidelog.config.engine import EngineSection
 from tidelog.config.source import AnySource, PostgresSourceSection
 from tidelog.eventlog.storage.opening import is_url
 from tidelog.model.dump_options import DumpOptions
@@ -246,6 +247,7 @@ class Config(Section):
     dump: Dump = Field(default=_EMPTY)
     control: Control = Field(default=_EMPTY)
     pipeline: Pipeline = Field(default=_EMPTY)
+    engine: EngineSection = Field(default=_EMPTY)
     outputs: list[AnyOutput] = Field(
         default=[], description="Destinations of the pipeline; none: capture alone."
     )
@@ -286,5 +288,6 @@ SECTIONS: dict[str, type[Section]] = {
     "dump": Dump,
     "control": Control,
     "pipeline": Pipeline,
+    "engine": EngineSection,
     "outputs": DeltaSection,
 }

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tidelog.engine.chain import Chain
 from tidelog.engine.committing import TaskCommitter
+from tidelog.engine.contexts import Clock
 from tidelog.engine.core import EngineCore
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import (
@@ -22,7 +23,10 @@ from tidelog.engine.ports import (
     Serializer,
     Transform,
 )
-from tidelog.engine.processors import BatchProcessor, InOrderProcessor, ParallelProcessor
+from tidelog.engine.processing.chain import Chain
+from tidelog.engine.processing.dead_letters import DeadLetters
+from tidelog.engine.processing.processes import ProcessChain, Work, WorkerProcesses
+from tidelog.engine.processing.processors import BatchProcessor, InOrderProcessor, ParallelProcessor
 from tidelog.engine.retries import Retries
 from tidelog.engine.running_task import Processes
 from tidelog.errors import ConfigError
@@ -42,6 +46,8 @@ def assemble(
     consume_records_async: bool = False,
     on_connector: OnConnector | None = None,
     on_completion: OnCompletion | None = None,
+    dead_letters: DeadLetters | None = None,
+    clock: Clock = time.monotonic,
 ) -> EngineCore:
     """An engine over any connector, in the mode that the arguments choose.
 
@@ -61,6 +67,19 @@ def assemble(
             "order key and none go with consume_records_async, order total without it"
         )
 
+    if (options.errors_tolerance == "dead_letter") != (dead_letters is not None):
+        raise ConfigError("errors_tolerance: dead_letter and the directory dead_letter go together")
+    if record_processor is not None and (dead_letters or options.record_processing_on != "threads"):
+        raise ConfigError(
+            "errors_tolerance and record_processing_on are for the engine's own processing: a "
+            "record_processor has taken it over"
+        )
+    processes = None
+    if options.record_processing_on == "processes":
+        away = consumer if consume_records_async else None
+        work = Work(transforms, serializer, options, dead_letters, away)
+        processes = WorkerProcesses(options.record_processing_threads, work)
+
     def make(
         service: RecordService,
         committer: TaskCommitter,
@@ -71,7 +90,9 @@ def assemble(
             processor = _made(record_processor)
             processor.initialize(service, transforms, serializer, committer)
             return processor
-        chain = Chain(transforms, serializer, retries)
+        chain = Chain(transforms, serializer, retries, dead_letters)
+        if processes is not None:
+            chain = ProcessChain(transforms, serializer, retries, dead_letters, processes)
         if change_consumer is not None:
             return BatchProcessor(chain, service, committer, change_consumer)
         assert consumer is not None
@@ -82,7 +103,10 @@ def assemble(
 
     told = {"on_connector": on_connector, "on_completion": on_completion}
     given: dict[str, Any] = {name: each for name, each in told.items() if each is not None}
-    return EngineCore(connector, options, make, **given)
+    closing = [] if processes is None else [processes.close]
+    return EngineCore(
+        connector, options, make, transforms=transforms, clock=clock, closing=closing, **given
+    )
 
 
 def _made(processor: RecordProcessor | MakeRecordProcessor) -> RecordProcessor:

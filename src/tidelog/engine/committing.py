@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from tidelog.engine.contexts import Clock
 from tidelog.engine.events import Event, Events
 from tidelog.engine.offsets import DoneInOrder
 from tidelog.engine.options import EngineOptions
@@ -22,7 +23,8 @@ class TaskCommitter:
     threads write and no lock is held over I/O.
     """
 
-    def __init__(self, options: EngineOptions) -> None:
+    def __init__(self, options: EngineOptions, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
         self._periodic = options.offset_commit_policy == "periodic"
         self._interval_s = options.offset_commit_interval_ms / 1000
         self._lock = threading.Lock()
@@ -31,7 +33,7 @@ class TaskCommitter:
         self._fenced = False
         self._writing = False
         self._committed: int | None = None
-        self._last = time.monotonic()
+        self._last = self._clock()
 
     def begin(self, events: Events) -> None:
         """Number a batch that was polled."""
@@ -70,7 +72,7 @@ class TaskCommitter:
         with self._lock:
             if self._fenced or not self._finished or self._done.offset == self._committed:
                 return None
-            if self._periodic and time.monotonic() - self._last < self._interval_s:
+            if self._periodic and self._clock() - self._last < self._interval_s:
                 return None
             self._writing = True
             return self._done.offset
@@ -85,7 +87,7 @@ class TaskCommitter:
         with self._lock:
             self._writing = False
             self._committed = offset
-            self._last = time.monotonic()
+            self._last = self._clock()
             self._finished = self._finished and self._done.offset != offset
 
     def fence(self) -> int | None:

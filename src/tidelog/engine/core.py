@@ -8,13 +8,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, Literal
 
 from tidelog.engine.committing import TaskCommitter
+from tidelog.engine.contexts import Clock, ConnectorContext, TaskContext
 from tidelog.engine.options import EngineOptions
-from tidelog.engine.pool import ThreadPool
 from tidelog.engine.ports import (
     Connector,
     Happened,
@@ -22,7 +22,9 @@ from tidelog.engine.ports import (
     OnConnector,
     RecordService,
     SourceTask,
+    Transform,
 )
+from tidelog.engine.processing.pool import ThreadPool
 from tidelog.engine.retries import Retries
 from tidelog.engine.running_task import Processes, RunningTask
 from tidelog.engine.states import EngineState, StateCell
@@ -50,6 +52,9 @@ class EngineCore:
         processor: makes what processes one task's events.
         on_connector: told when the connector and each task has started and stopped.
         on_completion: told once: success, a message, the error.
+        transforms: for the contexts.
+        clock: seconds that never go back.
+        closing: called once the pool has ended.
     """
 
     def __init__(
@@ -60,9 +65,13 @@ class EngineCore:
         *,
         on_connector: OnConnector = _ignore,
         on_completion: OnCompletion = _ignore,
+        transforms: Sequence[Transform] = (),
+        clock: Clock = time.monotonic,
+        closing: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._connector, self._options, self._make_processor = connector, options, processor
         self._on_connector, self._on_completion = on_connector, on_completion
+        self._transforms, self._clock, self._closing = tuple(transforms), clock, closing
         self._states = StateCell()
         self._stopping = threading.Event()
         self._ended = threading.Event()
@@ -79,6 +88,16 @@ class EngineCore:
     @property
     def state(self) -> EngineState:
         return self._states.now
+
+    @property
+    def context(self) -> ConnectorContext:
+        """What the connector and its tasks run with."""
+        policy = self._options.offset_commit_policy
+        tasks = [
+            TaskContext(each.name, each.task, policy, self._clock, self._transforms)
+            for each in self._tasks
+        ]
+        return ConnectorContext(self._options, self._clock, self._transforms, tasks)
 
     def run(self) -> None:
         """Until `close`, or until something fails.
@@ -157,7 +176,7 @@ class EngineCore:
         return self._states.advance(expected, to)
 
     def _running(self, task: SourceTask) -> RunningTask:
-        committer = TaskCommitter(self._options)
+        committer = TaskCommitter(self._options, self._clock)
         processor = self._make_processor(self._pool, committer, self._retries, self._stopping)
         return RunningTask(
             task,
@@ -216,6 +235,8 @@ class EngineCore:
         processing_until = time.monotonic() + processing_s
         if not self._pool.close(processing_s):
             logger.warning("records are still processed after %.1f s: given up", processing_s)
+        for close in self._closing:
+            close()
         until = time.monotonic() + self._timeout_s
         threads = [self._stop_in_thread(task, processing_until, until) for task in self._tasks]
         for task, thread, errors in threads:

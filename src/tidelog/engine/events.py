@@ -63,7 +63,9 @@ class EventBatch:
         return rows
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return EventBatch, (self.schema, self.origin, self.data, self.first)
+        # As a message: pickled as it is, a slice would take all that it is a slice of along.
+        arrow = self.data.schema.serialize().to_pybytes(), self.data.serialize().to_pybytes()
+        return _batch_of, (self.schema, self.origin, *arrow, self.first)
 
     def slice(self, start: int, stop: int) -> EventBatch:
         """Events ``start`` to ``stop``, over the same memory; they become Python values together
@@ -90,6 +92,13 @@ class EventBatch:
         """The columns that old images tell; None: all."""
         whole = self.schema.identity_kind == "f"
         return None if whole else frozenset((*self.schema.identity, *self.schema.match_key))
+
+
+def _batch_of(
+    schema: TableSchema, origin: SourceId, columns: bytes, rows: bytes, first: int
+) -> EventBatch:
+    arrow = pa.ipc.read_schema(pa.py_buffer(columns))
+    return EventBatch(schema, origin, pa.ipc.read_record_batch(pa.py_buffer(rows), arrow), first)
 
 
 class Event:
@@ -208,6 +217,11 @@ class Event:
     def number(self) -> int:
         """Its place among all events of its task in this run."""
         return self._batch.first + self._row
+
+    @property
+    def replaced(self) -> Mapping[str, Any] | None:
+        """The images that `replace` gave it; None: it is as it was polled."""
+        return self._changed
 
     def replace(self, **images: Mapping[str, Any] | None) -> Event:
         """The same event with another ``before`` or ``after``, for transforms.

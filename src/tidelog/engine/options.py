@@ -10,6 +10,8 @@ from tidelog.errors import ConfigError
 
 CommitPolicy = Literal["always", "periodic"]
 Order = Literal["total", "key", "none"]
+Tolerance = Literal["none", "dead_letter"]
+ProcessingOn = Literal["threads", "processes"]
 
 _AT_LEAST = {
     "record_processing_threads": 1,
@@ -21,6 +23,13 @@ _AT_LEAST = {
     "offset_commit_interval_ms": 1,
 }
 
+_ONE_OF = {
+    "record_processing_on": ProcessingOn,
+    "order": Order,
+    "errors_tolerance": Tolerance,
+    "offset_commit_policy": CommitPolicy,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
@@ -29,6 +38,7 @@ class EngineOptions:
     Attributes:
         record_processing_threads: of the pool that transforms, serializes and, where events are
             consumed in parallel, consumes.
+        record_processing_on: ``threads``, or ``processes``: as many as threads.
         order: ``total``: events are consumed in the log's order; ``key``: events of one key are,
             keys at once; ``none``: in any order. The last two need a per-record consumer.
         task_management_timeout_ms: for all tasks to start; again for all of them to stop.
@@ -36,17 +46,21 @@ class EngineOptions:
         errors_max_retries: of an error that may pass; -1: without end.
         errors_retry_delay_initial_ms: before the first retry; doubled before each further one.
         errors_retry_delay_max_ms: the longest delay.
+        errors_tolerance: ``dead_letter``: an event at which the program's code raises is told, and
+            passed over.
         offset_commit_policy: ``always``: after every batch; ``periodic``: every
             ``offset_commit_interval_ms``. What is done is committed at the end in either case.
     """
 
     record_processing_threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+    record_processing_on: ProcessingOn = "threads"
     order: Order = "total"
     task_management_timeout_ms: int = 180_000
     polling_shutdown_timeout_ms: int = 1_000
     errors_max_retries: int = -1
     errors_retry_delay_initial_ms: int = 300
     errors_retry_delay_max_ms: int = 10_000
+    errors_tolerance: Tolerance = "none"
     offset_commit_policy: CommitPolicy = "always"
     offset_commit_interval_ms: int = 5_000
 
@@ -55,7 +69,7 @@ class EngineOptions:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"engine.{name}: {value!r} is not a whole number from {least} on")
-        for name, known in (("order", Order), ("offset_commit_policy", CommitPolicy)):
+        for name, known in _ONE_OF.items():
             value, names = getattr(self, name), get_args(known)
             if value not in names:
                 raise ConfigError(f"engine.{name}: {value!r} is none of {', '.join(names)}")

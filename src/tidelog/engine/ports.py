@@ -64,6 +64,10 @@ class SourceTask(Protocol):
         """What comes next in the log, in order; None if nothing did within the time."""
         ...
 
+    def committed(self) -> int | None:
+        """The offset that is durable; None: none is."""
+        ...
+
     def commit(self, offset: int) -> None:
         """Everything below ``offset`` is done; it is durable when this returns."""
         ...

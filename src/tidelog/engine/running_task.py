@@ -53,7 +53,8 @@ class RunningTask:
     ) -> None:
         self.name = task.name
         self.started: Future[None] = Future()
-        self._task, self._processor, self._committer = task, processor, committer
+        self.task = self._task = task
+        self._processor, self._committer = processor, committer
         self._retries, self._stopping = retries, stopping
         self._on_failure, self._inside = on_failure, inside
         self._cancelled = threading.Event()

@@ -9,7 +9,7 @@ from tests.support.build_log import BuiltLog
 from tests.support.engines import COLUMNS
 
 from tidelog.app.async_engine.log_task import LogTask
-from tidelog.engine.lanes import stages
+from tidelog.engine.processing.lanes import stages
 
 
 def of(built: BuiltLog) -> list[list[list[str]]]:

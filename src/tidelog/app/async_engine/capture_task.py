@@ -54,6 +54,9 @@ class CaptureTask:
         self._raise_failure()
         return self._reader.poll(timeout_s)
 
+    def committed(self) -> int | None:
+        return self._reader.committed()
+
     def commit(self, offset: int) -> None:
         self._reader.commit(offset)
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from pydantic import ValidationError
+
 from tidelog.app.async_engine.capture_task import CaptureTask
 from tidelog.app.async_engine.log_task import OffsetStore
 from tidelog.app.async_engine.serializing import FormatSerializer
-from tidelog.config import Config, load_config
+from tidelog.config import Config, load_config, parse_config
 from tidelog.config.databases import label_of, of_each_database
+from tidelog.config.engine import EngineSection
 from tidelog.control.commands import Command
 from tidelog.control.mailbox import Outcome
 from tidelog.engine.assembling import MakeRecordProcessor, assemble
+from tidelog.engine.contexts import ConnectorContext
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import (
     ChangeConsumer,
@@ -29,6 +35,7 @@ from tidelog.engine.ports import (
     SourceTask,
     Transform,
 )
+from tidelog.engine.processing.dead_letters import DeadLetters
 from tidelog.engine.states import EngineState
 from tidelog.errors import ConfigError, EngineStateError
 
@@ -43,20 +50,17 @@ class AsyncEngine:
         ``AsyncEngine("tidelog.yaml", consumer=print).run()``
 
     Args:
-        config: of `tidelog.config`, or the path of a ``tidelog.yaml``.
+        config: of `tidelog.config`, the path of a ``tidelog.yaml``, or what one would hold.
         consumer: called with each event; an event is done when it returns.
         change_consumer: called with a batch, and with what it marks as done in it.
         record_processor: takes over the whole chain: an object, or what makes one.
         format: of messages, which take the place of events; None: typed events.
         transforms: called with each event, in the pool.
-        consume_records_async: call ``consumer`` in the pool, at once with itself; ``order`` says
-            whether the events of one key stay in order (``key``) or not (``none``).
         on_connector: told when the connector and its task have started and stopped.
         on_completion: told once: success, a message, the error. What callbacks raise is logged.
         name: its offset is kept under it; no other engine of this event log may have it.
         offsets: where the program keeps its offsets itself.
-        batch_size: the most records of a batch.
-        options: those of `EngineOptions`.
+        options: those of the configuration's section ``engine``, before what stands there.
 
     Raises:
         ConfigError: an option is wrong, or options do not go together.
@@ -64,24 +68,22 @@ class AsyncEngine:
 
     def __init__(
         self,
-        config: Config | str | Path,
+        config: Config | Mapping[str, Any] | str | Path,
         *,
         consumer: Consumer | None = None,
         change_consumer: ChangeConsumer | None = None,
         record_processor: RecordProcessor | MakeRecordProcessor | None = None,
         format: str | None = None,  # noqa: A002 - what it is called in a configuration
         transforms: Sequence[Transform] = (),
-        consume_records_async: bool = False,
         on_connector: OnConnector | None = None,
         on_completion: OnCompletion | None = None,
         name: str = "engine",
         offsets: OffsetStore | None = None,
-        batch_size: int = 2048,
         **options: Any,
     ) -> None:
-        self.config = config if isinstance(config, Config) else load_config(config)
-        if batch_size < 1:
-            raise ConfigError("engine.batch_size: give a whole number from 1 on")
+        self.config = _config(config)
+        section = _section(self.config.engine, options)
+        batch_size, consume_records_async = section.batch_size, section.consume_records_async
         if name == self.config.pipeline.name:
             raise ConfigError(f"the pipeline is named {name!r}, too: give the engine another name")
         self._tasks = {
@@ -93,9 +95,12 @@ class AsyncEngine:
             )
             for database, config in of_each_database(self.config).items()
         }
+        dead_letters = None
+        if section.dead_letter is not None:
+            dead_letters = DeadLetters(section.dead_letter / f"{name}.jsonl")
         self._core = assemble(
             CaptureConnector(list(self._tasks.values())),
-            _options(options, consume_records_async),
+            _options(section),
             consumer=consumer,
             change_consumer=change_consumer,
             record_processor=record_processor,
@@ -104,6 +109,7 @@ class AsyncEngine:
             consume_records_async=consume_records_async,
             on_connector=on_connector,
             on_completion=on_completion,
+            dead_letters=dead_letters,
         )
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -111,6 +117,11 @@ class AsyncEngine:
     @property
     def state(self) -> EngineState:
         return self._core.state
+
+    @property
+    def context(self) -> ConnectorContext:
+        """What its connector and tasks run with."""
+        return self._core.context
 
     def run(self) -> None:
         """Until `close`, or until something fails.
@@ -172,6 +183,10 @@ class AsyncEngine:
             raise ConfigError(f"the engine has no database {database!r}: it has {known}")
         return self._tasks[database].capture.send(command, timeout_s=timeout_s)
 
+    def wait_for_polling(self) -> bool:
+        """Until it polls (True) or has ended."""
+        return self._core.wait_for_polling()
+
     def __enter__(self) -> AsyncEngine:
         """Returns when it polls. Raises what kept it from that."""
         self._thread = threading.Thread(target=self._run_kept, name="tidelog-engine", daemon=True)
@@ -220,10 +235,31 @@ class CaptureConnector:
     def stop(self) -> None: ...
 
 
-def _options(given: dict[str, Any], consume_records_async: bool) -> EngineOptions:
-    unknown = given.keys() - {field.name for field in fields(EngineOptions)}
+def _config(given: Config | Mapping[str, Any] | str | Path) -> Config:
+    if isinstance(given, Config):
+        return given
+    if isinstance(given, Mapping):  # JSON is YAML
+        text = json.dumps(given, default=str)
+        return parse_config(text, "configuration", Path(), os.environ)
+    return load_config(given)
+
+
+def _section(configured: EngineSection, given: Mapping[str, Any]) -> EngineSection:
+    unknown = given.keys() - EngineSection.model_fields.keys()
     if unknown:
         raise ConfigError(f"an engine has no option {', '.join(sorted(unknown))}")
-    if consume_records_async:
-        given = {"order": "none", **given}
+    told = {name: getattr(configured, name) for name in configured.model_fields_set}
+    try:
+        return EngineSection(**{**told, **given})
+    except ValidationError as error:
+        problems = [f"engine.{each['loc'][0]}: {each['msg']}" for each in error.errors()]
+        raise ConfigError("\n".join(problems)) from None
+
+
+def _options(section: EngineSection) -> EngineOptions:
+    given = {field.name: getattr(section, field.name) for field in fields(EngineOptions)}
+    if given["record_processing_threads"] is None:
+        del given["record_processing_threads"]
+    if given["order"] is None:
+        given["order"] = "none" if section.consume_records_async else "total"
     return EngineOptions(**given)

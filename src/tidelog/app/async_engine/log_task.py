@@ -106,6 +106,9 @@ class LogTask:
         self._next = records.column("offset")[-1].as_py() + 1
         return Events(events, self._next, log.generation)
 
+    def committed(self) -> int | None:
+        return self._stored(self._opened())
+
     def commit(self, offset: int) -> None:
         log = self._opened()
         if self._offsets is not None:
@@ -120,6 +123,10 @@ class LogTask:
         return self._log
 
     def _begin(self, log: EventLog) -> int:
+        stored = self._stored(log)
+        return log.head_offset if stored is None else stored
+
+    def _stored(self, log: EventLog) -> int | None:
         if self._offsets is not None:
             stored = self._offsets.read(self.name)
             if stored is not None and stored.generation != log.generation:
@@ -129,11 +136,11 @@ class LogTask:
                     f"{log.generation}: it was recreated. Empty what was made of its events, "
                     "forget the offset, then dump the tables again."
                 )
-            return log.head_offset if stored is None else stored.offset
+            return None if stored is None else stored.offset
         for consumer in Consumers(log.storage).all():
             if consumer.name == self.name:
                 return consumer.offset
-        return log.head_offset
+        return None
 
     def _gathered(self) -> pa.RecordBatch | None:
         """The next records, at most a batch's worth; None: there are none before `_until`."""

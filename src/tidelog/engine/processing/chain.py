@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tidelog.engine.events import Event, Events
-from tidelog.engine.ports import Message, Serializer, Transform
+from tidelog.engine.ports import Consumer, Message, Serializer, Transform
+from tidelog.engine.processing.dead_letters import DeadLetters
 from tidelog.engine.retries import Retries, StoppingError
 from tidelog.errors import ConsumerError, TidelogError
 
@@ -21,6 +23,7 @@ class Chain:
     transforms: Sequence[Transform]
     serializer: Serializer | None
     retries: Retries
+    dead_letters: DeadLetters | None = None
 
     @property
     def does_nothing(self) -> bool:
@@ -40,13 +43,22 @@ class Chain:
         serializer = self.serializer
         if serializer is None or not left:
             return list(left)
-        batch = Events.of(left, end, generation)
         try:
-            return list(self.retries.call(lambda: serializer.serialize(batch), "serializer"))
-        except (TidelogError, StoppingError):
-            raise
-        except Exception as error:
-            raise _told("the serializer", error, left) from error
+            return self._serialized(serializer, left, end, generation)
+        except ConsumerError as error:
+            if self.dead_letters is None:
+                raise
+            if len(left) == 1:
+                self.dead_letters.put(left[0], error)
+                return []
+        # One by one: only those at which it raises are passed over.
+        return [each for event in left for each in self.prepared_alone(event, end, generation)]
+
+    def prepared_alone(self, event: Event, end: int, generation: str) -> list[Event | Message]:
+        """`prepared` of an event that the transforms have seen."""
+        return Chain((), self.serializer, self.retries, self.dead_letters).prepared(
+            [event], end, generation
+        )
 
     def consume(self, call: Callable[[], Any], consumed: Sequence[Event | Message]) -> None:
         """Call the consumer with ``consumed``, again where an error may pass."""
@@ -57,10 +69,57 @@ class Chain:
         except Exception as error:
             raise _told("the consumer", error, consumed) from error
 
+    def groups(self, lanes: Sequence[Sequence[Event]], workers: int) -> list[Sequence[Event]]:
+        """Lanes as they are given to the pool: one a job here."""
+        del workers
+        return list(lanes)
+
+    def take(
+        self,
+        lane: Sequence[Event],
+        of: Events,
+        consumer: Consumer,
+        stopping: threading.Event,
+        mark: Callable[[Event], None],
+    ) -> None:
+        """All steps and the consumer, event by event; each is marked as soon as it is done."""
+        for event in lane:
+            if stopping.is_set():
+                raise StoppingError("between two events")
+            for each in self.prepared([event], of.end, of.generation):
+                self.consume_one(consumer, each)
+            mark(event)
+
+    def consume_one(self, consumer: Consumer, each: Event | Message) -> None:
+        """Call a consumer of single events; what it can't take may be told and passed over."""
+        try:
+            self.consume(lambda: consumer(each), [each])
+        except ConsumerError as error:
+            if self.dead_letters is None:
+                raise
+            self.dead_letters.put(_event(each), error)
+
+    def _serialized(
+        self, serializer: Serializer, left: list[Event], end: int, generation: str
+    ) -> list[Event | Message]:
+        batch = Events.of(left, end, generation)
+        try:
+            return list(self.retries.call(lambda: serializer.serialize(batch), "serializer"))
+        except (TidelogError, StoppingError):
+            raise
+        except Exception as error:
+            raise _told("the serializer", error, left) from error
+
     def _through(self, event: Event) -> Event | None:
         """Through all transforms; None: one of them left it out."""
         for transform in self.transforms:
-            changed = self._transformed(transform, event)
+            try:
+                changed = self._transformed(transform, event)
+            except ConsumerError as error:
+                if self.dead_letters is None:
+                    raise
+                self.dead_letters.put(event, error)
+                return None
             if changed is None:
                 return None
             event = changed

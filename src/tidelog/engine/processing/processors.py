@@ -18,9 +18,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from typing import Final
 
-from tidelog.engine.chain import Chain
 from tidelog.engine.events import Event, Events
-from tidelog.engine.lanes import stages
 from tidelog.engine.ports import (
     ChangeConsumer,
     Committer,
@@ -28,6 +26,8 @@ from tidelog.engine.ports import (
     Message,
     RecordService,
 )
+from tidelog.engine.processing.chain import Chain
+from tidelog.engine.processing.lanes import stages
 from tidelog.engine.retries import StoppingError
 
 _MOST_EVENTS: Final = 256  # of one job: few enough that the pool's threads end together
@@ -88,7 +88,7 @@ class InOrderProcessor:
         for each in part:
             if self._stopping.is_set():
                 raise StoppingError("between two events")
-            self._chain.consume(lambda one=each: self._consumer(one), [each])  # type: ignore[misc]
+            self._chain.consume_one(self._consumer, each)
             self._committer.mark_processed(each)
 
 
@@ -118,7 +118,7 @@ class ParallelProcessor:
 
     def _at_once(self, lanes: Sequence[Sequence[Event]], records: Events) -> None:
         futures: list[Future[None]] = []
-        for lane in lanes:
+        for lane in self._chain.groups(lanes, self._service.threads):
             futures.append(
                 self._service.submit(lambda lane=lane: self._run(lane, records))  # type: ignore[misc]
             )
@@ -130,12 +130,8 @@ class ParallelProcessor:
             raise error
 
     def _run(self, lane: Sequence[Event], records: Events) -> None:
-        for event in lane:
-            if self._stopping.is_set():
-                raise StoppingError("between two events")
-            for each in self._chain.prepared([event], records.end, records.generation):
-                self._chain.consume(lambda one=each: self._consumer(one), [each])  # type: ignore[misc]
-            self._committer.mark_processed(event)
+        mark = self._committer.mark_processed
+        self._chain.take(lane, records, self._consumer, self._stopping, mark)
 
 
 def _prepared(

@@ -1,0 +1,75 @@
+"""The section ``engine`` of ``tidelog.yaml``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from tidelog.sections import LocalPath, Milliseconds, Section
+
+
+class EngineSection(Section):
+    """How an [engine in your program](../how-to/embed.md) gives it events; arguments of
+    `AsyncEngine` go before. The command line does not read it.
+    """
+
+    record_processing_threads: int | None = Field(
+        default=None,
+        ge=1,
+        description="Threads that transform, serialize and, where events are consumed in parallel, "
+        "consume; processes, if these are asked for. Unset: as many as cores.",
+        examples=[4],
+    )
+    record_processing_on: Literal["threads", "processes"] = Field(
+        default="threads",
+        description="`processes`: for transforms in Python that cost more than to send an event "
+        "there and back; they, and a consumer in parallel, must be functions of a module.",
+    )
+    consume_records_async: bool = Field(
+        default=False, description="Call the consumer of single events in parallel."
+    )
+    order: Literal["total", "key", "none"] | None = Field(
+        default=None,
+        description="`total`: as in the log. `key`: events of one key are, keys at once. `none`: "
+        "any. Unset: `none` with `consume_records_async`, else `total`.",
+    )
+    batch_size: int = Field(default=2048, ge=1, description="The most records of a batch.")
+    task_management_timeout_ms: Milliseconds = Field(
+        default=180_000, ge=1, description="For all tasks to start; again for all to stop."
+    )
+    polling_shutdown_timeout_ms: Milliseconds = Field(
+        default=1_000,
+        ge=0,
+        description="What is being processed when the engine stops may take so long. 0: it is "
+        "given up at once.",
+    )
+    errors_max_retries: int = Field(
+        default=-1, ge=-1, description="Of an error that may pass. -1: without end."
+    )
+    errors_retry_delay_initial_ms: Milliseconds = Field(
+        default=300, ge=1, description="Before the first retry; doubled before each further one."
+    )
+    errors_retry_delay_max_ms: Milliseconds = Field(
+        default=10_000, ge=1, description="The longest delay."
+    )
+    errors_tolerance: Literal["none", "dead_letter"] = Field(
+        default="none",
+        description="What becomes of an event at which a transform, the serializer or a consumer "
+        "of single events raises. `none`: the engine ends. `dead_letter`: it is told in "
+        "`dead_letter`, and passed over.",
+    )
+    dead_letter: LocalPath | None = Field(
+        default=None,
+        description="Directory of a file of JSON lines with database, table, version, op and "
+        "reason (no values).",
+        examples=["./data/dead-letters"],
+    )
+    offset_commit_policy: Literal["always", "periodic"] = Field(
+        default="always",
+        description="`always`: after every batch. `periodic`: every `offset_commit_interval_ms`. "
+        "What is done is committed at the end in either case.",
+    )
+    offset_commit_interval_ms: Milliseconds = Field(
+        default=5_000, ge=1, description="For `periodic`."
+    )

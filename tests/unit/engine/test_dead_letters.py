@@ -1,0 +1,122 @@
+"""``errors_tolerance: dead_letter``: what can't be taken is told, and passed over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.engines import Gates, committed, engine, orders_log, running, until
+
+from tidelog.engine.events import Event, Events
+from tidelog.engine.ports import Committer, Message
+from tidelog.engine.processing.dead_letters import DeadLetters
+from tidelog.errors import ConfigError, ConsumerError
+
+SECRET = "S3cret-value"
+TOLERANT: dict[str, Any] = {"errors_tolerance": "dead_letter"}
+
+
+def told(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def refuse_one(event: Event) -> Event:
+    assert event.after is not None
+    if event.after["id"] == 1:
+        raise ValueError(SECRET)
+    return event
+
+
+class Refusing:
+    """A serializer that fails for a batch with the id 1 in it."""
+
+    def serialize(self, events: Events) -> list[Message]:
+        return [Message(None, b"", None, "t", refuse_one(event)) for event in events]
+
+
+MODES: dict[str, dict[str, Any]] = {
+    "in order": {},
+    "parallel": {"consume_records_async": True},
+    "by key": {"consume_records_async": True, "order": "key"},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("who", ["consumer", "transform", "serializer"])
+def test_one_event_is_told_and_all_others_are_taken(tmp_path: Path, mode: str, who: str) -> None:
+    built = orders_log(tmp_path / "log", range(5))
+    letters = tmp_path / "letters" / "engine.jsonl"
+    seen: list[int] = []
+
+    def consume(each: Any) -> None:
+        event = each.event if isinstance(each, Message) else each
+        if who == "consumer":
+            refuse_one(event)
+        seen.append(event.after["id"])
+
+    core = engine(
+        Gates(tmp_path / "log"),
+        consumer=consume,
+        transforms=[refuse_one] if who == "transform" else [],
+        serializer=Refusing() if who == "serializer" else None,
+        dead_letters=DeadLetters(letters),
+        **MODES[mode],
+        **TOLERANT,
+    )
+    with running(core) as run:
+        until(lambda: committed(tmp_path / "log") == built.writer.next_offset)
+    assert run.error is None
+    assert sorted(seen) == [0, 2, 3, 4]
+    [letter] = told(letters)
+    assert letter["table"] == "public.orders"
+    assert letter["op"] == "c"
+    assert letter["reason"].startswith(f"the {who}" if who != "transform" else "a transform")
+    assert "ValueError" in letter["reason"]
+    assert SECRET not in letters.read_text()
+    assert letters.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_batch_consumer_that_raises_ends_the_engine_in_any_case(tmp_path: Path) -> None:
+    orders_log(tmp_path / "log", range(5))
+
+    def consume(events: Any, committer: Committer) -> None:
+        raise ValueError(SECRET)
+
+    letters = DeadLetters(tmp_path / "letters")
+    core = engine(
+        Gates(tmp_path / "log"), change_consumer=consume, dead_letters=letters, **TOLERANT
+    )
+    with running(core) as run:
+        assert isinstance(run.join(), ConsumerError)
+    assert not (tmp_path / "letters").exists()
+
+
+def test_a_letter_that_can_not_be_written_commits_nothing(tmp_path: Path) -> None:
+    orders_log(tmp_path / "log", [1])
+    (tmp_path / "file").touch()
+    letters = DeadLetters(tmp_path / "file" / "letters")
+    core = engine(
+        Gates(tmp_path / "log"),
+        consumer=refuse_one,
+        dead_letters=letters,
+        **TOLERANT,
+    )
+    with running(core) as run:
+        assert isinstance(run.join(), OSError)
+    assert committed(tmp_path / "log") == 0
+
+
+def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="go together"):
+        engine(Gates(tmp_path), consumer=print, **TOLERANT)
+    with pytest.raises(ConfigError, match="go together"):
+        engine(Gates(tmp_path), consumer=print, dead_letters=DeadLetters(tmp_path))
+    with pytest.raises(ConfigError, match="has taken it over"):
+        engine(
+            Gates(tmp_path),
+            record_processor=object(),
+            dead_letters=DeadLetters(tmp_path),
+            **TOLERANT,
+        )

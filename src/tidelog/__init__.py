@@ -21,6 +21,7 @@ __all__ = [
     "Config",
     "Document",
     "Election",
+    "Engine",
     "EngineState",
     "Event",
     "Events",
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from tidelog.app.async_engine.engine import AsyncEngine
     from tidelog.app.async_engine.log_task import OffsetStore, StoredOffset
     from tidelog.app.capture_group import CaptureGroup
+    from tidelog.app.capture_group import CaptureGroup as Engine
     from tidelog.app.capture_run import Capture
     from tidelog.app.client import status
     from tidelog.app.dumps.finalize import wait_finalized
@@ -141,6 +143,7 @@ else:
         "Config": ("tidelog.config", "Config"),
         "Document": ("tidelog.ports", "Document"),
         "Election": ("tidelog.ports", "Election"),
+        "Engine": ("tidelog.app.capture_group", "CaptureGroup"),  # its former name
         "EngineState": ("tidelog.engine.states", "EngineState"),
         "Event": ("tidelog.engine.events", "Event"),
         "Events": ("tidelog.engine.events", "Events"),

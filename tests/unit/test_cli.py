@@ -82,6 +82,8 @@ def test_every_command_of_the_public_surface_exists() -> None:
     runs = {"demo", "run", "capture", "pipeline"}
     dumps = {"dump", "wait", "pause", "resume", "cancel", "set", "signal"}
     assert names == runs | dumps | {"check", "plan", "status", "watch", "log", "verify", "schema"}
+    groups = {group.name: group.typer_instance for group in cli.app.registered_groups}
+    assert [c.name for c in groups["state"].registered_commands] == ["copy"]  # type: ignore[union-attr]
 
 
 def test_help_is_quick_and_imports_nothing_heavy() -> None:

@@ -10,6 +10,7 @@ from tidelog.app.engine import Engine
 from tidelog.app.pipeline.run import pipeline, run, start_spark
 from tidelog.app.preflight import check
 from tidelog.app.schema_versions import fix_schema, schemas
+from tidelog.app.state_copy import copy_state
 from tidelog.app.status_feed import StatusFeed
 from tidelog.app.verify.compare import verify
 
@@ -20,6 +21,7 @@ __all__ = [
     "StatusFeed",
     "capture",
     "check",
+    "copy_state",
     "dump_wait",
     "fix_schema",
     "log_lines",

@@ -14,10 +14,12 @@ from typing import Any
 
 from tidelog.app.channels import Channels
 from tidelog.app.dumps.keys import discard_unused
+from tidelog.app.elections import CaptureElection
 from tidelog.app.log_location import log_place
 from tidelog.app.notify import OnNotification
 from tidelog.app.serve import Serving, open_rest
 from tidelog.app.sources.kinds import source_kind
+from tidelog.app.state_copy import check_whole
 from tidelog.app.table_patterns import unmatched
 from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.dumps.coordinator import DumpCoordinator
@@ -56,11 +58,10 @@ from tidelog.ports import (
     StateStore,
     TableRefused,
 )
-from tidelog.state.opening import open_election, open_state
+from tidelog.state.opening import look_every_s, open_state
 
 logger = logging.getLogger(__name__)
 
-LEASE_NAME = "capture"
 STATUS_MARGIN = 1 << 40  # far more than is written between two status documents
 OnStatus = Callable[[dict[str, Any]], None]
 
@@ -89,7 +90,7 @@ class Capture:
 
     def send(self, command: Command, *, timeout_s: float = 10.0) -> Outcome | None:
         """Give a command to whichever capture of this configuration leads; None: it waits still."""
-        state = open_state(self.config.state.url)
+        state = open_state(self.config.state.place)
         try:
             mailbox = Mailbox(state)
             return mailbox.wait(mailbox.send(command), timeout_s)
@@ -104,17 +105,9 @@ class Capture:
         """
         config = self.config
         source_kind(config).prepare()
-        state = open_state(config.state.url)
+        state = open_state(config.state.place)
         lease_s = config.capture.lease_ms / 1000
-        path = log_place(config)
-        tail = EventLog.open(path).tail if EventLog.exists(path) else None
-        election = open_election(
-            config.state.url,
-            LEASE_NAME,
-            self.holder,
-            lease_s,
-            first_epoch=1 if tail is None else tail.epoch + 1,
-        )
+        election = CaptureElection(config, self.holder)
 
         def on_state(name: str, reason: str) -> None:
             on_status({"role": name, "reason": reason, "leader": _leader_of(election)})
@@ -146,6 +139,7 @@ class Capture:
         self, store: StateStore, keeper: LeaseKeeper, on_status: OnStatus, rest: Serving
     ) -> CaptureSession:
         config, source = self.config, self.config.source
+        check_whole(store)
         state = LeasedState(store, keeper.check)
         path = log_place(config)
         log = EventLog.open(path) if EventLog.exists(path) else None
@@ -250,7 +244,10 @@ class Capture:
             refused=refused,
             state=state,
             housekeeping=Housekeeping(
-                commands=channels.act, maintain=maintain, on_status=on_status
+                commands=channels.act,
+                maintain=maintain,
+                on_status=on_status,
+                look_every_s=look_every_s(config.state.place),
             ),
             watch=lambda request_dump: CatalogueWatch(
                 parts.catalogue,

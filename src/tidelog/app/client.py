@@ -7,8 +7,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tidelog.app.capture_run import LEASE_NAME, OnStatus, ignore
+from tidelog.app.capture_run import OnStatus, ignore
 from tidelog.app.dumps.keys import discard_keys
+from tidelog.app.elections import LEASE_NAME
 from tidelog.app.log_location import log_place
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.store import DUMP_PREFIX
@@ -25,7 +26,7 @@ from tidelog.state.opening import open_election, open_state
 
 def send_command(config: Config, command: Command, *, timeout_s: float) -> dict[str, Any]:
     """Give a command to the leading capture; its outcome, or that it waits."""
-    state = open_state(config.state.url)
+    state = open_state(config.state.place)
     try:
         mailbox = Mailbox(state)
         command_id = mailbox.send(command)
@@ -41,7 +42,7 @@ def send_command(config: Config, command: Command, *, timeout_s: float) -> dict[
 
 def failed_ranges(config: Config) -> list[dict[str, Any]]:
     """The key ranges ``(low, high]`` that dumps could not read: key values, so only on demand."""
-    state = open_state(config.state.url)
+    state = open_state(config.state.place)
     try:
         found = []
         for name in state.keys(DUMP_PREFIX):
@@ -69,8 +70,8 @@ def status(config: Config, *, ranges: bool = False) -> dict[str, Any]:
     """Position, lag, leader and dumps, as the leader last wrote them; ``ranges``: `failed_ranges`
     too.
     """
-    state = open_state(config.state.url)
-    election = open_election(config.state.url, LEASE_NAME, "status", 10)
+    state = open_state(config.state.place)
+    election = open_election(config.state.place, LEASE_NAME, "status", 10)
     try:
         document = state.get(STATUS_KEY)
         found: dict[str, Any] = {"leader": election.leader()}
@@ -127,7 +128,7 @@ def dump_wait(
         TidelogError: it took longer than ``timeout_s``.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    state = open_state(config.state.url)
+    state = open_state(config.state.place)
     try:
         while deadline is None or time.monotonic() < deadline:
             asked_for = Mailbox(state).asked_for(dump_id)

@@ -40,7 +40,7 @@ STATUS_KEY = "status"
 GENERATION_KEY = "log-generation"
 GAP_KEY = "log-gap"
 """Set while a gap in the log, that the user consented to, waits for its dump."""
-TURN_S = 0.1
+TURN_S, SLOW_TURN_S = 0.1, 1.0
 JOIN_S = 10.0
 STATUS_EVERY_S = 1.0
 FINISHED_SHOWN = 20
@@ -70,11 +70,13 @@ class Housekeeping:
         commands: take signals in and act on commands that wait; on a thread of their own.
         maintain: roll up, retain, quarantine.
         on_status: told the status document now and then.
+        look_every_s: see `tidelog.ports.StateBackend`.
     """
 
     commands: Callable[[], None]
     maintain: Callable[[], None]
     on_status: Callable[[dict[str, Any]], None]
+    look_every_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,8 @@ class CaptureSession:
         )
         self._lag_bytes = 0
         self._look_soon = threading.Event()
+        self._turn_s = SLOW_TURN_S if housekeeping.look_every_s else TURN_S
+        self._publish_at = 0.0
 
     def run(self, stop: threading.Event) -> bool:
         """Until ``stop`` or the first failure of any part, which is raised; True once all is done
@@ -235,7 +239,7 @@ class CaptureSession:
 
     def _act_on_commands(self) -> None:
         """Apart from the rest: most ask the source nothing, and must not wait for it."""
-        while not self._ended.wait(TURN_S):
+        while not self._ended.wait(self._turn_s):
             try:
                 self._housekeeping.commands()
             except GapError:
@@ -254,7 +258,7 @@ class CaptureSession:
         due = dict.fromkeys(("load", "look"), 0.0)
         every = {"load": STATUS_EVERY_S, "look": LOOK_EVERY_S}
         hints_from = 0.0
-        while not self._ended.wait(TURN_S):
+        while not self._ended.wait(self._turn_s):
             try:
                 self._automatic.act()
             except TRANSIENT as error:
@@ -355,7 +359,10 @@ class CaptureSession:
 
     def _publish_status(self) -> None:
         status = self.status()
-        self._state.put(STATUS_KEY, status, None)
+        now = time.monotonic()
+        if now >= self._publish_at:
+            self._publish_at = now + 2 * self._housekeeping.look_every_s
+            self._state.put(STATUS_KEY, status, None)
         self._housekeeping.on_status(status)
 
     def status(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -28,12 +29,16 @@ from tidelog.sections import (
     LogPlace,
     Milliseconds,
     Section,
+    StateUrl,
     as_text,
     base_directory,
 )
 from tidelog.state.opening import checked_url
 
 Option = Annotated[SecretStr, BeforeValidator(as_text)]
+UNSET_STATE = StateUrl("")
+_UNSET: Any = ""  # validated to the former
+DEFAULT_STATE = "sqlite:///data/state.db"
 
 
 class Log(Section):
@@ -86,17 +91,49 @@ class Log(Section):
 class State(Section):
     """Where progress of dumps, commands and leadership are kept."""
 
-    url: str = Field(
-        default="sqlite:///data/state.db",
-        description="`sqlite:///relative/path` or `sqlite:////absolute/path`, or a URL of "
-        "[another store](../how-to/extend.md). Captures that stand by for each other share it.",
+    url: StateUrl = Field(
+        default=_UNSET,
+        description="[Where](../how-to/state-store.md): `sqlite:///relative/path` or "
+        "`sqlite:////absolute/path`, `log:` (beside an event log on an object store), "
+        "`zookeeper://host:2181,host:2181/path`, `postgresql://user@host/database`, or a URL of "
+        "[another store](../how-to/extend.md). Captures that stand by for each other share it. "
+        "Unset: `log:` if `log.path` is on an object store, else `sqlite:///data/state.db`.",
         examples=["sqlite:///data/state.db"],
+    )
+    options: dict[str, Option] = Field(
+        default={},
+        description="Of the store, such as `user`, `password`, `tls_ca`; each store's page names "
+        "its own. All are treated as secrets.",
+        examples=[{"user": "tidelog", "password": "${STATE_PASSWORD}"}],
     )
 
     @field_validator("url")
     @classmethod
-    def _url_of_a_store(cls, url: str, info: ValidationInfo) -> str:
-        return checked_url(url, base_directory(info))
+    def _url_of_a_store(cls, url: StateUrl, info: ValidationInfo) -> StateUrl:
+        if url == UNSET_STATE:
+            return url
+        return StateUrl(checked_url(url.reveal(), base_directory(info)))
+
+    @field_validator("options")
+    @classmethod
+    def _options_of_the_store(
+        cls, options: dict[str, SecretStr], info: ValidationInfo
+    ) -> dict[str, SecretStr]:
+        url = info.data.get("url")
+        if options and url == UNSET_STATE:
+            raise ValueError("options are of a store: name it in url")
+        if options and url is not None:
+            checked_url(_with_options(url, options).reveal(), base_directory(info))
+        return options
+
+    @property
+    def place(self) -> StateUrl:
+        """The URL with the options, for `tidelog.state.opening`."""
+        return _with_options(self.url, self.options)
+
+
+def _with_options(url: StateUrl, options: Mapping[str, SecretStr]) -> StateUrl:
+    return url.with_options({name: value.get_secret_value() for name, value in options.items()})
 
 
 class CaptureSection(Section):
@@ -249,6 +286,30 @@ class Config(Section):
     outputs: list[AnyOutput] = Field(
         default=[], description="Destinations of the pipeline; none: capture alone."
     )
+
+    @field_validator("state")
+    @classmethod
+    def _state_beside_the_log(cls, state: State, info: ValidationInfo) -> State:
+        log, base = info.data.get("log"), base_directory(info)
+        text = state.url.reveal()
+        if log is None or text not in ("", "log:"):
+            return state
+        if is_url(log.path):
+            former = base / DEFAULT_STATE.removeprefix("sqlite:///")
+            if not text and former.exists():
+                raise ValueError(
+                    f"{former} holds a state, and with the event log on an object store `log:` is "
+                    f"the default: set url to {DEFAULT_STATE}, or to log: after `tidelog state "
+                    "copy` (docs/how-to/state-store.md)"
+                )
+            text = "log:"
+        elif not text:
+            text = DEFAULT_STATE
+        options = state.options
+        if text == "log:":
+            text, options = f"log:{log.path}", {**log.storage_options, **options}
+        url = StateUrl(checked_url(text, base))
+        return state.model_copy(update={"url": url, "options": options})
 
     @model_validator(mode="after")
     def _names_of_outputs_differ(self) -> Config:

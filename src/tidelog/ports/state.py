@@ -64,7 +64,11 @@ class Election(Protocol):
 
 
 class StateBackend(Protocol):
-    """The implementation of one scheme of ``state.url``: a state store and its elections."""
+    """The implementation of one scheme of ``state.url``: a state store and its elections.
+
+    It may have an attribute ``look_every_s``, in seconds, if every request costs something. The
+    leader then looks for commands no more often, and publishes its status half as often.
+    """
 
     def checked(self, url: str, base: Path) -> str:
         """The URL in full, with relative paths below ``base``. Raises ValueError that says what is

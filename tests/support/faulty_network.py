@@ -13,6 +13,9 @@ _BUSY = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r
 class FaultyNetwork:
     """Forwards a port of its own to ``port``. Use it as a context manager.
 
+    ``one_at_a_time``: a request is forwarded once the one before it is answered, whatever the
+    connection. A server that looks at conditions before it writes then does both as one.
+
     A test arms one fault at a time; it befalls each request whose first line begins with
     ``request``, as often as ``times`` says:
 
@@ -21,8 +24,11 @@ class FaultyNetwork:
     - ``delay``: it is kept, the connection breaks, and `deliver` forwards it later.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, one_at_a_time: bool = False) -> None:
         self._target = port
+        self._turn: contextlib.AbstractContextManager[object] = (
+            threading.Lock() if one_at_a_time else contextlib.nullcontext()
+        )
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.Lock()
@@ -76,7 +82,10 @@ class FaultyNetwork:
                 if fault == "delay":
                     self.delayed.append(request)
                     return
-                with socket.create_connection(("127.0.0.1", self._target), timeout=30) as server:
+                with (
+                    self._turn,
+                    socket.create_connection(("127.0.0.1", self._target), timeout=30) as server,
+                ):
                     server.sendall(request)
                     answer = _message(server, to_head=request.startswith(b"HEAD"))
                 if fault == "lose_answer":

@@ -34,6 +34,8 @@ class FaultyNetwork:
         self._lock = threading.Lock()
         self._fault, self._request, self._times = "", b"", 0
         self.struck = 0
+        self.asked: list[str] = []
+        """The first line of each request."""
         self.delayed: list[bytes] = []
 
     def arm(self, fault: str, request: str, times: int = 1) -> None:
@@ -75,6 +77,7 @@ class FaultyNetwork:
                 request = _message(client)
                 if not request:
                     return
+                self.asked.append(request.partition(b"\r\n")[0].decode())
                 fault = self._fault_of(request)
                 if fault == "busy":
                     client.sendall(_BUSY)

@@ -71,4 +71,6 @@ STORES: dict[str, Callable[[pytest.FixtureRequest, Path], str]] = {
 
 def backend_of(name: str) -> StateBackend:
     """Of one of `STORES`."""
+    if name == "zookeeper":
+        pytest.importorskip("kazoo", reason="ZooKeeper's client: pip install tidelog[zookeeper]")
     return folder() if name == "folder" else STATES.get(name)

@@ -6,14 +6,12 @@ import logging
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tidelog.app.channels import Channels
-from tidelog.app.dumps.keys import discard_unused
 from tidelog.app.elections import CaptureElection
 from tidelog.app.log_location import log_place
 from tidelog.app.notify import OnNotification
@@ -21,6 +19,7 @@ from tidelog.app.serve import Serving, open_rest
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.state_copy import check_whole
 from tidelog.app.table_patterns import unmatched
+from tidelog.app.upkeep import Upkeep
 from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.engine import CaptureEngine, CaptureOptions
@@ -38,13 +37,11 @@ from tidelog.capture.windows.windows import Windows
 from tidelog.config import Config, load_config
 from tidelog.control.commands import Command
 from tidelog.control.mailbox import Mailbox, Outcome, new_id
-from tidelog.errors import GapError, StateError, StorageError, TidelogError
-from tidelog.eventlog.consumers import Consumers
+from tidelog.errors import GapError, StateError, TidelogError
 from tidelog.eventlog.emitted import EmittedTransactions
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
-from tidelog.eventlog.storage.opening import is_url
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import Resume
@@ -106,7 +103,7 @@ class Capture:
         config = self.config
         source_kind(config).prepare()
         state = open_state(config.state.place)
-        lease_s = config.capture.lease_ms / 1000
+        _, every_s = config.renewal_s
         election = CaptureElection(config, self.holder)
 
         def on_state(name: str, reason: str) -> None:
@@ -122,7 +119,7 @@ class Capture:
             rest.start()
             while True:
                 try:
-                    lead(election, open_session, stop, renew_every_s=lease_s / 4, on_state=on_state)
+                    lead(election, open_session, stop, renew_every_s=every_s, on_state=on_state)
                     return
                 except GapError as error:
                     # Found while the log was read: the next session begins behind it.
@@ -158,8 +155,6 @@ class Capture:
         )
         log = EventLog.open(path)
         reader.belongs_to(log.generation, log.last_transaction)
-        # Kept from round to round: it remembers what the segments hold.
-        maintenance = EventLogMaintenance(log.storage, keeper.check)
         begin = self._begin(state, reader, writer)
         parts = kind.parts(registry)
         options = CaptureOptions(
@@ -214,19 +209,16 @@ class Capture:
             on_refused=on_refused,
         )
 
-        def maintain() -> None:
-            try:
-                self._maintain(maintenance, log)
-            except StorageError as error:
-                if not is_url(path):
-                    raise
-                # Appends are what tells whether the store is away: this round waits.
-                logger.warning("maintenance: %s", error)
-            now_ms = int(time.time() * 1000)
-            channels.mailbox.forget_old_outcomes(now_ms)
-            unfinished = [dump for dump in coordinator.dumps() if not dump.finished]
-            used = {table.key_set for dump in unfinished for table in dump.tables if table.key_set}
-            discard_unused(state, used, now_ms)
+        upkeep = Upkeep(
+            config,
+            log,
+            # Kept from round to round: it remembers what the segments hold.
+            EventLogMaintenance(log.storage, keeper.check),
+            state=state,
+            mailbox=channels.mailbox,
+            coordinator=coordinator,
+            segments=lambda: engine.progress().segments,
+        )
 
         def close() -> None:
             rest.stand_by()
@@ -245,7 +237,7 @@ class Capture:
             state=state,
             housekeeping=Housekeeping(
                 commands=channels.act,
-                maintain=maintain,
+                maintain=upkeep.act,
                 on_status=on_status,
                 look_every_s=look_every_s(config.state.place),
             ),
@@ -322,25 +314,6 @@ class Capture:
     def _consented(self) -> bool:
         """May what was missed be dumped again?"""
         return self.config.source.snapshot == "when_needed"
-
-    def _maintain(self, maintenance: EventLogMaintenance, event_log: EventLog) -> None:
-        """Roll up, retain, and put strays aside."""
-        log = self.config.log
-        consumers = Consumers(event_log.storage)
-        if self.config.outputs and not consumers.all():
-            # The pipeline has not run yet: what it will need must wait for it.
-            consumers.register(self.config.pipeline.name, event_log.head_offset)
-        swept = maintenance.quarantine_strays()
-        for name in swept.quarantined:
-            logger.warning("segment %s was not on the log's chain and is in quarantine", name)
-        if log.rollup_bytes:
-            maintenance.rollup(target_bytes=log.rollup_bytes)
-        if log.retention is not None:
-            cap = log.retention_cap
-            maintenance.retain(
-                log.retention.total_seconds(),
-                hard_cap_age_s=None if cap is None else cap.total_seconds(),
-            )
 
 
 def _leader_of(election: Election) -> str | None:

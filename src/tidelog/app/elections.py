@@ -57,7 +57,7 @@ class CaptureElection:
             self._config.state.place,
             LEASE_NAME,
             self._holder,
-            self._config.capture.lease_ms / 1000,
+            self._config.renewal_s[0],
             first_epoch=first_epoch,
         )
 

@@ -18,6 +18,8 @@ from tidelog.ports import Document, Election, Lease, StateStore
 
 logger = logging.getLogger(__name__)
 
+ASK_EVERY_S = 0.5
+RENEW_AGAIN_S = 1.0
 RETRY_FIRST_S = 0.5
 RETRY_MOST_S = 30.0
 
@@ -63,7 +65,9 @@ class LeaseKeeper:
             )
 
     def _keep(self) -> None:
-        while not self._stopped.wait(self._every_s):
+        pause_s = self._every_s
+        while not self._stopped.wait(pause_s):
+            pause_s = self._every_s
             try:
                 self._lease = self._election.renew(self._lease)
             except LeaseLostError as error:
@@ -71,6 +75,7 @@ class LeaseKeeper:
                 return
             except TidelogError as error:  # the state store is away: the deadline decides
                 logger.warning("the lease could not be renewed: %s", error)
+                pause_s = min(self._every_s, RENEW_AGAIN_S)
 
     def release(self) -> None:
         self._stopped.set()
@@ -125,13 +130,14 @@ def lead(
         election: gives the leases.
         open_session: builds a session on the event log's tail; it appends the fence.
         stop: ends everything; what was read is made durable first.
-        renew_every_s: below a third of the lease's length.
+        renew_every_s: at most half of the lease's length. It is asked for more often, as one that
+            was given back is to be taken at once.
         on_state: told ``standby``, ``leading`` or ``retrying``, and why.
 
     Raises:
         TidelogError: whose policy is to stop.
     """
-    retry_s = RETRY_FIRST_S
+    retry_s, told_at = RETRY_FIRST_S, 0.0
     while not stop.is_set():
         try:
             lease = election.acquire()
@@ -143,9 +149,12 @@ def lead(
             stop.wait(renew_every_s)
             continue
         if lease is None:
-            on_state("standby", "another capture leads")
-            stop.wait(renew_every_s)
+            if time.monotonic() >= told_at:
+                on_state("standby", "another capture leads")
+                told_at = time.monotonic() + renew_every_s
+            stop.wait(min(renew_every_s, ASK_EVERY_S))
             continue
+        told_at = 0.0
         keeper = LeaseKeeper(election, lease, renew_every_s)
         started = time.monotonic()
         session: LeaderSession | None = None

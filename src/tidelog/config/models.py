@@ -33,12 +33,13 @@ from tidelog.sections import (
     as_text,
     base_directory,
 )
-from tidelog.state.opening import checked_url
+from tidelog.state.opening import checked_url, look_every_s
 
 Option = Annotated[SecretStr, BeforeValidator(as_text)]
 UNSET_STATE = StateUrl("")
 _UNSET: Any = ""  # validated to the former
 DEFAULT_STATE = "sqlite:///data/state.db"
+LEASE_S, SPARING_LEASE_S = 10.0, 30.0
 
 
 class Log(Section):
@@ -159,11 +160,12 @@ class CaptureSection(Section):
         description="Output buffer between reader and writer. When it is full the reader waits.",
         examples=["32MiB"],
     )
-    lease_ms: Milliseconds = Field(
-        default=10_000,
+    lease_ms: Milliseconds | None = Field(
+        default=None,
         ge=1_000,
         description="Leadership ends this long after its last renewal; a capture that stands by "
-        "takes over then.",
+        "takes over then. Unset: `10s`, and `30s` with the state in `log:`, where each renewal is "
+        "paid for.",
         examples=["10s"],
     )
 
@@ -310,6 +312,14 @@ class Config(Section):
             text, options = f"log:{log.path}", {**log.storage_options, **options}
         url = StateUrl(checked_url(text, base))
         return state.model_copy(update={"url": url, "options": options})
+
+    @property
+    def renewal_s(self) -> tuple[float, float]:
+        """How long the lease lasts, and how often it is renewed."""
+        sparing = look_every_s(self.state.place) > 0
+        given = self.capture.lease_ms
+        lease_s = (SPARING_LEASE_S if sparing else LEASE_S) if given is None else given / 1000
+        return lease_s, lease_s / (2 if sparing else 4)
 
     @model_validator(mode="after")
     def _names_of_outputs_differ(self) -> Config:

@@ -67,7 +67,8 @@ class StateBackend(Protocol):
     """The implementation of one scheme of ``state.url``: a state store and its elections.
 
     It may have an attribute ``look_every_s``, in seconds, if every request costs something. The
-    leader then looks for commands no more often, and publishes its status half as often.
+    leader then looks for commands no more often, publishes its status half as often, and has a
+    longer lease.
     """
 
     def checked(self, url: str, base: Path) -> str:

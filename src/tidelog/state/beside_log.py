@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SCHEME: Final = "log:"
 _DOCUMENTS, _LEASES = "documents", "leases"
+_LOOKS_AT_A_LEASE: Final = 0.1
 _ENDING: Final = ".json"
 # A document is small, and a lease does not wait for a request of half a minute.
 _PATIENCE: Final = {"timeout": "5s", "connect_timeout": "3s"}
@@ -75,7 +76,7 @@ class LogBackend:
     event log's place and its storage options.
     """
 
-    look_every_s = 5.0
+    look_every_s = 15.0
     """Each look is a request that somebody pays for."""
 
     def checked(self, url: str, base: Path) -> str:
@@ -100,7 +101,10 @@ class LogBackend:
         self, url: str, name: str, holder: str, ttl_s: float, *, first_epoch: int = 1
     ) -> LeaseElection:
         leases = Documents(ObjectRegister(_storage(url), _LEASES))
-        return LeaseElection(leases, name, holder, ttl_s, first_epoch=first_epoch)
+        look_every_s = ttl_s * _LOOKS_AT_A_LEASE
+        return LeaseElection(
+            leases, name, holder, ttl_s, first_epoch=first_epoch, look_every_s=look_every_s
+        )
 
 
 def _storage(url: str) -> ObjectStorage:

@@ -9,6 +9,7 @@ rates must agree to a fifth.
 from __future__ import annotations
 
 import json
+import random
 import secrets
 import threading
 import time
@@ -30,7 +31,14 @@ class LeaseElection:
     """
 
     def __init__(
-        self, documents: StateStore, name: str, holder: str, ttl_s: float, *, first_epoch: int = 1
+        self,
+        documents: StateStore,
+        name: str,
+        holder: str,
+        ttl_s: float,
+        *,
+        first_epoch: int = 1,
+        look_every_s: float = 0.0,
     ) -> None:
         """Args:
         documents: of elections alone; it is closed with this.
@@ -38,6 +46,8 @@ class LeaseElection:
         holder: for people; instances with equal holders still exclude each other.
         ttl_s: how long a lease lasts without renewal; the holder acts for four fifths of it.
         first_epoch: epochs start here or above.
+        look_every_s: while another leads, the store is asked no more often than about so, however
+            often `acquire` is called; that a holder on this host ended is seen without asking.
         """
         self._documents = documents
         self.name = name
@@ -50,13 +60,22 @@ class LeaseElection:
         self._next_epoch = first_epoch
         self._version = 0
         self._unsure = False
+        self._look_every_s = look_every_s
+        self._look_at = 0.0
+        self._holders: dict[str, Any] = {}
         self._seen: tuple[str, float] = ("", 0.0)
 
     def acquire(self) -> Lease | None:
         with self._lock:
+            if time.monotonic() < self._look_at and not has_ended(self._holders):
+                return None
             found = self._look()
             if found is not None and self._held(found):
+                self._holders = found.value["process"]
+                # Several that stand by do not ask at one moment.
+                self._look_at = time.monotonic() + self._look_every_s * _about()
                 return None
+            self._look_at = 0.0
             epoch = self._next_epoch
             begun = time.monotonic()
             self._unsure = True
@@ -154,3 +173,7 @@ class LeaseElection:
             f"the lease {self.name!r} of epoch {lease.epoch} is not ours any more: {why}. Restart "
             "from the event log's tail."
         )
+
+
+def _about() -> float:
+    return random.uniform(0.8, 1.2)  # noqa: S311 - it hides nothing

@@ -11,7 +11,8 @@ import threading
 import pytest
 from tests.support.state_stores import STORES, backend_of
 
-from tidelog.errors import ConfigError, Policy, StateConflictError, StateError
+from tidelog.errors import ConfigError, LeaseLostError, Policy, StateConflictError, StateError
+from tidelog.state.opening import fenced
 from tidelog.state.sqlite import SqliteState, database_path
 
 
@@ -123,6 +124,41 @@ def test_a_store_exists_once_something_is_in_it(request, tmp_path, name):
     store.put("a", 1, 0)
     store.close()
     assert backend.exists(url)
+
+
+@pytest.mark.parametrize("name", sorted(STORES.keys() - {"folder"}))
+def test_an_earlier_leader_changes_nothing_that_a_later_one_has_read(request, tmp_path, name):
+    """Its lease was checked in time, and its change is on the way while another takes over."""
+    backend, url = backend_of(name), STORES[name](request, tmp_path)
+    state, election = backend.store(url), backend.election(url, "capture", "a", 30)
+    handles = []
+    for epoch in (1, 2):
+        lease = election.acquire()
+        assert lease.epoch == epoch
+        handles.append(fenced(state, "capture", epoch))
+        election.release(lease)
+        if epoch == 1:
+            for key in ("read", "written", "command"):
+                assert handles[0].put(key, 1, None) == 1
+    late, new = handles
+    assert new.get("read").version == 1
+    assert new.put("written", 2, 1) == 2
+    for act in (
+        lambda: late.put("read", "late", 1),
+        lambda: late.put("read", "late", None),
+        lambda: late.put("written", "late", 1),
+        lambda: late.delete("read"),
+    ):
+        with pytest.raises(LeaseLostError, match="changes it no more"):
+            act()
+    assert [state.get(key).value for key in ("read", "written")] == [1, 2]
+    # Others are no leaders, and what they change stays the later leader's.
+    assert state.put("read", "a client's", 1) == 2
+    with pytest.raises(LeaseLostError):
+        late.put("read", "late", None)
+    assert new.put("read", 3, 2) == 3
+    election.close()
+    state.close()
 
 
 def test_what_one_handle_puts_another_sees_and_it_survives_closing(open_store):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.app.channels import Channels
-from tidelog.app.elections import CaptureElection
+from tidelog.app.elections import LEASE_NAME, CaptureElection
 from tidelog.app.log_location import log_place
 from tidelog.app.notify import OnNotification
 from tidelog.app.serve import Serving, open_rest
@@ -55,7 +55,7 @@ from tidelog.ports import (
     StateStore,
     TableRefused,
 )
-from tidelog.state.opening import look_every_s, open_state
+from tidelog.state.opening import fenced, look_every_s, open_state
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class Capture:
     ) -> CaptureSession:
         config, source = self.config, self.config.source
         check_whole(store)
-        state = LeasedState(store, keeper.check)
+        state = LeasedState(fenced(store, LEASE_NAME, keeper.lease.epoch), keeper.check)
         path = log_place(config)
         log = EventLog.open(path) if EventLog.exists(path) else None
         registry = SchemaStore(path)

@@ -87,7 +87,8 @@ class LeaseKeeper:
 
 class LeasedState:
     """A state store that only the holder of a lease changes: one that was frozen and wakes up late
-    must not undo, or answer in the place of, the one that leads by now.
+    must not undo, or answer in the place of, the one that leads by now. The store itself refuses
+    what was checked in time and arrives late, if it can (`tidelog.ports.FencedStore`).
 
     Args:
         state: what is kept; all may read it.

@@ -36,6 +36,18 @@ class StateStore(Protocol):
     def close(self) -> None: ...
 
 
+class FencedStore(StateStore, Protocol):
+    """A state store that refuses a leader's late changes by itself."""
+
+    def fenced(self, name: str, epoch: int) -> StateStore:
+        """A handle for the leader ``name`` of this epoch; it is closed with the store.
+
+        Once the handle of a later epoch has read or changed a document, this one's changes of it
+        raise LeaseLostError, however late they arrive at the store.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """Leadership. ``epoch`` grows with every new leader; ``deadline`` is on time.monotonic()."""

@@ -4,6 +4,7 @@ A store of this kind brings a `Register`: read, compare-and-swap, remove, list. 
 and lost answers are dealt with here, once.
 
 Each text says who wrote it last, and the few before: whoever got no answer to a swap looks there.
+It also has the epoch of the last leader that read or wrote it: no earlier one changes it any more.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import re
 import secrets
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from tidelog.errors import StateConflictError, StateError
+from tidelog.errors import LeaseLostError, StateConflictError, StateError
 from tidelog.ports import Document
 
 WRITERS: Final = 8
@@ -62,19 +63,36 @@ class _Held:
     version: int
     tag: Any
     writers: tuple[str, ...]
+    epoch: int = 0
+
+    def followed(self, version: int, writer: str, epoch: int) -> _Held:
+        """What is put in its place."""
+        writers = (*self.writers, writer)[-WRITERS:]
+        return _Held(version, None, writers, max(self.epoch, epoch))
+
+
+_NOTHING: Final = _Held(0, None, ())
 
 
 class Documents:
     """`tidelog.ports.StateStore` over a `Register`."""
 
-    def __init__(self, register: Register) -> None:
+    def __init__(self, register: Register, epoch: int = 0) -> None:
+        """``epoch``: of the leader that this handle is of; 0: of none."""
         self._register = register
+        self._epoch = epoch
         self._lock = threading.Lock()
         # So that a put of an expected version needs no look before.
         self._known: OrderedDict[str, _Held] = OrderedDict()
 
+    def fenced(self, name: str, epoch: int) -> Documents:
+        """See `tidelog.ports.FencedStore`."""
+        return Documents(self._register, epoch)
+
     def get(self, key: str) -> Document | None:
         found = self._look(key)
+        while found is not None and found[0].epoch < self._epoch:
+            found = self._take_over(key, *found)
         return None if found is None else Document(found[1], found[0].version)
 
     def put(self, key: str, value: Any, expected_version: int | None) -> int:
@@ -87,13 +105,13 @@ class Documents:
             held = self._held(key)
         while True:
             version = 0 if held is None else held.version
+            self._check_epoch(key, held)
             if expected_version is not None and version != expected_version:
                 raise StateConflictError(
                     f"state {key!r} has version {version}, expected {expected_version}: another "
                     "process changed it. Read it again and repeat."
                 )
-            before = () if held is None else held.writers
-            fresh = _Held(version + 1, None, (*before, writer)[-WRITERS:])
+            fresh = (held or _NOTHING).followed(version + 1, writer, self._epoch)
             text = _text(fresh, value)
             try:
                 tag = self._register.swap(name_of(key), text, None if held is None else held.tag)
@@ -104,13 +122,15 @@ class Documents:
                     raise
                 return version + 1
             if tag is not None:
-                self._remember(key, _Held(fresh.version, tag, fresh.writers))
+                self._remember(key, replace(fresh, tag=tag))
                 return fresh.version
             held = self._held(key)
             if held is not None and writer in held.writers:
                 return fresh.version
 
     def delete(self, key: str) -> None:
+        if self._epoch:
+            self._check_epoch(key, self._held(key))
         self._forget(key)
         self._register.remove(name_of(key))
 
@@ -119,6 +139,23 @@ class Documents:
 
     def close(self) -> None:
         self._register.close()
+
+    def _take_over(self, key: str, held: _Held, value: Any) -> tuple[_Held, Any] | None:
+        """Mark as ours what an earlier leader may be about to change; what is there then."""
+        fresh = held.followed(held.version, secrets.token_hex(6), self._epoch)
+        tag = self._register.swap(name_of(key), _text(fresh, value), held.tag)
+        if tag is None:
+            return self._look(key)
+        fresh = replace(fresh, tag=tag)
+        self._remember(key, fresh)
+        return fresh, value
+
+    def _check_epoch(self, key: str, held: _Held | None) -> None:
+        if held is not None and 0 < self._epoch < held.epoch:
+            raise LeaseLostError(
+                f"state {key!r} is of a leader of epoch {held.epoch}: one of epoch {self._epoch} "
+                "changes it no more"
+            )
 
     def _held(self, key: str) -> _Held | None:
         found = self._look(key)
@@ -131,7 +168,12 @@ class Documents:
             return None
         try:
             content = json.loads(found[0])
-            held = _Held(int(content["version"]), found[1], tuple(content["writers"]))
+            held = _Held(
+                int(content["version"]),
+                found[1],
+                tuple(content["writers"]),
+                int(content.get("epoch", 0)),
+            )
             value = content["value"]
         except (ValueError, KeyError, TypeError):
             raise StateError(
@@ -167,4 +209,6 @@ def key_of(name: str) -> str:
 
 def _text(held: _Held, value: Any) -> bytes:
     content = {"version": held.version, "writers": held.writers, "value": value}
+    if held.epoch:
+        content["epoch"] = held.epoch
     return json.dumps(content, separators=(",", ":")).encode()

@@ -6,6 +6,7 @@ of the group ``tidelog.state`` that is called like the URL's scheme.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from tidelog.adapters import STATES
@@ -37,6 +38,14 @@ def state_exists(url: str | StateUrl) -> bool:
 def open_state(url: str | StateUrl) -> StateStore:
     """The store; the caller closes it."""
     return _backend(url).store(_text(url))
+
+
+def fenced(state: StateStore, name: str, epoch: int) -> StateStore:
+    """A handle for the leader ``name`` of this epoch, whose late changes the store refuses if it
+    can (`tidelog.ports.FencedStore`).
+    """
+    own: Callable[[str, int], StateStore] | None = getattr(state, "fenced", None)
+    return state if own is None else own(name, epoch)
 
 
 def look_every_s(url: str | StateUrl) -> float:

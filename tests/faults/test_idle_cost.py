@@ -14,7 +14,7 @@ from tidelog.eventlog.storage.opening import provide_options
 
 pytestmark = pytest.mark.integration
 
-WATCHED_S = 30.0
+WATCHED_S = 20.0
 MOST_AN_HOUR = 1_000
 BEGUN = 6
 """Each kind of request may fall due once more than its share of the time."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.unit.eventlog.records import SOURCE, batch, register
 
-from tidelog.app.elections import CaptureElection
+from tidelog.app.elections import HANDOVER_KEY, PATIENCE_S, CaptureElection
+from tidelog.app.roster import GONE_MS, PREFIX, Roster, standbys
 from tidelog.config import Config, parse_config
 from tidelog.errors import EventLogError
 from tidelog.eventlog.writer import EventLogWriter
+from tidelog.state.opening import open_state
 
 
 @pytest.fixture
@@ -54,3 +57,65 @@ def test_a_lease_is_given_back_if_the_log_cannot_be_read(config: Config) -> None
         with pytest.raises(EventLogError):
             a.acquire()
         assert b.leader() is None
+
+
+def test_a_handover_is_for_whom_it_names_and_for_a_while(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        closing(open_state(config.state.place)) as state,
+        closing(CaptureElection(config, "a", state=state)) as a,
+        closing(CaptureElection(config, "b", state=state)) as b,
+        closing(CaptureElection(config, "c", state=state)) as c,
+    ):
+        for name in "bc":
+            Roster(state, name, None).stand_by()
+        lease = a.acquire()
+        assert lease is not None
+        a.hand_over("c")
+        a.release(lease)
+        assert a.acquire() is None
+        assert b.acquire() is None
+        taken = c.acquire()
+        assert taken is not None
+        assert state.get(HANDOVER_KEY) is None
+        c.hand_over(None)
+        c.release(taken)
+        assert c.acquire() is None
+        now = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now + PATIENCE_S + 1)
+        assert c.acquire() is not None
+
+
+def test_captures_outside_the_preferred_zones_take_over_later(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        closing(CaptureElection(config, "near")) as near,
+        closing(CaptureElection(config, "far", 5)) as far,
+    ):
+        lease = near.acquire()
+        assert lease is not None
+        assert far.acquire() is None
+        near.release(lease)
+        assert far.acquire() is None
+        now = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now + 6)
+        assert far.acquire() is not None
+
+
+def test_standbys_are_told_until_they_lead_end_or_die(config: Config) -> None:
+    with closing(open_state(config.state.place)) as state:
+        one, two = Roster(state, "one", "zone-a"), Roster(state, "two", None)
+        for roster in (one, two):
+            roster.stand_by()
+        assert [(told["holder"], told["zone"]) for told in standbys(state)] == [
+            ("one", "zone-a"),
+            ("two", None),
+        ]
+        one.leave()
+        assert [told["holder"] for told in standbys(state)] == ["two"]
+        key = next(iter(state.keys(PREFIX)))
+        value = state.get(key).value  # type: ignore[union-attr]
+        state.put(key, {**value, "seen_ms": value["seen_ms"] - GONE_MS}, None)
+        assert standbys(state) == []

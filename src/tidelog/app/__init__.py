@@ -1,7 +1,7 @@
 """Wires adapters to ports, alone in that; what the command line and embedding programs call."""
 
 from tidelog.app.capture_run import Capture, OnStatus, capture
-from tidelog.app.client import dump_wait, log_lines, read_log, send_command, status
+from tidelog.app.client import dump_wait, hand_over, log_lines, read_log, send_command, status
 from tidelog.app.dumps.finalize import wait_finalized
 from tidelog.app.dumps.keys import missing_keys, store_key_file
 from tidelog.app.dumps.plan import plan
@@ -24,6 +24,7 @@ __all__ = [
     "copy_state",
     "dump_wait",
     "fix_schema",
+    "hand_over",
     "log_lines",
     "missing_keys",
     "pipeline",

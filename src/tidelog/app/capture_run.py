@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from tidelog.app.channels import Channels
 from tidelog.app.elections import LEASE_NAME, CaptureElection
 from tidelog.app.log_location import log_place
 from tidelog.app.notify import OnNotification
+from tidelog.app.roster import Roster
 from tidelog.app.serve import Serving, open_rest
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.state_copy import check_whole
@@ -23,7 +25,7 @@ from tidelog.app.upkeep import Upkeep
 from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.engine import CaptureEngine, CaptureOptions
-from tidelog.capture.leadership import LeasedState, LeaseKeeper, lead
+from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, lead
 from tidelog.capture.refused_tables import RefusedTables, RefusingCatalogue
 from tidelog.capture.session import (
     GAP_KEY,
@@ -35,7 +37,7 @@ from tidelog.capture.session import (
 )
 from tidelog.capture.windows.windows import Windows
 from tidelog.config import Config, load_config
-from tidelog.control.commands import Command
+from tidelog.control.commands import Command, HandOver
 from tidelog.control.mailbox import Mailbox, Outcome, new_id
 from tidelog.errors import GapError, StateError, TidelogError
 from tidelog.eventlog.emitted import EmittedTransactions
@@ -104,14 +106,20 @@ class Capture:
         source_kind(config).prepare()
         state = open_state(config.state.place)
         _, every_s = config.renewal_s
-        election = CaptureElection(config, self.holder)
+        election = CaptureElection(config, self.holder, config.capture.handicap_s, state)
+
+        roster = Roster(state, self.holder, config.capture.zone)
 
         def on_state(name: str, reason: str) -> None:
+            if name == "standby":
+                roster.stand_by()
+            elif name == "leading":
+                roster.leave()
             on_status({"role": name, "reason": reason, "leader": _leader_of(election)})
 
         def open_session(keeper: LeaseKeeper) -> CaptureSession:
             assert rest is not None
-            return self._open_session(state, keeper, on_status, rest)
+            return self._open_session(state, keeper, on_status, rest, election)
 
         rest: Serving | None = None
         try:
@@ -129,11 +137,17 @@ class Capture:
         finally:
             if rest is not None:
                 rest.close()
+            roster.leave()
             election.close()
             state.close()
 
     def _open_session(
-        self, store: StateStore, keeper: LeaseKeeper, on_status: OnStatus, rest: Serving
+        self,
+        store: StateStore,
+        keeper: LeaseKeeper,
+        on_status: OnStatus,
+        rest: Serving,
+        election: CaptureElection,
     ) -> CaptureSession:
         config, source = self.config, self.config.source
         check_whole(store)
@@ -225,6 +239,13 @@ class Capture:
             channels.close()
             writer.close()
 
+        def hand_over(command: HandOver) -> dict[str, Any]:
+            assert session is not None
+            if command.leader == self.holder:
+                election.hand_over(command.to)
+                session.end()
+            return {"leader": self.holder}
+
         self._tell_unmatched(catalogue)
         snapshot_reader = parts.open_reader()
         session = CaptureSession(
@@ -260,13 +281,12 @@ class Capture:
                 then_end=source.snapshot == "initial_only",
                 mode=source.snapshot_mode,
             ),
-            epoch=epoch,
-            holder=self.holder,
+            leader=Leader(self.holder, epoch, config.capture.zone, int(time.time() * 1000)),
             generation=log.generation,
             close_log=close,
         )
         try:
-            channels.open(coordinator, catalogue, session.status, engine.append_control)
+            channels.open(coordinator, catalogue, session.status, engine.append_control, hand_over)
             rest.lead(channels.surface)
         except BaseException:
             session.close()

@@ -13,6 +13,7 @@ from tidelog.capture.notifications import Notification
 from tidelog.config import Config
 from tidelog.control.channels.file import SignalFile
 from tidelog.control.channels.table import SignalIntake, SignalTable
+from tidelog.control.commands import HandOver
 from tidelog.control.handler import Actor
 from tidelog.control.mailbox import MOST_AT_ONCE, Mailbox
 from tidelog.ports import Catalogue, SignalSeen, SourceId, StateStore
@@ -71,6 +72,7 @@ class Channels:
         catalogue: Catalogue,
         status: Callable[[], dict[str, Any]],
         append_control: AppendControl,
+        hand_over: Callable[[HandOver], dict[str, Any]],
     ) -> None:
         """Begin to hear and to tell."""
         self._append = append_control
@@ -83,6 +85,7 @@ class Channels:
             self._config.source.tables,
             database=self._source.database,
             notify=self._notifier.notify,
+            hand_over=hand_over,
         )
         self._notifier.start()
 

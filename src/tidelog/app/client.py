@@ -11,11 +11,12 @@ from tidelog.app.capture_run import OnStatus, ignore
 from tidelog.app.dumps.keys import discard_keys
 from tidelog.app.elections import LEASE_NAME
 from tidelog.app.log_location import log_place
+from tidelog.app.roster import standbys
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
-from tidelog.control.commands import Command
+from tidelog.control.commands import Command, HandOver
 from tidelog.control.mailbox import Mailbox, Outcome
 from tidelog.errors import EventLogError, TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
@@ -38,6 +39,35 @@ def send_command(config: Config, command: Command, *, timeout_s: float) -> dict[
         return {"state": "done", **outcome.to_json()}
     finally:
         state.close()
+
+
+def hand_over(config: Config, to: str | None, *, timeout_s: float) -> dict[str, Any]:
+    """Have another capture lead: from whom, and to whom.
+
+    Raises:
+        UsageError: nobody leads, or whoever is to lead does not stand by.
+        TidelogError: it took longer than ``timeout_s``.
+    """
+    deadline = time.monotonic() + timeout_s
+    election = open_election(config.state.place, LEASE_NAME, "handover", 10)
+    try:
+        leader = election.leader()
+        if leader is None:
+            raise UsageError("no capture leads")
+        answer = send_command(config, HandOver(leader=leader, to=to), timeout_s=timeout_s)
+        if answer["error"] is not None:
+            raise (UsageError if answer.get("usage") else TidelogError)(answer["error"])
+        while time.monotonic() < deadline:
+            found = election.leader()
+            if found not in (None, leader):
+                return {"from": leader, "to": found}
+            time.sleep(0.1)
+    finally:
+        election.close()
+    raise TidelogError(
+        f"no other capture took over from {leader} within {timeout_s:g} s; it leads again if none "
+        "does"
+    )
 
 
 def failed_ranges(config: Config) -> list[dict[str, Any]]:
@@ -74,7 +104,7 @@ def status(config: Config, *, ranges: bool = False) -> dict[str, Any]:
     election = open_election(config.state.place, LEASE_NAME, "status", 10)
     try:
         document = state.get(STATUS_KEY)
-        found: dict[str, Any] = {"leader": election.leader()}
+        found: dict[str, Any] = {"leader": election.leader(), "standbys": standbys(state)}
         if ranges:
             found["failed_ranges"] = failed_ranges(config)
         if document is None:

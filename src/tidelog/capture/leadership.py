@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tidelog.errors import LeaseLostError, Policy, TidelogError
@@ -32,6 +33,16 @@ class LeaderSession(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Who leads, for `tidelog status`; since when by its clock."""
+
+    holder: str
+    epoch: int
+    zone: str | None
+    since_ms: int
 
 
 class LeaseKeeper:

@@ -15,6 +15,7 @@ from tidelog.capture.dumps.coordinator import DUMP_PREFIX, REFETCH_KEY, DumpCoor
 from tidelog.capture.dumps.state import Mode
 from tidelog.capture.dumps.store import KEY_SETS
 from tidelog.capture.engine import CaptureEngine
+from tidelog.capture.leadership import Leader
 from tidelog.capture.refused_tables import REFUSED_KEY, RefusedTables
 from tidelog.capture.relation_names import RELATIONS_KEY
 from tidelog.errors import GapError, SourceError, TidelogError
@@ -114,8 +115,7 @@ class CaptureSession:
         patterns: Sequence[str],
         chunks: Iterable[tuple[int, ChunkMeta]],
         at_start: AtStart,
-        epoch: int,
-        holder: str,
+        leader: Leader,
         generation: str,
         close_log: Callable[[], None],
     ) -> None:
@@ -131,8 +131,7 @@ class CaptureSession:
         self._chunks = chunks
         self._at_start = at_start
         self._complete = False
-        self._epoch = epoch
-        self._holder = holder
+        self._leader = leader
         self._generation = generation
         self._close_log = close_log
         self._ended = threading.Event()
@@ -150,6 +149,7 @@ class CaptureSession:
         self._look_soon = threading.Event()
         self._turn_s = SLOW_TURN_S if housekeeping.look_every_s else TURN_S
         self._publish_at = 0.0
+        self._published: list[Any] = []  # what is told at once
 
     def run(self, stop: threading.Event) -> bool:
         """Until ``stop`` or the first failure of any part, which is raised; True once all is done
@@ -195,6 +195,10 @@ class CaptureSession:
                     self._state.delete(key)
             self._refused.clear()
         self._state.put(GENERATION_KEY, self._generation, None)
+
+    def end(self) -> None:
+        """As ``stop`` does, to let another lead."""
+        self._ended.set()
 
     def close(self) -> None:
         self._ended.set()
@@ -316,7 +320,9 @@ class CaptureSession:
             if any(
                 d.dump_id == start_id and d.status == "aborted" for d in self.coordinator.dumps()
             ):
-                start_id += f"-{self._epoch}"  # another capture led meanwhile, and cancelled it
+                start_id += (
+                    f"-{self._leader.epoch}"  # another capture led meanwhile, and cancelled it
+                )
             wanted.append((start_id, "every start dumps"))
         tables = self._catalogue.tables(self._patterns)
         for dump_id, reason in wanted if tables else ():
@@ -360,7 +366,9 @@ class CaptureSession:
     def _publish_status(self) -> None:
         status = self.status()
         now = time.monotonic()
-        if now >= self._publish_at:
+        dumps = [(dump["dump_id"], dump["status"]) for dump in status["dumps"]]
+        if now >= self._publish_at or dumps != self._published:
+            self._published = dumps
             self._publish_at = now + 2 * self._housekeeping.look_every_s
             self._state.put(STATUS_KEY, status, None)
         self._housekeeping.on_status(status)
@@ -369,8 +377,7 @@ class CaptureSession:
         """What `tidelog status` shows, as JSON."""
         progress = asdict(self.engine.progress())
         return {
-            "holder": self._holder,
-            "epoch": self._epoch,
+            **asdict(self._leader),
             "updated_ms": int(time.time() * 1000),
             "lag_bytes": self._lag_bytes,
             "capture": progress,

@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
         "run": running.run,
         "capture": running.capture,
         "pipeline": running.pipeline,
+        "handover": control.handover,
     },
     "Dump": {
         "dump": dump.dump,

@@ -33,7 +33,7 @@ from tidelog.sections import (
     as_text,
     base_directory,
 )
-from tidelog.state.opening import checked_url, look_every_s
+from tidelog.state.opening import checked_url, sparing
 
 Option = Annotated[SecretStr, BeforeValidator(as_text)]
 UNSET_STATE = StateUrl("")
@@ -168,6 +168,29 @@ class CaptureSection(Section):
         "paid for.",
         examples=["10s"],
     )
+
+    zone: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9_.:/-]{1,64}$",
+        description="Where this process runs, such as an availability zone.",
+        examples=["${ZONE}"],
+    )
+    prefer_zones: list[str] = Field(
+        default=[],
+        description="Captures outside these zones take over later. Who leads already goes on.",
+        examples=[["eu-central-1a"]],
+    )
+    takeover_delay_ms: Milliseconds = Field(
+        default=5_000,
+        description="So much later, if nobody in a preferred zone takes over.",
+        examples=["5s"],
+    )
+
+    @property
+    def handicap_s(self) -> float:
+        """So long this process waits before it takes over."""
+        preferred = not self.prefer_zones or self.zone in self.prefer_zones
+        return 0.0 if preferred else self.takeover_delay_ms / 1000
 
     @model_validator(mode="after")
     def _buffer_holds_a_flush(self) -> CaptureSection:
@@ -316,10 +339,13 @@ class Config(Section):
     @property
     def renewal_s(self) -> tuple[float, float]:
         """How long the lease lasts, and how often it is renewed."""
-        sparing = look_every_s(self.state.place) > 0
         given = self.capture.lease_ms
-        lease_s = (SPARING_LEASE_S if sparing else LEASE_S) if given is None else given / 1000
-        return lease_s, lease_s / (2 if sparing else 4)
+        lease_s = (
+            (SPARING_LEASE_S if sparing(self.state.place) else LEASE_S)
+            if given is None
+            else given / 1000
+        )
+        return lease_s, lease_s / (2 if sparing(self.state.place) else 4)
 
     @model_validator(mode="after")
     def _names_of_outputs_differ(self) -> Config:

@@ -53,6 +53,11 @@ def look_every_s(url: str | StateUrl) -> float:
     return float(getattr(_backend(url), "look_every_s", 0))
 
 
+def sparing(url: str | StateUrl) -> bool:
+    """Is each request paid for?"""
+    return look_every_s(url) > 0
+
+
 def open_election(
     url: str | StateUrl, name: str, holder: str, ttl_s: float, *, first_epoch: int = 1
 ) -> Election:

@@ -11,6 +11,7 @@ from tests.left_out import pytest_runtest_makereport, pytest_unconfigure  # noqa
 from tests.small_disk import mounted
 from tests.support.kafka import KafkaServer
 from tests.support.s3 import S3Server
+from tests.support.zookeeper import ZooKeeperServer
 
 from tidelog.demo.servers import postgres as postgres_servers
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
@@ -78,6 +79,13 @@ def mariadb_server() -> Iterator[MariaDbServer]:
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3Server]:
     with S3Server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[ZooKeeperServer]:
+    pytest.importorskip("kazoo", reason="ZooKeeper's client: pip install tidelog[zookeeper]")
+    with ZooKeeperServer() as server:
         yield server
 
 

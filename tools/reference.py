@@ -171,7 +171,7 @@ def default_of(option: str, field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value = field.default
-    if value is None:
+    if value is None or value == "":
         return "unset"
     if isinstance(value, timedelta):
         return f"`{format_milliseconds(round(value.total_seconds() * 1000))}`"
@@ -207,8 +207,11 @@ def command_line() -> Iterator[str]:
         command.name or getattr(command.callback, "__name__", "")
         for command in cli.app.registered_commands
     ]
-    for name in order:
-        command = group.commands[name]
+    named = {name: group.commands[name] for name in order}
+    for first, (_, seconds) in cli.GROUPS.items():
+        commands = group.commands[first].commands
+        named |= {f"{first} {second}": commands[second] for second in seconds}
+    for name, command in named.items():
         arguments = [p for p in command.params if p.param_type_name == "argument"]
         flags = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
         usage = " ".join(["tidelog", name, *(str(a.metavar or a.name.upper()) for a in arguments)])

@@ -48,5 +48,12 @@ SOURCE_KINDS: Registry[Any] = Registry(  # of tidelog.app.sources.kinds.SourceKi
 )
 
 STATES: Registry[StateBackend] = Registry(
-    "tidelog.state", "scheme of state.url", {"sqlite": "tidelog.state.sqlite_election:BACKEND"}
+    "tidelog.state",
+    "scheme of state.url",
+    {
+        "sqlite": "tidelog.state.sqlite_election:BACKEND",
+        "log": "tidelog.state.beside_log:BACKEND",
+        "zookeeper": "tidelog.state.zookeeper:BACKEND",
+        "postgresql": "tidelog.state.postgres:BACKEND",
+    },
 )

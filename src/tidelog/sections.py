@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
+from urllib.parse import urlencode
 
 from pydantic import (
     AfterValidator,
@@ -79,12 +81,30 @@ class SecretUrl:
         )
 
     @classmethod
-    def _validate(cls, value: Any) -> SecretUrl:
-        if isinstance(value, SecretUrl):
+    def _validate(cls, value: Any) -> Self:
+        if isinstance(value, cls):
             return value
         if not isinstance(value, str):
             raise ValueError("expected a URL")
         return cls(value)
+
+
+class StateUrl(SecretUrl):
+    """Of a state store; its options may all be secret."""
+
+    __slots__ = ()
+
+    def with_options(self, options: Mapping[str, str]) -> Self:
+        """With these behind those that it has."""
+        if not options:
+            return self
+        return type(self)(f"{self._url}{'&' if '?' in self._url else '?'}{urlencode(options)}")
+
+    @property
+    def redacted(self) -> str:
+        """Without its options, and with ``***`` for the password."""
+        place, asked, _ = super().redacted.partition("?")
+        return f"{place}?***" if asked else place
 
 
 def _duration(value: Any) -> Any:

@@ -1,4 +1,5 @@
-"""What every `tidelog.ports.Election` does. A new one is done when it is listed and passes."""
+"""What every `tidelog.ports.Election` does. A new one is listed in
+tests/support/state_stores.py."""
 
 from __future__ import annotations
 
@@ -9,30 +10,23 @@ import threading
 import time
 
 import pytest
-from tests.behaviours.test_state import folder
+from tests.support.state_stores import STORES, backend_of
 
-from tidelog.errors import LeaseLostError, Policy
+from tidelog.errors import LeaseLostError, Policy, StateConflictError, StateError
+from tidelog.ports import Document
 from tidelog.state import sqlite_election
+from tidelog.state.lease import LeaseElection
 from tidelog.state.sqlite_election import SqliteElection
 
-ELECTIONS = {
-    "sqlite": lambda tmp: (
-        lambda holder, ttl_s: SqliteElection(f"sqlite:///{tmp}/state.db", "capture", holder, ttl_s)
-    ),
-    "folder": lambda tmp: (
-        lambda holder, ttl_s: folder().election(f"folder:{tmp}/e", "capture", holder, ttl_s)
-    ),
-}
 
-
-@pytest.fixture(params=sorted(ELECTIONS))
+@pytest.fixture(params=sorted(STORES))
 def candidate(request, tmp_path):
     """``candidate(holder, ttl_s)``: one more process that wants to lead."""
     opened = []
-    factory = ELECTIONS[request.param](tmp_path)
+    backend, url = backend_of(request.param), STORES[request.param](request, tmp_path)
 
-    def open_one(holder, ttl_s=30.0):
-        opened.append(factory(holder, ttl_s))
+    def open_one(holder, ttl_s=30.0, first_epoch=1):
+        opened.append(backend.election(url, "capture", holder, ttl_s, first_epoch=first_epoch))
         return opened[-1]
 
     yield open_one
@@ -95,31 +89,43 @@ def test_release_lets_another_lead_at_once_under_a_new_epoch(candidate):
         a.renew(first)
 
 
-def test_a_killed_holder_is_succeeded_at_once_and_a_frozen_one_is_not(tmp_path):
-    url = f"sqlite:///{tmp_path}/state.db"
+def test_epochs_start_where_they_are_told_to_and_go_on_above_what_was_seen(candidate):
+    a, b = candidate("a", first_epoch=58), candidate("b")
+    lease = a.acquire()
+    assert lease.epoch == 58
+    a.release(lease)
+    assert b.acquire().epoch == 59
+
+
+@pytest.mark.parametrize("name", sorted(STORES.keys() - {"folder"}))
+def test_a_killed_holder_is_succeeded_at_once_and_a_frozen_one_is_not(request, tmp_path, name):
+    backend, url = backend_of(name), STORES[name](request, tmp_path)
     program = (
-        "import sys, time; from tidelog.state.sqlite_election import SqliteElection\n"
-        "election = SqliteElection(sys.argv[1], 'x', 'first', 60)\n"
+        "import sys, time; from tidelog.state.opening import open_election\n"
+        "election = open_election(sys.argv[1], 'x', 'first', 60)\n"
         "assert election.acquire()\n"
         "print('leads', flush=True); time.sleep(60)"
     )
     first = subprocess.Popen([sys.executable, "-c", program, url], stdout=subprocess.PIPE)
-    second = SqliteElection(url, "x", "second", 60)
+    second = backend.election(url, "x", "second", 60)
     try:
         assert first.stdout is not None
         assert first.stdout.readline() == b"leads\n"
         first.send_signal(signal.SIGSTOP)
         assert second.acquire() is None
+        assert second.leader() == "first"
         first.kill()
         first.wait()
         lease = second.acquire()
         assert lease is not None
         assert lease.epoch == 2
-        assert [path.name for path in tmp_path.glob("*.alive")] != []
+        assert second.leader() == "second"
+        if name == "sqlite":
+            assert [path.name for path in tmp_path.rglob("*.alive")] != []
     finally:
         first.kill()
         second.close()
-    assert not list(tmp_path.glob("*.alive"))
+    assert not list(tmp_path.rglob("*.alive"))
 
 
 def test_of_many_that_try_together_one_wins(candidate):
@@ -168,12 +174,6 @@ def test_after_a_reboot_the_wall_clock_decides(tmp_path):
     b.close()
 
 
-def test_epochs_can_start_above_those_of_a_lost_state_database(tmp_path):
-    election = SqliteElection(tmp_path / "s.db", "capture", "a", 30, first_epoch=58)
-    assert election.acquire().epoch == 58
-    election.close()
-
-
 @pytest.mark.parametrize("candidate", ["sqlite"], indirect=True)
 def test_one_that_got_no_lock_is_not_taken_for_dead(candidate, monkeypatch):
     def refuse(_file, _operation):
@@ -184,3 +184,86 @@ def test_one_that_got_no_lock_is_not_taken_for_dead(candidate, monkeypatch):
         patch.setattr(sqlite_election.fcntl, "flock", refuse)
         assert a.acquire()
     assert b.acquire() is None
+
+
+# ---------------------------------------------------------------- leases in documents
+
+
+class Forgetful:
+    """Documents in memory, to see what an election does when a store loses or delays them."""
+
+    def __init__(self):
+        self.documents = {}
+        self.silent = 0
+
+    def get(self, key):
+        return self.documents.get(key)
+
+    def put(self, key, value, expected_version):
+        version = self.documents[key].version if key in self.documents else 0
+        if version != expected_version:
+            raise StateConflictError("another version")
+        self.documents[key] = Document(value, version + 1)
+        if self.silent:
+            self.silent -= 1
+            raise StateError("no answer")
+        return version + 1
+
+    def close(self):
+        pass
+
+
+def test_a_lease_of_a_store_that_was_wiped_is_lost_and_epochs_go_on():
+    store = Forgetful()
+    a = LeaseElection(store, "capture", "a", 30)
+    a.release(a.acquire())
+    lease = a.acquire()
+    store.documents.clear()
+    with pytest.raises(LeaseLostError, match="the state store has forgotten it"):
+        a.renew(lease)
+    assert (lease.epoch, a.acquire().epoch) == (2, 3)
+
+
+def test_a_lease_whose_answer_was_lost_is_asked_for_again_under_a_new_epoch():
+    store = Forgetful()
+    a = LeaseElection(store, "capture", "a", 30)
+    store.silent = 1
+    with pytest.raises(StateError, match="no answer"):
+        a.acquire()
+    assert a.acquire().epoch == 2
+    assert a.acquire() is None
+
+
+def test_a_renewal_whose_answer_was_lost_loses_no_lease():
+    store = Forgetful()
+    a = LeaseElection(store, "capture", "a", 30)
+    lease = a.acquire()
+    store.silent = 1
+    with pytest.raises(StateError, match="no answer"):
+        a.renew(lease)
+    assert a.renew(lease).deadline > lease.deadline
+
+
+def test_a_step_of_the_wall_clock_changes_nothing_for_a_lease_in_a_document(monkeypatch):
+    store = Forgetful()
+    a = LeaseElection(store, "capture", "a", 0.4)
+    b = LeaseElection(store, "capture", "b", 0.4)
+    assert a.acquire()
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3600)
+    assert b.acquire() is None
+    monkeypatch.setattr(time, "time", lambda: now - 3600)
+    time.sleep(0.45)
+    assert b.acquire()
+
+
+def test_the_length_that_counts_is_the_holders():
+    store = Forgetful()
+    long, short = (
+        LeaseElection(store, "capture", "long", 30),
+        LeaseElection(store, "capture", "short", 0.05),
+    )
+    assert long.acquire()
+    assert short.acquire() is None
+    time.sleep(0.2)
+    assert short.acquire() is None

@@ -1,41 +1,29 @@
-"""What every `tidelog.ports.StateStore` does. A new store is done when it is listed and passes."""
+"""What every `tidelog.ports.StateStore` does. A new one is listed in
+tests/support/state_stores.py.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
+from tests.support.state_stores import STORES, backend_of
 
-from tidelog.errors import ConfigError, Policy, StateConflictError, StateError
+from tidelog.errors import ConfigError, LeaseLostError, Policy, StateConflictError, StateError
+from tidelog.state.opening import fenced
 from tidelog.state.sqlite import SqliteState, database_path
-
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "extension"
-STORES = {
-    "sqlite": lambda tmp: lambda: SqliteState(f"sqlite:///{tmp}/state/state.db"),
-    "folder": lambda tmp: lambda: folder().store(f"folder:{tmp}/state"),
-}
-
-
-def folder():
-    """That of docs/how-to/extend.md."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(EXAMPLE))
-        from tidelog_extension.folder import BACKEND
-
-        return BACKEND
 
 
 @pytest.fixture(params=sorted(STORES))
 def open_store(request, tmp_path):
     """Opens one more handle on the same store, as another process would."""
     opened = []
-    factory = STORES[request.param](tmp_path)
+    backend, url = backend_of(request.param), STORES[request.param](request, tmp_path)
 
     def open_one():
-        opened.append(factory())
+        opened.append(backend.store(url))
         return opened[-1]
 
     yield open_one
@@ -89,6 +77,88 @@ def test_keys_are_sorted_and_match_the_prefix_literally(store):
     assert store.keys("dump/") == ["dump/a", "dump/b"]
     assert store.keys("dump%") == ["dump%"]
     assert store.keys("") == ["Dump/c", "dump%", "dump/a", "dump/b", "dumpx", "other"]
+
+
+def test_keys_and_values_of_any_text_come_back(store):
+    key, value = "Ä/ö =%\\?#..\u20ac" + "k" * 40, {"t": '\u0000\n"\U0001f30a', "n": 2**60, "f": 0.1}
+    store.put(key, value, 0)
+    store.put(f"{key}/below", 1, 0)
+    assert store.keys("") == sorted([key, f"{key}/below"])
+    assert store.get(key).value == value
+    store.delete(key)
+    assert store.keys("") == [f"{key}/below"]
+
+
+def test_a_document_of_some_megabytes_comes_back(open_store):
+    first, second = open_store(), open_store()
+    for text in ("x" * 3_500_000, "y" * 2_000_000, "z"):
+        version = first.put("large", [text, "\u20ac"], None)
+        assert second.get("large").value == [text, "\u20ac"]
+        assert second.get("large").version == version
+    assert second.keys("") == ["large"]
+    second.delete("large")
+    assert first.get("large") is None
+    assert first.put("large", "again", 0) == 1
+
+
+def test_what_a_handle_knows_of_a_document_never_wins_over_what_is_there(open_store):
+    first, second = open_store(), open_store()
+    first.put("a", 1, 0)
+    second.delete("a")
+    second.put("a", 2, 0)
+    second.put("a", 3, 1)
+    with pytest.raises(StateConflictError, match="version 2"):
+        first.put("a", 4, 1)
+    second.delete("a")
+    with pytest.raises(StateConflictError, match="version 0"):
+        first.put("a", 4, 1)
+    assert first.put("a", 5, None) == 1
+    assert second.get("a").value == 5
+
+
+@pytest.mark.parametrize("name", sorted(STORES))
+def test_a_store_exists_once_something_is_in_it(request, tmp_path, name):
+    backend, url = backend_of(name), STORES[name](request, tmp_path)
+    assert not backend.exists(url)
+    store = backend.store(url)
+    store.put("a", 1, 0)
+    store.close()
+    assert backend.exists(url)
+
+
+@pytest.mark.parametrize("name", sorted(STORES.keys() - {"folder"}))
+def test_an_earlier_leader_changes_nothing_that_a_later_one_has_read(request, tmp_path, name):
+    """Its lease was checked in time, and its change is on the way while another takes over."""
+    backend, url = backend_of(name), STORES[name](request, tmp_path)
+    state, election = backend.store(url), backend.election(url, "capture", "a", 30)
+    handles = []
+    for epoch in (1, 2):
+        lease = election.acquire()
+        assert lease.epoch == epoch
+        handles.append(fenced(state, "capture", epoch))
+        election.release(lease)
+        if epoch == 1:
+            for key in ("read", "written", "command"):
+                assert handles[0].put(key, 1, None) == 1
+    late, new = handles
+    assert new.get("read").version == 1
+    assert new.put("written", 2, 1) == 2
+    for act in (
+        lambda: late.put("read", "late", 1),
+        lambda: late.put("read", "late", None),
+        lambda: late.put("written", "late", 1),
+        lambda: late.delete("read"),
+    ):
+        with pytest.raises(LeaseLostError, match="changes it no more"):
+            act()
+    assert [state.get(key).value for key in ("read", "written")] == [1, 2]
+    # Others are no leaders, and what they change stays the later leader's.
+    assert state.put("read", "a client's", 1) == 2
+    with pytest.raises(LeaseLostError):
+        late.put("read", "late", None)
+    assert new.put("read", 3, 2) == 3
+    election.close()
+    state.close()
 
 
 def test_what_one_handle_puts_another_sees_and_it_survives_closing(open_store):

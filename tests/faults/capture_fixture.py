@@ -31,6 +31,7 @@ class Source:
         directory: Path,
         log: Path | str | None = None,
         storage_options: Mapping[str, str] | None = None,
+        state: str | None = None,
     ) -> None:
         self.dsn = dsn
         self.directory = directory
@@ -39,6 +40,7 @@ class Source:
         self.sql.execute("CREATE SCHEMA app; CREATE TABLE app.t (id int PRIMARY KEY, v text)")
         self.config_file = directory / "tidelog.yaml"
         self.storage_options = dict(storage_options or {})
+        self.state = state or f"sqlite:///{self.directory}/state.db"
         self.write_config(dsn, log or directory / "log")
 
     def write_config(self, dsn: str, log: Path | str) -> None:
@@ -46,7 +48,7 @@ class Source:
         place = json.dumps({"path": str(log), "storage_options": self.storage_options})
         self.config_file.write_text(
             f"source: {{kind: postgres, url: '{dsn}', tables: ['app.*'], slot: {slot}}}\n"
-            f"log: {place}\nstate: {{url: 'sqlite:///{self.directory}/state.db'}}\n"
+            f"log: {place}\nstate: {{url: '{self.state}'}}\n"
             "capture: {flush_ms: 10, lease_ms: 1500}\n"
         )
 

@@ -10,7 +10,7 @@ from itertools import count
 
 import pytest
 from tests.faults.appender import start, told, wait_frozen
-from tests.faults.faulty_network import FaultyNetwork
+from tests.support.faulty_network import FaultyNetwork
 from tests.support.s3 import S3Server
 from tests.unit.eventlog.records import SOURCE, batch, payloads, register
 

@@ -79,9 +79,11 @@ def invoke(*arguments: str) -> int:
 def test_every_command_of_the_public_surface_exists() -> None:
     commands = cli.app.registered_commands
     names = {command.name or command.callback.__name__ for command in commands}  # type: ignore[union-attr]
-    runs = {"demo", "run", "capture", "pipeline"}
+    runs = {"demo", "run", "capture", "pipeline", "handover"}
     dumps = {"dump", "wait", "pause", "resume", "cancel", "set", "signal"}
     assert names == runs | dumps | {"check", "plan", "status", "watch", "log", "verify", "schema"}
+    groups = {group.name: group.typer_instance for group in cli.app.registered_groups}
+    assert [c.name for c in groups["state"].registered_commands] == ["copy"]  # type: ignore[union-attr]
 
 
 def test_help_is_quick_and_imports_nothing_heavy() -> None:

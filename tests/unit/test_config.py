@@ -15,6 +15,7 @@ from tidelog.config.source import MySqlSourceSection
 from tidelog.demo.servers.certificates import write_certificates
 from tidelog.errors import ConfigError
 from tidelog.model.mysql_urls import parse_url
+from tidelog.state.zookeeper_options import parse as parse_place
 
 MINIMAL = """\
 source: {kind: postgres, url: "postgresql://user:${PGPASSWORD}@host:5432/shop"}
@@ -56,6 +57,67 @@ log:
     assert "s3cret" not in repr(config) + config.model_dump_json()
 
 
+def test_the_state_is_beside_an_event_log_on_an_object_store(tmp_path: Path) -> None:
+    log = """
+log:
+  path: s3://bucket/prefix
+  storage_options: {region: eu-central-1, secret_access_key: "${PGPASSWORD}"}
+"""
+    for state in ("", "state: {url: 'log:'}\n"):
+        config = load(tmp_path, f"{_SOURCE}\n{log}{state}")
+        assert str(config.state.url) == "log:s3://bucket/prefix"
+        assert config.state.place.reveal() == (
+            "log:s3://bucket/prefix?region=eu-central-1&secret_access_key=s3cret"
+        )
+        assert str(config.state.place) == "log:s3://bucket/prefix?***"
+        assert "s3cret" not in repr(config) + config.model_dump_json()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/state.db").touch()
+    assert load(tmp_path, f"{_SOURCE}\n{log}{state}").state == config.state
+    told = problem(tmp_path, f"{_SOURCE}\n{log}")
+    assert "data/state.db holds a state, and with the event log on an object store" in told
+
+
+def test_options_of_a_state_store_are_secrets(tmp_path: Path) -> None:
+    state = (
+        "state:\n  url: 'zookeeper://h1:2181,[::1]:2181,h3/tidelog/shop'\n"
+        "  options: {user: me, password: 'a&${PGPASSWORD}=', tls: true}\n"
+    )
+    config = load(tmp_path, MINIMAL + state)
+    assert parse_place(config.state.place.reveal()).digest == "me:a&s3cret="
+    assert "s3cret" not in repr(config) + config.model_dump_json() + str(config.state.place)
+    assert pickle.loads(pickle.dumps(config)) == config
+    url = "postgresql://me:${PGPASSWORD}@h1,h2/state?target_session_attrs=read-write"
+    config = load(tmp_path, f"{MINIMAL}state: {{url: '{url}', options: {{sslmode: require}}}}\n")
+    assert config.state.place.reveal().endswith("?target_session_attrs=read-write&sslmode=require")
+    assert str(config.state.url) == "postgresql://me:***@h1,h2/state?***"
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ("{url: 'log:'}", "3: state: log: keeps the state beside an event log on an object store"),
+        ("{url: 'zookeeper://me:s3cret@h1:2181/'}", "state.url: expected zookeeper://host:2181"),
+        ("{url: 'zookeeper://h1:x/a'}", "state.url: expected zookeeper://host:2181"),
+        ("{url: 'zookeeper://h1/a/../b'}", "has a part that ZooKeeper does not take"),
+        ("{url: 'zookeeper://h/a', options: {users: s3cret}}", "unknown option 'users'; known are"),
+        ("{url: 'zookeeper://h/a', options: {acl: 's3cret'}}", "expected scheme:id:rights"),
+        ("{url: 'zookeeper://h/a', options: {tls: s3cret}}", "options.tls: expected true or false"),
+        ("{url: 'zookeeper://h/a', options: {auth: s3cret}}", "expected digest or sasl"),
+        ("{url: 'postgresql://me:s3@cret@h/d'}", "percent-encode special characters"),
+        ("{url: 'postgresql:///d'}", "state.url: expected postgresql://user@host/database"),
+        ("{url: 'postgresql://h/d', options: {sslmodes: s3cret}}", "options are those of libpq"),
+        ("{url: 'sqlite:///a.db', options: {password: s3cret}}", "takes no options"),
+        ("{options: {password: s3cret}}", "options are of a store: name it in url"),
+    ],
+)
+def test_a_wrong_state_store_is_explained(tmp_path: Path, state: str, message: str) -> None:
+    told = problem(tmp_path, f"{MINIMAL}state: {state}\n")
+    assert message in told
+    assert "s3cret" not in told
+    assert "s3@cret" not in told
+
+
 def test_azures_spelling_of_a_place_is_taken(tmp_path: Path) -> None:
     url = "abfss://container@account.dfs.core.windows.net/log"
     assert load(tmp_path, f"{_SOURCE}\nlog: {{path: '{url}'}}\n").log.path == url
@@ -93,7 +155,7 @@ outputs:
     assert config.source.url.reveal() == "postgresql://user:s3cret@host:5432/shop"
     assert config.log.retention == timedelta(days=7)
     assert config.log.path == str(tmp_path / "data/log")
-    assert config.state.url == f"sqlite:///{tmp_path}/data/state.db"
+    assert str(config.state.url) == f"sqlite:///{tmp_path}/data/state.db"
     assert config.outputs[0].path == str(tmp_path / "data/lake")
 
 
@@ -103,7 +165,7 @@ def test_defaults_are_those_of_the_reference_and_resolve_paths(tmp_path: Path) -
     assert config.capture.buffer_bytes == 32 * 2**20
     assert config.log.rollup_bytes == 64 * 2**20
     assert (config.dump.chunk_rows, config.dump.delay_ms, config.dump.parallelism) == (10_000, 0, 1)
-    assert config.state.url == f"sqlite:///{tmp_path}/data/state.db"
+    assert str(config.state.url) == f"sqlite:///{tmp_path}/data/state.db"
     assert config.pipeline.checkpoint == str(tmp_path / "data/checkpoint")
 
 

@@ -31,7 +31,7 @@ def test_each_database_has_a_slot_a_log_and_a_state_of_its_own(tmp_path: Path) -
     assert shop.source.url.reveal() == "postgresql://me:s3cret@h:5432/shop?sslmode=require"
     assert shop.source.slot == shop.source.publication_name == "tide_shop"
     assert shop.log.path == f"{tmp_path}/log/shop"
-    assert shop.state.url == f"sqlite:///{tmp_path}/state-shop.db"
+    assert shop.state.url.reveal() == f"sqlite:///{tmp_path}/state-shop.db"
     label = label_of("Größe/2")
     assert label.startswith("gr__e_2_")
     assert other.source.url.reveal().endswith(":5432/Gr%C3%B6%C3%9Fe%2F2?sslmode=require")
@@ -50,6 +50,30 @@ def test_each_database_has_a_slot_a_log_and_a_state_of_its_own(tmp_path: Path) -
 def test_any_form_of_a_url_gets_the_database(tmp_path: Path, url: str, own: str) -> None:
     shop = tidelog.of_database(load(tmp_path, url=url), "shop")
     assert shop.source.url.reveal() == own
+
+
+@pytest.mark.parametrize(
+    ("log", "state", "own"),
+    [
+        ("s3://b/v1.0", "log:", "log:s3://b/v1.0/shop?region=x"),
+        ("./log", "zookeeper://a:2181,b:2181/tide", "zookeeper://a:2181,b:2181/tide/shop"),
+        ("./log", "postgresql://me@h/db", "postgresql://me@h/db?schema=tidelog_shop"),
+        ("./log", "postgresql://me@h/db?schema=x", "postgresql://me@h/db?schema=x_shop"),
+    ],
+)
+def test_every_store_keeps_states_apart(tmp_path: Path, log: str, state: str, own: str) -> None:
+    file = tmp_path / "tidelog.yaml"
+    options = ", storage_options: {region: x}" if log.startswith("s3") else ""
+    file.write_text(
+        f"source: {{kind: postgres, url: '{URL}', databases: [shop, other]}}\n"
+        f"log: {{path: '{log}'{options}}}\nstate: {{url: '{state}'}}\n"
+    )
+    config = load_config(file)
+    shop = tidelog.of_database(config, "shop")
+    assert shop.state.place.reveal() == own
+    assert shop.state.place != tidelog.of_database(config, "other").state.place
+    if state == "log:":
+        assert own.startswith(f"log:{shop.log.path}?")
 
 
 def test_a_slots_name_stays_short_enough_and_unlike_others(tmp_path: Path) -> None:

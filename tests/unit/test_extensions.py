@@ -131,7 +131,10 @@ def test_a_configuration_names_what_others_bring(site: Path) -> None:
     assert "of broken-kind (broken_kind:KIND) can't be loaded: ModuleNotFoundError" in bad
     assert "its section is not derived from tidelog.OutputSection" in wrong
     assert "expected 'debezium', 'flat', 'cloudevents', 'avro', 'avro_flat' or 'keys'" in formats
-    assert "expected sqlite:///path/to/state.db, or a URL of folder" in state
+    assert (
+        "expected sqlite:///path/to/state.db, or a URL of log, zookeeper, postgresql, folder"
+        in state
+    )
 
 
 def test_two_that_bring_one_name_are_told(site: Path) -> None:

@@ -2,7 +2,7 @@
 
 from tidelog.app.capture_group import CaptureGroup, capture_databases
 from tidelog.app.capture_run import Capture, OnStatus, capture
-from tidelog.app.client import dump_wait, log_lines, read_log, send_command, status
+from tidelog.app.client import dump_wait, hand_over, log_lines, read_log, send_command, status
 from tidelog.app.dumps.finalize import wait_finalized
 from tidelog.app.dumps.keys import missing_keys, store_key_file
 from tidelog.app.dumps.plan import plan
@@ -10,6 +10,7 @@ from tidelog.app.dumps.repair import repair
 from tidelog.app.pipeline.run import pipeline, run, start_spark
 from tidelog.app.preflight import check
 from tidelog.app.schema_versions import fix_schema, schemas
+from tidelog.app.state_copy import copy_state
 from tidelog.app.status_feed import StatusFeed
 from tidelog.app.verify.compare import verify
 
@@ -21,8 +22,10 @@ __all__ = [
     "capture",
     "capture_databases",
     "check",
+    "copy_state",
     "dump_wait",
     "fix_schema",
+    "hand_over",
     "log_lines",
     "missing_keys",
     "pipeline",

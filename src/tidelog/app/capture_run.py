@@ -13,16 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.app.channels import Channels
-from tidelog.app.dumps.keys import discard_unused
+from tidelog.app.elections import LEASE_NAME, CaptureElection
 from tidelog.app.log_location import log_place
 from tidelog.app.notify import OnNotification
+from tidelog.app.roster import Roster
 from tidelog.app.serve import Serving, open_rest
 from tidelog.app.sources.kinds import source_kind
+from tidelog.app.state_copy import check_whole
 from tidelog.app.table_patterns import unmatched
+from tidelog.app.upkeep import Upkeep
 from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.engine import CaptureEngine, CaptureOptions
-from tidelog.capture.leadership import LeasedState, LeaseKeeper, lead
+from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, lead
 from tidelog.capture.refused_tables import RefusedTables, RefusingCatalogue
 from tidelog.capture.session import (
     GAP_KEY,
@@ -35,15 +38,13 @@ from tidelog.capture.session import (
 from tidelog.capture.windows.windows import Windows
 from tidelog.config import Config, load_config
 from tidelog.config.databases import of_one_database
-from tidelog.control.commands import Command
+from tidelog.control.commands import Command, HandOver
 from tidelog.control.mailbox import Mailbox, Outcome, new_id
-from tidelog.errors import GapError, StateError, StorageError, TidelogError
-from tidelog.eventlog.consumers import Consumers
+from tidelog.errors import GapError, StateError, TidelogError
 from tidelog.eventlog.emitted import EmittedTransactions
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
-from tidelog.eventlog.storage.opening import is_url
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import Resume
@@ -57,11 +58,10 @@ from tidelog.ports import (
     StateStore,
     TableRefused,
 )
-from tidelog.state.opening import open_election, open_state
+from tidelog.state.opening import fenced, look_every_s, open_state
 
 logger = logging.getLogger(__name__)
 
-LEASE_NAME = "capture"
 STATUS_MARGIN = 1 << 40  # far more than is written between two status documents
 OnStatus = Callable[[dict[str, Any]], None]
 
@@ -90,7 +90,7 @@ class Capture:
 
     def send(self, command: Command, *, timeout_s: float = 10.0) -> Outcome | None:
         """Give a command to whichever capture of this configuration leads; None: it waits still."""
-        state = open_state(self.config.state.url)
+        state = open_state(self.config.state.place)
         try:
             mailbox = Mailbox(state)
             return mailbox.wait(mailbox.send(command), timeout_s)
@@ -105,24 +105,22 @@ class Capture:
         """
         config = self.config
         source_kind(config).prepare()
-        state = open_state(config.state.url)
-        lease_s = config.capture.lease_ms / 1000
-        path = log_place(config)
-        tail = EventLog.open(path).tail if EventLog.exists(path) else None
-        election = open_election(
-            config.state.url,
-            LEASE_NAME,
-            self.holder,
-            lease_s,
-            first_epoch=1 if tail is None else tail.epoch + 1,
-        )
+        state = open_state(config.state.place)
+        _, every_s = config.renewal_s
+        election = CaptureElection(config, self.holder, config.capture.handicap_s, state)
+
+        roster = Roster(state, self.holder, config.capture.zone)
 
         def on_state(name: str, reason: str) -> None:
+            if name == "standby":
+                roster.stand_by()
+            elif name == "leading":
+                roster.leave()
             on_status({"role": name, "reason": reason, "leader": _leader_of(election)})
 
         def open_session(keeper: LeaseKeeper) -> CaptureSession:
             assert rest is not None
-            return self._open_session(state, keeper, on_status, rest)
+            return self._open_session(state, keeper, on_status, rest, election)
 
         rest: Serving | None = None
         try:
@@ -130,7 +128,7 @@ class Capture:
             rest.start()
             while True:
                 try:
-                    lead(election, open_session, stop, renew_every_s=lease_s / 4, on_state=on_state)
+                    lead(election, open_session, stop, renew_every_s=every_s, on_state=on_state)
                     return
                 except GapError as error:
                     # Found while the log was read: the next session begins behind it.
@@ -140,14 +138,21 @@ class Capture:
         finally:
             if rest is not None:
                 rest.close()
+            roster.leave()
             election.close()
             state.close()
 
     def _open_session(
-        self, store: StateStore, keeper: LeaseKeeper, on_status: OnStatus, rest: Serving
+        self,
+        store: StateStore,
+        keeper: LeaseKeeper,
+        on_status: OnStatus,
+        rest: Serving,
+        election: CaptureElection,
     ) -> CaptureSession:
         config, source = self.config, self.config.source
-        state = LeasedState(store, keeper.check)
+        check_whole(store)
+        state = LeasedState(fenced(store, LEASE_NAME, keeper.lease.epoch), keeper.check)
         path = log_place(config)
         log = EventLog.open(path) if EventLog.exists(path) else None
         registry = SchemaStore(path)
@@ -165,8 +170,6 @@ class Capture:
         )
         log = EventLog.open(path)
         reader.belongs_to(log.generation, log.last_transaction)
-        # Kept from round to round: it remembers what the segments hold.
-        maintenance = EventLogMaintenance(log.storage, keeper.check)
         begin = self._begin(state, reader, writer)
         parts = kind.parts(registry)
         options = CaptureOptions(
@@ -221,24 +224,28 @@ class Capture:
             on_refused=on_refused,
         )
 
-        def maintain() -> None:
-            try:
-                self._maintain(maintenance, log)
-            except StorageError as error:
-                if not is_url(path):
-                    raise
-                # Appends are what tells whether the store is away: this round waits.
-                logger.warning("maintenance: %s", error)
-            now_ms = int(time.time() * 1000)
-            channels.mailbox.forget_old_outcomes(now_ms)
-            unfinished = [dump for dump in coordinator.dumps() if not dump.finished]
-            used = {table.key_set for dump in unfinished for table in dump.tables if table.key_set}
-            discard_unused(state, used, now_ms)
+        upkeep = Upkeep(
+            config,
+            log,
+            # Kept from round to round: it remembers what the segments hold.
+            EventLogMaintenance(log.storage, keeper.check),
+            state=state,
+            mailbox=channels.mailbox,
+            coordinator=coordinator,
+            segments=lambda: engine.progress().segments,
+        )
 
         def close() -> None:
             rest.stand_by()
             channels.close()
             writer.close()
+
+        def hand_over(command: HandOver) -> dict[str, Any]:
+            assert session is not None
+            if command.leader == self.holder:
+                election.hand_over(command.to)
+                session.end()
+            return {"leader": self.holder}
 
         self._tell_unmatched(catalogue)
         snapshot_reader = parts.open_reader()
@@ -251,7 +258,10 @@ class Capture:
             refused=refused,
             state=state,
             housekeeping=Housekeeping(
-                commands=channels.act, maintain=maintain, on_status=on_status
+                commands=channels.act,
+                maintain=upkeep.act,
+                on_status=on_status,
+                look_every_s=look_every_s(config.state.place),
             ),
             watch=lambda request_dump: CatalogueWatch(
                 parts.catalogue,
@@ -272,13 +282,12 @@ class Capture:
                 then_end=source.snapshot == "initial_only",
                 mode=source.snapshot_mode,
             ),
-            epoch=epoch,
-            holder=self.holder,
+            leader=Leader(self.holder, epoch, config.capture.zone, int(time.time() * 1000)),
             generation=log.generation,
             close_log=close,
         )
         try:
-            channels.open(coordinator, catalogue, session.status, engine.append_control)
+            channels.open(coordinator, catalogue, session.status, engine.append_control, hand_over)
             rest.lead(channels.surface)
         except BaseException:
             session.close()
@@ -326,25 +335,6 @@ class Capture:
     def _consented(self) -> bool:
         """May what was missed be dumped again?"""
         return self.config.source.snapshot == "when_needed"
-
-    def _maintain(self, maintenance: EventLogMaintenance, event_log: EventLog) -> None:
-        """Roll up, retain, and put strays aside."""
-        log = self.config.log
-        consumers = Consumers(event_log.storage)
-        if self.config.outputs and not consumers.all():
-            # The pipeline has not run yet: what it will need must wait for it.
-            consumers.register(self.config.pipeline.name, event_log.head_offset)
-        swept = maintenance.quarantine_strays()
-        for name in swept.quarantined:
-            logger.warning("segment %s was not on the log's chain and is in quarantine", name)
-        if log.rollup_bytes:
-            maintenance.rollup(target_bytes=log.rollup_bytes)
-        if log.retention is not None:
-            cap = log.retention_cap
-            maintenance.retain(
-                log.retention.total_seconds(),
-                hard_cap_age_s=None if cap is None else cap.total_seconds(),
-            )
 
 
 def _leader_of(election: Election) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,11 @@ from tidelog.capture.notifications import Notification
 from tidelog.config import Config
 from tidelog.control.channels.file import SignalFile
 from tidelog.control.channels.table import SignalIntake, SignalTable
+from tidelog.control.commands import HandOver
 from tidelog.control.handler import Actor
-from tidelog.control.mailbox import Mailbox
+from tidelog.control.mailbox import MOST_AT_ONCE, Mailbox
 from tidelog.ports import Catalogue, SignalSeen, SourceId, StateStore
+from tidelog.state.opening import look_every_s
 
 if TYPE_CHECKING:
     from tidelog.control.channels.rest import Surface
@@ -57,6 +60,8 @@ class Channels:
             None if control.signal_file is None else SignalFile(control.signal_file, state, intake)
         )
         self._actor: Actor | None = None
+        self._look_every_s = look_every_s(config.state.place)
+        self._look_at = 0.0
 
     def notify(self, notification: Notification) -> None:
         self._notifier.notify(notification)
@@ -67,6 +72,7 @@ class Channels:
         catalogue: Catalogue,
         status: Callable[[], dict[str, Any]],
         append_control: AppendControl,
+        hand_over: Callable[[HandOver], dict[str, Any]],
     ) -> None:
         """Begin to hear and to tell."""
         self._append = append_control
@@ -79,6 +85,7 @@ class Channels:
             self._config.source.tables,
             database=self._source.database,
             notify=self._notifier.notify,
+            hand_over=hand_over,
         )
         self._notifier.start()
 
@@ -98,8 +105,19 @@ class Channels:
         self._table.deliver()
         if self._file is not None:
             self._file.poll()
-        if self._actor is not None:
-            self._actor.act(self.mailbox)
+        if self._actor is None or not self._is_due():
+            return
+        if self._actor.act(self.mailbox) >= MOST_AT_ONCE:
+            self.mailbox.given.set()  # more wait
+
+    def _is_due(self) -> bool:
+        """In a store where each look costs, what other processes give waits for the next one."""
+        now = time.monotonic()
+        if now < self._look_at and not self.mailbox.given.is_set():
+            return False
+        self.mailbox.given.clear()
+        self._look_at = now + self._look_every_s
+        return True
 
     def close(self) -> None:
         self._notifier.close()

@@ -7,14 +7,16 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tidelog.app.capture_run import LEASE_NAME, OnStatus, ignore
+from tidelog.app.capture_run import OnStatus, ignore
 from tidelog.app.dumps.keys import discard_keys
+from tidelog.app.elections import LEASE_NAME
 from tidelog.app.log_location import log_place
+from tidelog.app.roster import standbys
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
-from tidelog.control.commands import Command
+from tidelog.control.commands import Command, HandOver
 from tidelog.control.mailbox import Mailbox, Outcome
 from tidelog.errors import EventLogError, TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
@@ -25,7 +27,7 @@ from tidelog.state.opening import open_election, open_state
 
 def send_command(config: Config, command: Command, *, timeout_s: float) -> dict[str, Any]:
     """Give a command to the leading capture; its outcome, or that it waits."""
-    state = open_state(config.state.url)
+    state = open_state(config.state.place)
     try:
         mailbox = Mailbox(state)
         command_id = mailbox.send(command)
@@ -39,9 +41,38 @@ def send_command(config: Config, command: Command, *, timeout_s: float) -> dict[
         state.close()
 
 
+def hand_over(config: Config, to: str | None, *, timeout_s: float) -> dict[str, Any]:
+    """Have another capture lead: from whom, and to whom.
+
+    Raises:
+        UsageError: nobody leads, or whoever is to lead does not stand by.
+        TidelogError: it took longer than ``timeout_s``.
+    """
+    deadline = time.monotonic() + timeout_s
+    election = open_election(config.state.place, LEASE_NAME, "handover", 10)
+    try:
+        leader = election.leader()
+        if leader is None:
+            raise UsageError("no capture leads")
+        answer = send_command(config, HandOver(leader=leader, to=to), timeout_s=timeout_s)
+        if answer["error"] is not None:
+            raise (UsageError if answer.get("usage") else TidelogError)(answer["error"])
+        while time.monotonic() < deadline:
+            found = election.leader()
+            if found not in (None, leader):
+                return {"from": leader, "to": found}
+            time.sleep(0.1)
+    finally:
+        election.close()
+    raise TidelogError(
+        f"no other capture took over from {leader} within {timeout_s:g} s; it leads again if none "
+        "does"
+    )
+
+
 def failed_ranges(config: Config) -> list[dict[str, Any]]:
     """The key ranges ``(low, high]`` that dumps could not read: key values, so only on demand."""
-    state = open_state(config.state.url)
+    state = open_state(config.state.place)
     try:
         found = []
         for name in state.keys(DUMP_PREFIX):
@@ -69,11 +100,11 @@ def status(config: Config, *, ranges: bool = False) -> dict[str, Any]:
     """Position, lag, leader and dumps, as the leader last wrote them; ``ranges``: `failed_ranges`
     too.
     """
-    state = open_state(config.state.url)
-    election = open_election(config.state.url, LEASE_NAME, "status", 10)
+    state = open_state(config.state.place)
+    election = open_election(config.state.place, LEASE_NAME, "status", 10)
     try:
         document = state.get(STATUS_KEY)
-        found: dict[str, Any] = {"leader": election.leader()}
+        found: dict[str, Any] = {"leader": election.leader(), "standbys": standbys(state)}
         if ranges:
             found["failed_ranges"] = failed_ranges(config)
         if document is None:
@@ -127,7 +158,7 @@ def dump_wait(
         TidelogError: it took longer than ``timeout_s``.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    state = open_state(config.state.url)
+    state = open_state(config.state.place)
     try:
         while deadline is None or time.monotonic() < deadline:
             asked_for = Mailbox(state).asked_for(dump_id)

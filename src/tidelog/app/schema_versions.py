@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tidelog.app.capture_run import LEASE_NAME
+from tidelog.app.elections import CaptureElection
 from tidelog.app.log_location import log_place
 from tidelog.app.sources.kinds import SchemaNotes, source_kind
 from tidelog.config import Config
@@ -18,7 +18,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.state.opening import open_election, open_state
+from tidelog.state.opening import open_state
 
 
 class _Told(BaseModel):
@@ -44,7 +44,7 @@ def schemas(config: Config, *, table: str | None = None) -> dict[str, Any]:
     Raises UsageError if there is no event log, or it does not know the table.
     """
     store = _store(config)
-    state = open_state(config.state.url)
+    state = open_state(config.state.place)
     try:
         notes = source_kind(config).schema_notes(store, state)
         names = store.tables()
@@ -77,7 +77,7 @@ def fix_schema(config: Config, *, table: str, at: str, columns: str) -> dict[str
         raise UsageError(f"--table: {error}") from None
     if not matches(config.source.tables, name):
         raise UsageError(f"--table: {table} is none of source.tables; check its spelling")
-    state = open_state(config.state.url)
+    state = open_state(config.state.place)
     try:
         notes = source_kind(config).schema_notes(store, state)
         with _no_capture(config):
@@ -140,15 +140,7 @@ def _parsed(text: str) -> _Columns:
 @contextmanager
 def _no_capture(config: Config) -> Iterator[None]:
     """Hold the lease, so that no capture leads meanwhile."""
-    path = log_place(config)
-    tail = EventLog.open(path).tail
-    election = open_election(
-        config.state.url,
-        LEASE_NAME,
-        "tidelog schema",
-        config.capture.lease_ms / 1000,
-        first_epoch=1 if tail is None else tail.epoch + 1,
-    )
+    election = CaptureElection(config, "tidelog schema")
     try:
         lease = election.acquire()
         if lease is None:

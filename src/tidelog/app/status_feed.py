@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tidelog.app.capture_run import LEASE_NAME
+from tidelog.app.elections import LEASE_NAME
 from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
 from tidelog.state.opening import open_election, open_state
@@ -15,8 +15,8 @@ class StatusFeed:
     """Reads the state store alone, so that looking costs capture nothing. A context manager."""
 
     def __init__(self, config: Config) -> None:
-        self._state = open_state(config.state.url)
-        self._election = open_election(config.state.url, LEASE_NAME, "watch", 10)
+        self._state = open_state(config.state.place)
+        self._election = open_election(config.state.place, LEASE_NAME, "watch", 10)
 
     def __enter__(self) -> StatusFeed:
         return self

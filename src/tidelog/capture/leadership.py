@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tidelog.errors import LeaseLostError, Policy, TidelogError
@@ -18,6 +19,8 @@ from tidelog.ports import Document, Election, Lease, StateStore
 
 logger = logging.getLogger(__name__)
 
+ASK_EVERY_S = 0.5
+RENEW_AGAIN_S = 1.0
 RETRY_FIRST_S = 0.5
 RETRY_MOST_S = 30.0
 
@@ -30,6 +33,16 @@ class LeaderSession(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Who leads, for `tidelog status`; since when by its clock."""
+
+    holder: str
+    epoch: int
+    zone: str | None
+    since_ms: int
 
 
 class LeaseKeeper:
@@ -63,7 +76,9 @@ class LeaseKeeper:
             )
 
     def _keep(self) -> None:
-        while not self._stopped.wait(self._every_s):
+        pause_s = self._every_s
+        while not self._stopped.wait(pause_s):
+            pause_s = self._every_s
             try:
                 self._lease = self._election.renew(self._lease)
             except LeaseLostError as error:
@@ -71,6 +86,7 @@ class LeaseKeeper:
                 return
             except TidelogError as error:  # the state store is away: the deadline decides
                 logger.warning("the lease could not be renewed: %s", error)
+                pause_s = min(self._every_s, RENEW_AGAIN_S)
 
     def release(self) -> None:
         self._stopped.set()
@@ -82,7 +98,8 @@ class LeaseKeeper:
 
 class LeasedState:
     """A state store that only the holder of a lease changes: one that was frozen and wakes up late
-    must not undo, or answer in the place of, the one that leads by now.
+    must not undo, or answer in the place of, the one that leads by now. The store itself refuses
+    what was checked in time and arrives late, if it can (`tidelog.ports.FencedStore`).
 
     Args:
         state: what is kept; all may read it.
@@ -125,13 +142,14 @@ def lead(
         election: gives the leases.
         open_session: builds a session on the event log's tail; it appends the fence.
         stop: ends everything; what was read is made durable first.
-        renew_every_s: below a third of the lease's length.
+        renew_every_s: at most half of the lease's length. It is asked for more often, as one that
+            was given back is to be taken at once.
         on_state: told ``standby``, ``leading`` or ``retrying``, and why.
 
     Raises:
         TidelogError: whose policy is to stop.
     """
-    retry_s = RETRY_FIRST_S
+    retry_s, told_at = RETRY_FIRST_S, 0.0
     while not stop.is_set():
         try:
             lease = election.acquire()
@@ -143,9 +161,12 @@ def lead(
             stop.wait(renew_every_s)
             continue
         if lease is None:
-            on_state("standby", "another capture leads")
-            stop.wait(renew_every_s)
+            if time.monotonic() >= told_at:
+                on_state("standby", "another capture leads")
+                told_at = time.monotonic() + renew_every_s
+            stop.wait(min(renew_every_s, ASK_EVERY_S))
             continue
+        told_at = 0.0
         keeper = LeaseKeeper(election, lease, renew_every_s)
         started = time.monotonic()
         session: LeaderSession | None = None

@@ -15,6 +15,7 @@ from tidelog.capture.dumps.coordinator import DUMP_PREFIX, REFETCH_KEY, DumpCoor
 from tidelog.capture.dumps.state import Mode
 from tidelog.capture.dumps.store import KEY_SETS
 from tidelog.capture.engine import CaptureEngine
+from tidelog.capture.leadership import Leader
 from tidelog.capture.refused_tables import REFUSED_KEY, RefusedTables
 from tidelog.capture.relation_names import RELATIONS_KEY
 from tidelog.errors import GapError, SourceError, TidelogError
@@ -40,7 +41,7 @@ STATUS_KEY = "status"
 GENERATION_KEY = "log-generation"
 GAP_KEY = "log-gap"
 """Set while a gap in the log, that the user consented to, waits for its dump."""
-TURN_S = 0.1
+TURN_S, SLOW_TURN_S = 0.1, 1.0
 JOIN_S = 10.0
 STATUS_EVERY_S = 1.0
 FINISHED_SHOWN = 20
@@ -70,11 +71,13 @@ class Housekeeping:
         commands: take signals in and act on commands that wait; on a thread of their own.
         maintain: roll up, retain, quarantine.
         on_status: told the status document now and then.
+        look_every_s: see `tidelog.ports.StateBackend`.
     """
 
     commands: Callable[[], None]
     maintain: Callable[[], None]
     on_status: Callable[[dict[str, Any]], None]
+    look_every_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +115,7 @@ class CaptureSession:
         patterns: Sequence[str],
         chunks: Iterable[tuple[int, ChunkMeta]],
         at_start: AtStart,
-        epoch: int,
-        holder: str,
+        leader: Leader,
         generation: str,
         close_log: Callable[[], None],
     ) -> None:
@@ -129,8 +131,7 @@ class CaptureSession:
         self._chunks = chunks
         self._at_start = at_start
         self._complete = False
-        self._epoch = epoch
-        self._holder = holder
+        self._leader = leader
         self._generation = generation
         self._close_log = close_log
         self._ended = threading.Event()
@@ -146,6 +147,9 @@ class CaptureSession:
         )
         self._lag_bytes = 0
         self._look_soon = threading.Event()
+        self._turn_s = SLOW_TURN_S if housekeeping.look_every_s else TURN_S
+        self._publish_at = 0.0
+        self._published: list[Any] = []  # what is told at once
 
     def run(self, stop: threading.Event) -> bool:
         """Until ``stop`` or the first failure of any part, which is raised; True once all is done
@@ -192,6 +196,10 @@ class CaptureSession:
             self._refused.clear()
         self._state.put(GENERATION_KEY, self._generation, None)
 
+    def end(self) -> None:
+        """As ``stop`` does, to let another lead."""
+        self._ended.set()
+
     def close(self) -> None:
         self._ended.set()
         for part in (self._reader, self._snapshot_reader, self._catalogue):
@@ -235,7 +243,7 @@ class CaptureSession:
 
     def _act_on_commands(self) -> None:
         """Apart from the rest: most ask the source nothing, and must not wait for it."""
-        while not self._ended.wait(TURN_S):
+        while not self._ended.wait(self._turn_s):
             try:
                 self._housekeeping.commands()
             except GapError:
@@ -254,7 +262,7 @@ class CaptureSession:
         due = dict.fromkeys(("load", "look"), 0.0)
         every = {"load": STATUS_EVERY_S, "look": LOOK_EVERY_S}
         hints_from = 0.0
-        while not self._ended.wait(TURN_S):
+        while not self._ended.wait(self._turn_s):
             try:
                 self._automatic.act()
             except TRANSIENT as error:
@@ -312,7 +320,9 @@ class CaptureSession:
             if any(
                 d.dump_id == start_id and d.status == "aborted" for d in self.coordinator.dumps()
             ):
-                start_id += f"-{self._epoch}"  # another capture led meanwhile, and cancelled it
+                start_id += (
+                    f"-{self._leader.epoch}"  # another capture led meanwhile, and cancelled it
+                )
             wanted.append((start_id, "every start dumps"))
         tables = self._catalogue.tables(self._patterns)
         for dump_id, reason in wanted if tables else ():
@@ -355,15 +365,19 @@ class CaptureSession:
 
     def _publish_status(self) -> None:
         status = self.status()
-        self._state.put(STATUS_KEY, status, None)
+        now = time.monotonic()
+        dumps = [(dump["dump_id"], dump["status"]) for dump in status["dumps"]]
+        if now >= self._publish_at or dumps != self._published:
+            self._published = dumps
+            self._publish_at = now + 2 * self._housekeeping.look_every_s
+            self._state.put(STATUS_KEY, status, None)
         self._housekeeping.on_status(status)
 
     def status(self) -> dict[str, Any]:
         """What `tidelog status` shows, as JSON."""
         progress = asdict(self.engine.progress())
         return {
-            "holder": self._holder,
-            "epoch": self._epoch,
+            **asdict(self._leader),
             "updated_ms": int(time.time() * 1000),
             "lag_bytes": self._lag_bytes,
             "capture": progress,

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from tidelog._version import __version__
-from tidelog.cli import client, control, dump, inspect, terminal
+from tidelog.cli import client, control, dump, inspect, state, terminal
 from tidelog.cli import run as running
 from tidelog.cli.exits import exit_code_of
 from tidelog.cli.log_format import OneLine
@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
         "run": running.run,
         "capture": running.capture,
         "pipeline": running.pipeline,
+        "handover": control.handover,
     },
     "Dump": {
         "dump": dump.dump,
@@ -46,6 +47,11 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     },
 }
 """By the panel of ``--help``, in its order."""
+
+GROUPS: Mapping[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
+    "state": ("The state store.", {"copy": state.copy}),
+}
+"""Commands of two words, by the first: what it is about, and the second words."""
 
 app = typer.Typer(
     name="tidelog",
@@ -100,6 +106,15 @@ def _options(
 for _panel, _commands in COMMANDS.items():
     for _name, _command in _commands.items():
         app.command(_name, rich_help_panel=_panel)(_command)
+
+
+for _name, (_help, _commands) in GROUPS.items():
+    _group = typer.Typer(help=_help, no_args_is_help=True, pretty_exceptions_enable=False)
+    # With a callback a group of one command is a group.
+    _group.callback()(lambda: None)
+    for _second, _command in _commands.items():
+        _group.command(_second)(_command)
+    app.add_typer(_group, name=_name, help=_help, rich_help_panel="Run")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidelog.cli import client
+from tidelog.cli import client, terminal
 from tidelog.cli.arguments import ConfigFile, DumpArgument, Json, Tables, Wait
 
 
@@ -42,6 +42,22 @@ def cancel(
 
     command = build(StopSnapshot, {"dump_id": dump, "tables": table or []}, "cancel")
     client.send(client.load(config), command, timeout, as_json=as_json)
+
+
+def handover(
+    config: ConfigFile,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="HOLDER", help="One of those that `tidelog status` says stand by."),
+    ] = None,
+    timeout: Wait = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Have another capture lead, as before an upgrade or a zone's end."""
+    loaded = client.load(config)
+    from tidelog import app
+
+    terminal.show(app.hand_over(loaded, to, timeout_s=timeout), as_json=as_json)
 
 
 def set_options(

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from tidelog.config.models import Config
 from tidelog.errors import ConfigError
-from tidelog.sections import SecretUrl
+from tidelog.sections import SecretUrl, StateUrl
 
 _PLAIN: Final = re.compile(r"[a-z0-9_]{1,30}")
 _LONGEST_SLOT: Final = 63
@@ -104,9 +104,18 @@ def _named(file: str, label: str) -> str:
     return f"{stem}-{label}.{suffix}" if dot and stem else f"{file}-{label}"
 
 
-def _state_url(url: str, label: str) -> str:
-    """``…/state.db`` → ``…/state-shop.db``; of a store without files ``…/path/shop``."""
-    folder, _, file = url.rpartition("/")
-    if "." in file and not folder.endswith(":/"):
-        return f"{folder}/{_named(file, label)}"
-    return f"{url.rstrip('/')}/{label}"
+def _state_url(url: StateUrl, label: str) -> StateUrl:
+    """``…/state.db`` → ``…/state-shop.db``; PostgreSQL: a schema of its own; else ``…/path/shop``,
+    as the event log's path.
+    """
+    place, asked, query = url.reveal().partition("?")
+    folder, _, file = place.rpartition("/")
+    if place.startswith("postgresql:"):
+        options = dict(parse_qsl(query, keep_blank_values=True))
+        options["schema"] = _slot(options.get("schema", "tidelog"), label)
+        return StateUrl(f"{place}?{urlencode(options, quote_via=quote)}")
+    if place.startswith("sqlite:"):
+        place = f"{folder}/{_named(file, label)}"
+    else:
+        place = f"{place.rstrip('/')}/{label}"
+    return StateUrl(f"{place}{asked}{query}")

@@ -85,7 +85,7 @@ _EXPLANATIONS = {
 _SECRET = frozenset(
     (
         *("api_key", "catalog", "conf", "headers", "password", "schema_token", "settings"),
-        *("storage_options", "token", "url"),
+        *("options", "storage_options", "token", "url"),
     )
 )
 

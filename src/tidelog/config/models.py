@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -29,12 +30,17 @@ from tidelog.sections import (
     LogPlace,
     Milliseconds,
     Section,
+    StateUrl,
     as_text,
     base_directory,
 )
-from tidelog.state.opening import checked_url
+from tidelog.state.opening import checked_url, sparing
 
 Option = Annotated[SecretStr, BeforeValidator(as_text)]
+UNSET_STATE = StateUrl("")
+_UNSET: Any = ""  # validated to the former
+DEFAULT_STATE = "sqlite:///data/state.db"
+LEASE_S, SPARING_LEASE_S = 10.0, 30.0
 
 
 class Log(Section):
@@ -87,17 +93,49 @@ class Log(Section):
 class State(Section):
     """Where progress of dumps, commands and leadership are kept."""
 
-    url: str = Field(
-        default="sqlite:///data/state.db",
-        description="`sqlite:///relative/path` or `sqlite:////absolute/path`, or a URL of "
-        "[another store](../how-to/extend.md). Captures that stand by for each other share it.",
+    url: StateUrl = Field(
+        default=_UNSET,
+        description="[Where](../how-to/state-store.md): `sqlite:///relative/path` or "
+        "`sqlite:////absolute/path`, `log:` (beside an event log on an object store), "
+        "`zookeeper://host:2181,host:2181/path`, `postgresql://user@host/database`, or a URL of "
+        "[another store](../how-to/extend.md). Captures that stand by for each other share it. "
+        "Unset: `log:` if `log.path` is on an object store, else `sqlite:///data/state.db`.",
         examples=["sqlite:///data/state.db"],
+    )
+    options: dict[str, Option] = Field(
+        default={},
+        description="Of the store, such as `user`, `password`, `tls_ca`; each store's page names "
+        "its own. All are treated as secrets.",
+        examples=[{"user": "tidelog", "password": "${STATE_PASSWORD}"}],
     )
 
     @field_validator("url")
     @classmethod
-    def _url_of_a_store(cls, url: str, info: ValidationInfo) -> str:
-        return checked_url(url, base_directory(info))
+    def _url_of_a_store(cls, url: StateUrl, info: ValidationInfo) -> StateUrl:
+        if url == UNSET_STATE:
+            return url
+        return StateUrl(checked_url(url.reveal(), base_directory(info)))
+
+    @field_validator("options")
+    @classmethod
+    def _options_of_the_store(
+        cls, options: dict[str, SecretStr], info: ValidationInfo
+    ) -> dict[str, SecretStr]:
+        url = info.data.get("url")
+        if options and url == UNSET_STATE:
+            raise ValueError("options are of a store: name it in url")
+        if options and url is not None:
+            checked_url(_with_options(url, options).reveal(), base_directory(info))
+        return options
+
+    @property
+    def place(self) -> StateUrl:
+        """The URL with the options, for `tidelog.state.opening`."""
+        return _with_options(self.url, self.options)
+
+
+def _with_options(url: StateUrl, options: Mapping[str, SecretStr]) -> StateUrl:
+    return url.with_options({name: value.get_secret_value() for name, value in options.items()})
 
 
 class CaptureSection(Section):
@@ -123,13 +161,37 @@ class CaptureSection(Section):
         description="Output buffer between reader and writer. When it is full the reader waits.",
         examples=["32MiB"],
     )
-    lease_ms: Milliseconds = Field(
-        default=10_000,
+    lease_ms: Milliseconds | None = Field(
+        default=None,
         ge=1_000,
         description="Leadership ends this long after its last renewal; a capture that stands by "
-        "takes over then.",
+        "takes over then. Unset: `10s`, and `30s` with the state in `log:`, where each renewal is "
+        "paid for.",
         examples=["10s"],
     )
+
+    zone: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9_.:/-]{1,64}$",
+        description="Where this process runs, such as an availability zone.",
+        examples=["${ZONE}"],
+    )
+    prefer_zones: list[str] = Field(
+        default=[],
+        description="Captures outside these zones take over later. Who leads already goes on.",
+        examples=[["eu-central-1a"]],
+    )
+    takeover_delay_ms: Milliseconds = Field(
+        default=5_000,
+        description="So much later, if nobody in a preferred zone takes over.",
+        examples=["5s"],
+    )
+
+    @property
+    def handicap_s(self) -> float:
+        """So long this process waits before it takes over."""
+        preferred = not self.prefer_zones or self.zone in self.prefer_zones
+        return 0.0 if preferred else self.takeover_delay_ms / 1000
 
     @model_validator(mode="after")
     def _buffer_holds_a_flush(self) -> CaptureSection:
@@ -251,6 +313,41 @@ class Config(Section):
     outputs: list[AnyOutput] = Field(
         default=[], description="Destinations of the pipeline; none: capture alone."
     )
+
+    @field_validator("state")
+    @classmethod
+    def _state_beside_the_log(cls, state: State, info: ValidationInfo) -> State:
+        log, base = info.data.get("log"), base_directory(info)
+        text = state.url.reveal()
+        if log is None or text not in ("", "log:"):
+            return state
+        if is_url(log.path):
+            former = base / DEFAULT_STATE.removeprefix("sqlite:///")
+            if not text and former.exists():
+                raise ValueError(
+                    f"{former} holds a state, and with the event log on an object store `log:` is "
+                    f"the default: set url to {DEFAULT_STATE}, or to log: after `tidelog state "
+                    "copy` (docs/how-to/state-store.md)"
+                )
+            text = "log:"
+        elif not text:
+            text = DEFAULT_STATE
+        options = state.options
+        if text == "log:":
+            text, options = f"log:{log.path}", {**log.storage_options, **options}
+        url = StateUrl(checked_url(text, base))
+        return state.model_copy(update={"url": url, "options": options})
+
+    @property
+    def renewal_s(self) -> tuple[float, float]:
+        """How long the lease lasts, and how often it is renewed."""
+        given = self.capture.lease_ms
+        lease_s = (
+            (SPARING_LEASE_S if sparing(self.state.place) else LEASE_S)
+            if given is None
+            else given / 1000
+        )
+        return lease_s, lease_s / (2 if sparing(self.state.place) else 4)
 
     @model_validator(mode="after")
     def _what_several_databases_can_not_share(self) -> Config:

@@ -218,6 +218,19 @@ class LogMessage(Command):
     message: str = Field(max_length=1000)
 
 
+class HandOver(Command):
+    """Let another capture lead.
+
+    Attributes:
+        leader: who led when this was given; another one has nothing to do.
+        to: who is to lead; None: any that stands by.
+    """
+
+    type: ClassVar[str] = "hand-over"
+    leader: str
+    to: str | None = None
+
+
 _TYPES: dict[str, type[Command]] = {
     command.type: command
     for command in (
@@ -227,6 +240,7 @@ _TYPES: dict[str, type[Command]] = {
         ResumeSnapshot,
         SetDumpOptions,
         LogMessage,
+        HandOver,
     )
 }
 

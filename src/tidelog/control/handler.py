@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidelog.capture.dumps.coordinator import DumpCoordinator
@@ -15,6 +15,7 @@ from tidelog.control.channels.table import skipped
 from tidelog.control.commands import (
     Command,
     ExecuteSnapshot,
+    HandOver,
     LogMessage,
     PauseSnapshot,
     ResumeSnapshot,
@@ -47,6 +48,7 @@ class Actor:
         captured: patterns of the captured tables.
         database: its name, which Debezium's signals may write in front of a table's.
         notify: told of signals that can't be acted on.
+        hand_over: ends this leadership.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Actor:
         *,
         database: str | None = None,
         notify: Notify | None = None,
+        hand_over: Callable[[HandOver], dict[str, Any]] | None = None,
     ) -> None:
         self._coordinator = coordinator
         self._catalogue = catalogue
@@ -65,6 +68,7 @@ class Actor:
         self._captured = captured
         self._database = database
         self._notify = notify
+        self._hand_over = hand_over
 
     def act(self, mailbox: Mailbox) -> int:
         """Act on the commands that wait; how many."""
@@ -102,6 +106,8 @@ class Actor:
             # One line, whatever it holds.
             messages.info("message of command %s: %s", command_id, ascii(command.message)[1:-1])
             return {"logged": True}
+        if isinstance(command, HandOver) and self._hand_over is not None:
+            return self._hand_over(command)
         raise UsageError(f"this capture does not know the command {command.type}")
 
     # ------------------------------------------------------------ start

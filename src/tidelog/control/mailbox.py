@@ -94,6 +94,8 @@ class Mailbox:
 
     def __init__(self, state: StateStore) -> None:
         self._state = state
+        self.given = threading.Event()
+        """Set by every command that this object gave, for whoever looks seldom."""
 
     # ------------------------------------------------------------ the end that gives commands
 
@@ -111,6 +113,7 @@ class Mailbox:
         if key is None:
             command_id = new_id()
             self._state.put(_COMMANDS + command_id, document, 0)
+            self.given.set()
             return command_id
         command_id, digest, content = self._give(key, document)
         if content != _digest(json.dumps(document, sort_keys=True)):
@@ -139,6 +142,7 @@ class Mailbox:
     def _put_once(self, name: str, value: dict[str, Any]) -> None:
         try:
             self._state.put(name, value, 0)
+            self.given.set()
         except StateConflictError:
             logger.debug("%s is there already", name.partition("/")[0])
 

@@ -49,7 +49,7 @@ from tidelog.ports.output import (
     OutputPlace,
     TableRange,
 )
-from tidelog.ports.state import Document, Election, Lease, StateBackend, StateStore
+from tidelog.ports.state import Document, Election, FencedStore, Lease, StateBackend, StateStore
 
 __all__ = [
     "MAX_SIGNAL_BYTES",
@@ -65,6 +65,7 @@ __all__ = [
     "Document",
     "DumpCompleted",
     "Election",
+    "FencedStore",
     "FormatOptions",
     "Formatter",
     "FormatterKind",

@@ -36,6 +36,18 @@ class StateStore(Protocol):
     def close(self) -> None: ...
 
 
+class FencedStore(StateStore, Protocol):
+    """A state store that refuses a leader's late changes by itself."""
+
+    def fenced(self, name: str, epoch: int) -> StateStore:
+        """A handle for the leader ``name`` of this epoch; it is closed with the store.
+
+        Once the handle of a later epoch has read or changed a document, this one's changes of it
+        raise LeaseLostError, however late they arrive at the store.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """Leadership. ``epoch`` grows with every new leader; ``deadline`` is on time.monotonic()."""
@@ -64,7 +76,12 @@ class Election(Protocol):
 
 
 class StateBackend(Protocol):
-    """The implementation of one scheme of ``state.url``: a state store and its elections."""
+    """The implementation of one scheme of ``state.url``: a state store and its elections.
+
+    It may have an attribute ``look_every_s``, in seconds, if every request costs something. The
+    leader then looks for commands no more often, publishes its status half as often, and has a
+    longer lease.
+    """
 
     def checked(self, url: str, base: Path) -> str:
         """The URL in full, with relative paths below ``base``. Raises ValueError that says what is

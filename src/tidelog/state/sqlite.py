@@ -9,10 +9,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from pathlib import Path
 from typing import Any, Final
 
-from tidelog.errors import ConfigError, StateConflictError, StateError
+from tidelog.errors import ConfigError, LeaseLostError, StateConflictError, StateError
 from tidelog.ports import Document
 from tidelog.system.private_files import create_file
 
@@ -90,6 +91,7 @@ class SqliteState:
     """`tidelog.ports.StateStore` in a SQLite file, for processes of one host."""
 
     def __init__(self, url: str | Path) -> None:
+        self._led: tuple[str, int] | None = None  # the lease, and its epoch
         self.path = database_path(url)
         self._lock = threading.Lock()
         self._connection = connect(self.path)
@@ -99,6 +101,12 @@ class SqliteState:
                 "(key TEXT PRIMARY KEY, value TEXT NOT NULL, version INTEGER NOT NULL)"
             )
 
+    def fenced(self, name: str, epoch: int) -> SqliteState:
+        """See `tidelog.ports.FencedStore`."""
+        fenced = copy(self)
+        fenced._led = (name, epoch)
+        return fenced
+
     def get(self, key: str) -> Document | None:
         rows = self._query("SELECT value, version FROM document WHERE key = ?", key)
         return Document(json.loads(rows[0][0]), rows[0][1]) if rows else None
@@ -106,6 +114,7 @@ class SqliteState:
     def put(self, key: str, value: Any, expected_version: int | None) -> int:
         text = json.dumps(value, separators=(",", ":"))
         with transaction(self._connection, self._lock, self.path) as db:
+            self._check_epoch(db)
             row = db.execute("SELECT version FROM document WHERE key = ?", (key,)).fetchone()
             version = row[0] if row else 0
             if expected_version is not None and expected_version != version:
@@ -122,6 +131,7 @@ class SqliteState:
 
     def delete(self, key: str) -> None:
         with transaction(self._connection, self._lock, self.path) as db:
+            self._check_epoch(db)
             db.execute("DELETE FROM document WHERE key = ?", (key,))
 
     def keys(self, prefix: str) -> list[str]:
@@ -133,6 +143,17 @@ class SqliteState:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+    def _check_epoch(self, db: sqlite3.Connection) -> None:
+        if self._led is None:
+            return
+        name, epoch = self._led
+        row = db.execute("SELECT epoch FROM lease WHERE name = ?", (name,)).fetchone()
+        if row is not None and row[0] > epoch:
+            raise LeaseLostError(
+                f"the state is of the leader of epoch {row[0]}: one of epoch {epoch} changes it no "
+                "more"
+            )
 
     def _query(self, sql: str, *parameters: str) -> list[tuple[Any, ...]]:
         with self._lock:

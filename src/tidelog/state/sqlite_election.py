@@ -199,6 +199,8 @@ class SqliteBackend:
 
     def checked(self, url: str, base: Path) -> str:
         parts = urlsplit(url)
+        if parts.query:
+            raise ValueError("sqlite:///path/to/state.db takes no options")
         if parts.netloc or len(parts.path) < 2:
             raise ValueError("expected sqlite:///path/to/state.db")
         return f"sqlite:///{(base / parts.path[1:]).resolve()}"

@@ -97,7 +97,7 @@ class _Waiting:
             self._output, self._patterns = output, list(patterns[output])
         else:
             self._consumer, self._patterns = output, ["*.*"]
-        self._state = open_state(config.state.url)
+        self._state = open_state(config.state.place)
         if output is not None and output not in patterns and self._offset() is None:
             self._state.close()
             known = ", ".join(patterns) or "none"

@@ -94,7 +94,7 @@ def store_keys(config: Config, keys: Iterable[Key], *, distinct: bool = False) -
     stored.
     """
     name = GIVEN + new_id().lower()
-    state = open_state(config.state.url)
+    state = open_state(config.state.place)
     try:
         sets = KeySets(state)
         try:
@@ -177,7 +177,7 @@ def missing_keys(config: Config, dump_id: str) -> Iterator[tuple[str | None, ...
     Raises:
         UsageError: there is no such dump (any more), or it does not list missing keys.
     """
-    state = open_state(config.state.url)
+    state = open_state(config.state.place)
     try:
         document = state.get(DUMP_PREFIX + dump_id)
         if document is None:

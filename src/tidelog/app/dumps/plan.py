@@ -194,9 +194,9 @@ def _chosen(captured: Sequence[TableName], patterns: Sequence[str]) -> list[Tabl
 
 def _stored(config: Config) -> tuple[dict[str, int], dict[str, float]]:
     """Options as set at run time, and rows a second of each table's last whole dump."""
-    if not state_exists(config.state.url):
+    if not state_exists(config.state.place):
         return {}, {}
-    state = open_state(config.state.url)
+    state = open_state(config.state.place)
     try:
         options, status = state.get(OPTIONS_KEY), state.get(STATUS_KEY)
     finally:

@@ -37,7 +37,7 @@ def make_outputs(config: Config, spark: SparkSession) -> list[Output]:
 def make_output(config: Config, section: OutputSection, spark: SparkSession) -> Output:
     """One output. Raises MissingExtraError."""
     context = OutputContext(
-        spark, log_place(config), lambda: open_state(config.state.url), _Deliver(config, spark)
+        spark, log_place(config), lambda: open_state(config.state.place), _Deliver(config, spark)
     )
     return OUTPUT_KINDS.get(section.kind).open(section, context)
 
@@ -62,5 +62,5 @@ class _Deliver:
         from tidelog.outputs.deliveries import delivery_of
 
         delivery = delivery_of(section, keyed=keyed, order=order, message_format=message_format)
-        state = open_state(self.config.state.url)
+        state = open_state(self.config.state.place)
         return MadeOutput(self.spark, log_place(self.config), state, delivery, make)

@@ -68,7 +68,7 @@ class PostgresKind:
         self._source = config.source
         self._dsn = config.source.url.reveal()
         self._statement_timeout_ms = config.dump.statement_timeout_ms
-        self._log_place, self._state_url = log_place(config), config.state.url
+        self._log_place, self._state_url = log_place(config), config.state.place
         self._reader: PostgresLogReader | None = None
         source = config.source
         # Shared: what the log reader's start publishes, the catalogue's watch must hear of.

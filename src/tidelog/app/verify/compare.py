@@ -134,8 +134,8 @@ class ComparedSource:
             self._kind.digests() for _ in range(min(2, config.dump.parallelism))
         ]
         self._pool = ThreadPoolExecutor(len(self._readers), thread_name_prefix="tidelog-digests")
-        exists = state_exists(config.state.url)
-        self._state = open_state(config.state.url) if exists else None
+        exists = state_exists(config.state.place)
+        self._state = open_state(config.state.place) if exists else None
         self._patience_s = CATCH_UP_S
 
     def close(self) -> None:

@@ -82,6 +82,7 @@ class AutomaticDumps:
         self._reached = reached
         self._schemas_seen: list[tuple[SchemaSeen, int]] = []
         self._lock = threading.Lock()
+        self._known_unlogged: dict[str, Any] | None = None  # nobody else writes it
         self._asked: dict[TableName, tuple[str, Snapshot]] = {}
         self._waits_since: dict[TableName, float] = {}
         self._log_ends: dict[TableName, int] = {}
@@ -110,8 +111,7 @@ class AutomaticDumps:
             reason, xid = waiting.get(str(seen.table), (seen.reason, None))
             told = [reason, max((x for x in (xid, seen.xid) if x is not None), default=None)]
             if waiting.get(str(seen.table)) != told:
-                waiting[str(seen.table)] = told
-                self._state.put(UNLOGGED_KEY, waiting, None)
+                self._put_unlogged({**waiting, str(seen.table): told})
 
     def on_relation(self, named: RelationNamed) -> None:
         """A table that was written to under another name is dumped."""
@@ -195,8 +195,9 @@ class AutomaticDumps:
         with self._lock:
             waiting = self._unlogged()
             if waiting[name] == dumped:
-                del waiting[name]
-                self._state.put(UNLOGGED_KEY, waiting, None)
+                self._put_unlogged(
+                    {table: told for table, told in waiting.items() if table != name}
+                )
 
     def _judge(self, seen: SchemaSeen, reached: int) -> bool:
         """Ask for a dump if the change calls for one; False: not yet.
@@ -294,7 +295,13 @@ class AutomaticDumps:
     # ------------------------------------------------------------ state
 
     def _unlogged(self) -> dict[str, Any]:
-        return self._stored(UNLOGGED_KEY)
+        if self._known_unlogged is None:
+            self._known_unlogged = self._stored(UNLOGGED_KEY)
+        return self._known_unlogged
+
+    def _put_unlogged(self, waiting: dict[str, Any]) -> None:
+        self._state.put(UNLOGGED_KEY, waiting, None)
+        self._known_unlogged = waiting
 
     def _stored(self, key: str) -> dict[str, Any]:
         stored = self._state.get(key)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 SHOWN = frozenset({
-    "leader", "holder", "epoch", "updated_ms", "age_ms", "lag_bytes", "capture", "dump_options",
+    "leader", "holder", "epoch", "zone", "since_ms", "standbys", "updated_ms", "age_ms",
+    "lag_bytes", "capture", "dump_options",
     "throttle", "readers_busy", "windows", "events", "dumps",
 })  # fmt: skip
 """Fields of a status that `summary` shows, or leaves to `tidelog watch`."""
@@ -87,6 +88,13 @@ def headline(status: Status, now_ms: int) -> Text:
     text.append(f"leader {leader}" if leader else "no capture leads", "" if leader else "yellow")
     if "epoch" in status:
         text.append(f" · epoch {status['epoch']}", style="dim")
+    if status.get("zone"):
+        text.append(f" · zone {status['zone']}", style="dim")
+    if "since_ms" in status:
+        text.append(f" · for {brief_span(max(0, now_ms - status['since_ms']))}", style="dim")
+    for one in status.get("standbys", ()):
+        zone = f" (zone {one['zone']})" if one["zone"] else ""
+        text.append(f" · {one['holder']}{zone} stands by", style="dim")
     age_ms = max(status.get("age_ms", 0), now_ms - status.get("updated_ms", now_ms))
     stale = age_ms > STALE_AFTER_MS
     text.append(f" · as of {brief_span(age_ms)} ago", style="yellow" if stale else "dim")

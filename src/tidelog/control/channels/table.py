@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -106,6 +107,8 @@ class SignalTable:
         self._intake = intake
         self._source = source
         self._state = state
+        self._waiting = threading.Event()
+        self._waiting.set()  # those of a capture before
 
     def on_signals(self, seen: Sequence[SignalSeen]) -> None:
         """Called as the log is read, before the position is acknowledged; durable upon return.
@@ -139,7 +142,20 @@ class SignalTable:
         Raises:
             StateError: the state store failed; it is to be called again.
         """
-        for key in self._state.keys(_KEPT)[:DELIVERED_AT_ONCE]:
+        if not self._waiting.is_set():
+            return
+        self._waiting.clear()
+        try:
+            kept = self._state.keys(_KEPT)
+            self._deliver_all(kept[:DELIVERED_AT_ONCE])
+        except BaseException:
+            self._waiting.set()
+            raise
+        if len(kept) > DELIVERED_AT_ONCE:
+            self._waiting.set()
+
+    def _deliver_all(self, kept: Sequence[str]) -> None:
+        for key in kept:
             document = self._state.get(key)
             for signal in () if document is None else document.value:
                 self._deliver(*signal)
@@ -148,6 +164,7 @@ class SignalTable:
 
     def _keep(self, signals: list[list[Any]]) -> None:
         self._state.put(_KEPT + new_id(), signals, 0)
+        self._waiting.set()
 
     def _deliver(self, place: str, signal_id: str, type_: str, data: str | None) -> None:
         """A bad signal is refused, and the next one's turn comes."""

@@ -167,6 +167,15 @@ class ObjectStorage:
     def read(self, name: str) -> bytes:
         return bytes(self._whole(name))
 
+    def read_with_tag(self, name: str) -> tuple[bytes, Tag] | None:
+        """All of it and its tag, of one moment; None if there is no such file."""
+        try:
+            with self._refusals("read", name):
+                found = obstore.get(self._store(), name)
+                return bytes(found.bytes()), _tag(found.meta)
+        except FileNotFoundError:
+            return None
+
     def _whole(self, name: str) -> pa.Buffer:
         with self._refusals("read", name):
             return pa.py_buffer(obstore.get(self._store(), name).bytes())

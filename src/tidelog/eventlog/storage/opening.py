@@ -38,7 +38,7 @@ def storage_at(place: str | Path) -> Storage:
     from tidelog.eventlog.storage.objects import ObjectStorage
 
     url = str(place).rstrip("/")
-    return ObjectStorage(url, _options_of(url))
+    return ObjectStorage(url, options_of(url))
 
 
 def provide_options(place: str | Path, options: Mapping[str, str]) -> None:
@@ -55,7 +55,8 @@ def provide_options(place: str | Path, options: Mapping[str, str]) -> None:
         os.environ[OPTIONS_VARIABLE] = json.dumps(known)
 
 
-def _options_of(url: str) -> dict[str, str]:
+def options_of(url: str) -> dict[str, str]:
+    """What `provide_options` was given for the place, or for the nearest one above it."""
     options = _all_options()
     above = [place for place in options if f"{url}/".startswith(f"{place}/")]
     return options[max(above, key=len)] if above else {}

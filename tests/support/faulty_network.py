@@ -13,6 +13,9 @@ _BUSY = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r
 class FaultyNetwork:
     """Forwards a port of its own to ``port``. Use it as a context manager.
 
+    ``one_at_a_time``: a request is forwarded once the one before it is answered, whatever the
+    connection. A server that looks at conditions before it writes then does both as one.
+
     A test arms one fault at a time; it befalls each request whose first line begins with
     ``request``, as often as ``times`` says:
 
@@ -21,13 +24,18 @@ class FaultyNetwork:
     - ``delay``: it is kept, the connection breaks, and `deliver` forwards it later.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, one_at_a_time: bool = False) -> None:
         self._target = port
+        self._turn: contextlib.AbstractContextManager[object] = (
+            threading.Lock() if one_at_a_time else contextlib.nullcontext()
+        )
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.Lock()
         self._fault, self._request, self._times = "", b"", 0
         self.struck = 0
+        self.asked: list[str] = []
+        """The first line of each request."""
         self.delayed: list[bytes] = []
 
     def arm(self, fault: str, request: str, times: int = 1) -> None:
@@ -69,6 +77,7 @@ class FaultyNetwork:
                 request = _message(client)
                 if not request:
                     return
+                self.asked.append(request.partition(b"\r\n")[0].decode())
                 fault = self._fault_of(request)
                 if fault == "busy":
                     client.sendall(_BUSY)
@@ -76,7 +85,10 @@ class FaultyNetwork:
                 if fault == "delay":
                     self.delayed.append(request)
                     return
-                with socket.create_connection(("127.0.0.1", self._target), timeout=30) as server:
+                with (
+                    self._turn,
+                    socket.create_connection(("127.0.0.1", self._target), timeout=30) as server,
+                ):
                     server.sendall(request)
                     answer = _message(server, to_head=request.startswith(b"HEAD"))
                 if fault == "lose_answer":

@@ -1,0 +1,73 @@
+"""Who stands by: a document of each capture that does, for `tidelog status` and handovers."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from typing import Any, Final
+
+from tidelog.errors import StateConflictError, StateError
+from tidelog.ports import StateStore
+
+PREFIX: Final = "standby/"
+TOLD_EVERY_S: Final = 30.0
+GONE_MS: Final = 100_000
+"""One that has not told for so long is gone. Hosts' clocks may differ a little."""
+_KEEP_MS: Final = 86_400_000
+
+
+class Roster:
+    """What one capture tells of itself. A store that is away ends nothing: it is told later."""
+
+    def __init__(self, state: StateStore, holder: str, zone: str | None) -> None:
+        self._state = state
+        self._key = PREFIX + secrets.token_hex(8)
+        self._value: dict[str, Any] = {"holder": holder, "zone": zone}
+        self._tell_at = 0.0
+        self._told = False
+
+    def stand_by(self) -> None:
+        """To be called often."""
+        now = time.monotonic()
+        if now < self._tell_at:
+            return
+        self._tell_at = now + TOLD_EVERY_S
+        with contextlib.suppress(StateError, StateConflictError):
+            if not self._told:
+                self._value["since_ms"] = _now_ms()
+                self._remove_dead()
+            self._state.put(self._key, {**self._value, "seen_ms": _now_ms()}, None)
+            self._told = True
+
+    def leave(self) -> None:
+        """It leads, or ends."""
+        self._tell_at = 0.0
+        if self._told:
+            self._told = False
+            with contextlib.suppress(StateError):
+                self._state.delete(self._key)
+
+    def _remove_dead(self) -> None:
+        for key in self._state.keys(PREFIX):
+            found = self._state.get(key)
+            if found is not None and found.value["seen_ms"] < _now_ms() - _KEEP_MS:
+                self._state.delete(key)
+
+
+def standbys(state: StateStore) -> list[dict[str, Any]]:
+    """Those that stand by: ``holder``, ``zone``, ``since_ms``; the first came first."""
+    found = [state.get(key) for key in state.keys(PREFIX)]
+    alive = [
+        one.value
+        for one in found
+        if one is not None and one.value["seen_ms"] >= _now_ms() - GONE_MS
+    ]
+    return [
+        {name: one[name] for name in ("holder", "zone", "since_ms")}
+        for one in sorted(alive, key=lambda one: one["since_ms"])
+    ]
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,116 @@
+"""From one state store to another, while no capture runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from tidelog.app.elections import LEASE_NAME
+from tidelog.capture.leadership import LeaseKeeper
+from tidelog.config import load_config
+from tidelog.errors import UsageError
+from tidelog.ports import Election, Lease, StateStore
+from tidelog.sections import StateUrl
+from tidelog.state.opening import checked_url, open_election, open_state, state_exists
+
+COPYING: Final = "copying"
+"""A document of a store that a copy is being made into; the last one to go."""
+
+_HOLDER: Final = "tidelog state copy"
+_LEASE_S: Final = 20.0
+PATIENCE_S: Final = 30.0
+"""For a lease that nobody renews any more to run out."""
+
+
+def copy_state(source: str, target: str) -> dict[str, Any]:
+    """Copy all documents; each place is a URL, or a configuration file, whose state it is.
+
+    Both elections are held meanwhile, and the target's epochs go on above the source's. What was
+    copied stays in the source.
+
+    Raises:
+        UsageError: a capture leads, there is nothing to copy, or the target holds a state already.
+    """
+    taken, given = _place(source), _place(target)
+    if taken == given:
+        raise UsageError(f"both are {taken}")
+    if not state_exists(taken):
+        raise UsageError(f"{taken} holds no state")
+    with ExitStack() as opened:
+        held = opened.enter_context(_leading(taken, 1))
+        holds = opened.enter_context(_leading(given, held.lease.epoch + 1))
+        old = opened.enter_context(closing(open_state(taken)))
+        new = opened.enter_context(closing(open_state(given)))
+        _make_room(new, given)
+        keys = [key for key in old.keys("") if key != COPYING]
+        copied = 0
+        for key in keys:
+            document = old.get(key)
+            held.check()
+            holds.check()
+            if document is not None:
+                new.put(key, document.value, 0)
+                copied += 1
+        missing = set(keys).symmetric_difference(key for key in new.keys("") if key != COPYING)
+        if missing:
+            raise UsageError(f"{taken} was changed meanwhile: is a capture running? Copy again")
+        new.delete(COPYING)
+    return {"from": str(taken), "to": str(given), "documents": copied}
+
+
+def check_whole(state: StateStore) -> None:
+    """Raises UsageError for a store that a copy has begun to fill and did not end."""
+    if state.get(COPYING) is not None:
+        raise UsageError(
+            "a `tidelog state copy` into this state store did not end: give the command again, or "
+            "use the store that it copied from"
+        )
+
+
+def _make_room(state: StateStore, place: StateUrl) -> None:
+    """What a copy that did not end has left is removed; anything else is not."""
+    if state.get(COPYING) is None:
+        if state.keys(""):
+            raise UsageError(f"{place} holds a state already")
+        state.put(COPYING, {"since_ms": int(time.time() * 1000)}, 0)
+    for key in state.keys(""):
+        if key != COPYING:
+            state.delete(key)
+
+
+@contextmanager
+def _leading(place: StateUrl, first_epoch: int) -> Iterator[LeaseKeeper]:
+    with closing(
+        open_election(place, LEASE_NAME, _HOLDER, _LEASE_S, first_epoch=first_epoch)
+    ) as election:
+        keeper = LeaseKeeper(election, _lease_of(election, place), _LEASE_S / 4)
+        try:
+            yield keeper
+        finally:
+            keeper.release()
+
+
+def _lease_of(election: Election, place: StateUrl) -> Lease:
+    patience, waiting = time.monotonic() + PATIENCE_S, threading.Event()
+    while (lease := election.acquire()) is None:
+        if time.monotonic() > patience:
+            raise UsageError(
+                f"a capture leads with the state at {place} ({election.leader() or 'unknown'}): "
+                "stop it, and those that stand by, first"
+            )
+        waiting.wait(0.5)
+    return lease
+
+
+def _place(text: str) -> StateUrl:
+    path = Path(text)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        return load_config(path).state.place
+    try:
+        return StateUrl(checked_url(text, Path.cwd()))
+    except ValueError as error:
+        raise UsageError(f"neither a configuration file nor a state store: {error}") from None

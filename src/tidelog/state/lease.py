@@ -1,0 +1,179 @@
+"""A lease in a document: an election over any store that compares and sets.
+
+No two hosts' clocks are compared. The holder counts its time from before it asks for a renewal;
+another takes over once *it* has seen the same version for as long as the lease lasts. So the
+holder's deadline, which is a fifth earlier, always comes first, whatever the clocks say; only their
+rates must agree to a fifth.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import secrets
+import threading
+import time
+from typing import Any, Final
+
+from tidelog.errors import LeaseLostError, StateConflictError
+from tidelog.ports import Document, Lease, StateStore
+from tidelog.system.processes import has_ended, this_process
+
+MARGIN: Final = 0.2
+"""Of the lease, in which its holder acts no more and nobody else begins."""
+
+
+class LeaseElection:
+    """`tidelog.ports.Election` over a `tidelog.ports.StateStore`.
+
+    One that starts while a lease runs waits its whole length, as it can't know when it was renewed;
+    but a holder that ended on the same host is succeeded at once.
+    """
+
+    def __init__(
+        self,
+        documents: StateStore,
+        name: str,
+        holder: str,
+        ttl_s: float,
+        *,
+        first_epoch: int = 1,
+        look_every_s: float = 0.0,
+    ) -> None:
+        """Args:
+        documents: of elections alone; it is closed with this.
+        name: what is led.
+        holder: for people; instances with equal holders still exclude each other.
+        ttl_s: how long a lease lasts without renewal; the holder acts for four fifths of it.
+        first_epoch: epochs start here or above.
+        look_every_s: while another leads, the store is asked no more often than about so, however
+            often `acquire` is called; that a holder on this host ended is seen without asking.
+        """
+        self._documents = documents
+        self.name = name
+        self.holder = holder
+        self.ttl_s = ttl_s
+        self._instance = secrets.token_hex(8)
+        self._process = this_process()
+        self._lock = threading.Lock()
+        # Also above what this process has seen of a store that was wiped since.
+        self._next_epoch = first_epoch
+        self._version = 0
+        self._unsure = False
+        self._look_every_s = look_every_s
+        self._look_at = 0.0
+        self._holders: dict[str, Any] = {}
+        self._seen: tuple[str, float] = ("", 0.0)
+
+    def acquire(self) -> Lease | None:
+        with self._lock:
+            if time.monotonic() < self._look_at and not has_ended(self._holders):
+                return None
+            found = self._look()
+            if found is not None and self._held(found):
+                self._holders = found.value["process"]
+                # Several that stand by do not ask at one moment.
+                self._look_at = time.monotonic() + self._look_every_s * _about()
+                return None
+            self._look_at = 0.0
+            epoch = self._next_epoch
+            begun = time.monotonic()
+            self._unsure = True
+            try:
+                self._write(epoch, found.version if found else 0)
+            except StateConflictError:
+                self._unsure = False
+                return None
+            self._unsure = False
+            self._next_epoch = epoch + 1
+            return self._lease(epoch, begun)
+
+    def renew(self, lease: Lease) -> Lease:
+        with self._lock:
+            begun = time.monotonic()
+            try:
+                self._write(lease.epoch, self._version)
+            except StateConflictError:
+                found = self._look()
+                if found is None or not self._ours(found, lease):
+                    raise self._lost(lease, found) from None
+                try:  # an earlier renewal was made after all
+                    self._write(lease.epoch, found.version)
+                except StateConflictError:
+                    raise self._lost(lease, self._look()) from None
+            return self._lease(lease.epoch, begun)
+
+    def release(self, lease: Lease) -> None:
+        """Let others take over at once; the epoch is kept. Does nothing if the lease is lost."""
+        with self._lock:
+            found = self._look()
+            if found is None or not self._ours(found, lease):
+                return
+            try:
+                self._documents.put(
+                    self.name, {**found.value, "holder": None, "process": {}}, found.version
+                )
+            except StateConflictError:
+                return
+
+    def leader(self) -> str | None:
+        """Whom the document names, for people: of a lease that ran out by the wall clock nobody."""
+        found = self._documents.get(self.name)
+        if found is None or found.value["holder"] is None or has_ended(found.value["process"]):
+            return None
+        return str(found.value["holder"]) if found.value["until"] > time.time() else None
+
+    def close(self) -> None:
+        self._documents.close()
+
+    def _look(self) -> Document | None:
+        found = self._documents.get(self.name)
+        if found is not None:
+            self._next_epoch = max(self._next_epoch, found.value["epoch"] + 1)
+        return found
+
+    def _held(self, found: Document) -> bool:
+        """May somebody act under it still?"""
+        value = found.value
+        if value["holder"] is None or has_ended(value["process"]):
+            return False
+        if value["instance"] == self._instance and self._unsure:
+            return False  # our own, of an attempt that got no answer
+        content = json.dumps([found.version, value], sort_keys=True)
+        now = time.monotonic()
+        if self._seen[0] != content:
+            self._seen = (content, now)
+        # The holder's length, not ours: it may be configured otherwise.
+        return now < self._seen[1] + float(value["ttl_s"])
+
+    def _ours(self, found: Document, lease: Lease) -> bool:
+        same = found.value["instance"] == self._instance and found.value["epoch"] == lease.epoch
+        return same and found.value["holder"] is not None
+
+    def _write(self, epoch: int, version: int) -> None:
+        value: dict[str, Any] = {
+            "holder": self.holder,
+            "instance": self._instance,
+            "process": self._process,
+            "epoch": epoch,
+            "ttl_s": self.ttl_s,
+            "until": time.time() + self.ttl_s,
+        }
+        self._version = self._documents.put(self.name, value, version)
+
+    def _lease(self, epoch: int, begun: float) -> Lease:
+        return Lease(self.holder, epoch, begun + self.ttl_s * (1 - MARGIN))
+
+    def _lost(self, lease: Lease, found: Document | None) -> LeaseLostError:
+        if found is None:
+            why = "the state store has forgotten it"
+        else:
+            why = f"it expired and {found.value['holder'] or 'another'} took over"
+        return LeaseLostError(
+            f"the lease {self.name!r} of epoch {lease.epoch} is not ours any more: {why}. Restart "
+            "from the event log's tail."
+        )
+
+
+def _about() -> float:
+    return random.uniform(0.8, 1.2)  # noqa: S311 - it hides nothing

@@ -1,0 +1,278 @@
+"""State and elections in PostgreSQL: ``postgresql://user@host/database``.
+
+One small table, by default ``tidelog.state``. It may be in any database, also in the source's: what
+Tidelog has in its own schema is not captured. Clocks of the server decide nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tidelog.errors import ConfigError, StateError, TidelogError
+from tidelog.state.documents import Documents, NoAnswerError
+from tidelog.state.lease import LeaseElection
+
+SCHEMA: Final = "tidelog"
+TABLE: Final = "state"
+_DOCUMENTS, _LEASES = "documents", "leases"
+_EXPECTED: Final = "expected postgresql://user@host/database; a password belongs under options"
+# A lease does not wait for a server that hangs, and what was sent is not delivered much later.
+_PATIENCE: Final[Mapping[str, Any]] = {
+    "connect_timeout": 5,
+    "tcp_user_timeout": 5_000,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+}
+_SESSION: Final = (
+    "SET statement_timeout = '5s'; SET lock_timeout = '3s'; "
+    "SET idle_in_transaction_session_timeout = '5s'; SET default_transaction_read_only = off; "
+    "SET default_transaction_isolation = 'read committed'"
+)
+ANSWER_S: Final = 7.0
+"""Longer than the server's own limits."""
+
+_NEEDS_A_PERSON: Final = ("3F000", "42501")  # no such schema, no right
+_NEEDS_A_PERSON_FIRST: Final = (  # libpq gives no SQLSTATE for a connection that was not made
+    "password authentication failed",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    "does not exist",
+    "certificate verify failed",
+    "server does not support SSL",
+)
+
+
+class RowRegister:
+    """`tidelog.state.documents.Register`: a row for each text; its tag is the column ``tag``."""
+
+    def __init__(self, url: str, space: str) -> None:
+        self._conninfo, schema = _split(url)
+        self._table = sql.Identifier(schema, TABLE)
+        self._table_name = f"{schema}.{TABLE}"
+        self._schema = sql.Identifier(schema)
+        self._space = space
+        self._lock = threading.Lock()
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._closed = False
+
+    def read(self, name: str) -> tuple[bytes, Any] | None:
+        rows = self._run(
+            "SELECT content, tag FROM {table} WHERE space = %s AND name = %s", self._space, name
+        )
+        return (bytes(rows[0][0]), rows[0][1]) if rows else None
+
+    def swap(self, name: str, text: bytes, tag: Any) -> Any:
+        if tag is None:
+            rows = self._run(
+                "INSERT INTO {table} VALUES (%s, %s, %s, 1) ON CONFLICT DO NOTHING RETURNING tag",
+                *(self._space, name, text),
+                silent=NoAnswerError,
+            )
+        else:
+            rows = self._run(
+                "UPDATE {table} SET content = %s, tag = tag + 1 "
+                "WHERE space = %s AND name = %s AND tag = %s RETURNING tag",
+                *(text, self._space, name, tag),
+                silent=NoAnswerError,
+            )
+        return rows[0][0] if rows else None
+
+    def remove(self, name: str) -> None:
+        self._run("DELETE FROM {table} WHERE space = %s AND name = %s", self._space, name)
+
+    def names(self) -> list[str]:
+        return [
+            row[0] for row in self._run("SELECT name FROM {table} WHERE space = %s", self._space)
+        ]
+
+    def exists(self) -> bool:
+        """Is there a document? Makes no table."""
+        with self._lock, self._errors(StateError):
+            connection = self._connected()
+            with _in_time(connection):
+                found = connection.execute(
+                    "SELECT to_regclass(%s) IS NOT NULL", (self._table.as_string(connection),)
+                ).fetchone()
+        return bool(found and found[0]) and bool(self.names())
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._drop()
+
+    def _run(
+        self, text: str, *arguments: Any, silent: type[StateError] = StateError
+    ) -> list[tuple[Any, ...]]:
+        statement = sql.SQL(text).format(table=self._table)
+        with self._lock:
+            for attempt in (1, 2):
+                connection = self._connected()
+                with self._errors(silent), _in_time(connection):
+                    try:
+                        cursor = connection.execute(statement, arguments)
+                        return cursor.fetchall() if cursor.description else []
+                    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+                        if attempt == 2:
+                            raise
+                with self._errors(StateError), _in_time(connection):
+                    self._make_table(connection)
+        raise AssertionError
+
+    def _make_table(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        for text in (
+            "CREATE SCHEMA IF NOT EXISTS {schema}",
+            "CREATE TABLE IF NOT EXISTS {table} (space text, name text, content bytea NOT NULL, "
+            "tag bigint NOT NULL, PRIMARY KEY (space, name))",
+        ):
+            try:
+                connection.execute(sql.SQL(text).format(schema=self._schema, table=self._table))
+            except (
+                psycopg.errors.UniqueViolation,  # another made it at the same moment
+                psycopg.errors.DuplicateTable,
+                psycopg.errors.DuplicateSchema,
+                psycopg.errors.DuplicateObject,
+            ):
+                continue
+            except psycopg.errors.InsufficientPrivilege:
+                if text.startswith("CREATE SCHEMA"):
+                    continue  # it may be there; else the table can't be made
+                raise
+
+    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+        if self._closed:
+            raise StateError("the state store is closed")
+        if self._connection is None or self._connection.closed:
+            self._connection = None
+            try:
+                # No prepared statements: they would outlive a table that is made anew.
+                connection = psycopg.connect(
+                    self._conninfo, autocommit=True, prepare_threshold=None
+                )
+            except psycopg.OperationalError as error:
+                raise self._not_let_in(str(error)) from None
+            self._connection = connection
+            with self._errors(StateError), _in_time(connection):
+                connection.execute(_SESSION)
+        return self._connection
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _not_let_in(self, message: str) -> TidelogError:
+        where = _where(self._conninfo)
+        for reason in _NEEDS_A_PERSON_FIRST:
+            if reason in message:
+                return ConfigError(
+                    f"state.url: {where} refuses the connection ({reason}): check user, password, "
+                    "database, pg_hba.conf and TLS"
+                )
+        return StateError(f"no connection to {where}: is it up? It is tried again")
+
+    @contextmanager
+    def _errors(self, silent: type[StateError]) -> Iterator[None]:
+        """``silent``: raised where it is not known whether the server has done it. The server's
+        detail is left out.
+        """
+        try:
+            yield
+        except psycopg.Error as error:
+            where, state = _where(self._conninfo), error.sqlstate or ""
+            message = error.diag.message_primary or "the connection was lost"
+            if not state or (self._connection is not None and self._connection.closed):
+                self._drop()
+            if state in _NEEDS_A_PERSON:
+                raise ConfigError(
+                    f"state.url: {where}: {message}. The user needs {self._table_name}, or the "
+                    "right to make it"
+                ) from None
+            unsure = not state or state[:2] in ("08", "57")
+            raise (silent if unsure else StateError)(f"{where}: {message}") from None
+
+
+@contextmanager
+def _in_time(connection: psycopg.Connection[tuple[Any, ...]]) -> Iterator[None]:
+    """Break the connection if its server does not answer: one that is frozen keeps it open."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as stream:
+        timer = threading.Timer(ANSWER_S, _break, (stream,))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def _break(stream: socket.socket) -> None:
+    with suppress(OSError):  # closed: the answer came at the last moment
+        stream.shutdown(socket.SHUT_RDWR)
+
+
+class PostgresBackend:
+    """`tidelog.ports.StateBackend` of ``postgresql://…``."""
+
+    def checked(self, url: str, base: Path) -> str:
+        _split(url)
+        return url
+
+    def path(self, url: str) -> None:
+        return None
+
+    def exists(self, url: str) -> bool:
+        register = RowRegister(url, _DOCUMENTS)
+        try:
+            return register.exists()
+        finally:
+            register.close()
+
+    def store(self, url: str) -> Documents:
+        return Documents(RowRegister(url, _DOCUMENTS))
+
+    def election(
+        self, url: str, name: str, holder: str, ttl_s: float, *, first_epoch: int = 1
+    ) -> LeaseElection:
+        leases = Documents(RowRegister(url, _LEASES))
+        return LeaseElection(leases, name, holder, ttl_s, first_epoch=first_epoch)
+
+
+def _split(url: str) -> tuple[str, str]:
+    """The connection string and the schema. Raises ValueError, which shows nothing of the URL."""
+    rest, _, query = url.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    schema = options.pop("schema", SCHEMA)
+    authority = rest.partition("://")[2].partition("/")[0]
+    named = authority.rpartition("@")[2] or "host" in options
+    if not rest.startswith("postgresql://") or not named:
+        raise ValueError(_EXPECTED)
+    if authority.count("@") > 1:
+        raise ValueError("percent-encode special characters in user and password (@ is %40)")
+    if not 0 < len(schema.encode()) < 64:
+        raise ValueError("options.schema: expected a name of at most 63 bytes")
+    try:
+        given = conninfo_to_dict(f"{rest}?{urlencode(options)}" if options else rest)
+    except psycopg.ProgrammingError:
+        # libpq's message may quote half of a password.
+        raise ValueError(f"{_EXPECTED}; options are those of libpq, and schema") from None
+    ours = {"application_name": "tidelog-state", "client_encoding": "UTF8"}
+    return make_conninfo(**{**_PATIENCE, **ours, **given}), schema
+
+
+def _where(conninfo: str) -> str:
+    given = conninfo_to_dict(conninfo)
+    return f"PostgreSQL at {given.get('host')}:{given.get('port') or 5432}"
+
+
+BACKEND = PostgresBackend()

@@ -1,0 +1,325 @@
+"""State and elections in ZooKeeper: ``zookeeper://h1:2181,h2:2181,h3:2181/path``.
+
+Below the path, ``documents`` and ``leases`` have a node for each document. What does not fit into
+one node is in further ones below ``parts``, which are written before it and named by it.
+
+A session is no more than a connection here: leadership is a lease with a deadline. A session that
+is suspended ends nothing, and one that comes back prolongs nothing. A change is sent only while the
+connection stands, and dies with its session: it can't be made after another has taken over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from tidelog.errors import ConfigError, MissingExtraError, StateError, TidelogError
+from tidelog.state.documents import Documents, NoAnswerError
+from tidelog.state.lease import LeaseElection
+from tidelog.state.zookeeper_options import Place, parse
+
+try:
+    from kazoo import exceptions as refusals
+    from kazoo.client import KazooClient
+    from kazoo.handlers.threading import KazooTimeoutError
+    from kazoo.protocol.states import KeeperState
+    from kazoo.security import ACL, Id, Permissions
+except ImportError as error:  # pragma: no cover - it is there in every test
+    raise MissingExtraError("kazoo", "zookeeper") from error
+
+# kazoo's own lines hold what it sends, passwords among it.
+_logger = logging.getLogger("tidelog.zookeeper")
+_logger.setLevel(logging.WARNING)
+
+PART_BYTES: Final = 512 << 10
+"""Well below jute.maxbuffer, 1 MiB, which holds for requests and answers as a whole."""
+
+CONNECT_S: Final = 10.0
+RECONNECT_S: Final = 2.0
+ANSWER_S: Final = 5.0
+_DOCUMENTS, _LEASES, _PARTS = "documents", "leases", "parts"
+_RIGHTS: Final = {
+    "c": Permissions.CREATE,
+    "d": Permissions.DELETE,
+    "r": Permissions.READ,
+    "w": Permissions.WRITE,
+    "a": Permissions.ADMIN,
+}
+_SILENT: Final = (
+    refusals.ConnectionLoss,
+    refusals.SessionExpiredError,
+    refusals.OperationTimeoutError,
+    refusals.ConnectionClosedError,
+    KazooTimeoutError,
+)
+_Begin = Callable[[KazooClient], Any]
+
+
+class Connection:
+    """One session at a time, begun with the first request. Thread-safe."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.acl = [_acl(*entry) for entry in place.acl]
+        self._lock = threading.Lock()
+        self._client: KazooClient | None = None
+        self._live = threading.Event()
+        self._closed = False
+
+    def ask(self, begin: _Begin) -> Any:
+        """What the server answers. Raises what it refuses with, and StateError."""
+        client = self._connected()
+        with self._errors(StateError):
+            return begin(client).get(timeout=ANSWER_S)
+
+    def change(self, begin: _Begin) -> Any:
+        """As `ask`; raises NoAnswerError if it may have been made."""
+        client = self._connected()
+        with self._errors(NoAnswerError):
+            return begin(client).get(timeout=ANSWER_S)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._drop()
+
+    def _connected(self) -> KazooClient:
+        """Never lets a request wait for a connection: it would be sent when it is too late."""
+        with self._lock:
+            if self._closed:
+                raise StateError("the state store is closed")
+            first = self._client is None or self._client.client_state == KeeperState.AUTH_FAILED
+            if first:
+                self._drop()
+                self._client = self._begin()
+            client = self._client
+            assert client is not None
+            # Set while the connection stands.
+            self._live.wait(CONNECT_S if first else RECONNECT_S)
+            if client.connected:
+                return client
+            state = client.client_state
+            if first:
+                self._drop()
+        if state == KeeperState.AUTH_FAILED:
+            raise ConfigError(f"{self._where()} does not let us in: check user and password")
+        raise StateError(
+            f"no connection to {self._where()}: are most of its servers up, and are host, port and "
+            "TLS right? It is tried again"
+        )
+
+    def _begin(self) -> KazooClient:
+        place = self.place
+        client = KazooClient(
+            hosts=place.hosts,
+            timeout=place.session_timeout_s,
+            auth_data=[] if place.digest is None else [("digest", place.digest)],
+            sasl_options=place.sasl,
+            connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": 2},
+            logger=_logger,
+            **place.tls,
+        )
+        self._live = client.start_async()
+        return client
+
+    def _drop(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            with contextlib.suppress(Exception):  # it may be broken in any way
+                client.stop()
+                client.close()
+
+    @contextmanager
+    def _errors(self, silent: type[TidelogError]) -> Iterator[None]:
+        try:
+            yield
+        except _SILENT as error:
+            raise silent(f"no answer from {self._where()} ({type(error).__name__})") from None
+        except refusals.NoAuthError:
+            raise ConfigError(
+                f"{self._where()} refuses access below {self.place.path}: its nodes have an ACL "
+                "for another user, or none was given"
+            ) from None
+        except refusals.AuthFailedError:
+            raise ConfigError(
+                f"{self._where()} does not let us in: check user and password"
+            ) from None
+
+    def _where(self) -> str:
+        return f"ZooKeeper at {self.place.hosts}"
+
+
+class NodeRegister:
+    """`tidelog.state.documents.Register`: a node for each text; tags: ``(version, in parts)``."""
+
+    def __init__(self, connection: Connection, folder: str) -> None:
+        self._connection = connection
+        self._path = connection.place.path
+        self._folder = folder
+
+    def read(self, name: str) -> tuple[bytes, Any] | None:
+        while True:
+            found = self._get(self._node(name))
+            if found is None:
+                return None
+            head, version = found
+            if head.startswith(b"{"):
+                return head, (version, False)
+            parts = [self._get(path) for path in self._named_by(name, head)]
+            if all(part is not None for part in parts):
+                return b"".join(part[0] for part in parts if part), (version, True)
+            # It was replaced meanwhile.
+
+    def swap(self, name: str, text: bytes, tag: Any) -> Any:
+        head, parts = text, []
+        if len(text) > PART_BYTES:
+            batch = secrets.token_hex(8)
+            head = f"{batch} {-(-len(text) // PART_BYTES)}".encode()
+            parts = self._named_by(name, head)
+            for index, path in enumerate(parts):
+                self._create(path, text[index * PART_BYTES :][:PART_BYTES])
+        version = self._swap_head(self._node(name), head, parts, tag)
+        if parts or (tag is not None and tag[1]):
+            kept = set(parts) if version is not None else set()
+            if version is None:
+                self._delete_all(parts)
+            else:
+                self._delete_all(path for path in self._parts_of(name) if path not in kept)
+        return None if version is None else (version, bool(parts))
+
+    def remove(self, name: str) -> None:
+        self._delete(self._node(name))
+        parts = self._parts_of(name)
+        if parts:
+            self._delete_all([*parts, f"{self._path}/{_PARTS}/{self._folder}-{name}"])
+
+    def names(self) -> list[str]:
+        path = f"{self._path}/{self._folder}"
+        try:
+            self._connection.ask(lambda client: client.sync_async(path))
+            return list(self._connection.ask(lambda client: client.get_children_async(path)))
+        except refusals.NoNodeError:
+            return []
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _node(self, name: str) -> str:
+        return f"{self._path}/{self._folder}/{name}"
+
+    def _named_by(self, name: str, head: bytes) -> list[str]:
+        batch, count = head.decode().split(" ")
+        folder = f"{self._path}/{_PARTS}/{self._folder}-{name}"
+        return [f"{folder}/{batch}-{index}" for index in range(int(count))]
+
+    def _parts_of(self, name: str) -> list[str]:
+        folder = f"{self._path}/{_PARTS}/{self._folder}-{name}"
+        try:
+            found = self._connection.ask(lambda client: client.get_children_async(folder))
+        except refusals.NoNodeError:
+            return []
+        return [f"{folder}/{child}" for child in found]
+
+    def _get(self, path: str) -> tuple[bytes, int] | None:
+        def begin(client: KazooClient) -> Any:
+            # A server may lag behind the others; it answers in the order that it was asked.
+            client.sync_async(path)
+            return client.get_async(path)
+
+        try:
+            data, stat = self._connection.ask(begin)
+        except refusals.NoNodeError:
+            return None
+        return data, stat.version
+
+    def _create(self, path: str, data: bytes) -> None:
+        acl = self._connection.acl
+        self._connection.change(lambda client: client.create_async(path, data, acl, makepath=True))
+
+    def _swap_head(self, path: str, head: bytes, parts: list[str], tag: Any) -> int | None:
+        try:
+            if parts:
+                return self._swap_with_parts(path, head, parts, tag)
+            if tag is None:
+                self._create(path, head)
+                return 0
+            change = self._connection.change(
+                lambda client: client.set_async(path, head, version=tag[0])
+            )
+        except (refusals.NodeExistsError, refusals.BadVersionError, refusals.NoNodeError):
+            return None
+        return int(change.version)
+
+    def _swap_with_parts(self, path: str, head: bytes, parts: list[str], tag: Any) -> int | None:
+        """The node names its parts only if all are there still: others delete what is not named."""
+        if tag is None:
+            with contextlib.suppress(refusals.NodeExistsError):
+                self._create(path.rpartition("/")[0], b"")
+
+        def begin(client: KazooClient) -> Any:
+            transaction = client.transaction()
+            for part in parts:
+                transaction.check(part, 0)
+            if tag is None:
+                transaction.create(path, head, self._connection.acl)
+            else:
+                transaction.set_data(path, head, tag[0])
+            return transaction.commit_async()
+
+        answers = self._connection.change(begin)
+        if any(isinstance(answer, Exception) for answer in answers):
+            return None
+        return 0 if tag is None else int(answers[-1].version)
+
+    def _delete(self, path: str) -> None:
+        with contextlib.suppress(refusals.NoNodeError):
+            self._connection.change(lambda client: client.delete_async(path))
+
+    def _delete_all(self, paths: Any) -> None:
+        """What nothing names any more; left to the next time if it does not work."""
+        for path in paths:
+            with contextlib.suppress(StateError, refusals.NotEmptyError):
+                self._delete(path)
+
+
+class ZooKeeperBackend:
+    """`tidelog.ports.StateBackend` of ``zookeeper://…``."""
+
+    def checked(self, url: str, base: Path) -> str:
+        parse(url)
+        return url
+
+    def path(self, url: str) -> None:
+        return None
+
+    def exists(self, url: str) -> bool:
+        register = NodeRegister(Connection(parse(url)), _DOCUMENTS)
+        try:
+            return bool(register.names())
+        finally:
+            register.close()
+
+    def store(self, url: str) -> Documents:
+        return Documents(NodeRegister(Connection(parse(url)), _DOCUMENTS))
+
+    def election(
+        self, url: str, name: str, holder: str, ttl_s: float, *, first_epoch: int = 1
+    ) -> LeaseElection:
+        leases = Documents(NodeRegister(Connection(parse(url)), _LEASES))
+        return LeaseElection(leases, name, holder, ttl_s, first_epoch=first_epoch)
+
+
+def _acl(scheme: str, identity: str, rights: str) -> ACL:
+    bits = 0
+    for letter in rights:
+        bits |= _RIGHTS[letter]
+    return ACL(bits, Id(scheme, identity))
+
+
+BACKEND = ZooKeeperBackend()

@@ -1,0 +1,92 @@
+"""`tidelog state copy`, from and to every store."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+from tests.support.state_stores import STORES
+
+from tidelog.app import state_copy
+from tidelog.app.elections import LEASE_NAME
+from tidelog.app.state_copy import COPYING, check_whole, copy_state
+from tidelog.errors import UsageError
+from tidelog.state.opening import open_election, open_state
+
+
+@pytest.fixture(params=sorted(STORES.keys() - {"folder", "sqlite"}))
+def url(request, tmp_path):
+    return STORES[request.param](request, tmp_path)
+
+
+@pytest.fixture
+def old(tmp_path):
+    place = f"sqlite:///{tmp_path}/old.db"
+    with closing(open_state(place)) as state:
+        for number in range(5):
+            state.put(f"dump/{number}", {"rows": number}, 0)
+        state.put("dump/0", "twice", 1)
+    return place
+
+
+def documents(url):
+    with closing(open_state(url)) as state:
+        return {key: state.get(key).value for key in state.keys("")}
+
+
+def acquire(url, holder="capture"):
+    election = open_election(url, LEASE_NAME, holder, 30)
+    return election, election.acquire()
+
+
+def test_all_documents_go_there_and_back_and_epochs_go_on(url, old, tmp_path):
+    for _ in range(3):
+        election, lease = acquire(old)
+        election.release(lease)
+        election.close()
+    assert copy_state(old, url)["documents"] == 5
+    assert (
+        documents(url)
+        == documents(old)
+        == {"dump/0": "twice"} | {f"dump/{number}": {"rows": number} for number in range(1, 5)}
+    )
+    election, lease = acquire(url)
+    assert lease.epoch > 3
+    election.release(lease)
+    election.close()
+    back = f"sqlite:///{tmp_path}/back.db"
+    copy_state(url, back)
+    assert documents(back) == documents(old)
+    with pytest.raises(UsageError, match="holds a state already"):
+        copy_state(old, url)
+
+
+def test_a_running_capture_is_refused_on_either_side(url, old, monkeypatch):
+    monkeypatch.setattr(state_copy, "PATIENCE_S", 0.5)
+    for place in (old, url):
+        election, lease = acquire(place, "host:1")
+        with pytest.raises(UsageError, match=r"a capture leads .*\(host:1\): stop it"):
+            copy_state(old, url)
+        election.release(lease)
+        election.close()
+    assert documents(url) == {}
+
+
+def test_a_copy_that_did_not_end_is_noticed_and_begun_anew(url, old):
+    with closing(open_state(url)) as state:
+        state.put(COPYING, {}, 0)
+        state.put("dump/9", "half", 0)
+        with pytest.raises(UsageError, match="did not end: give the command again"):
+            check_whole(state)
+        copy_state(old, url)
+        check_whole(state)
+    assert documents(url) == documents(old)
+
+
+def test_what_cannot_be_copied_is_said(old, tmp_path):
+    with pytest.raises(UsageError, match="both are sqlite"):
+        copy_state(old, old)
+    with pytest.raises(UsageError, match=r"none\.db holds no state"):
+        copy_state(f"sqlite:///{tmp_path}/none.db", old)
+    with pytest.raises(UsageError, match="neither a configuration file nor a state store"):
+        copy_state("redis://u:hush@x", old)

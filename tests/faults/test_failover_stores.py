@@ -1,0 +1,53 @@
+"""Two captures that share a source, an event log and a state store that is no file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.faults.capture_fixture import Source
+from tests.support.state_stores import STORES
+
+from tidelog import app
+from tidelog.control.commands import PauseSnapshot
+from tidelog.eventlog.storage.opening import options_of
+from tidelog.state.opening import open_state
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(params=["log", "zookeeper", "postgresql"])
+def source(request: pytest.FixtureRequest, database: str, tmp_path: Path) -> Iterator[Source]:
+    url = STORES[request.param](request, tmp_path)
+    if request.param == "log":
+        place = url.removeprefix("log:")
+        source = Source(database, tmp_path, place, options_of(place), state="log:")
+    else:
+        source = Source(database, tmp_path, state=url)
+    yield source
+    source.close()
+
+
+def test_a_standby_goes_on_where_the_killed_leader_ended_and_dumps_nothing_again(
+    source: Source,
+) -> None:
+    source.write(1, 50)
+    first = source.start()
+    leader = source.wait_led()
+    assert leader.endswith(f":{first.pid}")
+    second = source.start()
+    source.write(51, 100)
+    source.wait_for(lambda: len(source.inserted()) == 50)
+    first.kill()
+    source.write(101, 150)
+    source.wait_for(lambda: len(source.inserted()) == 100)
+    assert source.inserted() == list(range(51, 151))
+    dumped = [r for r in source.records() if r.op == "r"]
+    assert len(dumped) == 50
+    source.wait_for(lambda: str(app.status(source.config)["leader"]).endswith(f":{second.pid}"))
+    outcome = app.send_command(source.config, PauseSnapshot(), timeout_s=30)
+    assert outcome["state"] == "done"
+    with closing(open_state(source.config.state.place)) as state:
+        assert state.keys("dump/") != []

@@ -1,0 +1,121 @@
+"""Epochs of capture grow whatever becomes of the state store."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.unit.eventlog.records import SOURCE, batch, register
+
+from tidelog.app.elections import HANDOVER_KEY, PATIENCE_S, CaptureElection
+from tidelog.app.roster import GONE_MS, PREFIX, Roster, standbys
+from tidelog.config import Config, parse_config
+from tidelog.errors import EventLogError
+from tidelog.eventlog.writer import EventLogWriter
+from tidelog.state.opening import open_state
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    text = """
+source: {kind: postgres, url: "postgresql://h/d", tables: ["a.b"]}
+log: {path: log}
+"""
+    return parse_config(text, "tidelog.yaml", tmp_path, {})
+
+
+def append(config: Config, epoch: int) -> None:
+    writer = EventLogWriter.create(config.log.path, SOURCE, epoch)
+    register(config.log.path)
+    writer.append_log([batch([b"x"], 10 * epoch)])
+    writer.close()
+
+
+def test_a_store_that_was_wiped_while_we_stood_by_does_not_count_from_anew(
+    config: Config, tmp_path: Path
+) -> None:
+    with closing(CaptureElection(config, "a")) as a, closing(CaptureElection(config, "b")) as b:
+        lease = a.acquire()
+        assert lease is not None
+        assert lease.epoch == 1
+        append(config, 7)
+        a.release(lease)
+        again = b.acquire()
+        assert again is not None
+        assert again.epoch == 8
+        assert a.acquire() is None
+        assert b.renew(again).epoch == 8
+        assert a.leader() == b.leader() == "b"
+
+
+def test_a_lease_is_given_back_if_the_log_cannot_be_read(config: Config) -> None:
+    append(config, 3)
+    with closing(CaptureElection(config, "a")) as a, closing(CaptureElection(config, "b")) as b:
+        (Path(config.log.path) / "log.json").write_text("{")
+        with pytest.raises(EventLogError):
+            a.acquire()
+        assert b.leader() is None
+
+
+def test_a_handover_is_for_whom_it_names_and_for_a_while(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        closing(open_state(config.state.place)) as state,
+        closing(CaptureElection(config, "a", state=state)) as a,
+        closing(CaptureElection(config, "b", state=state)) as b,
+        closing(CaptureElection(config, "c", state=state)) as c,
+    ):
+        for name in "bc":
+            Roster(state, name, None).stand_by()
+        lease = a.acquire()
+        assert lease is not None
+        a.hand_over("c")
+        a.release(lease)
+        assert a.acquire() is None
+        assert b.acquire() is None
+        taken = c.acquire()
+        assert taken is not None
+        assert state.get(HANDOVER_KEY) is None
+        c.hand_over(None)
+        c.release(taken)
+        assert c.acquire() is None
+        now = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now + PATIENCE_S + 1)
+        assert c.acquire() is not None
+
+
+def test_captures_outside_the_preferred_zones_take_over_later(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        closing(CaptureElection(config, "near")) as near,
+        closing(CaptureElection(config, "far", 5)) as far,
+    ):
+        lease = near.acquire()
+        assert lease is not None
+        assert far.acquire() is None
+        near.release(lease)
+        assert far.acquire() is None
+        now = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now + 6)
+        assert far.acquire() is not None
+
+
+def test_standbys_are_told_until_they_lead_end_or_die(config: Config) -> None:
+    with closing(open_state(config.state.place)) as state:
+        one, two = Roster(state, "one", "zone-a"), Roster(state, "two", None)
+        for roster in (one, two):
+            roster.stand_by()
+        assert [(told["holder"], told["zone"]) for told in standbys(state)] == [
+            ("one", "zone-a"),
+            ("two", None),
+        ]
+        one.leave()
+        assert [told["holder"] for told in standbys(state)] == ["two"]
+        key = next(iter(state.keys(PREFIX)))
+        value = state.get(key).value  # type: ignore[union-attr]
+        state.put(key, {**value, "seen_ms": value["seen_ms"] - GONE_MS}, None)
+        assert standbys(state) == []

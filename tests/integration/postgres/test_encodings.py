@@ -15,12 +15,13 @@ from tests.integration.windows.live import Live, replay
 from tidelog.codecs.postgres import server_texts
 from tidelog.codecs.postgres.server_texts import server_text
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.errors import GapError
+from tidelog.errors import PreflightError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest
 from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.preflight.checks import Preflight
+from tidelog.sources.postgres.stream.replication import ReplicationStream
 
 pytestmark = pytest.mark.integration
 
@@ -217,25 +218,14 @@ def codes_of(encoding: str) -> list[bytes]:
     return codes
 
 
-@pytest.mark.parametrize(
-    ("encoding", "text", "without"),
-    [("EUC_TW", r"\xC4\xE3", r"\x8E\xA7\xFE\xFE"), ("EUC_JIS_2004", r"\xC6\xFC", r"\x8F\xFE\xFE")],
-)
-def test_an_encoding_that_only_the_server_converts_is_told(
-    database: str, sql: psycopg.Connection[Any], text: str, without: str
-) -> None:
-    """What it can't convert is an error that says so, and check warns of it beforehand."""
-    sql.execute("CREATE TABLE t (k text PRIMARY KEY, v text)")
-    capture = Capture(database)
-    capture.start()
-    write(sql, {text: ""})
-    [row] = capture.catch_up(sql)
-    assert row.new is not None
-    assert len(row.new["k"] or "") == 1
-    [found] = [f for f in Preflight(database).check() if f.name == "encoding"]
-    assert found.level == "warn"
-    write(sql, {without: ""})
-    with pytest.raises(GapError, match="22P05") as ended:
-        capture.until(lambda: len(capture.rows) > 1)
-    assert "0x" not in str(ended.value)
-    capture.reader.close()
+@pytest.mark.parametrize("encoding", ["EUC_TW", "EUC_JIS_2004", "MULE_INTERNAL"])
+def test_an_encoding_that_we_can_not_convert_is_refused(database: str, encoding: str) -> None:
+    """Before anything is made in the source: one value could end capture later."""
+    said = f"encoding is {encoding}, whose texts Tidelog can't convert"
+    [found] = Preflight(database).check()
+    assert (found.name, found.level) == ("connection", "fail")
+    assert said in found.message
+    with pytest.raises(PreflightError, match=said):
+        Capture(database).start()
+    with pytest.raises(PreflightError, match=said):
+        ReplicationStream(database).identify()

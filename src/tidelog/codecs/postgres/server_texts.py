@@ -136,9 +136,7 @@ class ServerText:
 
 @cache
 def server_text(encoding: str) -> ServerText | None:
-    """Of a database's encoding, as the server names it. None: UTF-8, or one that only the server
-    converts.
-    """
+    """Of a database's encoding, as the server names it. None: UTF-8, or one that is not known."""
     return ServerText(encoding) if encoding in _CODECS else None
 
 

@@ -25,7 +25,7 @@ from tidelog.errors import (
     TidelogError,
 )
 from tidelog.sources.postgres import answers
-from tidelog.sources.postgres.encodings import adapt, use_own_encoding
+from tidelog.sources.postgres.encodings import adapt, unreadable, use_own_encoding
 
 APPLICATION = "tidelog"
 
@@ -136,6 +136,11 @@ _REFUSALS: tuple[tuple[str, type[TidelogError], str], ...] = (
         "the server has no free WAL sender: raise max_wal_senders and restart it",
     ),
     (
+        r"conversion between UTF8 and MULE_INTERNAL",
+        PreflightError,
+        unreadable("MULE_INTERNAL"),
+    ),
+    (
         r"starting up|shutting down|recovery mode|not yet accepting",
         ConnectionLostError,
         "the server is starting or stopping; it is tried again",
@@ -239,6 +244,9 @@ def connect(
         texts = use_own_encoding(connection.pgconn)
     except psycopg.OperationalError as error:
         raise connection_error(info, str(error)) from None
+    except PreflightError:
+        connection.close()
+        raise
     answers.limit_silence(connection, int((settings or {}).get("statement_timeout", "0")))
     connection.autocommit = autocommit
     if texts is not None:
@@ -278,6 +286,9 @@ def connect_replication(dsn: str, *, purpose: str) -> pq.abc.PGconn:
     except psycopg.Error as error:
         pgconn.finish()
         raise connection_error(info, str(error)) from None
+    except PreflightError:
+        pgconn.finish()
+        raise
     _reached.add(_host(info))
     return pgconn
 

@@ -16,6 +16,7 @@ from psycopg import pq
 from psycopg.adapt import Dumper, Loader
 
 from tidelog.codecs.postgres.server_texts import ServerText, server_text
+from tidelog.errors import PreflightError
 from tidelog.sources.postgres import answers
 
 _TEXTS = (25, 1043, 1042, 19, 705)  # text, varchar, bpchar, name, unknown
@@ -23,16 +24,29 @@ _JSON = (114, 3802)  # json, jsonb
 
 
 def use_own_encoding(pgconn: pq.abc.PGconn) -> ServerText | None:
-    """Have the session speak the database's encoding; None: it is UTF8, or one that stays the
-    server's to convert.
+    """Have the session speak the database's encoding; None: it is UTF8.
+
+    Raises PreflightError for one that we can't convert. The server could, up to the first value
+    with a byte that has no character there: that would end the stream, again and again.
     """
     name = (pgconn.parameter_status(b"server_encoding") or b"UTF8").decode("ascii")
     texts = server_text(name)
+    if texts is None and name != "UTF8":
+        raise PreflightError(unreadable(name))
     if texts is not None:
         result = answers.commanded(pgconn, f"SET client_encoding = '{name}'".encode())
         if result.status != pq.ExecStatus.COMMAND_OK:
             raise psycopg.errors.error_from_result(result)
     return texts
+
+
+def unreadable(encoding: str) -> str:
+    """Why a database of this encoding is refused."""
+    return (
+        f"the database's encoding is {encoding}, whose texts Tidelog can't convert; nothing is "
+        "captured from it. Move the data to a database of encoding UTF8 (pg_dump, then createdb "
+        "--encoding=UTF8 and pg_restore)"
+    )
 
 
 def texts_of(pgconn: pq.abc.PGconn) -> ServerText | None:

@@ -7,8 +7,11 @@ from typing import Any
 import psycopg
 
 from tidelog.model.schema import TableName
+from tidelog.ports import Refusal
+from tidelog.sources.postgres.catalogue.table_rights import watermarks_refused
 from tidelog.sources.postgres.chunks.watermarks import WATERMARK_COLUMN
 from tidelog.sources.postgres.connect import quote_ident
+from tidelog.sources.postgres.watermark_trust import distrusted
 
 # Debezium's signal table: what a signal is made of.
 SIGNAL_COLUMNS = ("id", "type", "data")
@@ -16,7 +19,37 @@ SIGNAL_COLUMNS = ("id", "type", "data")
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
-def make_watermark_table(connection: Connection, table: TableName) -> None:
+def prepare_watermark_table(
+    connection: Connection, table: TableName, strict: bool
+) -> Refusal | None:
+    """Make it if need be. Why watermarks can't be written to it, then no table is dumped, and the
+    log goes on; None: they can. ``strict``: raise psycopg's error if it may not be made.
+    """
+    try:
+        refusal = distrusted(connection, table)
+        if refusal is None:
+            if not _exists(connection, table):
+                _make_watermark_table(connection, table)
+            refusal = distrusted(connection, table)
+    except psycopg.errors.InsufficientPrivilege as error:
+        if strict:
+            raise
+        reason = f"{error.diag.message_primary}: no watermark can be written"
+        return Refusal(reason, all_dumps=True)
+    return refusal or watermarks_refused(connection, table)
+
+
+def _exists(connection: Connection, table: TableName) -> bool:
+    """Asks for no right to the schema."""
+    row = connection.execute(
+        b"SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
+        b"ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
+        (table.namespace, table.name),
+    ).fetchone()
+    return row is not None
+
+
+def _make_watermark_table(connection: Connection, table: TableName) -> None:
     """Create the table, and its schema if need be."""
     has_schema = connection.execute(
         b"SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s", (table.namespace,)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,9 +28,10 @@ from tidelog.sources.postgres.catalogue.members import managed_for, members_of, 
 from tidelog.sources.postgres.catalogue.metadata_tables import (
     SIGNAL_COLUMNS,
     create_signal_table,
-    make_watermark_table,
+    prepare_watermark_table,
     signal_columns,
 )
+from tidelog.sources.postgres.catalogue.publication_inputs import inputs
 from tidelog.sources.postgres.catalogue.publication_plan import (
     Planner,
     PublicationStep,
@@ -39,16 +41,17 @@ from tidelog.sources.postgres.catalogue.publication_plan import (
 from tidelog.sources.postgres.catalogue.table_rights import (
     not_owned,
     publishing_refused,
-    watermarks_refused,
 )
 from tidelog.sources.postgres.catalogue.tables import matching_tables
 from tidelog.sources.postgres.chunks.watermarks import WATERMARK_TABLE, Strategy
 from tidelog.sources.postgres.connect import quote_ident, quote_literal, translated
-from tidelog.sources.postgres.watermark_trust import distrusted
 
 __all__ = ["Publications", "PublishedTable"]
 
 logger = logging.getLogger(__name__)
+
+WHOLE_EVERY_S = 600.0
+"""So often all is looked at, whether or not what decides it has changed."""
 
 # Whatever the slot, before publications were named after it.
 _FORMER_DEFAULT = "tidelog"
@@ -102,6 +105,9 @@ class Publications:
         self._untold: list[TableName] = []  # newly published, and no `sync` has said so
         self._lossy: set[TableName] = set()  # not published as they should be at the last look
         self._said: set[str] = set()
+        self._settled: object = None  # what decided, when nothing was left to try again
+        self._settled_at = 0.0
+        self._refused_then: dict[TableName, Refusal] = {}
 
     @property
     def names(self) -> list[str]:
@@ -204,25 +210,47 @@ class Publications:
         self.refused = {}
         self._require_signal_table(connection)
         with self._lock:
-            if self.strategy == "snapshot":
-                with translated(f"looking at publication {self.name!r}"):
-                    planner = self.planner(connection)
-                    self._note_troubles(planner.view)
-                    steps = planner.steps()
-                    if any(step.kind == "create" for step in steps):
-                        raise self._refused(steps)
-                    self._leave(steps, strict)
-            else:
-                self._change(connection, strict)
+            if self.strategy == "table":
+                with translated(f"preparing {self.watermark}"):
+                    refusal = prepare_watermark_table(connection, self.watermark, strict)
+                if refusal is not None:
+                    self.refused[self.watermark] = refusal
+            with translated(f"looking at publication {self.name!r}"):
+                decides = inputs(connection, self.names), dict(self.refused)
+            if strict or not self._stands(decides):
+                self._bring_in_step(connection, decides, strict)
             tables = list(dict.fromkeys(self._untold))
             if told:
                 self._untold.clear()
             return tables
 
-    def _change(self, connection: Connection, strict: bool) -> None:
+    def _stands(self, decides: object) -> bool:
+        """Would all come out as it did when it was looked at last?"""
+        if decides != self._settled or time.monotonic() > self._settled_at + WHOLE_EVERY_S:
+            return False
+        self.refused = {**self._refused_then, **self.refused}
+        return True
+
+    def _bring_in_step(self, connection: Connection, decides: object, strict: bool) -> None:
+        self._settled, self._settled_at = None, time.monotonic()
+        if self.strategy == "snapshot":
+            with translated(f"looking at publication {self.name!r}"):
+                planner = self.planner(connection)
+                self._note_troubles(planner.view)
+                steps = planner.steps()
+                if any(step.kind == "create" for step in steps):
+                    raise self._refused(steps)
+                self._leave(steps, strict)
+            all_taken = True
+        else:
+            all_taken = self._change(connection, strict)
+        if all_taken:  # what the server refused now it may allow in a moment, and no row tells
+            self._settled, self._refused_then = decides, dict(self.refused)
+
+    def _change(self, connection: Connection, strict: bool) -> bool:
+        """True: the server took all steps that were tried."""
+        all_taken = True
         with translated(f"preparing publication {self.name!r} and {self.watermark}"):
-            if self.strategy == "table":
-                self._prepare_watermark_table(connection, strict)
             planner = self.planner(connection)
             self._claim(connection, planner.view)
             steps = planner.steps(automatic=True)
@@ -231,6 +259,8 @@ class Publications:
                     if step.kind == "mend":
                         logger.warning("%s: mended", step.why)
                     self._untold += step.lost
+                else:
+                    all_taken = False
             if steps:
                 planner = self.planner(connection)
             self._note_troubles(planner.view)
@@ -241,6 +271,7 @@ class Publications:
             if strict:
                 self._require_any(planner.view)
             self._leave(left, strict=False)
+        return all_taken
 
     def _taken(self, connection: Connection, step: PublicationStep, view: View) -> bool:
         """Run it; False if the server refuses it for this table, which `refused` tells."""
@@ -344,25 +375,6 @@ class Publications:
                 f"signal table {self.signals} does not exist or lacks columns: "
                 f"{create_signal_table(self.signals)}"
             )
-
-    def _prepare_watermark_table(self, connection: Connection, strict: bool) -> None:
-        """Watermarks can't be written without it: then no table is dumped, and the log goes on."""
-        try:
-            refusal = distrusted(connection, self.watermark)
-            if refusal is None:
-                # Asks for no right to the schema.
-                if not self._described(connection, {self.watermark}, False):
-                    make_watermark_table(connection, self.watermark)
-                refusal = distrusted(connection, self.watermark)
-        except psycopg.errors.InsufficientPrivilege as error:
-            if strict:
-                raise
-            reason = f"{error.diag.message_primary}: no watermark can be written"
-            self.refused[self.watermark] = Refusal(reason, all_dumps=True)
-            return
-        refusal = refusal or watermarks_refused(connection, self.watermark)
-        if refusal is not None:
-            self.refused[self.watermark] = refusal
 
 
 def _troubles(view: View) -> dict[TableName, Trouble]:

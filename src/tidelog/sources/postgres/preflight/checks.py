@@ -25,7 +25,7 @@ from tidelog.sources.postgres.preflight.findings import Connection, one_row, set
 from tidelog.sources.postgres.preflight.publications import PublicationChecks
 from tidelog.sources.postgres.preflight.rights import superuser_reads_others
 from tidelog.sources.postgres.preflight.tables import TableChecks
-from tidelog.sources.postgres.preflight.texts import encoding, naming_columns
+from tidelog.sources.postgres.preflight.texts import naming_columns
 from tidelog.sources.postgres.stream.replication import ReplicationStream
 from tidelog.sources.postgres.stream.server import MIN_VERSION
 from tidelog.sources.postgres.stream.slot_owner import SlotOwner, reader_of
@@ -110,7 +110,6 @@ class Preflight:
             self._published.identities,
             self._tables.unlogged,
             self._naming_columns,
-            self._encoding,
             self._rights,
             self._event_trigger,
             self._slot_state,
@@ -204,9 +203,6 @@ class Preflight:
 
     def _naming_columns(self, connection: Connection) -> Iterator[Finding]:
         yield from naming_columns(connection, self._publications)
-
-    def _encoding(self, connection: Connection) -> Iterator[Finding]:
-        yield from encoding(connection)
 
     def _rights(self, connection: Connection) -> Iterator[Finding]:
         yield from superuser_reads_others(connection, self._publications)

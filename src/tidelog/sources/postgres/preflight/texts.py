@@ -1,12 +1,11 @@
 """Texts that may go wrong, which `tidelog check` tells: columns whose texts follow other objects'
-names, and encodings that only the server converts.
+names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidelog.codecs.postgres.server_texts import server_text
 from tidelog.sources.findings import Finding
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.preflight.findings import Connection
@@ -35,18 +34,3 @@ def naming_columns(connection: Connection, publications: Publications) -> Iterat
             "rows that were read before keep the old name, and nothing tells",
             "after a rename dump the table again, or store the name as text",
         )
-
-
-def encoding(connection: Connection) -> Iterator[Finding]:
-    """Are texts taken as they are, or does the server convert them, which can fail?"""
-    name = connection.info.parameter_status("server_encoding") or "UTF8"
-    if name == "UTF8" or server_text(name) is not None:
-        return
-    yield Finding(
-        "encoding",
-        "warn",
-        f"the database's encoding is {name}, which only the server converts: a value with a byte "
-        "that has no character there, in any captured table, ends capture (GapError)",
-        "before that, see that no such value is written, or move the data to a database of "
-        "encoding UTF8",
-    )

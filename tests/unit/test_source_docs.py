@@ -108,7 +108,9 @@ def test_command_is_understood(
 
     monkeypatch.chdir(tmp_path)
     Path("columns.json").write_text('{"columns": [{"name": "id", "type": "int"}], "key": ["id"]}')
-    monkeypatch.setattr(client, "load", lambda _path, **_: types.SimpleNamespace(outputs=["one"]))
+    monkeypatch.setattr(
+        client, "load", lambda _path, **_: types.SimpleNamespace(outputs=["one"], source=None)
+    )
     monkeypatch.setattr(client, "send", lambda *_a, **_k: None)
     runtime = Runtime("tidelog.app")
     monkeypatch.setattr(runtime, "check", lambda _config: [], raising=False)

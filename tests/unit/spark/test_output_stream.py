@@ -9,6 +9,8 @@ import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.errors import EventLogError, OutputError, Policy
+from tidelog.eventlog.maintenance import EventLogMaintenance
+from tidelog.eventlog.reader import EventLog
 from tidelog.ports import OutputBatch
 from tidelog.spark.datasource import segment_rows
 from tidelog.spark.formats.shapes import SEGMENTS
@@ -117,3 +119,25 @@ def test_a_worker_that_did_not_start_amid_a_write_is_the_host_s_fault(tmp_path: 
     with pytest.raises(OutputError):
         loop.batch(frame, 0)
     assert isinstance(loop.explain(RuntimeError("the query failed")), HostBusyError)
+
+
+def test_a_part_of_a_rolled_up_segment_has_its_own_tables_alone(tmp_path: Path) -> None:
+    """After a start amid it: else each table there is would be brought over anew."""
+    built = BuiltLog(tmp_path / "log")
+    tables = [built.table(f"public.t{n}", {"id": "int64"}, relation_id=n + 1) for n in range(3)]
+    for table in tables:
+        for row in range(4):
+            built.insert(table, str(row))
+    middle = built.flush().next
+    built.insert(tables[1], "9")
+    end = built.flush().next
+    built.insert(tables[2], "9")  # the newest segment is left as it is
+    built.flush()
+    EventLogMaintenance(built.path).rollup(min_age_s=-10, min_segments=2)
+    log = EventLog.open(built.path)
+    assert len(log.chain().between(0, end)) == 1
+    whole, part = (segment_rows.rows(log, start, end, ()) for start in (log.head_offset, middle))
+    assert [(row[2], row[4]) for row in whole] == [
+        ("public.t0", 4), ("public.t1", 5), ("public.t2", 4),
+    ]  # fmt: skip
+    assert [(row[0], row[1], row[2], row[4]) for row in part] == [(middle, end, "public.t1", 1)]

@@ -6,10 +6,12 @@ table by table, on executors (docs/adr/0005).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,25 +29,38 @@ def rows(
 ) -> list[tuple[Any, ...]]:
     """One row per segment and table in ``[start, end)``, in order, one per control record, and one
     per segment with logical messages: (first, next, table, schema ids, rows, bytes, control).
-    ``rows`` and ``bytes`` (an estimate) are those of the whole segment, also where the range cuts
-    it.
+    ``bytes`` is an estimate.
     """
     result: list[tuple[Any, ...]] = []
     for segment in log.chain().between(start, end):
         first, following = max(start, segment.first), min(end, segment.next)
+        counts: Mapping[int, int] = segment.rows_by_schema
+        if (first, following) != (segment.first, segment.next):
+            # A rolled-up segment has many tables; the part of it that is new may have one.
+            counts = _counted(log, first, following)
         by_table: dict[str, list[int]] = {}
-        for schema_id in sorted(segment.rows_by_schema):
+        for schema_id in sorted(counts):
             if schema_id:
                 schema = log.schemas.get(schema_id)
                 if not tables or matches(tables, schema.table):
                     by_table.setdefault(str(schema.table), []).append(schema_id)
         for table, schema_ids in by_table.items():
-            count = segment.rows_by_table[table]
+            count = sum(counts[schema_id] for schema_id in schema_ids)
             size = segment.payload_bytes * count // max(1, segment.rows)
             result.append((first, following, table, schema_ids, count, size, None))
-        if 0 in segment.rows_by_schema:
+        if 0 in counts:
             result += _without_a_table(log, first, following)
     return result
+
+
+def _counted(log: EventLog, first: int, following: int) -> dict[int, int]:
+    """Records of a part of a segment by schema id."""
+    found: Counter[int] = Counter()
+    for ref in log.segments(first, following):
+        for batch in log.batches(ref, ("offset", "schema_id")):
+            ids, counts = np.unique(batch.column("schema_id").to_numpy(), return_counts=True)
+            found.update(dict(zip(ids.tolist(), counts.tolist(), strict=True)))
+    return found
 
 
 def _without_a_table(log: EventLog, first: int, following: int) -> list[tuple[Any, ...]]:

@@ -109,6 +109,7 @@ def test_standbys_are_told_until_they_lead_end_or_die(config: Config) -> None:
         one, two = Roster(state, "one", "zone-a"), Roster(state, "two", None)
         for roster in (one, two):
             roster.stand_by()
+            time.sleep(0.005)  # they are told in the order of their milliseconds
         assert [(told["holder"], told["zone"]) for told in standbys(state)] == [
             ("one", "zone-a"),
             ("two", None),

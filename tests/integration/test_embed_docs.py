@@ -95,7 +95,7 @@ def test_the_cache_and_the_relay(
             until(lambda: len(Receiver.got) == 1, "what stood there")
             postgres.execute("INSERT INTO outbox VALUES (2, 'second')", source)
             postgres.execute("DELETE FROM outbox", source)
-            postgres.execute("INSERT INTO outbox VALUES (1, 'third')", source)
+            postgres.execute("INSERT INTO outbox VALUES (3, 'third')", source)
             until(lambda: len(Receiver.got) == 3)
     finally:
         server.shutdown()

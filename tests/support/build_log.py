@@ -28,9 +28,11 @@ class BuiltLog:
     Each record is a transaction of its own, a microsecond after the one before.
     """
 
-    def __init__(self, path: Path | str, *, start_offset: int = 0) -> None:
+    def __init__(
+        self, path: Path | str, *, start_offset: int = 0, source: SourceId = SOURCE
+    ) -> None:
         self.path = str(path)
-        self.writer = EventLogWriter.create(path, SOURCE, 1, start_offset=start_offset)
+        self.writer = EventLogWriter.create(path, source, 1, start_offset=start_offset)
         self._position = 1000
         self._ordinal = 0
         self._kinds: list[int] = []

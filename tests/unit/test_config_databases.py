@@ -13,6 +13,7 @@ from tidelog.app.log_location import log_place
 from tidelog.config import Config, load_config
 from tidelog.config.databases import label_of, of_each_database
 from tidelog.errors import ConfigError
+from tidelog.state.postgres import RowRegister
 
 URL = "postgresql://me:s3cret@h:5432/ignored?sslmode=require"
 
@@ -57,8 +58,8 @@ def test_any_form_of_a_url_gets_the_database(tmp_path: Path, url: str, own: str)
     [
         ("s3://b/v1.0", "log:", "log:s3://b/v1.0/shop?region=x"),
         ("./log", "zookeeper://a:2181,b:2181/tide", "zookeeper://a:2181,b:2181/tide/shop"),
-        ("./log", "postgresql://me@h/db", "postgresql://me@h/db?schema=tidelog_shop"),
-        ("./log", "postgresql://me@h/db?schema=x", "postgresql://me@h/db?schema=x_shop"),
+        ("./log", "postgresql://me@h/db", "postgresql://me@h/db?part=shop"),
+        ("./log", "postgresql://me@h/db?schema=x", "postgresql://me@h/db?schema=x&part=shop"),
     ],
 )
 def test_every_store_keeps_states_apart(tmp_path: Path, log: str, state: str, own: str) -> None:
@@ -74,6 +75,22 @@ def test_every_store_keeps_states_apart(tmp_path: Path, log: str, state: str, ow
     assert shop.state.place != tidelog.of_database(config, "other").state.place
     if state == "log:":
         assert own.startswith(f"log:{shop.log.path}?")
+
+
+@pytest.mark.parametrize("options", ["", ", options: {schema: ops}"])
+def test_databases_share_a_table_of_states_and_no_state(tmp_path: Path, options: str) -> None:
+    file = tmp_path / "tidelog.yaml"
+    file.write_text(
+        f"source: {{kind: postgres, url: '{URL}', databases: [shop, other]}}\n"
+        f"log: {{path: log}}\nstate: {{url: 'postgresql://me@h/db'{options}}}\n"
+    )
+    group = tidelog.CaptureGroup([load_config(file)])
+    spaces = set()
+    for config in group.configs:
+        register = RowRegister(config.state.place.reveal(), "documents")
+        assert register._table_name == ("ops.state" if options else "tidelog.state")
+        spaces.add(register._space)
+    assert spaces == {"documents/shop", "documents/other"}
 
 
 def test_a_slots_name_stays_short_enough_and_unlike_others(tmp_path: Path) -> None:

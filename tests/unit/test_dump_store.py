@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.capture.dumps import store as store_module
 from tidelog.capture.dumps.chunk_queue import ChunkQueue, Task
 from tidelog.capture.dumps.state import DumpState, TableProgress
+from tidelog.capture.dumps.states import TableStatus
 from tidelog.capture.dumps.store import DumpStore, KeySets
+from tidelog.capture.failed_dumps import to_repeat
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
@@ -130,3 +133,26 @@ def test_missing_keys_are_those_of_the_last_read(state: SqliteState) -> None:
     sets.put_piece("missing-d", 0, [], covers=1)  # read again, key by key: it is there
     sets.put_piece("missing-d", 1, [("b",)], covers=1)
     assert list(sets.all("missing-d")) == [("b",)]
+
+
+def test_what_made_a_failed_initial_dump_good_is_never_forgotten(
+    state: SqliteState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The initial dump is kept for ever: without its answer it would be asked for again."""
+    monkeypatch.setattr(store_module, "KEEP_FINISHED", 3)
+    store = loaded(state)
+
+    def ended(dump_id: str, reason: str, status: TableStatus, table: str = "public.t") -> None:
+        progress = TableProgress(table)
+        dump = store.request(dump_id, [progress], mode="incremental", reason=reason, now_ms=0)
+        dump.tables[0].status = status
+        store.finish_if_done(dump)
+
+    ended("initial", "initial", TableStatus.FAILED)
+    ended("auto-1", "the dump before failed", TableStatus.DONE)
+    for number in range(10):
+        ended(f"mine-{number}", "requested", TableStatus.DONE, "public.other")
+    assert to_repeat(store.all()) == []
+    assert {dump.dump_id for dump in store.all()} == {
+        "initial", "auto-1", "mine-7", "mine-8", "mine-9",
+    }  # fmt: skip

@@ -51,3 +51,8 @@ def test_dump_of_a_user_is_the_users() -> None:
 @pytest.mark.parametrize("part", [{"where": "id > 1"}, {"key_set": "k"}])
 def test_dump_of_some_rows_tells_nothing(part: dict[str, str]) -> None:
     assert to_repeat([dump(1, FAILED), dump(2, DONE, "mine", **part)]) == again(FIRST_MS)
+
+
+def test_what_the_catalogue_will_show_to_be_mended_is_not_repeated() -> None:
+    """A table without a key would fail every hour for ever."""
+    assert to_repeat([dump(1, FAILED), dump(2, FAILED, may_pass=False)]) == []

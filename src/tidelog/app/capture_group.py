@@ -50,10 +50,13 @@ class CaptureGroup:
             raise ConfigError(f"on_failure is isolate or stop, not {on_failure!r}")
         given = [c if isinstance(c, Config) else load_config(c) for c in configs]
         self.configs = [each for config in given for each in of_each_database(config).values()]
-        for what in ("log.path", "state.url"):
-            section, _, option = what.partition(".")
-            places = [str(getattr(getattr(config, section), option)) for config in self.configs]
-            if len(set(places)) != len(places):
+        places = {
+            "log.path": [config.log.path for config in self.configs],
+            # With what a text of it would hide.
+            "state.url": [config.state.place.reveal() for config in self.configs],
+        }
+        for what, each in places.items():
+            if len(set(each)) != len(each):
                 raise ConfigError(f"two configurations have the same {what}: give each its own")
         self._pipelines = pipelines
         self._stops = on_failure == "stop"

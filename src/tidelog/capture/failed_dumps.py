@@ -38,7 +38,8 @@ class Again:
 
 def to_repeat(dumps: Iterable[DumpState]) -> list[Again]:
     """What is due, now or later, by tables' last dumps: none where a dump after it does all of the
-    table, or where the last one was cancelled, which was somebody's wish.
+    table, where the last one was cancelled, which was somebody's wish, or where the catalogue will
+    show that the cause has gone.
     """
     found: dict[str, list[tuple[DumpState, TableProgress]]] = {}
     for dump in sorted(dumps, key=lambda dump: dump.number, reverse=True):
@@ -54,6 +55,8 @@ def _again(table: str, newest_first: list[tuple[DumpState, TableProgress]]) -> A
     if not any(progress.due or is_own(dump) for dump, progress in failures):
         return None
     _, last = failures[0]
+    if not last.may_pass:
+        return None
     ended = last.finished_ms or 0
     took = ended - (last.started_ms or ended)
     pause = max(min(FIRST_MS * 2 ** min(len(failures) - 1, 10), LAST_MS), REST * took)

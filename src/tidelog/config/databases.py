@@ -105,17 +105,13 @@ def _named(file: str, label: str) -> str:
 
 
 def _state_url(url: StateUrl, label: str) -> StateUrl:
-    """``…/state.db`` → ``…/state-shop.db``; PostgreSQL: a schema of its own; else ``…/path/shop``,
-    as the event log's path.
+    """``…/state.db`` → ``…/state-shop.db``; PostgreSQL: a part of its own of the one table, which
+    stays in the schema that is never captured; else ``…/path/shop``, as the event log's path.
     """
     place, asked, query = url.reveal().partition("?")
-    folder, _, file = place.rpartition("/")
     if place.startswith("postgresql:"):
-        options = dict(parse_qsl(query, keep_blank_values=True))
-        options["schema"] = _slot(options.get("schema", "tidelog"), label)
-        return StateUrl(f"{place}?{urlencode(options, quote_via=quote)}")
+        return url.with_options({"part": label})
     if place.startswith("sqlite:"):
-        place = f"{folder}/{_named(file, label)}"
-    else:
-        place = f"{place.rstrip('/')}/{label}"
-    return StateUrl(f"{place}{asked}{query}")
+        folder, _, file = place.rpartition("/")
+        return StateUrl(f"{folder}/{_named(file, label)}{asked}{query}")
+    return StateUrl(f"{place.rstrip('/')}/{label}{asked}{query}")

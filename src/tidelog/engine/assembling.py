@@ -80,6 +80,8 @@ def assemble(
         work = Work(transforms, serializer, options, dead_letters, away)
         processes = WorkerProcesses(options.record_processing_threads, work)
 
+    made: list[RecordProcessor] = []
+
     def make(
         service: RecordService,
         committer: TaskCommitter,
@@ -88,6 +90,12 @@ def assemble(
     ) -> Processes:
         if record_processor is not None:
             processor = _made(record_processor)
+            if any(each is processor for each in made):
+                raise ConfigError(
+                    "record_processor: each task needs one of its own, which marks its records "
+                    "alone: give a class, or a function that makes one, in place of an object"
+                )
+            made.append(processor)
             processor.initialize(service, transforms, serializer, committer)
             return processor
         chain = Chain(transforms, serializer, retries, dead_letters)

@@ -58,11 +58,11 @@ class RowRegister:
     """`tidelog.state.documents.Register`: a row for each text; its tag is the column ``tag``."""
 
     def __init__(self, url: str, space: str) -> None:
-        self._conninfo, schema = _split(url)
+        self._conninfo, schema, part = _split(url)
         self._table = sql.Identifier(schema, TABLE)
         self._table_name = f"{schema}.{TABLE}"
         self._schema = sql.Identifier(schema)
-        self._space = space
+        self._space = f"{space}/{part}" if part else space
         self._lock = threading.Lock()
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._closed = False
@@ -248,11 +248,13 @@ class PostgresBackend:
         return LeaseElection(leases, name, holder, ttl_s, first_epoch=first_epoch)
 
 
-def _split(url: str) -> tuple[str, str]:
-    """The connection string and the schema. Raises ValueError, which shows nothing of the URL."""
+def _split(url: str) -> tuple[str, str, str]:
+    """The connection string, the schema, and the part of the table, which has the states of several
+    databases. Raises ValueError, which shows nothing of the URL.
+    """
     rest, _, query = url.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
-    schema = options.pop("schema", SCHEMA)
+    schema, part = options.pop("schema", SCHEMA), options.pop("part", "")
     authority = rest.partition("://")[2].partition("/")[0]
     named = authority.rpartition("@")[2] or "host" in options
     if not rest.startswith("postgresql://") or not named:
@@ -267,7 +269,7 @@ def _split(url: str) -> tuple[str, str]:
         # libpq's message may quote half of a password.
         raise ValueError(f"{_EXPECTED}; options are those of libpq, and schema") from None
     ours = {"application_name": "tidelog-state", "client_encoding": "UTF8"}
-    return make_conninfo(**{**_PATIENCE, **ours, **given}), schema
+    return make_conninfo(**{**_PATIENCE, **ours, **given}), schema, part
 
 
 def _where(conninfo: str) -> str:

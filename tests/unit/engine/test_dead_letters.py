@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.support.engines import Gates, committed, engine, orders_log, running, until
 
+from tidelog.app.async_engine.serializing import FormatSerializer
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Committer, Message
 from tidelog.engine.processing.dead_letters import DeadLetters
@@ -120,3 +121,47 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
             dead_letters=DeadLetters(tmp_path),
             **TOLERANT,
         )
+
+
+@pytest.mark.parametrize("tolerated", [True, False])
+@pytest.mark.parametrize("kind", ["batch", "messages"])
+def test_a_value_that_is_none_of_the_columns_type_is_the_transforms_fault(
+    tmp_path: Path, kind: str, tolerated: bool
+) -> None:
+    """Arrow's own error has the value in its text."""
+    built = orders_log(tmp_path / "log", range(5))
+    letters = tmp_path / "letters" / "engine.jsonl"
+    seen: list[int] = []
+
+    def spoil(event: Event) -> Event:
+        if event.after and event.after["id"] == 2:
+            return event.replace(after={**event.after, "id": "4111-S3cret"})
+        return event
+
+    def consume(taken: Any, committer: Any = None) -> None:
+        for each in taken if committer else [taken]:
+            event = each.event if isinstance(each, Message) else each
+            seen.append(event.after["id"])
+        if committer:
+            committer.mark_processed(taken)
+            committer.mark_batch_finished()
+
+    given: dict[str, Any] = (
+        {"change_consumer": consume}
+        if kind == "batch"
+        else {"consumer": consume, "serializer": FormatSerializer("debezium")}
+    )
+    if tolerated:
+        given |= {"dead_letters": DeadLetters(letters), **TOLERANT}
+    core = engine(Gates(tmp_path / "log"), transforms=[spoil], **given)
+    with running(core) as run:
+        until(lambda: run.error or committed(tmp_path / "log") == built.writer.next_offset)
+    if tolerated:
+        assert run.error is None
+        assert seen == [0, 1, 3, 4]
+        assert len(letters.read_text().splitlines()) == 1
+        assert "S3cret" not in letters.read_text()
+    else:
+        assert isinstance(run.error, ConsumerError)
+        assert "public.orders" in str(run.error)
+        assert "S3cret" not in str(run.error)

@@ -169,3 +169,17 @@ def test_a_transaction_is_not_skipped_in_its_middle(tmp_path: Path) -> None:
             until(lambda: run.error or committed(tmp_path) == built.writer.next_offset)
     assert seen == [0, 1, 2, 3, 3, 4, 5]
     assert len(versions(tmp_path)) == 6
+
+
+def test_a_poll_is_bounded_by_bytes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many rows as it may take, of a MiB each, would not fit."""
+    monkeypatch.setattr(log_task, "_BATCH_BYTES", 100_000)
+    built = BuiltLog(tmp_path)
+    orders = built.table("public.orders", COLUMNS)
+    for row in range(6):
+        built.insert(orders, str(row), "x" * 60_000)
+        built.flush()
+    task, sizes = started(tmp_path), []
+    while (events := task.poll(0.0)) is not None:
+        sizes += [len(events)] if events else []
+    assert sizes == [2, 2, 2]

@@ -20,6 +20,8 @@ from tidelog.eventlog.storage.opening import is_url
 from tidelog.model.records import Kind
 
 _LOOK_S: Final = 0.05
+_BATCH_BYTES: Final = 32 << 20
+"""A poll ends behind the stored batch that brings it there, of some MiB at most."""
 _LOOK_FAR_S: Final = 0.5  # in an object store every look is a request that is paid
 
 
@@ -144,8 +146,8 @@ class LogTask:
 
     def _gathered(self) -> pa.RecordBatch | None:
         """The next records, at most a batch's worth; None: there are none before `_until`."""
-        held, rows = [], 0
-        while rows < self._batch_size:
+        held, rows, size = [], 0, 0
+        while rows < self._batch_size and size < _BATCH_BYTES:
             batch, self._left = self._left, None
             if batch is None:
                 batch = next(self._reading, None)
@@ -157,6 +159,7 @@ class LogTask:
                 batch = batch.slice(0, room)
             held.append(batch)
             rows += batch.num_rows
+            size += batch.nbytes
         if not held:
             return None
         return held[0] if len(held) == 1 else pa.concat_batches(held)

@@ -11,7 +11,7 @@ from tidelog.adapters import FORMATTERS
 from tidelog.engine.events import Event, EventBatch, Events
 from tidelog.engine.ports import Message
 from tidelog.errors import ConfigError
-from tidelog.ports import FormatOptions, SchemaFormatter, TargetTable
+from tidelog.ports import FormatOptions, SchemaFormatter, SourceId, TargetTable
 from tidelog.spark.sessions.installed import check_pyspark
 
 
@@ -29,7 +29,8 @@ class FormatSerializer:
         self._formatter = FORMATTERS.get(name)(FormatOptions(topic, tombstones=False))
         if isinstance(self._formatter, SchemaFormatter):
             raise ConfigError(f"format {name}: an engine has no schema registry to give it")
-        self._targets: dict[int, tuple[TargetTable, pa.Schema]] = {}
+        # Ids of schemas are of one event log, and tasks share this.
+        self._targets: dict[tuple[SourceId, int], tuple[TargetTable, pa.Schema]] = {}
 
     def serialize(self, events: Events) -> list[Message]:
         found: list[Message] = []
@@ -46,7 +47,8 @@ class FormatSerializer:
         return found
 
     def _target(self, part: EventBatch) -> tuple[TargetTable, pa.Schema]:
-        known = self._targets.get(part.schema.schema_id)
+        which = part.origin, part.schema.schema_id
+        known = self._targets.get(which)
         if known is None:
             from tidelog.spark.formats import shapes
             from tidelog.spark.sessions.versions import arrow_schema
@@ -60,7 +62,7 @@ class FormatSerializer:
             at = schema.get_field_index(shapes.CHANGE_MISSING)
             names = pa.field(shapes.CHANGE_MISSING, pa.list_(pa.string()))
             known = target, schema.set(at, names)
-            self._targets[part.schema.schema_id] = known
+            self._targets[which] = known
         return known
 
 

@@ -28,7 +28,13 @@ from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.state import TableProgress, whole_table
 from tidelog.capture.failed_dumps import Again, to_repeat
 from tidelog.capture.relation_names import RelationNames
-from tidelog.errors import TableRefusedError
+from tidelog.errors import (
+    ConnectionLostError,
+    GapError,
+    SourceChangedError,
+    SourceError,
+    TableRefusedError,
+)
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Catalogue, RelationNamed, RowsUnlogged, SchemaSeen, StateStore
@@ -170,8 +176,13 @@ class AutomaticDumps:
                 wait_s = max(0, again.at_ms - now_ms) // 1000
                 logger.warning("%s is dumped again in %d s: %s", again.table, wait_s, again.failed)
             table = TableName.parse(again.table)
-            if again.at_ms <= now_ms and not self._is_absent(table):
-                self._dump_if_settled(table, "the dump before failed")
+            try:
+                if again.at_ms <= now_ms and not self._is_absent(table):
+                    self._dump_if_settled(table, "the dump before failed")
+            except (GapError, SourceChangedError, ConnectionLostError):
+                raise
+            except SourceError:
+                continue  # this table's: others are dumped
 
     def _is_absent(self, table: TableName) -> bool:
         """Is there no such table now? One that was renamed may come back: its dump waits, until the

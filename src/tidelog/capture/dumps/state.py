@@ -26,7 +26,7 @@ Mode = Literal["incremental", "blocking"]
 Missing = Literal["delete", "list"]
 
 
-HIDDEN = frozenset({"ranges", "failed", "keys_done", "where", "where_names"})
+HIDDEN = frozenset({"ranges", "failed", "keys_done", "where", "where_names", "may_pass"})
 """Fields that hold cell values, or are long: status counts them."""
 
 
@@ -63,6 +63,8 @@ class TableProgress:
         estimated_rows: by the source's statistics, when the table began.
         due: why capture itself needs the table dumped, and joins this dump for it; empty: it
             does not. If this one is cancelled, another is asked for.
+        may_pass: False if it failed for what the catalogue would show to be mended, such as no
+            key: it is dumped then, and not asked for again before.
     """
 
     table: str
@@ -87,6 +89,7 @@ class TableProgress:
     rows_superseded: int = 0
     estimated_rows: int = 0
     due: str = ""
+    may_pass: bool = True
     started_ms: int | None = None
     finished_ms: int | None = None
 

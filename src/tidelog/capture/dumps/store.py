@@ -202,11 +202,34 @@ class DumpStore:
                 if table.key_set is not None and table.key_set not in used:
                     self.key_sets.delete(table.key_set)
             finished = [d for d in self.all() if d.finished and d.reason != "initial"]
+            answers = self._answers(finished)
             for old in finished[:-KEEP_FINISHED]:
+                if old.dump_id in answers:
+                    continue
                 del self._dumps[old.dump_id]
                 self._state.delete(DUMP_PREFIX + old.dump_id)
                 self.key_sets.delete(missing_set(old.dump_id))
         return finishes
+
+    def _answers(self, finished: Iterable[DumpState]) -> set[str]:
+        """The newest dumps of tables at which the initial one failed, which is kept for ever: it
+        would be asked for again if these were forgotten.
+        """
+        failed = {
+            table.table
+            for dump in self._dumps.values()
+            if dump.reason == "initial"
+            for table in dump.tables
+            if table.status is TableStatus.FAILED
+        }
+        return set(
+            {
+                table.table: dump.dump_id
+                for dump in finished
+                for table in dump.tables
+                if table.table in failed and whole_table(table)
+            }.values()
+        )
 
     def summary(self, finished: int) -> dict[str, Any]:
         """What status shows: options, counters, unfinished dumps and the last ``finished``.

@@ -141,10 +141,12 @@ class DumpTables:
             self.fail(dump, progress, str(found))  # one table's, e.g. a type: others go on
             return False
         if found is None:
+            progress.may_pass = False
             reason = "the table does not exist (any more)"
             self.fail(dump, progress, reason, TableScanStatus.UNKNOWN_SCHEMA)
             return False
         if not found.schema.key:
+            progress.may_pass = False
             reason = "the table has no primary key: add one, or name a unique key in source.keys"
             self.fail(dump, progress, reason, TableScanStatus.NO_PRIMARY_KEY)
             return False

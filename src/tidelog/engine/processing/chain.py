@@ -60,6 +60,26 @@ class Chain:
             [event], end, generation
         )
 
+    def regrouped(self, events: Sequence[Event], end: int, generation: str) -> Events:
+        """`Events.of`; those that Arrow can't hold as a transform left them are passed over where
+        that is tolerated.
+        """
+        try:
+            return Events.of(events, end, generation)
+        except Exception:  # noqa: BLE001 - its text may hold a value; which event it is comes next
+            return Events.of([each for each in events if self._fits(each)], end, generation)
+
+    def _fits(self, event: Event) -> bool:
+        try:
+            event.to_batch()
+        except Exception as error:
+            told = _told("a transform's event", error, [event])
+            if self.dead_letters is None:
+                raise told from error
+            self.dead_letters.put(event, told)
+            return False
+        return True
+
     def consume(self, call: Callable[[], Any], consumed: Sequence[Event | Message]) -> None:
         """Call the consumer with ``consumed``, again where an error may pass."""
         try:
@@ -102,8 +122,8 @@ class Chain:
     def _serialized(
         self, serializer: Serializer, left: list[Event], end: int, generation: str
     ) -> list[Event | Message]:
-        batch = Events.of(left, end, generation)
         try:
+            batch = Events.of(left, end, generation)
             return list(self.retries.call(lambda: serializer.serialize(batch), "serializer"))
         except (TidelogError, StoppingError):
             raise

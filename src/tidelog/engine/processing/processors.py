@@ -50,13 +50,14 @@ class BatchProcessor:
             for originals, part in _prepared(chain, self._service, records):
                 _mark_left_out(self._committer, originals, part)
                 prepared += part
-            if not prepared:
-                self._committer.mark_batch_finished()
-                return
             taken = prepared
             if chain.serializer is None:
                 events = [each for each in prepared if isinstance(each, Event)]
-                taken = Events.of(events, records.end, records.generation)
+                taken = chain.regrouped(events, records.end, records.generation)
+                _mark_left_out(self._committer, events, list(taken))
+            if not taken:
+                self._committer.mark_batch_finished()
+                return
         # One place for the retry, so that a failed batch comes again whole.
         chain.consume(lambda: self._consumer(taken, self._committer), _ends(taken))
 

@@ -122,11 +122,16 @@ class KafkaOutput(ExecutorOutput):
             )
         try:
             if topic not in self._administration().list_topics(timeout=_TIMEOUT_S).topics:
-                compact = self._compact and table.source != MESSAGES
-                self._create_topic(topic, compact=compact)
+                policy = "compact" if self._compact else None
+                self._create_topic(topic, "delete" if table.source == MESSAGES else policy)
             self._describe(topic)
         except KafkaException as error:
             raise failed(f"topic {topic} can't be created", error) from None
+        if topic in self._compacted and table.source == MESSAGES:
+            raise OutputRefusedError(
+                f"output {self.name}: topic {topic} is compacted, which keeps the last message of "
+                "each prefix alone: give messages_topic a topic that is not"
+            )
         if topic in self._compacted and not table.key:
             raise OutputRefusedError(
                 f"output {self.name}: {table.source} has no key, and topic {topic} is compacted, "
@@ -209,7 +214,8 @@ class KafkaOutput(ExecutorOutput):
         if self._said is None or error.code() == KafkaError._AUTHENTICATION:
             self._said = error
 
-    def _create_topic(self, topic: str, *, compact: bool) -> None:
+    def _create_topic(self, topic: str, policy: str | None) -> None:
+        """``policy``: of cleaning up; None: as brokers have it."""
         if not self._create_topics:
             raise OutputRefusedError(
                 f"output {self.name}: there is no topic {topic}, and create_topics is false"
@@ -218,7 +224,7 @@ class KafkaOutput(ExecutorOutput):
             topic,
             num_partitions=self._partitions or -1,
             replication_factor=self._replication or -1,
-            config={"cleanup.policy": "compact"} if compact else {},
+            config={} if policy is None else {"cleanup.policy": policy},
         )
         try:
             self._administration().create_topics([wanted])[topic].result(_TIMEOUT_S)

@@ -115,8 +115,9 @@ def _decimal(column: Column, text: str) -> str:
         number = Decimal(text).quantize(Decimal(1).scaleb(-scale), context=exactly)
     except ArithmeticError:
         raise ValueError from None
-    _require(abs(number) < Decimal(10) ** (digits - scale))
-    return f"{abs(number) if number == 0 else number:f}"
+    # Not abs, which rounds to the context's 28 digits.
+    _require(number.copy_abs() < Decimal(10) ** (digits - scale))
+    return f"{number.copy_abs() if number == 0 else number:f}"
 
 
 def _instant(column: Column, text: str) -> str:

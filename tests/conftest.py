@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,3 +135,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 2 MB; `tests.small_disk.grow` gives it more."""
     with mounted(tmp_path / "disk") as place:
         yield place
+
+
+@pytest.fixture(autouse=True)
+def threads_of_others() -> None:
+    """See `tests.support.engines.no_threads_left`."""
+    engines = sys.modules.get("tests.support.engines")
+    if engines is not None:
+        engines.others = set(threading.enumerate())

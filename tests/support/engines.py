@@ -170,6 +170,11 @@ def running(core: EngineCore) -> Iterator[Running]:
         found.join()
 
 
+others: set[threading.Thread] = set()
+"""Threads that other tests of this process have left, as `tests.conftest` notes them."""
+
+
 def no_threads_left() -> bool:
-    """Has every thread of every engine ended?"""
-    return not [t for t in threading.enumerate() if t.name.startswith("tidelog-")]
+    """Has every thread of this test's engines ended?"""
+    left = set(threading.enumerate()) - others
+    return not [thread for thread in left if thread.name.startswith("tidelog-")]

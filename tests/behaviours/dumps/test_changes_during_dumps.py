@@ -135,8 +135,10 @@ def test_one_large_chunk_with_many_updates(make: Make) -> None:
     with at("chunk.after_read", lambda: dumped.do(f"UPDATE t SET n = {N} WHERE id % 2 = 0")):
         done = dumped.dumped(dumped.dump())
     [table] = done["tables"]
-    superseded = 0 if dumped.reads_only else 150
-    assert (table["rows_read"], table["rows_superseded"]) == (300, superseded)
+    # Without marks the chunk stands before the change, unless the log was read beyond it already.
+    superseded = {0, 150} if dumped.reads_only else {150}
+    assert table["rows_read"] == 300
+    assert table["rows_superseded"] in superseded
     dumped.check()
 
 

@@ -358,11 +358,12 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
         Every write must give its key a greater ``n``.
         """
         self.catch_up()
+        completions = self.completions(table)  # before: a further dump may complete meanwhile
         events = self.events(table)
         check_no_time_travel(events)
         now = self.source(table, key)
         whole = False
-        for done in self.completions(table):
+        for done in completions:
             assert done.control is not None
             replayed = replay([e for e in events if e.offset >= done.control["first_offset"]])
             if done.control["delete_absent"]:

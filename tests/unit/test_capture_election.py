@@ -87,6 +87,46 @@ def test_a_handover_is_for_whom_it_names_and_for_a_while(
         assert c.acquire() is not None
 
 
+def test_a_handover_has_its_time_from_when_the_lease_was_given_back(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    with (
+        closing(open_state(config.state.place)) as state,
+        closing(CaptureElection(config, "a", state=state)) as a,
+    ):
+        Roster(state, "b", None).stand_by()
+        lease = a.acquire()
+        assert lease is not None
+        a.hand_over(None)
+        monkeypatch.setattr(time, "monotonic", lambda: now + PATIENCE_S + 1)
+        a.release(lease)
+        assert a.acquire() is None
+        monkeypatch.setattr(time, "monotonic", lambda: now + 2 * PATIENCE_S)
+        assert a.acquire() is None
+        assert state.get(HANDOVER_KEY) is not None
+        monkeypatch.setattr(time, "monotonic", lambda: now + 2 * PATIENCE_S + 2)
+        assert a.acquire() is not None
+
+
+def test_who_is_to_lead_by_name_takes_over_from_any_zone_at_once(config: Config) -> None:
+    with (
+        closing(open_state(config.state.place)) as state,
+        closing(CaptureElection(config, "near", state=state)) as near,
+        closing(CaptureElection(config, "far", 2 * PATIENCE_S, state)) as far,
+    ):
+        Roster(state, "far", None).stand_by()
+        lease = near.acquire()
+        assert lease is not None
+        assert far.acquire() is None
+        near.hand_over(None)
+        near.release(lease)
+        assert far.acquire() is None
+        state.delete(HANDOVER_KEY)
+        near.hand_over("far")
+        assert far.acquire() is not None
+
+
 def test_captures_outside_the_preferred_zones_take_over_later(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,11 +78,11 @@ class LeaseElection:
             self._look_at = 0.0
             epoch = self._next_epoch
             begun = time.monotonic()
-            self._unsure = True
+            unsure, self._unsure = self._unsure, True
             try:
                 self._write(epoch, found.version if found else 0)
             except StateConflictError:
-                self._unsure = False
+                self._unsure = unsure  # an earlier attempt of ours may have come late
                 return None
             self._unsure = False
             self._next_epoch = epoch + 1

@@ -287,3 +287,16 @@ def test_the_length_that_counts_is_the_holders():
     assert short.acquire() is None
     time.sleep(0.2)
     assert short.acquire() is None
+
+
+def test_how_long_a_lease_may_run_that_was_found_is_known():
+    store = Forgetful()
+    long = LeaseElection(store, "capture", "long", 40)
+    looking = LeaseElection(store, "capture", "looking", 10, look_every_s=1)
+    lease = long.acquire()
+    assert looking.acquire() is None
+    assert looking.patience_s == 40 + 3 + 2
+    long.renew(lease)
+    looking._look_at = 0.0
+    assert looking.acquire() is None
+    assert looking.patience_s == 0

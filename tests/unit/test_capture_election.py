@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 from tests.unit.eventlog.records import SOURCE, batch, register
 
-from tidelog.app.elections import HANDOVER_KEY, PATIENCE_S, CaptureElection
+from tidelog.app import elections
+from tidelog.app.elections import HANDOVER_KEY, LEASE_NAME, PATIENCE_S, CaptureElection
 from tidelog.app.roster import GONE_MS, PREFIX, Roster, standbys
+from tidelog.app.schema_versions import _no_capture
+from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import Config, parse_config
-from tidelog.errors import EventLogError
+from tidelog.errors import EventLogError, UsageError
 from tidelog.eventlog.writer import EventLogWriter
+from tidelog.state.lease import LeaseElection
 from tidelog.state.opening import open_state
 
 
@@ -160,3 +164,33 @@ def test_standbys_are_told_until_they_lead_end_or_die(config: Config) -> None:
         value = state.get(key).value  # type: ignore[union-attr]
         state.put(key, {**value, "seen_ms": value["seen_ms"] - GONE_MS}, None)
         assert standbys(state) == []
+
+
+def test_a_command_waits_for_a_lease_that_nobody_renews_and_says_who_renews_it(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the holder were on another host."""
+
+    def opened(
+        _url: object, name: str, holder: str, ttl_s: float, *, first_epoch: int = 1
+    ) -> LeaseElection:
+        state = open_state(f"sqlite:///{tmp_path}/leases.db")
+        return LeaseElection(state, name, holder, ttl_s, first_epoch=first_epoch)
+
+    monkeypatch.setattr(elections, "open_election", opened)
+    with (
+        closing(opened("", LEASE_NAME, "killed", 0.7)) as killed,
+        closing(opened("", LEASE_NAME, "alive", 60)) as alive,
+    ):
+        assert killed.acquire() is not None
+        with _no_capture(config):
+            assert alive.leader() == "tidelog schema"
+        lease = alive.acquire()
+        assert lease is not None
+        keeper = LeaseKeeper(alive, lease, 0.1)
+        with (
+            pytest.raises(UsageError, match=r"a capture leads \(alive\): stop it"),
+            _no_capture(config),
+        ):
+            pass
+        keeper.release()

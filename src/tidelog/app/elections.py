@@ -8,6 +8,7 @@ from typing import Any
 
 from tidelog.app.log_location import log_place
 from tidelog.app.roster import standbys
+from tidelog.capture.leadership import ASK_EVERY_S
 from tidelog.config import Config
 from tidelog.errors import TidelogError, UsageError
 from tidelog.eventlog.reader import EventLog
@@ -51,6 +52,11 @@ class CaptureElection:
         self._look_every_s = config.renewal_s[0] / 10 if sparing(config.state.place) else 0.0
         self._look_at = 0.0
         self._free_since: float | None = None
+
+    @property
+    def patience_s(self) -> float:
+        """See `acquired`."""
+        return _patience_s(self._election, 0.0)
 
     def acquire(self) -> Lease | None:
         if self._handing_over:  # the lease was lost before it was given back
@@ -159,6 +165,33 @@ class CaptureElection:
             self._config.renewal_s[0],
             first_epoch=first_epoch,
         )
+
+
+def acquired(election: Election, untold_s: float = 0.0, where: str = "") -> Lease:
+    """The lease, for a command that no capture may disturb. One that nobody renews is waited for:
+    that its holder was killed on another host shows in nothing else.
+
+    Args:
+        election: may have a ``patience_s``, for how long the lease that it found may still run.
+        untold_s: that of one which does not say.
+        where: for people.
+
+    Raises:
+        UsageError: a capture leads.
+    """
+    begun = time.monotonic()
+    while (lease := election.acquire()) is None:
+        if time.monotonic() >= begun + _patience_s(election, untold_s):
+            raise UsageError(
+                f"a capture leads{where} ({election.leader() or 'unknown'}): stop it, and those "
+                "that stand by, first"
+            )
+        time.sleep(ASK_EVERY_S)
+    return lease
+
+
+def _patience_s(election: Election, untold_s: float) -> float:
+    return float(getattr(election, "patience_s", untold_s))
 
 
 def _newest_epoch(config: Config) -> int:

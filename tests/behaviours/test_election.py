@@ -195,11 +195,19 @@ class Forgetful:
     def __init__(self):
         self.documents = {}
         self.silent = 0
+        self.delayed = 0
+        self.late = []
 
     def get(self, key):
         return self.documents.get(key)
 
     def put(self, key, value, expected_version):
+        if self.delayed:
+            self.delayed -= 1
+            self.late.append((key, value, expected_version))
+            raise StateError("no answer")
+        while self.late:
+            self.put(*self.late.pop())
         version = self.documents[key].version if key in self.documents else 0
         if version != expected_version:
             raise StateConflictError("another version")
@@ -230,6 +238,18 @@ def test_a_lease_whose_answer_was_lost_is_asked_for_again_under_a_new_epoch():
     store.silent = 1
     with pytest.raises(StateError, match="no answer"):
         a.acquire()
+    assert a.acquire().epoch == 2
+    assert a.acquire() is None
+
+
+def test_an_attempt_that_comes_late_and_meets_our_next_one_is_not_taken_for_anothers():
+    store = Forgetful()
+    a = LeaseElection(store, "capture", "a", 30)
+    store.delayed = 1
+    with pytest.raises(StateError, match="no answer"):
+        a.acquire()
+    assert a.acquire() is None
+    assert a.leader() == "a"
     assert a.acquire().epoch == 2
     assert a.acquire() is None
 
@@ -267,3 +287,16 @@ def test_the_length_that_counts_is_the_holders():
     assert short.acquire() is None
     time.sleep(0.2)
     assert short.acquire() is None
+
+
+def test_how_long_a_lease_may_run_that_was_found_is_known():
+    store = Forgetful()
+    long = LeaseElection(store, "capture", "long", 40)
+    looking = LeaseElection(store, "capture", "looking", 10, look_every_s=1)
+    lease = long.acquire()
+    assert looking.acquire() is None
+    assert looking.patience_s == 40 + 3 + 2
+    long.renew(lease)
+    looking._look_at = 0.0
+    assert looking.acquire() is None
+    assert looking.patience_s == 0

@@ -10,6 +10,7 @@ from tests.support.state_stores import STORES
 from tidelog.app import state_copy
 from tidelog.app.elections import LEASE_NAME
 from tidelog.app.state_copy import COPYING, check_whole, copy_state
+from tidelog.capture.leadership import LeaseKeeper
 from tidelog.errors import UsageError
 from tidelog.state.opening import open_election, open_state
 
@@ -34,8 +35,8 @@ def documents(url):
         return {key: state.get(key).value for key in state.keys("")}
 
 
-def acquire(url, holder="capture"):
-    election = open_election(url, LEASE_NAME, holder, 30)
+def acquire(url, holder="capture", ttl_s=30):
+    election = open_election(url, LEASE_NAME, holder, ttl_s)
     return election, election.acquire()
 
 
@@ -65,11 +66,20 @@ def test_a_running_capture_is_refused_on_either_side(url, old, monkeypatch):
     monkeypatch.setattr(state_copy, "PATIENCE_S", 0.5)
     for place in (old, url):
         election, lease = acquire(place, "host:1")
+        keeper = LeaseKeeper(election, lease, 0.2)
         with pytest.raises(UsageError, match=r"a capture leads .*\(host:1\): stop it"):
             copy_state(old, url)
-        election.release(lease)
+        keeper.release()
         election.close()
     assert documents(url) == {}
+
+
+def test_the_lease_of_a_capture_that_was_killed_is_waited_for(url, old, monkeypatch):
+    monkeypatch.setattr(state_copy, "PATIENCE_S", 0)
+    election, _ = acquire(url, ttl_s=1)
+    copy_state(old, url)
+    assert documents(url) == documents(old)
+    election.close()
 
 
 def test_a_copy_that_did_not_end_is_noticed_and_begun_anew(url, old):

@@ -180,6 +180,44 @@ def test_documents_in_parts_are_swapped_as_one_and_leave_nothing_behind(zookeepe
         state.close()
 
 
+def test_a_writer_that_wakes_up_late_deletes_no_parts_but_its_own(zookeeper_url, monkeypatch):
+    with closing(open_state(zookeeper_url)) as late, closing(open_state(zookeeper_url)) as leader:
+        register = late._register
+        swap_head, delete = register._swap_head, register._delete
+
+        def is_frozen_then(*arguments):
+            version = swap_head(*arguments)
+            leader.put("a", "b" * 600_000, None)
+            return version
+
+        with monkeypatch.context() as patch:
+            patch.setattr(register, "_swap_head", is_frozen_then)
+            assert late.put("a", "a" * 600_000, 0) == 1
+        assert late.get("a").value == "b" * 600_000
+        assert len(register._parts_of("a")) == 2
+
+        def is_frozen_once(path):
+            delete(path)
+            monkeypatch.undo()
+            leader.put("a", "c" * 600_000, 0)
+
+        monkeypatch.setattr(register, "_delete", is_frozen_once)
+        late.delete("a")
+        assert leader.get("a").value == "c" * 600_000
+        assert len(register._parts_of("a")) == 2
+
+
+def test_a_document_that_lacks_a_part_is_an_error(zookeeper_url):
+    with closing(open_state(zookeeper_url)) as state:
+        state.put("a/b", "a" * 600_000, 0)
+        register = state._register
+        register._delete(register._parts_of("a=2fb")[0])
+        with pytest.raises(StateError, match="state 'a/b': a part of it is missing in ZooKeeper"):
+            state.get("a/b")
+        state.delete("a/b")
+        assert state.put("a/b", 1, 0) == 1
+
+
 def test_what_a_user_wrote_no_other_can_read_or_change(zookeeper, zookeeper_url):
     known = zookeeper_url.replace("//", "//me:hush@")
     with closing(open_state(known)) as state:

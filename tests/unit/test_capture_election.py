@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 from tests.unit.eventlog.records import SOURCE, batch, register
 
-from tidelog.app.elections import HANDOVER_KEY, PATIENCE_S, CaptureElection
+from tidelog.app import elections
+from tidelog.app.elections import HANDOVER_KEY, LEASE_NAME, PATIENCE_S, CaptureElection
 from tidelog.app.roster import GONE_MS, PREFIX, Roster, standbys
+from tidelog.app.schema_versions import _no_capture
+from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import Config, parse_config
-from tidelog.errors import EventLogError
+from tidelog.errors import EventLogError, UsageError
 from tidelog.eventlog.writer import EventLogWriter
+from tidelog.state.lease import LeaseElection
 from tidelog.state.opening import open_state
 
 
@@ -87,6 +91,46 @@ def test_a_handover_is_for_whom_it_names_and_for_a_while(
         assert c.acquire() is not None
 
 
+def test_a_handover_has_its_time_from_when_the_lease_was_given_back(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    with (
+        closing(open_state(config.state.place)) as state,
+        closing(CaptureElection(config, "a", state=state)) as a,
+    ):
+        Roster(state, "b", None).stand_by()
+        lease = a.acquire()
+        assert lease is not None
+        a.hand_over(None)
+        monkeypatch.setattr(time, "monotonic", lambda: now + PATIENCE_S + 1)
+        a.release(lease)
+        assert a.acquire() is None
+        monkeypatch.setattr(time, "monotonic", lambda: now + 2 * PATIENCE_S)
+        assert a.acquire() is None
+        assert state.get(HANDOVER_KEY) is not None
+        monkeypatch.setattr(time, "monotonic", lambda: now + 2 * PATIENCE_S + 2)
+        assert a.acquire() is not None
+
+
+def test_who_is_to_lead_by_name_takes_over_from_any_zone_at_once(config: Config) -> None:
+    with (
+        closing(open_state(config.state.place)) as state,
+        closing(CaptureElection(config, "near", state=state)) as near,
+        closing(CaptureElection(config, "far", 2 * PATIENCE_S, state)) as far,
+    ):
+        Roster(state, "far", None).stand_by()
+        lease = near.acquire()
+        assert lease is not None
+        assert far.acquire() is None
+        near.hand_over(None)
+        near.release(lease)
+        assert far.acquire() is None
+        state.delete(HANDOVER_KEY)
+        near.hand_over("far")
+        assert far.acquire() is not None
+
+
 def test_captures_outside_the_preferred_zones_take_over_later(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,3 +164,33 @@ def test_standbys_are_told_until_they_lead_end_or_die(config: Config) -> None:
         value = state.get(key).value  # type: ignore[union-attr]
         state.put(key, {**value, "seen_ms": value["seen_ms"] - GONE_MS}, None)
         assert standbys(state) == []
+
+
+def test_a_command_waits_for_a_lease_that_nobody_renews_and_says_who_renews_it(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the holder were on another host."""
+
+    def opened(
+        _url: object, name: str, holder: str, ttl_s: float, *, first_epoch: int = 1
+    ) -> LeaseElection:
+        state = open_state(f"sqlite:///{tmp_path}/leases.db")
+        return LeaseElection(state, name, holder, ttl_s, first_epoch=first_epoch)
+
+    monkeypatch.setattr(elections, "open_election", opened)
+    with (
+        closing(opened("", LEASE_NAME, "killed", 0.7)) as killed,
+        closing(opened("", LEASE_NAME, "alive", 60)) as alive,
+    ):
+        assert killed.acquire() is not None
+        with _no_capture(config):
+            assert alive.leader() == "tidelog schema"
+        lease = alive.acquire()
+        assert lease is not None
+        keeper = LeaseKeeper(alive, lease, 0.1)
+        with (
+            pytest.raises(UsageError, match=r"a capture leads \(alive\): stop it"),
+            _no_capture(config),
+        ):
+            pass
+        keeper.release()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import secrets
 import time
+from typing import Any
 
 from tidelog.app.log_location import log_place
 from tidelog.app.roster import standbys
+from tidelog.capture.leadership import ASK_EVERY_S
 from tidelog.config import Config
 from tidelog.errors import TidelogError, UsageError
 from tidelog.eventlog.reader import EventLog
@@ -44,13 +46,21 @@ class CaptureElection:
         self._handicap_s = handicap_s
         self._state = state
         self._not_before = 0.0
+        self._handing_over = False
         self._seen_handover = ""
         # As often as it is asked for where each look is paid for.
         self._look_every_s = config.renewal_s[0] / 10 if sparing(config.state.place) else 0.0
         self._look_at = 0.0
         self._free_since: float | None = None
 
+    @property
+    def patience_s(self) -> float:
+        """See `acquired`."""
+        return _patience_s(self._election, 0.0)
+
     def acquire(self) -> Lease | None:
+        if self._handing_over:  # the lease was lost before it was given back
+            self._let_others_go_first()
         if time.monotonic() < self._not_before:
             return None
         if self._handicap_s and not self._is_our_turn():
@@ -88,16 +98,20 @@ class CaptureElection:
         self._seen_handover = secrets.token_hex(8)
         value = {"id": self._seen_handover, "from": self._holder, "to": to}
         self._state.put(HANDOVER_KEY, value, None)
+        self._handing_over = True
+
+    def _let_others_go_first(self) -> None:
+        """From now on: to end what we led may have taken as long as others have patience."""
+        self._handing_over = False
         self._not_before = time.monotonic() + PATIENCE_S
 
     def _is_meant(self) -> bool:
         """Is nobody else to lead, by a handover? Asked once the lease is ours; one that is not
         taken up for a while counts no more.
         """
-        found = None if self._state is None else self._state.get(HANDOVER_KEY)
-        if self._state is None or found is None:
+        given = self._handover()
+        if self._state is None or given is None:
             return True
-        given = found.value
         ours = given["to"] in (None, self._holder) and given["from"] != self._holder
         if not ours and self._seen_handover != given["id"]:
             self._seen_handover = given["id"]
@@ -106,11 +120,19 @@ class CaptureElection:
         self._state.delete(HANDOVER_KEY)
         return True
 
+    def _handover(self) -> dict[str, Any] | None:
+        found = None if self._state is None else self._state.get(HANDOVER_KEY)
+        return None if found is None else found.value
+
     def renew(self, lease: Lease) -> Lease:
         return self._election.renew(lease)
 
     def release(self, lease: Lease) -> None:
-        self._election.release(lease)
+        try:
+            self._election.release(lease)
+        finally:
+            if self._handing_over:
+                self._let_others_go_first()
 
     def leader(self) -> str | None:
         return self._election.leader()
@@ -119,7 +141,9 @@ class CaptureElection:
         self._election.close()
 
     def _is_our_turn(self) -> bool:
-        """Has nobody led for as long as captures in preferred zones go before us?"""
+        """Has nobody led for as long as captures in preferred zones go before us, or is the lease
+        left to us by name?
+        """
         now = time.monotonic()
         if now < self._look_at:
             return False
@@ -128,7 +152,10 @@ class CaptureElection:
             self._free_since = None
             return True  # the lease decides: by hosts' clocks it may seem to last
         self._free_since = self._free_since or now
-        return now - self._free_since >= self._handicap_s
+        if now - self._free_since >= self._handicap_s:
+            return True
+        given = self._handover()
+        return given is not None and given["to"] == self._holder
 
     def _open(self, first_epoch: int) -> Election:
         return open_election(
@@ -138,6 +165,33 @@ class CaptureElection:
             self._config.renewal_s[0],
             first_epoch=first_epoch,
         )
+
+
+def acquired(election: Election, untold_s: float = 0.0, where: str = "") -> Lease:
+    """The lease, for a command that no capture may disturb. One that nobody renews is waited for:
+    that its holder was killed on another host shows in nothing else.
+
+    Args:
+        election: may have a ``patience_s``, for how long the lease that it found may still run.
+        untold_s: that of one which does not say.
+        where: for people.
+
+    Raises:
+        UsageError: a capture leads.
+    """
+    begun = time.monotonic()
+    while (lease := election.acquire()) is None:
+        if time.monotonic() >= begun + _patience_s(election, untold_s):
+            raise UsageError(
+                f"a capture leads{where} ({election.leader() or 'unknown'}): stop it, and those "
+                "that stand by, first"
+            )
+        time.sleep(ASK_EVERY_S)
+    return lease
+
+
+def _patience_s(election: Election, untold_s: float) -> float:
+    return float(getattr(election, "patience_s", untold_s))
 
 
 def _newest_epoch(config: Config) -> int:

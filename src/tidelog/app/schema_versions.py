@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tidelog.app.elections import CaptureElection
+from tidelog.app.elections import CaptureElection, acquired
 from tidelog.app.log_location import log_place
 from tidelog.app.sources.kinds import SchemaNotes, source_kind
 from tidelog.config import Config
@@ -142,11 +142,7 @@ def _no_capture(config: Config) -> Iterator[None]:
     """Hold the lease, so that no capture leads meanwhile."""
     election = CaptureElection(config, "tidelog schema")
     try:
-        lease = election.acquire()
-        if lease is None:
-            raise UsageError(
-                f"a capture leads ({election.leader()}): stop it, and those that stand by, first"
-            )
+        lease = acquired(election)
         try:
             yield
         finally:

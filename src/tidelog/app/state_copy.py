@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tidelog.app.elections import LEASE_NAME
+from tidelog.app.elections import LEASE_NAME, acquired
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import load_config
 from tidelog.errors import UsageError
-from tidelog.ports import Election, Lease, StateStore
+from tidelog.ports import StateStore
 from tidelog.sections import StateUrl
 from tidelog.state.opening import checked_url, open_election, open_state, state_exists
 
@@ -23,7 +22,7 @@ COPYING: Final = "copying"
 _HOLDER: Final = "tidelog state copy"
 _LEASE_S: Final = 20.0
 PATIENCE_S: Final = 30.0
-"""For a lease that nobody renews any more to run out."""
+"""For a lease to run out, in a store that does not say how long it may last."""
 
 
 def copy_state(source: str, target: str) -> dict[str, Any]:
@@ -87,23 +86,12 @@ def _leading(place: StateUrl, first_epoch: int) -> Iterator[LeaseKeeper]:
     with closing(
         open_election(place, LEASE_NAME, _HOLDER, _LEASE_S, first_epoch=first_epoch)
     ) as election:
-        keeper = LeaseKeeper(election, _lease_of(election, place), _LEASE_S / 4)
+        lease = acquired(election, PATIENCE_S, f" with the state at {place}")
+        keeper = LeaseKeeper(election, lease, _LEASE_S / 4)
         try:
             yield keeper
         finally:
             keeper.release()
-
-
-def _lease_of(election: Election, place: StateUrl) -> Lease:
-    patience, waiting = time.monotonic() + PATIENCE_S, threading.Event()
-    while (lease := election.acquire()) is None:
-        if time.monotonic() > patience:
-            raise UsageError(
-                f"a capture leads with the state at {place} ({election.leader() or 'unknown'}): "
-                "stop it, and those that stand by, first"
-            )
-        waiting.wait(0.5)
-    return lease
 
 
 def _place(text: str) -> StateUrl:

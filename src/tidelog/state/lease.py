@@ -22,6 +22,8 @@ from tidelog.system.processes import has_ended, this_process
 MARGIN: Final = 0.2
 """Of the lease, in which its holder acts no more and nobody else begins."""
 
+_SLACK_S: Final = 2.0
+
 
 class LeaseElection:
     """`tidelog.ports.Election` over a `tidelog.ports.StateStore`.
@@ -64,6 +66,13 @@ class LeaseElection:
         self._look_at = 0.0
         self._holders: dict[str, Any] = {}
         self._seen: tuple[str, float] = ("", 0.0)
+        self._held_s = ttl_s
+        self._renewed = False
+
+    @property
+    def patience_s(self) -> float:
+        """So long the lease that `acquire` found may run if nobody renews it; 0: somebody did."""
+        return 0.0 if self._renewed else self._held_s + 3 * self._look_every_s + _SLACK_S
 
     def acquire(self) -> Lease | None:
         with self._lock:
@@ -78,11 +87,11 @@ class LeaseElection:
             self._look_at = 0.0
             epoch = self._next_epoch
             begun = time.monotonic()
-            self._unsure = True
+            unsure, self._unsure = self._unsure, True
             try:
                 self._write(epoch, found.version if found else 0)
             except StateConflictError:
-                self._unsure = False
+                self._unsure = unsure  # an earlier attempt of ours may have come late
                 return None
             self._unsure = False
             self._next_epoch = epoch + 1
@@ -141,10 +150,12 @@ class LeaseElection:
             return False  # our own, of an attempt that got no answer
         content = json.dumps([found.version, value], sort_keys=True)
         now = time.monotonic()
-        if self._seen[0] != content:
-            self._seen = (content, now)
         # The holder's length, not ours: it may be configured otherwise.
-        return now < self._seen[1] + float(value["ttl_s"])
+        self._held_s = float(value["ttl_s"])
+        if self._seen[0] != content:
+            self._renewed = self._seen[0] != ""
+            self._seen = (content, now)
+        return now < self._seen[1] + self._held_s
 
     def _ours(self, found: Document, lease: Lease) -> bool:
         same = found.value["instance"] == self._instance and found.value["epoch"] == lease.epoch

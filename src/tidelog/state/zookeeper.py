@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidelog.errors import ConfigError, MissingExtraError, StateError, TidelogError
-from tidelog.state.documents import Documents, NoAnswerError
+from tidelog.state.documents import Documents, NoAnswerError, key_of
 from tidelog.state.lease import LeaseElection
 from tidelog.state.zookeeper_options import Place, parse
 
@@ -164,6 +164,7 @@ class NodeRegister:
         self._folder = folder
 
     def read(self, name: str) -> tuple[bytes, Any] | None:
+        lacking = b""
         while True:
             found = self._get(self._node(name))
             if found is None:
@@ -174,28 +175,33 @@ class NodeRegister:
             parts = [self._get(path) for path in self._named_by(name, head)]
             if all(part is not None for part in parts):
                 return b"".join(part[0] for part in parts if part), (version, True)
-            # It was replaced meanwhile.
+            # It was replaced meanwhile: parts go only once the node names others, of another batch.
+            if head == lacking:
+                raise StateError(
+                    f"state {key_of(name)!r}: a part of it is missing in ZooKeeper, which "
+                    f"{self._node(name)} names: was something deleted by hand?"
+                )
+            lacking = head
 
     def swap(self, name: str, text: bytes, tag: Any) -> Any:
         head, parts = text, []
-        if len(text) > PART_BYTES:
+        large = len(text) > PART_BYTES
+        # Listed before the swap: what is named after it may be another's, while we are frozen. None
+        # of these is named any more by then: who swaps for them has an older tag.
+        before = self._parts_of(name) if large or (tag is not None and tag[1]) else []
+        if large:
             batch = secrets.token_hex(8)
             head = f"{batch} {-(-len(text) // PART_BYTES)}".encode()
             parts = self._named_by(name, head)
             for index, path in enumerate(parts):
                 self._create(path, text[index * PART_BYTES :][:PART_BYTES])
         version = self._swap_head(self._node(name), head, parts, tag)
-        if parts or (tag is not None and tag[1]):
-            kept = set(parts) if version is not None else set()
-            if version is None:
-                self._delete_all(parts)
-            else:
-                self._delete_all(path for path in self._parts_of(name) if path not in kept)
+        self._delete_all(parts if version is None else before)
         return None if version is None else (version, bool(parts))
 
     def remove(self, name: str) -> None:
+        parts = self._parts_of(name)  # as in `swap`
         self._delete(self._node(name))
-        parts = self._parts_of(name)
         if parts:
             self._delete_all([*parts, f"{self._path}/{_PARTS}/{self._folder}-{name}"])
 
@@ -281,7 +287,7 @@ class NodeRegister:
         with contextlib.suppress(refusals.NoNodeError):
             self._connection.change(lambda client: client.delete_async(path))
 
-    def _delete_all(self, paths: Any) -> None:
+    def _delete_all(self, paths: list[str]) -> None:
         """What nothing names any more; left to the next time if it does not work."""
         for path in paths:
             with contextlib.suppress(StateError, refusals.NotEmptyError):

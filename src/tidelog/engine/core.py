@@ -44,7 +44,7 @@ class EngineCore:
 
     `run` moves through the states in the thread that calls it; `close` only asks for the end, and
     waits for it. Callbacks are called in the thread of `run`. What they raise is logged and does no
-    harm.
+    harm; SystemExit and the like end the engine, and come out of `run`.
 
     Args:
         connector: gives the tasks.
@@ -233,31 +233,42 @@ class EngineCore:
         self._stopping.set()
         processing_s = self._options.polling_shutdown_timeout_ms / 1000
         processing_until = time.monotonic() + processing_s
-        if not self._pool.close(processing_s):
-            logger.warning("records are still processed after %.1f s: given up", processing_s)
+        self._guarded(lambda: self._close_pool(processing_s))
         for close in self._closing:
-            close()
+            self._guarded(close)
         until = time.monotonic() + self._timeout_s
         threads = [self._stop_in_thread(task, processing_until, until) for task in self._tasks]
         for task, thread, errors in threads:
-            # It bounds its own waits by `until`; the task's own commit and stop may hang.
-            thread.join(max(0.0, until - time.monotonic()) + self._timeout_s)
+            if thread.ident is None:
+                thread.run()
+            else:
+                # It bounds its own waits by `until`; the task's own commit and stop may hang.
+                thread.join(max(0.0, until - time.monotonic()) + self._timeout_s)
             if thread.is_alive():
                 self._fail(TaskStartError(f"task {task.name} did not stop in time"))
             for error in errors:
                 self._fail(error)
             self._tell("stopped", task.name)
         if self._connector_touched:
-            try:
-                self._connector.stop()
-            except Exception as error:  # noqa: BLE001 - raised by run
-                self._fail(error)
+            self._guarded(self._connector.stop)
         self._tell("stopped", None)
         self._finish()
+
+    def _guarded(self, step: Callable[[], Any]) -> None:
+        """What it raises is raised by `run`, after all other steps."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - raised by run
+            self._fail(error)
+
+    def _close_pool(self, within_s: float) -> None:
+        if not self._pool.close(within_s):
+            logger.warning("records are still processed after %.1f s: given up", within_s)
 
     def _stop_in_thread(
         self, task: RunningTask, processing_until: float, until: float
     ) -> tuple[RunningTask, threading.Thread, list[BaseException]]:
+        """A thread that could not be started has no ``ident``: the task is stopped without it."""
         errors: list[BaseException] = []
 
         def stop() -> None:
@@ -268,7 +279,10 @@ class EngineCore:
                 errors.append(error)
 
         thread = threading.Thread(target=stop, name=f"tidelog-stop-{task.name}", daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            logger.warning("task %s is stopped without a thread: no more can be started", task.name)
         return task, thread, errors
 
     def _finish(self) -> None:
@@ -279,7 +293,8 @@ class EngineCore:
             self._on_completion(error is None, text, error)
         except Exception as raised:  # noqa: BLE001 - as of every callback
             logger.error("on_completion raised %s", type(raised).__name__)
-        self._ended.set()
+        finally:  # also if it ends the program
+            self._ended.set()
 
     @property
     def _timeout_s(self) -> float:
@@ -298,6 +313,8 @@ class EngineCore:
             self._on_connector(Happened(what, task))
         except Exception as error:  # noqa: BLE001 - as of every callback
             logger.error("on_connector raised %s", type(error).__name__)
+        except BaseException as error:  # noqa: BLE001 - raised by run, after all has stopped
+            self._fail(error)  # it ends the program
 
 
 def _comes_back(future: Future[None], deadline: float, stopping: threading.Event | None) -> bool:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +110,49 @@ def test_a_letter_that_can_not_be_written_commits_nothing(tmp_path: Path) -> Non
     with running(core) as run:
         assert isinstance(run.join(), OSError)
     assert committed(tmp_path / "log") == 0
+
+
+def one_event(path: Path) -> Event:
+    orders_log(path, [1])
+    task = Gates(path)
+    task.start(threading.Event())
+    events = task.poll(1.0)
+    assert events is not None
+    return events[0]
+
+
+def test_half_a_line_is_no_letter_and_spoils_no_other(tmp_path: Path) -> None:
+    event, file = one_event(tmp_path / "log"), tmp_path / "letters"
+    letters, error = DeadLetters(file), ConsumerError("the consumer raised ValueError")
+    letters.put(event, error)
+    whole = file.stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (whole + 10, hard))  # as a full disk: a short write
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            letters.put(event, error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert file.stat().st_size == whole + 10
+    letters.put(event, error)
+    first, _half, last = file.read_text().splitlines()
+    assert json.loads(first) == json.loads(last)
+
+
+def test_a_letters_name_is_durable_as_its_line_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event, file = one_event(tmp_path / "log"), tmp_path / "letters" / "engine.jsonl"
+    durable: set[int] = set()
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        durable.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    DeadLetters(file).put(event, ConsumerError("the consumer raised ValueError"))
+    assert durable == {each.stat().st_ino for each in (file, file.parent, tmp_path)}
 
 
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -15,7 +16,8 @@ class DeadLetters:
     """A JSON line for each event: database, table, version, op and reason, no values.
 
     Thread-safe, also between processes. A line is durable when `put` returns, so no offset is
-    committed past an event that nobody is told of. An event that comes again may be told again.
+    committed past an event that nobody is told of. An event that comes again may be told again. A
+    line that could be written in part only stays, and is none: the next one begins behind it.
     """
 
     def __init__(self, file: Path) -> None:
@@ -30,10 +32,32 @@ class DeadLetters:
             "op": event.op,
             "reason": str(error),
         }
-        create_directory(self._file.parent)
-        descriptor = create_file(self._file, os.O_WRONLY | os.O_APPEND)
+        directory = self._file.parent
+        if not directory.is_dir():
+            create_directory(directory)
+            _fsync_directory(directory.parent)
+        descriptor = create_file(self._file, os.O_RDWR | os.O_APPEND)
         try:
-            os.write(descriptor, f"{json.dumps(line)}\n".encode())
+            _append(descriptor, f"{json.dumps(line)}\n".encode())
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+        # Each time: who made the file may have died before its name was durable.
+        _fsync_directory(directory)
+
+
+def _append(descriptor: int, line: bytes) -> None:
+    """In one write, so that lines of several processes do not mix."""
+    size = os.fstat(descriptor).st_size
+    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        line = b"\n" + line
+    if os.write(descriptor, line) != len(line):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _fsync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

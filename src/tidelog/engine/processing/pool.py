@@ -37,16 +37,17 @@ class ThreadPool:
         self._closed = False
 
     def submit(self, function: Callable[[], T]) -> Future[T]:
+        """Raises RuntimeError, and the job is not taken: no thread could be started."""
         future: Future[T] = Future()
         with self._changed:
             if self._closed:
                 raise StoppingError("the pool is closed")
-            self._waiting.append((future, function))
-            if self._idle < len(self._waiting) and len(self._started) < self.threads:
+            if self._idle <= len(self._waiting) and len(self._started) < self.threads:
                 name = f"tidelog-records-{len(self._started)}"
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
+                thread.start()  # it waits until the job is there
                 self._started.append(thread)
-                thread.start()
+            self._waiting.append((future, function))
             self._changed.notify()
         return future
 

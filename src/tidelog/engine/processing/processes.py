@@ -8,12 +8,15 @@ changed, and the originals, which stayed here, are told by their numbers.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import queue
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
@@ -28,6 +31,7 @@ from tidelog.errors import ConfigError, ConsumerError, TidelogError
 
 _GROUPS: Final = 4  # of each process: enough that all end together
 _JOIN_S: Final = 5.0
+_PARENT_S: Final = 1.0
 
 Told = tuple[int, Any, tuple[Any, ...] | None]
 """Of an event: its number, what a transform replaced, the message's fields."""
@@ -91,21 +95,19 @@ class WorkerProcesses:
         Raises:
             StoppingError: they were closed meanwhile.
             ConsumerError: the process has ended, or what the work raised.
+            OSError: no process could be started.
         """
-        connection = self._free.get() or self._start()
+        job = pickle.dumps((parts, end, generation))
+        connection = self._free.get()
+        usable: Connection | None = None
         try:
-            connection.send((parts, end, generation))
-            done, answer = connection.recv()
-        except (EOFError, OSError) as error:
-            if self._closed:
-                raise StoppingError("processes") from error
-            self._free.put(None)
-            raise ConsumerError("a process that processes records has ended by itself") from error
-        self._free.put(connection)
-        if not done:
-            raise answer
-        found: list[Told] = answer
-        return found
+            messages = [self._work, job] if connection is None else [job]
+            connection = connection or self._start()
+            answer = self._answer(connection, messages)
+            usable = connection
+        finally:
+            self._free.put(usable)
+        return _read(answer)
 
     def close(self) -> None:
         """End them, whatever they do."""
@@ -119,11 +121,24 @@ class WorkerProcesses:
             if process.is_alive():
                 process.kill()
 
+    def _answer(self, connection: Connection, messages: Sequence[bytes]) -> bytes:
+        try:
+            for message in messages:
+                connection.send_bytes(message)
+            return connection.recv_bytes()
+        except (EOFError, OSError) as error:
+            if self._closed:
+                raise StoppingError("processes") from error
+            raise ConsumerError("a process that processes records has ended by itself") from error
+
     def _start(self) -> Connection:
+        # The work is sent, as jobs are: arguments go through a pipe whose other end this process
+        # holds, too. More of them than it takes would be waited for without end, under the lock,
+        # if the process died meanwhile.
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(
-            target=_serve, args=(theirs, self._work), name="tidelog-records", daemon=True
+            target=_serve, args=(theirs,), name="tidelog-records", daemon=True
         )
         with self._lock:
             if self._closed:
@@ -145,11 +160,12 @@ class ProcessChain(Chain):
         return [_back(told, originals) for told in self._called(events, end, generation)]
 
     def groups(self, lanes: Sequence[Sequence[Event]], workers: int) -> list[Sequence[Event]]:
+        # Neighbours stay together: they are one slice of Arrow.
         count = min(len(lanes), workers * _GROUPS)
-        found: list[list[Event]] = [[] for _ in range(count)]
-        for number, lane in enumerate(lanes):
-            found[number % count].extend(lane)
-        return list(found)
+        cuts = [len(lanes) * number // count for number in range(count + 1)]
+        return [
+            [event for lane in lanes[low:high] for event in lane] for low, high in pairwise(cuts)
+        ]
 
     def take(
         self,
@@ -188,20 +204,65 @@ def _back(told: Told, originals: dict[int, Event]) -> Event | Message:
     return Message(key, value, headers, topic, event)
 
 
-def _serve(connection: Connection, pickled: bytes) -> None:
+def _read(answer: bytes) -> list[Told]:
+    try:
+        done, found = pickle.loads(answer)  # noqa: S301 - from a process of ours
+    except Exception as error:
+        raise _not_sent(error) from error
+    if not done:
+        raise found
+    told: list[Told] = found
+    return told
+
+
+def _serve(connection: Connection) -> None:
     """In the process, until the other end is closed."""
+    threading.Thread(target=_end_with_parent, name="tidelog-parent", daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine ends it
+    closed = (EOFError, OSError)  # OSError: in the middle of a message
+    try:
+        pickled = connection.recv_bytes()
+    except closed:
+        return
     work: Work = pickle.loads(pickled)  # noqa: S301 - from the process that made this one
-    while True:
-        try:
-            job = connection.recv()
-        except EOFError:
-            return
-        answer: Any
-        try:
-            done, answer = True, work.do(*job)
-        except TidelogError as error:
-            done, answer = False, error
-        except Exception as error:  # noqa: BLE001 - its text may quote a row
-            done, answer = False, ConsumerError(f"a process raised {type(error).__name__}")
-        connection.send((done, answer))
+    with suppress(*closed):
+        while True:
+            connection.send_bytes(_done(work, connection.recv_bytes()))
+
+
+def _end_with_parent() -> None:
+    """A process that outlived its engine, which was killed, would go on to consume its events while
+    the next engine consumes the same ones.
+    """
+    parent, above = multiprocessing.parent_process(), os.getppid()
+    assert parent is not None
+    # Whoever was forked from the parent keeps open what it is waited for with: hence the id, too.
+    while parent.is_alive() and os.getppid() == above:
+        parent.join(_PARENT_S)
+    os._exit(1)
+
+
+def _done(work: Work, job: bytes) -> bytes:
+    """Of a job, what `_read` reads."""
+    try:
+        found = work.do(*pickle.loads(job))  # noqa: S301 - from the engine's process
+    except Exception as error:  # noqa: BLE001 - raised where the job comes from
+        return pickle.dumps((False, _known_there(error)))
+    try:
+        return pickle.dumps((True, found))
+    except Exception as error:  # noqa: BLE001 - as of what the work raised
+        return pickle.dumps((False, _not_sent(error)))
+
+
+def _known_there(error: Exception) -> TidelogError:
+    """A program's own error may not be read there, and its text may quote a row."""
+    if isinstance(error, TidelogError) and type(error).__module__ == TidelogError.__module__:
+        return error
+    return ConsumerError(f"a process raised {type(error).__name__}")
+
+
+def _not_sent(error: Exception) -> ConsumerError:
+    return ConsumerError(
+        "what a process made of events can't be pickled, which it needs to be: "
+        f"{type(error).__name__}"
+    )

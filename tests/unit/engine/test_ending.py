@@ -1,0 +1,179 @@
+"""An engine ends in full, whatever fails on the way: all is stopped, and who waits is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.engines import (
+    PATIENCE_S,
+    Gates,
+    Running,
+    Tasks,
+    engine,
+    no_threads_left,
+    orders_log,
+    running,
+    until,
+)
+
+from tidelog.engine.core import EngineCore
+from tidelog.engine.options import EngineOptions
+from tidelog.engine.ports import Happened
+from tidelog.engine.processing.pool import ThreadPool
+from tidelog.engine.states import EngineState
+
+
+@pytest.fixture
+def no_thread(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """From the call on none can be started whose name begins so."""
+    start = threading.Thread.start
+
+    def refuse(prefix: str) -> None:
+        def limited(thread: threading.Thread) -> None:
+            if thread.name.startswith(prefix):
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", limited)
+
+    return refuse
+
+
+def two(path: Path) -> list[Gates]:
+    orders_log(path, range(3))
+    return [Gates(path, f"task{number}") for number in range(2)]
+
+
+def came_back(function: Callable[[], Any]) -> bool:
+    """Did it, within a while?"""
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S / 6)
+    return not thread.is_alive()
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_who_waits_is_told_though_on_completion_ends_the_program(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    task = two(tmp_path)[0]
+
+    def end(*_completion: Any) -> None:
+        raise error
+
+    core = engine(task, consumer=print, on_completion=end)
+    run = Running(core)
+    run.thread.start()
+    assert core.wait_for_polling()
+    assert came_back(core.close)
+    assert came_back(core.wait_for_polling)
+    assert isinstance(run.join(), error)
+    assert core.state is EngineState.STOPPED
+
+
+@pytest.mark.parametrize("when", ["started", "stopped"])
+@pytest.mark.parametrize("of", ["task0", None])
+def test_all_is_stopped_though_on_connector_ends_the_program(
+    tmp_path: Path, when: Any, of: str | None
+) -> None:
+    tasks = two(tmp_path)
+    connector = Tasks(*tasks)
+    told: list[tuple[str, str | None]] = []
+
+    def end(happened: Happened) -> None:
+        told.append((happened.what, happened.task))
+        if happened == Happened(when, of):
+            raise SystemExit(3)
+
+    core = engine(connector, consumer=print, on_connector=end)
+    with running(core) as run:
+        core.wait_for_polling()
+    assert isinstance(run.error, SystemExit)
+    assert connector.calls[-1] == "stop"
+    for task in tasks:
+        assert task.calls[-1:] in (["stop"], [])
+        assert task.calls.count("start") == task.calls.count("stop")
+    for what, who in told:
+        assert told.count(("stopped", who)) == 1, what
+    assert no_threads_left()
+
+
+def test_a_pool_that_gets_no_thread_takes_no_job(no_thread: Callable[[str], None]) -> None:
+    pool = ThreadPool(2)
+    ran: list[int] = []
+    go = threading.Event()
+    first = pool.submit(go.wait)
+    no_thread("tidelog-records-")
+    with pytest.raises(RuntimeError, match="can't start"):
+        pool.submit(lambda: ran.append(1))
+    go.set()
+    assert first.result(PATIENCE_S)
+    assert pool.close(PATIENCE_S)
+    assert ran == []
+
+
+@pytest.mark.parametrize("thread", ["tidelog-stop-", "tidelog-"])
+def test_at_the_limit_of_threads_all_is_stopped(
+    tmp_path: Path, no_thread: Callable[[str], None], thread: str
+) -> None:
+    tasks = two(tmp_path)
+    connector = Tasks(*tasks)
+    taken: list[Any] = []
+
+    def consume(event: Any) -> None:
+        taken.append(event)
+        if len(taken) == 6:
+            no_thread(thread)
+            raise ValueError
+
+    core = engine(
+        connector, consumer=consume, transforms=[lambda event: event], record_processing_threads=64
+    )
+    with running(core) as run:
+        assert run.join() is not None
+    assert [task.calls.count("stop") for task in tasks] == [1, 1]
+    assert connector.calls[-1] == "stop"
+    until(no_threads_left)
+
+
+def test_the_first_job_gets_no_thread_and_all_is_stopped(
+    tmp_path: Path, no_thread: Callable[[str], None]
+) -> None:
+    tasks = two(tmp_path)
+    no_thread("tidelog-records-")
+    with running(engine(Tasks(*tasks), consumer=print, transforms=[lambda event: event])) as run:
+        error = run.join()
+    assert isinstance(error, RuntimeError)
+    assert str(error) == "can't start new thread"
+    assert [task.calls.count("stop") for task in tasks] == [1, 1]
+    assert no_threads_left()
+
+
+def test_all_is_stopped_though_what_is_closed_with_the_pool_raises(tmp_path: Path) -> None:
+    task = two(tmp_path)[0]
+    connector = Tasks(task)
+    closed: list[int] = []
+
+    def fail() -> None:
+        raise OSError("no")
+
+    class Nothing:
+        def process_records(self, records: Any) -> None: ...
+
+    core = EngineCore(
+        connector,
+        EngineOptions(),
+        lambda *_: Nothing(),
+        closing=[fail, lambda: closed.append(1)],
+    )
+    with running(core) as run:
+        assert core.wait_for_polling()
+    assert isinstance(run.error, OSError)
+    assert closed == [1]
+    assert task.calls[-1] == "stop"
+    assert connector.calls[-1] == "stop"
+    assert no_threads_left()

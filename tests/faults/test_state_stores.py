@@ -262,17 +262,20 @@ def test_tls_trusts_the_authority_that_is_named_and_no_other(zookeeper, zookeepe
 # ---------------------------------------------------------------- PostgreSQL
 
 
-def test_a_server_that_hangs_is_given_up_and_used_again_later(postgres: PostgresServer, database):
-    with closing(open_state(database)) as state:
+def test_a_server_that_hangs_is_given_up_and_used_again_later():
+    """A server of its own: what else this process has asked of one would hold the interpreter's
+    lock, and so keep us from waking it up.
+    """
+    with PostgresServer() as server, closing(open_state(server.create_database("hangs"))) as state:
         state.put("a", 1, 0)
-        postgres.pause()
+        server.pause()
         try:
             begun = time.monotonic()
             with pytest.raises(StateError, match="PostgreSQL at"):
                 state.put("a", 2, 1)
             assert time.monotonic() - begun < 60
         finally:
-            postgres.resume()
+            server.resume()
         # What was sent is made, or is not: the version tells.
         version = state.get("a").version
         assert state.put("a", 3, version) == version + 1

@@ -12,7 +12,7 @@ from tests.support.s3 import S3Server
 
 from tidelog.eventlog.storage.opening import provide_options
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 WATCHED_S = 20.0
 MOST_AN_HOUR = 1_000

@@ -64,3 +64,12 @@ def _shared(directory: Path) -> int:
         mode = directory.stat().st_mode
         return mode & 0o070 if mode & stat.S_ISGID else 0
     return 0
+
+
+def fsync_directory(path: Path) -> None:
+    """Make the names in it durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tidelog.engine.events import Event
 from tidelog.errors import ConsumerError
-from tidelog.system.private_files import create_directory, create_file
+from tidelog.system.private_files import create_directory, create_file, fsync_directory
 
 
 class DeadLetters:
@@ -35,7 +35,7 @@ class DeadLetters:
         directory = self._file.parent
         if not directory.is_dir():
             create_directory(directory)
-            _fsync_directory(directory.parent)
+            fsync_directory(directory.parent)
         descriptor = create_file(self._file, os.O_RDWR | os.O_APPEND)
         try:
             _append(descriptor, f"{json.dumps(line)}\n".encode())
@@ -43,7 +43,7 @@ class DeadLetters:
         finally:
             os.close(descriptor)
         # Each time: who made the file may have died before its name was durable.
-        _fsync_directory(directory)
+        fsync_directory(directory)
 
 
 def _append(descriptor: int, line: bytes) -> None:
@@ -53,11 +53,3 @@ def _append(descriptor: int, line: bytes) -> None:
         line = b"\n" + line
     if os.write(descriptor, line) != len(line):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _fsync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tidelog.errors import EventLogError, StorageError
 from tidelog.eventlog.storage.port import Guard, Tag
 from tidelog.system import failpoints
-from tidelog.system.private_files import create_directory, create_file
+from tidelog.system.private_files import create_directory, create_file, fsync_directory
 
 _TEMPORARY = ".tmp-"
 _QUARANTINE = "quarantine"
@@ -59,7 +59,7 @@ class LocalStorage:
                 except (FileExistsError, FileNotFoundError):
                     return False
                 failpoints.hit("put.after_link")
-                _fsync_directory(target.parent)
+                fsync_directory(target.parent)
                 failpoints.hit("put.after_fsync")
             return True
         finally:
@@ -82,7 +82,7 @@ class LocalStorage:
                         "temporary file. Nothing was changed."
                     ) from error
                 failpoints.hit("replace.after_rename")
-                _fsync_directory(target.parent)
+                fsync_directory(target.parent)
                 failpoints.hit("replace.after_fsync")
         finally:
             with suppress(OSError):
@@ -145,8 +145,8 @@ class LocalStorage:
         with _storage_errors("quarantine", self.path(name)):
             _make_directory(self.path(kept).parent)
             self.path(name).rename(self.path(kept))
-            _fsync_directory(self.path(kept).parent)
-            _fsync_directory(self.path(name).parent)
+            fsync_directory(self.path(kept).parent)
+            fsync_directory(self.path(name).parent)
         return kept
 
     def make_durable(self, name: str) -> None:
@@ -157,7 +157,7 @@ class LocalStorage:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            _fsync_directory(target.parent)
+            fsync_directory(target.parent)
 
     def sweep(self) -> None:
         with _storage_errors("sweep", self.root):
@@ -211,15 +211,7 @@ class LocalStorage:
 def _make_directory(path: Path) -> None:
     if not path.is_dir():
         create_directory(path)
-        _fsync_directory(path.parent)
-
-
-def _fsync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        fsync_directory(path.parent)
 
 
 @contextmanager

@@ -135,8 +135,13 @@ def test_missing_keys_are_those_of_the_last_read(state: SqliteState) -> None:
     assert list(sets.all("missing-d")) == [("b",)]
 
 
-def test_what_made_a_failed_initial_dump_good_is_never_forgotten(
-    state: SqliteState, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("answer", "unread"),
+    [(TableStatus.DONE, False), (TableStatus.CANCELLED, True)],
+    ids=["made good", "cancelled behind a range that can't be read"],
+)
+def test_what_ended_a_failed_initial_dump_is_never_forgotten(
+    answer: TableStatus, unread: bool, state: SqliteState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The initial dump is kept for ever: without its answer it would be asked for again."""
     monkeypatch.setattr(store_module, "KEEP_FINISHED", 3)
@@ -144,12 +149,14 @@ def test_what_made_a_failed_initial_dump_good_is_never_forgotten(
 
     def ended(dump_id: str, reason: str, status: TableStatus, table: str = "public.t") -> None:
         progress = TableProgress(table)
+        if unread and dump_id == "auto-1":
+            progress.add_failed((1,), (2,), 0.0)
         dump = store.request(dump_id, [progress], mode="incremental", reason=reason, now_ms=0)
         dump.tables[0].status = status
         store.finish_if_done(dump)
 
     ended("initial", "initial", TableStatus.FAILED)
-    ended("auto-1", "the dump before failed", TableStatus.DONE)
+    ended("auto-1", "the dump before failed", answer)
     for number in range(10):
         ended(f"mine-{number}", "requested", TableStatus.DONE, "public.other")
     assert to_repeat(store.all()) == []

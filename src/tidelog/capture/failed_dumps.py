@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from tidelog.capture.dumps.state import DumpState, TableProgress
+from tidelog.capture.dumps.state import DumpState, TableProgress, asks_for_all
 from tidelog.capture.dumps.states import TableStatus
 from tidelog.capture.dumps.tables import is_own
 
@@ -44,7 +44,7 @@ def to_repeat(dumps: Iterable[DumpState]) -> list[Again]:
     found: dict[str, list[tuple[DumpState, TableProgress]]] = {}
     for dump in sorted(dumps, key=lambda dump: dump.number, reverse=True):
         for progress in dump.tables:
-            if progress.where is None and progress.key_set is None:
+            if asks_for_all(progress):
                 found.setdefault(progress.table, []).append((dump, progress))
     due = (_again(table, newest_first) for table, newest_first in sorted(found.items()))
     return [again for again in due if again is not None]

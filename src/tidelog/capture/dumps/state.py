@@ -282,9 +282,14 @@ class TableRun:
         return self.status not in _NO_KEYS_YET
 
 
+def asks_for_all(progress: TableProgress) -> bool:
+    """Are all rows of the table asked for, read or not?"""
+    return progress.where is None and progress.key_set is None
+
+
 def whole_table(progress: TableProgress) -> bool:
     """Are all of its rows read, so that what the dump does not find is gone?"""
-    return progress.where is None and progress.key_set is None and not progress.failed
+    return asks_for_all(progress) and not progress.failed
 
 
 def completed_record(dump: DumpState, progress: TableProgress) -> dict[str, object]:

@@ -17,6 +17,7 @@ from tidelog.capture.dumps.state import (
     Mode,
     Rejected,
     TableProgress,
+    asks_for_all,
     whole_table,
 )
 from tidelog.capture.dumps.states import (
@@ -227,7 +228,7 @@ class DumpStore:
                 table.table: dump.dump_id
                 for dump in finished
                 for table in dump.tables
-                if table.table in failed and whole_table(table)
+                if table.table in failed and asks_for_all(table)
             }.values()
         )
 

@@ -393,5 +393,5 @@ def is_away(found: Found) -> bool:
 
 
 def is_own(dump: DumpState) -> bool:
-    """Does capture itself need the dump? Nobody asks for it again."""
+    """Does capture itself need the dump? It asks for it again if it fails (``failed_dumps``)."""
     return dump.reason == "initial" or dump.dump_id.startswith((AUTOMATIC, *OWN))

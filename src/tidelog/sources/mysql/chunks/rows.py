@@ -90,7 +90,7 @@ class MySqlChunkSelect:
     ) -> ChunkRows:
         columns, _ = given_keys(request, schema)
         request = replace(request, keys=spelled(request.keys or (), schema, columns))
-        given = list(dict.fromkeys(request.keys or ()))
+        _, given = given_keys(request, schema)
         sql = self._sql(connection, schema, columns)
         absent = self._unspeakable(connection, schema, columns, given)
         found: list[LogBatch] = []

@@ -161,16 +161,17 @@ def test_status_as_json_and_as_lines(
 ) -> None:
     runtime.answers["status"] = {
         "leader": None,
-        "log": {"bytes": 4 << 20},
-        "dumps": [{"dump": "d1", "status": "running", "tables": [{"table": "a.b", "rows": 5}]}],
+        "updated_ms": 0,
+        "dumps": [{"dump_id": "d1", "status": "running", "tables": [{"table": "a.b"}]}],
+        "failed_ranges": [{"dump_id": "d1", "low": [1], "high": [2]}],
     }
     assert invoke("status", config, "--json") == 0
     assert json.loads(capsys.readouterr().out) == runtime.answers["status"]
     assert invoke("status", config) == 0
     out = capsys.readouterr().out
-    assert "leader: -\n" in out
-    assert "log.bytes: 4MiB\n" in out
-    assert "dumps: dump=d1 status=running" in out
+    assert out.startswith("✗ No capture leads; the last one was seen ")
+    assert "  dump     d1 is running: 0 of 1 tables, 0 rows\n" in out
+    assert out.endswith("unread: dump_id=d1 low=1 high=2\n")
 
 
 def test_check_says_how_to_mend_and_exits_2_only_for_errors(

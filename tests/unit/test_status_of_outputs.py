@@ -8,7 +8,6 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.app.client import status
 from tidelog.capture.session import STATUS_KEY
-from tidelog.cli.terminal import plain_lines
 from tidelog.config import load_config
 from tidelog.eventlog.consumers import Consumers, Stopped
 from tidelog.state.sqlite import SqliteState
@@ -31,14 +30,19 @@ def test_an_output_that_stopped_is_in_the_status(tmp_path: Path) -> None:
     stopped = {"files": Stopped("OutputRefusedError", "f can't be written", 77)}
     Consumers(built.log.storage).register("pipeline", 0, {"delta": end, "files": 0}, {}, stopped)
     found = status(config)
-    assert found["outputs"] == [
+    rows = found["outputs"]
+    noted = {row.pop("noted_ms") for row in rows}
+    assert len(noted) == 1
+    assert rows[1].pop("lag_s") > 86_400  # the record says that it is of long ago
+    assert rows == [
         {
             "pipeline": "pipeline", "output": "delta", "offset": end, "behind_records": 0,
-            "state": "following",
+            "lag_s": 0.0, "state": "following",
         },
         {
-            "pipeline": "pipeline", "output": "files", "offset": 0, "behind_records": end,
+            "pipeline": "pipeline", "output": "files", "offset": 0, "behind_records": 1,
             "state": "stopped", "error": "f can't be written", "since_ms": 77,
         },
     ]  # fmt: skip
-    assert "state=stopped error=f can't be written" in "\n".join(plain_lines(found))
+    stopped = [each for each in found["overview"]["problems"] if each["kind"] == "output-stopped"]
+    assert stopped[0]["sentence"] == "Output pipeline/files has stopped: f can't be written"

@@ -11,6 +11,8 @@ from tidelog.app.capture_run import OnStatus, ignore
 from tidelog.app.dumps.keys import discard_keys
 from tidelog.app.elections import LEASE_NAME
 from tidelog.app.log_location import log_place
+from tidelog.app.overview.build import overview
+from tidelog.app.overview.outputs import outputs_of
 from tidelog.app.roster import standbys
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.store import DUMP_PREFIX
@@ -19,7 +21,6 @@ from tidelog.config import Config
 from tidelog.control.commands import Command, HandOver
 from tidelog.control.mailbox import Mailbox, Outcome
 from tidelog.errors import EventLogError, TidelogError, UsageError
-from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
 from tidelog.state.opening import open_election, open_state
@@ -97,8 +98,8 @@ def failed_ranges(config: Config) -> list[dict[str, Any]]:
 
 
 def status(config: Config, *, ranges: bool = False) -> dict[str, Any]:
-    """Position, lag, leader and dumps, as the leader last wrote them; ``ranges``: `failed_ranges`
-    too.
+    """Position, lag, leader and dumps, as the leader last wrote them, with how far the outputs are
+    and the ``overview`` of all; ``ranges``: `failed_ranges` too.
     """
     state = open_state(config.state.place)
     election = open_election(config.state.place, LEASE_NAME, "status", 10)
@@ -107,11 +108,12 @@ def status(config: Config, *, ranges: bool = False) -> dict[str, Any]:
         found: dict[str, Any] = {"leader": election.leader(), "standbys": standbys(state)}
         if ranges:
             found["failed_ranges"] = failed_ranges(config)
+        now_ms = int(time.time() * 1000)
         if document is None:
             found["capture"] = None
-            return found
-        found.update(document.value)
-        found["age_ms"] = int(time.time() * 1000) - found["updated_ms"]
+        else:
+            found.update(document.value)
+            found["age_ms"] = now_ms - found["updated_ms"]
         if EventLog.exists(log_place(config)):
             log = EventLog.open(log_place(config))
             chain = log.chain()
@@ -121,27 +123,12 @@ def status(config: Config, *, ranges: bool = False) -> dict[str, Any]:
                 "segments": len(chain.segments),
                 "payload_bytes": sum(meta.payload_bytes for meta in chain.segments),
             }
-            found["outputs"] = _outputs(log)
+            found["outputs"] = list(outputs_of(log))
+        found["overview"] = overview(found, now_ms).to_json()
         return found
     finally:
         election.close()
         state.close()
-
-
-def _outputs(log: EventLog) -> list[dict[str, Any]]:
-    """How far each output of each pipeline is, and what stopped it if it can't go on."""
-    following = log.latest_offset()
-    found = []
-    for consumer in Consumers(log.storage).all():
-        for output, offset in sorted(consumer.outputs.items()):
-            row: dict[str, Any] = {"pipeline": consumer.name, "output": output, "offset": offset}
-            stopped = consumer.stopped.get(output)
-            row["behind_records"] = max(0, following - offset)
-            row["state"] = "following" if stopped is None else "stopped"
-            if stopped is not None:
-                row |= {"error": stopped.message, "since_ms": stopped.since_ms}
-            found.append(row)
-    return found
 
 
 def dump_wait(

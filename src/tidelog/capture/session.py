@@ -18,6 +18,7 @@ from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.leadership import Leader
 from tidelog.capture.refused_tables import REFUSED_KEY, RefusedTables
 from tidelog.capture.relation_names import RELATIONS_KEY
+from tidelog.capture.source_watch import SourceWatch
 from tidelog.errors import GapError, SourceError, TidelogError
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
@@ -145,7 +146,7 @@ class CaptureSession:
             reached=lambda: engine.reached,
             repeats=not at_start.then_end,
         )
-        self._lag_bytes = 0
+        self._source = SourceWatch()
         self._look_soon = threading.Event()
         self._turn_s = SLOW_TURN_S if housekeeping.look_every_s else TURN_S
         self._publish_at = 0.0
@@ -288,9 +289,8 @@ class CaptureSession:
     def _do(self, work: str) -> None:
         if work == "load":
             self.engine.prune_journal(self._snapshot_reader.current_snapshot)
-            load = self._catalogue.load(self._reached())
-            self._lag_bytes = load.lag_bytes
-            self.coordinator.observe(self._lag_bytes, load.replica_lag_s, load.commits)
+            load = self._source.ask(self._catalogue, self.engine.progress().covered)
+            self.coordinator.observe(load.lag_bytes, load.replica_lag_s, load.commits)
         else:
             self._automatic.watch.look()
 
@@ -358,11 +358,6 @@ class CaptureSession:
 
     # ------------------------------------------------------------ status
 
-    def _reached(self) -> int:
-        progress = self.engine.progress()
-        durable = 0 if progress.durable is None else progress.durable.acknowledge
-        return max(progress.position, durable)
-
     def _publish_status(self) -> None:
         status = self.status()
         now = time.monotonic()
@@ -379,15 +374,11 @@ class CaptureSession:
         return {
             **asdict(self._leader),
             "updated_ms": int(time.time() * 1000),
-            "lag_bytes": self._lag_bytes,
+            "lag_bytes": self._source.lag_bytes,
+            "source": self._source.summary(time.monotonic(), self.engine.progress().covered),
             "capture": progress,
             "refused": self._refused.summary(),
-            "inserts_only": [
-                {"table": str(table), "reason": refusal.reason, "remedy": refusal.remedy}
-                for table, refusal in sorted(self._automatic.watch.inserts_only.items())
-            ],
-            "waiting": self._automatic.watch.earlier_writers.summary(),
-            "to_repeat": [again.summary() for again in self._automatic.to_repeat],
+            **self._automatic.summary(),
             **self.coordinator.summary(finished=FINISHED_SHOWN),
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -65,11 +66,19 @@ def status(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show position, lag, leader, and dumps with their progress."""
+    """Say in a few lines whether all is well, how late it is, and what to do."""
     loaded = client.load(config)
     from tidelog import app
+    from tidelog.app.overview import overview
+    from tidelog.cli import status_lines
 
-    terminal.show(app.status(loaded, ranges=ranges), as_json=as_json)
+    found = app.status(loaded, ranges=ranges)
+    if as_json:
+        terminal.emit(found)
+        return
+    status_lines.show(overview(found, time.time_ns() // 1_000_000))
+    for each in found.get("failed_ranges", ()):
+        terminal.say(f"unread: {terminal.plain_line(each)}")
 
 
 def schema(

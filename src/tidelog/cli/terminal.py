@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 PLAIN_INTERVAL_S = 10.0
 MOMENTS = frozenset({"events", "windows"})
 STATUS_FIELDS = frozenset({"capture", "dumps", "dump_options"})
-_SIGNS = {"ok": ("32", "✓"), "warning": ("33", "!"), "error": ("31", "✗")}
+SIGNS = {
+    "ok": ("32", "✓"), "info": ("36", "·"), "warning": ("33", "!"),
+    "error": ("31", "✗"), "critical": ("31", "✗"),
+}  # fmt: skip
+"""How good or bad something is: its colour, as a terminal's code, and its sign."""
 
 # ---------------------------------------------------------------- lines
 
@@ -65,6 +69,11 @@ def complain(text: str) -> None:
     sys.stderr.write(f"{label} {printable(text, lines=True)}\n")
 
 
+def coloured(text: str, code: str) -> str:
+    """For a terminal; ``code``: of `SIGNS`."""
+    return f"\033[{code}m{text}\033[0m"
+
+
 # ---------------------------------------------------------------- results
 
 
@@ -96,9 +105,9 @@ def show_findings(findings: Sequence[Mapping[str, Any]], *, as_json: bool) -> No
         emit({"ok": not any_error(findings), "findings": list(findings)})
         return
     for finding in findings:
-        colour, sign = _SIGNS[finding["level"]]
+        colour, sign = SIGNS[finding["level"]]
         if sys.stdout.isatty():
-            sign = f"\033[{colour}m{sign}\033[0m"
+            sign = coloured(sign, colour)
         say(f"{sign} {printable(finding['check'])}: {printable(finding['message'])}")
         if finding["level"] != "ok":  # what is not needed is in the JSON alone
             for line in (finding.get("fix") or "").split("\n"):
@@ -133,6 +142,25 @@ def plain_line(document: Mapping[str, Any]) -> str:
     return " ".join(
         f"{name}={_text(name, value)}" for name, value in _flat(document) if not _is_table(value)
     )
+
+
+def progress_lines(title: str, document: Mapping[str, Any]) -> Iterator[str]:
+    """What is under way, on a line for each part of it, e.g. capture and pipeline."""
+    if document.keys() >= STATUS_FIELDS:
+        from tidelog.app.overview import overview
+        from tidelog.cli.status_lines import brief
+
+        yield f"{title}: {brief(overview(document, document['updated_ms']))}"
+        return
+    parts = {
+        name: value
+        for name, value in document.items()
+        if isinstance(value, Mapping) and value.keys() & {"role", *STATUS_FIELDS}
+    }
+    for name, value in parts.items():
+        yield from progress_lines(name, value)
+    if rest := {name: value for name, value in document.items() if name not in parts}:
+        yield f"{title}: {plain_line(rest)}"
 
 
 # ---------------------------------------------------------------- progress
@@ -190,7 +218,8 @@ class TerminalProgress:
         if self._as_json:
             emit(document)
         else:
-            say(f"{self._title}: {plain_line(document)}")
+            for line in progress_lines(self._title, document):
+                say(line)
 
 
 # ---------------------------------------------------------------- shapes

@@ -1,6 +1,6 @@
 """The Protocols that adapters implement: few and small; a behaviour suite is the contract."""
 
-from tidelog.ports.catalogue import Catalogue, SourceLoad, TableShape
+from tidelog.ports.catalogue import Catalogue, Retention, SourceLoad, TableShape
 from tidelog.ports.chunks import (
     BlockingReader,
     ChunkReader,
@@ -85,6 +85,7 @@ __all__ = [
     "Refusal",
     "Rejection",
     "RelationNamed",
+    "Retention",
     "RowsUnlogged",
     "SchemaFormatter",
     "SchemaRegistry",

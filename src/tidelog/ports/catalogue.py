@@ -10,14 +10,38 @@ from tidelog.model.schema import TableName, TableSchema
 
 
 @dataclass(frozen=True, slots=True)
+class Retention:
+    """How long the source keeps the part of its log that the reader still needs.
+
+    Attributes:
+        retained_bytes: what it keeps for the reader now; None: not known.
+        spare_bytes: what may still be written until it removes what the reader needs; None: it
+            never does so by size, or it is not known.
+        kept_s: it removes what is older, whoever needs it; None: it does not do so by age.
+    """
+
+    retained_bytes: int | None = None
+    spare_bytes: int | None = None
+    kept_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SourceLoad:
     """The source's load now; None where it is not known.
 
-    ``lag_bytes``: bytes of its log that the reader has not read yet. ``replica_lag_s``: seconds
-    that the slowest replica is behind. ``commits``: a counter of committed transactions.
+    Attributes:
+        lag_bytes: bytes of its log that the reader has not read yet.
+        replica_lag_s: seconds that the slowest replica is behind.
+        commits: a counter of committed transactions.
+        end: the position of the log's end.
+        reached: the reader's position as the server writes it, e.g. ``0/208C0C0``.
+        retention: of the log.
     """
 
     lag_bytes: int
+    end: int
+    reached: str
+    retention: Retention
     replica_lag_s: float | None = None
     commits: int | None = None
 

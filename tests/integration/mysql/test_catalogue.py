@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tidelog.codecs.mysql.binlog.position import unpack
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.errors import ChunkRefusedError
 from tidelog.model.schema import TableName
@@ -138,6 +139,11 @@ def test_position_and_load_move_with_the_log(
     assert load.commits is not None
     assert after.commits is not None
     assert after.commits > load.commits
+    assert (load.end, after.end) == (before, end)
+    files = [str(row[0]) for row in mysql_family.execute("SHOW BINARY LOGS")]
+    number, offset = unpack(before)
+    assert load.reached == f"{next(f for f in files if int(f[-6:]) == number)}:{offset}"
+    assert load.retention.kept_s is None or load.retention.kept_s > 0
 
 
 def test_rows_are_estimated(mysql_family: MySqlFamilyServer, mysql_family_database: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.refused_tables import RefusedTables
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.schema import TableName
-from tidelog.ports import Published
+from tidelog.ports import Published, Retention
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.storage import rows_may_differ
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
@@ -412,6 +413,37 @@ def test_load_tells_the_logs_length_and_no_lag_without_replicas(
     assert load.replica_lag_s is None
     assert 0 < load.lag_bytes <= catalogue.position() - begin
     catalogue.close()
+
+
+def test_load_tells_what_the_slot_keeps_and_how_much_more_it_may(
+    server: PostgresServer, sql: psycopg.Connection[Any]
+) -> None:
+    catalogue = PostgresCatalogue(server.dsn("storage"), slot="kept")
+    assert catalogue.load(0x208C0C0).reached == "0/208C0C0"
+    assert catalogue.load(0).retention == Retention()  # there is no such slot yet
+    sql.execute("SELECT pg_create_logical_replication_slot('kept', 'pgoutput')")
+    try:
+        before = catalogue.load(0).retention
+        assert before.retained_bytes is not None
+        assert before.spare_bytes is None  # max_slot_wal_keep_size is -1
+        sql.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '1GB'")
+        sql.execute("SELECT pg_reload_conf()")
+        sql.execute(
+            "CREATE TABLE much AS SELECT i, repeat('x', 200) FROM generate_series(1, 9999) i"
+        )
+        deadline = time.monotonic() + 20
+        while (after := catalogue.load(0).retention).spare_bytes is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert after.retained_bytes is not None
+        assert after.retained_bytes > before.retained_bytes + 1_000_000
+        assert 0 < after.spare_bytes < 2 << 30  # in whole files
+    finally:
+        sql.execute("ALTER SYSTEM RESET max_slot_wal_keep_size")
+        sql.execute("SELECT pg_reload_conf()")
+        sql.execute("SELECT pg_drop_replication_slot('kept')")
+        sql.execute("DROP TABLE IF EXISTS much")
+        catalogue.close()
 
 
 def test_new_expression_of_a_published_generated_column_is_noticed(

@@ -161,6 +161,7 @@ class PostgresKind:
             keys=source.keys,
             publications=self._publications.names,
             published_by_others=source.watermarks == "snapshot",
+            slot=source.slot,
         )
 
     def plain_reader(self, registry: SchemaRegistry) -> ChunkReader:

@@ -102,6 +102,17 @@ class AutomaticDumps:
         self.watch.on_relations = self._names.learn
         self.watch.on_present = self._names.keep
 
+    def summary(self) -> dict[str, Any]:
+        """For status: tables of which only inserts are seen, dumps that wait and those to come."""
+        return {
+            "inserts_only": [
+                {"table": str(table), "reason": refusal.reason, "remedy": refusal.remedy}
+                for table, refusal in sorted(self.watch.inserts_only.items())
+            ],
+            "waiting": self.watch.earlier_writers.summary(),
+            "to_repeat": [again.summary() for again in self.to_repeat],
+        }
+
     # ------------------------------------------------------------ told by the engine
 
     def on_schema(self, seen: SchemaSeen) -> None:

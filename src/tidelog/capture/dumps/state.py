@@ -26,6 +26,7 @@ Mode = Literal["incremental", "blocking"]
 Missing = Literal["delete", "list"]
 
 
+TABLE_GONE = "the table does not exist (any more)"
 HIDDEN = frozenset({"ranges", "failed", "keys_done", "where", "where_names", "may_pass"})
 """Fields that hold cell values, or are long: status counts them."""
 

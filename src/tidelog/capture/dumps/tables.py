@@ -10,6 +10,7 @@ from tidelog.capture.dumps.chunk_queue import ChunkQueue, DumpTable, Task
 from tidelog.capture.dumps.notices import DumpNotices
 from tidelog.capture.dumps.refetch import RefetchQueue
 from tidelog.capture.dumps.state import (
+    TABLE_GONE,
     DumpState,
     TableProgress,
     TableRun,
@@ -142,7 +143,7 @@ class DumpTables:
             return False
         if found is None:
             progress.may_pass = False
-            reason = "the table does not exist (any more)"
+            reason = TABLE_GONE
             self.fail(dump, progress, reason, TableScanStatus.UNKNOWN_SCHEMA)
             return False
         if not found.schema.key:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -14,7 +15,7 @@ from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import TableRefusedError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
-from tidelog.ports import SourceLoad, TableShape
+from tidelog.ports import Retention, SourceLoad, TableShape
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import rows_may_differ, storage_of, versions_of
@@ -23,7 +24,7 @@ from tidelog.sources.mysql.chunks.failures import chunk_errors
 from tidelog.sources.mysql.chunks.watermarks import binlog_end
 from tidelog.sources.mysql.connect import Connection, connect, quote_name
 from tidelog.sources.mysql.failures import number_of, translated
-from tidelog.sources.mysql.stream.positions import log_files
+from tidelog.sources.mysql.stream.positions import log_end, log_files
 from tidelog.sources.refusals import only_refusals
 
 SYSTEM_SCHEMAS = ("information_schema", "mysql", "performance_schema", "sys")
@@ -33,6 +34,7 @@ SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES
 WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
 """
 _REPLICA_STATUS_SINCE = (8, 0, 22)  # SHOW SLAVE STATUS went with 8.4; MariaDB keeps it
+EXPIRY_EVERY_S = 60.0
 _BEHIND = ("Seconds_Behind_Source", "Seconds_Behind_Master")
 
 
@@ -61,6 +63,8 @@ class MySqlCatalogue:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._folds_case = False
+        self._expiry: float | None = None
+        self._expiry_due = 0.0
 
     def tables(self, patterns: Sequence[str]) -> list[TableName]:
         """Base tables that match, sorted. Where the server takes names in any case
@@ -128,13 +132,29 @@ class MySqlCatalogue:
         """See `tidelog.ports.Catalogue`; a replica tells how far it is behind itself, and a primary
         does not know how far its replicas are.
         """
-        end = self.position()
         with self._lock, translated("asking for the server's load"):
             connection = self._connected()
+            log = log_end(connection)
+            end = log.position
             lag = end - reached
             if unpack(end)[0] != unpack(reached)[0]:
                 lag = log_files(connection).bytes_between(reached, end)
-            return SourceLoad(max(0, lag), _seconds_behind(connection), _commits(connection))
+            return SourceLoad(
+                max(0, lag),
+                end,
+                log.describe(reached),
+                Retention(kept_s=self._kept_s(connection)),
+                _seconds_behind(connection),
+                _commits(connection),
+            )
+
+    def _kept_s(self, connection: Connection) -> float | None:
+        """`_expiry`, asked for now and then: it goes through all of the server's variables."""
+        now = time.monotonic()
+        if now >= self._expiry_due:
+            self._expiry = _expiry(connection)
+            self._expiry_due = now + EXPIRY_EVERY_S
+        return self._expiry
 
     def close(self) -> None:
         with self._lock:
@@ -180,6 +200,19 @@ def _seconds_behind(connection: Connection) -> float | None:
     behind = [channel[name] for channel in channels for name in _BEHIND if name in channel]
     known = [float(seconds) for seconds in behind if seconds is not None]
     return max(known) if known else None
+
+
+def _expiry(connection: Connection) -> float | None:
+    """Seconds after which the server removes a file of the binlog; None: it does not."""
+    found = connection.rows(
+        "SHOW GLOBAL VARIABLES WHERE Variable_name IN "
+        "('binlog_expire_logs_seconds', 'binlog_expire_logs_auto_purge', 'expire_logs_days')"
+    )
+    values = {str(name): value for name, value in found}
+    if str(values.get("binlog_expire_logs_auto_purge", "ON")).upper() in ("OFF", "0"):
+        return None
+    seconds = float(values.get("binlog_expire_logs_seconds") or 0)
+    return seconds or float(values.get("expire_logs_days") or 0) * 86_400 or None
 
 
 def _commits(connection: Connection) -> int | None:

@@ -28,6 +28,11 @@ class LogEnd:
     def position(self) -> int:
         return pack(file_number(self.file)[1], self.offset)
 
+    def describe(self, position: int) -> str:
+        """As `LogFiles.describe`."""
+        base, _ = file_number(self.file)
+        return _spelled(base, len(self.file) - len(base) - 1, position)
+
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
@@ -44,7 +49,7 @@ class LogFiles:
     sizes: dict[int, int]
 
     def name(self, number: int) -> str:
-        return f"{self.base}.{number:0{self.digits}}"
+        return _name(self.base, self.digits, number)
 
     @property
     def first(self) -> int:
@@ -68,8 +73,16 @@ class LogFiles:
 
     def describe(self, position: int) -> str:
         """A position as the server writes it, for messages: ``binlog.000012:4567``."""
-        number, offset = unpack(position)
-        return f"{self.name(number)}:{offset}"
+        return _spelled(self.base, self.digits, position)
+
+
+def _name(base: str, digits: int, number: int) -> str:
+    return f"{base}.{number:0{digits}}"
+
+
+def _spelled(base: str, digits: int, position: int) -> str:
+    number, offset = unpack(position)
+    return f"{_name(base, digits, number)}:{offset}"
 
 
 def log_end(connection: Connection) -> LogEnd:

@@ -11,7 +11,7 @@ import psycopg
 from tidelog.errors import TableRefusedError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
-from tidelog.ports import SourceLoad, TableShape
+from tidelog.ports import Retention, SourceLoad, TableShape
 from tidelog.sources.postgres.catalogue.members import members_of
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.catalogue.storage import rows_may_differ, storage_of
@@ -20,6 +20,7 @@ from tidelog.sources.postgres.chunks.reader import chunk_errors
 from tidelog.sources.postgres.connect import (
     LOOKING,
     connect,
+    lsn_text,
     lsn_value,
     quote_ident,
     translated,
@@ -37,21 +38,31 @@ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p
 ORDER BY 1, 2
 """
 
-# What is committed in all databases of the server, which share its cores and disk; and how far the
+# What is committed in all databases of the server, which share its cores and disk; how far the
 # furthest physical standby is behind in replaying; NULL if there is none, or if the
 # user may not see (pg_monitor). One that has caught up on an idle source reports no lag; one that
 # is behind and says nothing (it does so every 10 s, wal_receiver_status_interval) has that much.
+# Then what the slot keeps, and what may be written until that is removed (NULL: no such limit).
 _LOAD = """
 SELECT (SELECT sum(xact_commit)::int8 FROM pg_catalog.pg_stat_database),
-  extract(epoch FROM max(greatest(
-  coalesce(r.replay_lag, '0'),
-  CASE WHEN r.replay_lsn < (CASE WHEN pg_catalog.pg_is_in_recovery()
-      THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_lsn() END)
-    THEN clock_timestamp() - r.reply_time - interval '15 s' END)))::float8
-FROM pg_catalog.pg_stat_replication r
-WHERE r.replay_lsn IS NOT NULL AND r.state <> 'backup' AND NOT EXISTS (
-  SELECT FROM pg_catalog.pg_replication_slots s
-  WHERE s.active_pid = r.pid AND s.slot_type = 'logical')
+  (SELECT extract(epoch FROM max(greatest(
+    coalesce(r.replay_lag, '0'),
+    CASE WHEN r.replay_lsn < l.here
+      THEN clock_timestamp() - r.reply_time - interval '15 s' END)))::float8
+  FROM pg_catalog.pg_stat_replication r
+  WHERE r.replay_lsn IS NOT NULL AND r.state <> 'backup' AND NOT EXISTS (
+    SELECT FROM pg_catalog.pg_replication_slots s
+    WHERE s.active_pid = r.pid AND s.slot_type = 'logical')),
+  l.flushed::text,
+  pg_catalog.pg_wal_lsn_diff(l.here, s.restart_lsn)::int8,
+  s.safe_wal_size
+FROM (SELECT
+    CASE WHEN recovers THEN pg_catalog.pg_last_wal_replay_lsn()
+      ELSE pg_catalog.pg_current_wal_lsn() END AS here,
+    CASE WHEN recovers THEN pg_catalog.pg_last_wal_replay_lsn()
+      ELSE pg_catalog.pg_current_wal_flush_lsn() END AS flushed
+  FROM pg_catalog.pg_is_in_recovery() AS recovers) l
+LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = %s
 """
 
 
@@ -66,6 +77,7 @@ class PostgresCatalogue:
         publications: what the log shows is what these publish.
         published_by_others: tables that none of ``publications`` holds are not listed. Else all
             are, for Tidelog publishes them itself.
+        slot: whose retention `load` tells.
     """
 
     def __init__(
@@ -77,8 +89,10 @@ class PostgresCatalogue:
         keys: Mapping[str, Sequence[str]] | None = None,
         publications: Sequence[str] = (),
         published_by_others: bool = False,
+        slot: str = "",
     ) -> None:
         self._dsn = dsn
+        self._slot = slot
         self._own_tables = {TableName.parse(name) for name in own_tables}
         self._publications = tuple(publications)
         self._published_by_others = published_by_others
@@ -152,11 +166,19 @@ class PostgresCatalogue:
 
     def load(self, reached: int) -> SourceLoad:
         """See `tidelog.ports.Catalogue`."""
-        with self._lock, translated("asking for the replicas' lag"):
-            row = self._connected().execute(_LOAD.encode()).fetchone()
+        with self._lock, translated("asking for the server's load"):
+            row = self._connected().execute(_LOAD.encode(), (self._slot,)).fetchone()
         assert row is not None
-        commits, lag_s = row
-        return SourceLoad(max(0, self.position() - reached), lag_s, commits)
+        commits, replica_lag_s, flushed, retained, spare = row
+        end = lsn_value(flushed)
+        return SourceLoad(
+            max(0, end - reached),
+            end,
+            lsn_text(reached),
+            Retention(retained, spare),
+            replica_lag_s,
+            commits,
+        )
 
     def close(self) -> None:
         with self._lock:

@@ -41,6 +41,8 @@ STATUS_INTERVAL_S = 5.0
 ACKNOWLEDGE_INTERVAL_S = 0.25
 # A server that sends nothing for this long, though asked to answer, is gone.
 SILENCE_LIMIT_S = 60.0
+ASK_EVERY_S = 1.0
+"""A silent server is asked how far it has read: of itself it tells that twice a minute."""
 
 # Once something has arrived: wait for more, NAPS times NAP_US (5 ms, a tenth of a flush interval).
 NAPS = 10
@@ -185,9 +187,10 @@ class ReplicationStream:
         acknowledged = self._acknowledged
         due = since >= STATUS_INTERVAL_S
         due |= acknowledged > self._reported and since >= ACKNOWLEDGE_INTERVAL_S
+        silent = clock - self._heard_at >= ASK_EVERY_S
+        due |= silent and since >= ASK_EVERY_S
         if not (now or due):
             return
-        silent = clock - self._heard_at > SILENCE_LIMIT_S / 3
         # Standby status update: written, flushed, applied, our clock, whether to reply.
         status = struct.pack(
             "!cqqqqB",

@@ -1,0 +1,27 @@
+"""One picture of a Tidelog: what it does, how late it is, and what is wrong with it.
+
+`overview` makes it from a status document; terminal, HTTP interface and metrics show it and judge
+nothing themselves.
+"""
+
+from tidelog.app.overview.build import overview
+from tidelog.app.overview.document import (
+    Dumping,
+    Output,
+    Overview,
+    Problem,
+    Severity,
+    Source,
+)
+from tidelog.app.overview.outputs import outputs_of
+
+__all__ = [
+    "Dumping",
+    "Output",
+    "Overview",
+    "Problem",
+    "Severity",
+    "Source",
+    "outputs_of",
+    "overview",
+]

@@ -1,0 +1,127 @@
+"""An overview from a status document, whichever version of capture wrote it: what lacks is None."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tidelog.app.overview.document import (
+    VERSION,
+    Dumping,
+    Output,
+    Overview,
+    Severity,
+    Source,
+)
+from tidelog.app.overview.problems import problems_of
+from tidelog.capture.dumps.states import FINISHED, UNFINISHED
+from tidelog.model.units import brief_span
+
+_WORST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO, Severity.OK)
+
+
+def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
+    """The overview of ``status``, as `tidelog.app.status` gives it; ``now_ms``: of the clock that
+    its ``updated_ms`` is of.
+    """
+    written_ms = status.get("updated_ms")
+    age_s = None if written_ms is None else max(0.0, (now_ms - written_ms) / 1000)
+    source = _source(status)
+    outputs = tuple(_output(row) for row in status.get("outputs") or ())
+    dumps = tuple(
+        _dumping(dump, written_ms or now_ms)
+        for dump in status.get("dumps") or ()
+        if dump.get("status") in UNFINISHED
+    )
+    found = problems_of(status, source, outputs, age_s, now_ms)
+    problems = tuple(sorted(found, key=lambda each: _WORST_FIRST.index(each.severity)))
+    leader = status["leader"] if "leader" in status else status.get("holder")
+    severity = problems[0].severity if problems else Severity.OK
+    return Overview(
+        version=VERSION,
+        severity=severity,
+        verdict=_verdict(problems[0].sentence if problems else "", severity, source, outputs),
+        at_ms=written_ms,
+        age_s=age_s,
+        leader=leader,
+        zone=status.get("zone") or "",
+        epoch=status.get("epoch"),
+        since_ms=status.get("since_ms"),
+        standbys=tuple(each["holder"] for each in status.get("standbys") or ()),
+        records=(status.get("capture") or {}).get("records", 0),
+        tables_refused=len(status.get("refused") or ()),
+        throttled=((status.get("throttle") or {}).get("decision") or {}).get("reason", ""),
+        source=source,
+        outputs=outputs,
+        dumps=dumps,
+        problems=problems,
+    )
+
+
+def _verdict(worst: str, severity: Severity, source: Source, outputs: tuple[Output, ...]) -> str:
+    if severity in (Severity.CRITICAL, Severity.WARNING):
+        return worst
+    lags = [source.lag_s, *(output.lag_s for output in outputs)]
+    late = max((lag for lag in lags if lag is not None), default=None)
+    if late is None:
+        return "All is well."
+    return f"All is well: nothing is later than {brief_span(max(1000, int(late * 1000)))}."
+
+
+def _source(status: Mapping[str, Any]) -> Source:
+    told = status.get("source") or {}
+    lost_in_s = told.get("lost_in_s")
+    kept_s, lag_s = told.get("kept_s"), told.get("lag_s")
+    if lost_in_s is None and kept_s is not None and lag_s:
+        lost_in_s = max(0.0, kept_s - lag_s)
+    return Source(
+        position=told.get("position"),
+        lag_s=lag_s,
+        lag_bytes=status.get("lag_bytes"),
+        retained_bytes=told.get("retained_bytes"),
+        spare_bytes=told.get("spare_bytes"),
+        lost_in_s=lost_in_s,
+        error=told.get("error"),
+    )
+
+
+def _output(row: Mapping[str, Any]) -> Output:
+    return Output(
+        pipeline=row["pipeline"],
+        output=row["output"],
+        state=row["state"],
+        offset=row["offset"],
+        behind_records=row["behind_records"],
+        lag_s=row.get("lag_s"),
+        noted_ms=row["noted_ms"],
+        error=row.get("error"),
+    )
+
+
+def _dumping(dump: Mapping[str, Any], now_ms: int) -> Dumping:
+    tables = dump.get("tables") or ()
+    done = [table for table in tables if table.get("status") in FINISHED]
+    rows = sum(table.get("rows_read", 0) for table in tables)
+    total, left = 0, 0
+    known = True
+    for table in tables:
+        read = table.get("rows_read", 0)
+        expected = table.get("key_count") or table.get("estimated_rows")
+        if table.get("where") is not None and not table.get("key_count"):
+            expected = None  # the estimate is of the whole table
+        if table in done:
+            expected = read
+        known = known and expected is not None
+        total += max(read, expected or 0)
+        left += max(0, (expected or 0) - read)
+    began = min((t["started_ms"] for t in tables if t.get("started_ms")), default=None)
+    took_s = 0.0 if began is None else (now_ms - began) / 1000
+    return Dumping(
+        dump_id=dump["dump_id"],
+        status=dump["status"],
+        tables=len(tables),
+        tables_done=len(done),
+        rows=rows,
+        estimated_rows=total if known else None,
+        left_s=round(left * took_s / rows, 1) if known and rows and took_s > 0 else None,
+    )

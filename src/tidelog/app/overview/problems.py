@@ -1,0 +1,264 @@
+"""What is wrong, by rules: each finds its problems in a status document.
+
+A rule says what a person would do next. Its page is the entry of docs/failure-modes.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tidelog.app.overview.document import Output, Problem, Severity, Source
+from tidelog.capture.dumps.state import TABLE_GONE
+from tidelog.model.units import brief_span, format_bytes
+
+STALE_S = 60.0
+"""A status that its leader did not write for so long: it writes one a second, on an object
+store one in half a minute."""
+LATE_S = 300.0
+SOON_S = 3600.0
+"""What is lost within this time is about to be lost."""
+NEARLY_FULL = 0.8
+MUCH_RETAINED = 10 << 30
+SILENT_S = 120.0
+"""A pipeline that is behind and noted nothing for so long does not run, or hangs."""
+_PAGE = "docs/failure-modes.md"
+
+
+def problems_of(
+    status: Mapping[str, Any],
+    source: Source,
+    outputs: Sequence[Output],
+    age_s: float | None,
+    now_ms: int,
+) -> Iterator[Problem]:
+    """All that is wrong, in no order."""
+    yield from _leadership(status, age_s)
+    yield from _of_source(source)
+    yield from _retention(source)
+    yield from _tables(status)
+    yield from _outputs(outputs, now_ms)
+    yield from _dumps(status)
+
+
+def _span(seconds: float) -> str:
+    return brief_span(int(seconds * 1000))
+
+
+def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Problem]:
+    leader = status["leader"] if "leader" in status else status.get("holder")
+    if age_s is None:
+        yield _problem(
+            "never-captured",
+            Severity.CRITICAL,
+            "",
+            "No capture has begun here.",
+            "tidelog capture CONFIG",
+            "processes-hosts-and-disks",
+        )
+    elif leader is None:
+        yield _problem(
+            "no-leader",
+            Severity.CRITICAL,
+            "",
+            f"No capture leads; the last one was seen {_span(age_s)} ago.",
+            "tidelog capture CONFIG",
+            "processes-hosts-and-disks",
+        )
+    elif age_s > STALE_S:
+        yield _problem(
+            "leader-silent",
+            Severity.CRITICAL,
+            "",
+            f"{leader} leads, but has said nothing for {_span(age_s)}.",
+            "Look at that process and its log; a standby takes over if its lease ends.",
+            "processes-hosts-and-disks",
+        )
+    if (status.get("capture") or {}).get("held"):
+        yield _problem(
+            "log-paused",
+            Severity.INFO,
+            "",
+            "The log waits for a blocking dump.",
+            "",
+            "a-blocking-dump-holds-the-log-for-long",
+        )
+
+
+def _of_source(source: Source) -> Iterator[Problem]:
+    if source.error is not None:
+        yield _problem(
+            "source-away",
+            Severity.CRITICAL,
+            "",
+            f"The database does not answer: {source.error}",
+            "tidelog check CONFIG. Capture goes on by itself once it answers.",
+            "connectionlosterror",
+        )
+    elif source.lag_s is not None and source.lag_s >= LATE_S:
+        behind = "" if source.lag_bytes is None else f" ({format_bytes(source.lag_bytes)})"
+        yield _problem(
+            "capture-late",
+            Severity.WARNING,
+            "",
+            f"Capture is {_span(source.lag_s)}{behind} behind the database.",
+            "Dumps share the database and the log with it: `tidelog pause` them, or `tidelog set` "
+            "a limit.",
+            "a-dump-is-throttled-for-long",
+        )
+
+
+def _retention(source: Source) -> Iterator[Problem]:
+    """Before the server removes what capture needs, or its disk fills."""
+    page = "the-slot-is-lost-with-snapshot-when_needed"
+    lost_in = source.lost_in_s
+    soon = lost_in is not None and lost_in < SOON_S
+    retained, spare = source.retained_bytes, source.spare_bytes
+    remedy = (
+        "Bring capture up to date, or let the server keep more (PostgreSQL: "
+        "max_slot_wal_keep_size; MySQL, MariaDB: binlog_expire_logs_seconds)."
+    )
+    if soon or (spare is not None and spare <= 0):
+        when = "now" if lost_in is None or lost_in < 1 else f"in {_span(lost_in)}"
+        yield _problem(
+            "log-nearly-lost",
+            Severity.CRITICAL,
+            "",
+            f"The server removes log that capture still needs {when}.",
+            remedy,
+            page,
+        )
+    elif spare is not None and retained and retained / (retained + spare) >= NEARLY_FULL:
+        yield _problem(
+            "log-room-small",
+            Severity.WARNING,
+            "",
+            f"The server keeps {format_bytes(retained)} of log for capture, and removes it after "
+            f"{format_bytes(spare)} more.",
+            remedy,
+            page,
+        )
+    elif spare is None and retained is not None and retained >= MUCH_RETAINED:
+        yield _problem(
+            "log-fills-disk",
+            Severity.WARNING,
+            "",
+            f"The server keeps {format_bytes(retained)} of log for capture, and there is no limit: "
+            "its disk fills.",
+            "Bring capture up to date; max_slot_wal_keep_size bounds it.",
+            page,
+        )
+
+
+def _tables(status: Mapping[str, Any]) -> Iterator[Problem]:
+    for kind, found in (("table-refused", "refused"), ("only-inserts", "inserts_only")):
+        for each in status.get(found) or ():
+            said = "is not captured" if kind == "table-refused" else "is captured in part"
+            yield _problem(
+                kind,
+                Severity.WARNING,
+                each["table"],
+                f"{each['table']} {said}: {each['reason']}",
+                each.get("remedy") or "",
+                "a-table-is-refused",
+            )
+
+
+def _outputs(outputs: Sequence[Output], now_ms: int) -> Iterator[Problem]:
+    for each in outputs:
+        name = f"{each.pipeline}/{each.output}"
+        silent_s = (now_ms - each.noted_ms) / 1000
+        late = each.lag_s is not None and each.lag_s >= LATE_S
+        if each.error is not None:
+            yield _problem(
+                "output-stopped",
+                Severity.CRITICAL,
+                name,
+                f"Output {name} has stopped: {each.error}",
+                "It is tried again by itself once that is mended.",
+                "outputrefusederror",
+            )
+        elif each.behind_records and silent_s >= SILENT_S:
+            yield _problem(
+                "pipeline-silent",
+                Severity.CRITICAL,
+                name,
+                f"Output {name} lacks {each.behind_records:,} records, and its pipeline has said "
+                f"nothing for {_span(silent_s)}.",
+                "tidelog pipeline CONFIG",
+                "the-pipeline-and-its-outputs",
+            )
+        elif late and each.lag_s is not None:
+            yield _problem(
+                "output-late",
+                Severity.WARNING,
+                name,
+                f"Output {name} is {_span(each.lag_s)} behind ({each.behind_records:,} records).",
+                "",
+                "the-pipeline-and-its-outputs",
+            )
+
+
+def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
+    for each in status.get("to_repeat") or ():
+        yield _problem(
+            "dump-failed",
+            Severity.WARNING,
+            each["table"],
+            f"The dump of {each['table']} failed: {each['failed']}",
+            "It is tried again by itself.",
+            "an-automatic-dump-failed",
+        )
+    for each in status.get("waiting") or ():
+        yield _problem(
+            "dump-waits",
+            Severity.INFO,
+            str(each.get("table", "")),
+            f"The dump of {each.get('table')} waits for an old transaction.",
+            "Capture's log says which; it goes on when that ends.",
+            "an-automatic-dump-waits-for-an-old-transaction",
+        )
+    told = {
+        each["table"]
+        for found in ("to_repeat", "refused", "inserts_only")
+        for each in status.get(found) or ()
+    }
+    newest: dict[str, Mapping[str, Any]] = {}
+    for dump in status.get("dumps") or ():
+        if dump.get("status") == "paused":
+            yield _problem(
+                "dump-paused",
+                Severity.INFO,
+                dump["dump_id"],
+                f"Dump {dump['dump_id']} is paused.",
+                f"tidelog resume CONFIG {dump['dump_id']}",
+                "a-paused-dump-was-forgotten",
+            )
+        newest |= {table["table"]: table for table in dump.get("tables") or ()}
+    for name, table in newest.items():
+        if table.get("reason") == TABLE_GONE:
+            continue
+        if table.get("status") == "failed" and name not in told:
+            yield _problem(
+                "dump-failed",
+                Severity.WARNING,
+                name,
+                f"The dump of {name} failed: {table.get('reason')}",
+                f"tidelog dump CONFIG --table {name}",
+                "a-table-of-the-dump-cant-be-dumped",
+            )
+        elif table.get("failed_ranges"):
+            yield _problem(
+                "rows-unread",
+                Severity.WARNING,
+                name,
+                f"{table['failed_ranges']} key ranges of {name} could not be read.",
+                "tidelog status CONFIG --ranges names them; dump the table again once they can be.",
+                "a-key-range-could-not-be-read",
+            )
+
+
+def _problem(
+    kind: str, severity: Severity, about: str, sentence: str, remedy: str, entry: str
+) -> Problem:
+    return Problem(kind, severity, about, sentence, remedy, f"{_PAGE}#{entry}")

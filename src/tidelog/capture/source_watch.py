@@ -1,0 +1,107 @@
+"""How late capture is, how long the source still keeps what it needs, and whether it answers.
+
+Made from what the source is asked once a second, so none of it trusts the server's clock or the
+times of transactions: a table that nobody writes to for an hour is not an hour late.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import Any
+
+from tidelog.errors import SourceError
+from tidelog.ports import Catalogue, Retention, SourceLoad
+
+KEPT_SAMPLES = 3600
+"""Ends of the log that are remembered; of more, every second one is forgotten."""
+RATE_OVER_S, RATE_FROM_S = 300.0, 60.0
+"""The rate at which room in the log goes is that of so many seconds, and told after so many."""
+
+
+class SourceWatch:
+    """What the last answers of the source say. Thread-safe. Times are of a clock that only runs
+    forward.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ends: deque[tuple[float, int]] = deque()  # where the log ended when, ascending
+        self._spare: deque[tuple[float, int]] = deque()
+        self._load: SourceLoad | None = None
+        self._failed: tuple[str, int] | None = None
+
+    def ask(self, catalogue: Catalogue, reached: int) -> SourceLoad:
+        """The source's load now, noted. Raises what `Catalogue.load` raises, noted too."""
+        try:
+            load = catalogue.load(reached)
+        except SourceError as error:
+            self.failed(str(error), time.time_ns() // 1_000_000)
+            raise
+        self.observe(time.monotonic(), reached, load)
+        return load
+
+    @property
+    def lag_bytes(self) -> int:
+        """What capture had not read when the source was asked last."""
+        load = self._load
+        return 0 if load is None else load.lag_bytes
+
+    def observe(self, now_s: float, reached: int, load: SourceLoad) -> None:
+        """The source answered; capture had reached a position."""
+        with self._lock:
+            self._load, self._failed = load, None
+            while self._ends and self._ends[0][1] <= reached:
+                self._ends.popleft()
+            if load.end > (self._ends[-1][1] if self._ends else reached):
+                self._ends.append((now_s, load.end))
+            if len(self._ends) > KEPT_SAMPLES:
+                self._ends = deque(list(self._ends)[::2])
+            spare = load.retention.spare_bytes
+            if spare is None:
+                self._spare.clear()
+                return
+            self._spare.append((now_s, spare))
+            while self._spare[0][0] < now_s - RATE_OVER_S:
+                self._spare.popleft()
+
+    def failed(self, message: str, now_ms: int) -> None:
+        """The source could not be asked; ``message`` holds no cell values."""
+        with self._lock:
+            self._failed = message, now_ms if self._failed is None else self._failed[1]
+
+    def summary(self, now_s: float, reached: int) -> dict[str, Any]:
+        """For status.
+
+        ``position``: as the server writes it. ``lag_s``: since when its log ends behind
+        ``reached``, as exact as it is asked often. ``retained_bytes``, ``spare_bytes``, ``kept_s``:
+        see `tidelog.ports.Retention`. ``lost_in_s``: until it removes what capture needs, if it
+        goes on as in the last minutes. ``error``, ``error_since_ms``: it does not answer.
+        """
+        with self._lock:
+            load = self._load
+            retention = Retention() if load is None else load.retention
+            message, since_ms = self._failed or (None, None)
+            return {
+                "position": None if load is None else load.reached,
+                "lag_s": None if load is None else self._lag_s(now_s, reached),
+                "retained_bytes": retention.retained_bytes,
+                "spare_bytes": retention.spare_bytes,
+                "kept_s": retention.kept_s,
+                "lost_in_s": self._lost_in_s(),
+                "error": message,
+                "error_since_ms": since_ms,
+            }
+
+    def _lag_s(self, now_s: float, reached: int) -> float:
+        first = next((at for at, end in self._ends if end > reached), now_s)
+        return round(max(0.0, now_s - first), 1)
+
+    def _lost_in_s(self) -> float | None:
+        if not self._spare:
+            return None
+        (began, most), (last, now) = self._spare[0], self._spare[-1]
+        if last - began < RATE_FROM_S or most <= now:
+            return None
+        return round(now * (last - began) / (most - now), 1)

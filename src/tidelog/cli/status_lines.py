@@ -1,0 +1,153 @@
+"""`tidelog status`: an overview as about ten lines of sentences, the same on a terminal and in a
+pipe, where there is no colour.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tidelog.cli.terminal import SIGNS, coloured, say
+from tidelog.model.printable import printable
+from tidelog.model.units import brief_span, format_bytes
+
+if TYPE_CHECKING:
+    from tidelog.app.overview import Dumping, Output, Overview
+
+SHOWN = 8
+"""Outputs and problems that are shown of each; ``--json`` has all."""
+_NAME = 9
+
+
+def show(found: Overview) -> None:
+    """Write the overview to stdout."""
+    for line in lines(found, colour=sys.stdout.isatty()):
+        say(line)
+
+
+def lines(found: Overview, *, colour: bool = False) -> Iterator[str]:
+    """The worst first: verdict, facts, then each problem with what to do."""
+    yield _signed(found.severity, found.verdict, colour)
+    if found.at_ms is not None:
+        yield _fact("capture", _capture(found))
+        yield _fact("source", _source(found))
+    for output in found.outputs[:SHOWN]:
+        yield _fact("output", _output(output))
+    yield from _more(len(found.outputs), "outputs")
+    for dump in found.dumps[:SHOWN]:
+        yield _fact("dump", _dump(dump))
+    yield from _more(len(found.dumps), "dumps")
+    if found.dumps and found.throttled:
+        yield _fact("", f"slowed down: {found.throttled}")
+    for place, problem in enumerate(found.problems[:SHOWN]):
+        if place or problem.sentence != found.verdict:
+            yield _signed(problem.severity, problem.sentence, colour)
+        yield from (f"    {printable(line)}" for line in problem.remedy.split("\n") if line)
+        yield f"    see {problem.page}"
+    yield from _more(len(found.problems), "problems")
+
+
+def brief(found: Overview) -> str:
+    """What moves, on one line, for logs: where capture is, its dumps, and how much is wrong."""
+    source = found.source
+    parts = [f"{found.records:,} records"]
+    if source.lag_s is not None:
+        parts.insert(0, _late(source.lag_s))
+    if source.position is not None:
+        parts[0] += f" at {source.position}"
+    parts += [_dump(dump) for dump in found.dumps[:1]]
+    if len(found.dumps) > 1:
+        parts.append(f"{len(found.dumps) - 1} more dumps")
+    if found.problems:
+        worst = found.problems[0].sentence
+        more = f" (and {len(found.problems) - 1} more problems)" if found.problems[1:] else ""
+        parts.append(f"{worst}{more}")
+    return printable("; ".join(parts))
+
+
+def _fact(name: str, text: str) -> str:
+    return f"  {name:<{_NAME}}{printable(text)}"
+
+
+def _more(count: int, of: str) -> Iterator[str]:
+    if count > SHOWN:
+        yield f"  … {count - SHOWN} more {of}: --json has them"
+
+
+def _signed(severity: str, sentence: str, colour: bool) -> str:
+    code, sign = SIGNS[severity]
+    return f"{coloured(sign, code) if colour else sign} {printable(sentence)}"
+
+
+def _capture(found: Overview) -> str:
+    if found.leader is None:
+        who = "nobody leads"
+    else:
+        who = f"{found.leader} leads"
+        if found.zone:
+            who += f" in zone {found.zone}"
+        if found.since_ms is not None:
+            who += f" since {_local(found.since_ms)}"
+        if found.epoch is not None:
+            who += f" (epoch {found.epoch})"
+    if found.standbys:
+        verb = "stands" if len(found.standbys) == 1 else "stand"
+        who += f"; {', '.join(found.standbys)} {verb} by"
+    elif found.leader is not None:
+        who += "; nobody stands by"
+    return f"{who}; {found.records:,} records"
+
+
+def _source(found: Overview) -> str:
+    source = found.source
+    parts = []
+    if source.position is not None:
+        parts.append(f"at {source.position}")
+    if source.lag_s is not None:
+        behind = "" if not source.lag_bytes else f" ({format_bytes(source.lag_bytes)})"
+        parts.append(f"{_late(source.lag_s)}{behind}")
+    if source.retained_bytes is not None:
+        kept = f"the server keeps {format_bytes(source.retained_bytes)} of log for it"
+        if source.spare_bytes is not None:
+            kept += f", {format_bytes(source.spare_bytes)} to spare"
+        parts.append(kept)
+    if source.lost_in_s is not None:
+        parts.append(f"{brief_span(source.lost_in_s * 1000)} until that is removed")
+    return "; ".join(parts) or "not asked yet"
+
+
+def _late(seconds: float) -> str:
+    return "up to date" if seconds < 1 else f"{brief_span(seconds * 1000)} behind"
+
+
+def _output(output: Output) -> str:
+    name = f"{output.pipeline}/{output.output}"
+    if output.error is not None:
+        return f"{name} has stopped"
+    if not output.behind_records:
+        return f"{name} is up to date"
+    records = f"{output.behind_records:,} records"
+    if output.lag_s is None:
+        return f"{name} is {records} behind"
+    return f"{name} is {brief_span(output.lag_s * 1000)} behind ({records})"
+
+
+def _dump(dump: Dumping) -> str:
+    text = f"{dump.dump_id} is {dump.status}: {dump.tables_done} of {dump.tables} tables"
+    text += f", {dump.rows:,} rows"
+    if dump.estimated_rows:
+        text += f" of about {dump.estimated_rows:,}"
+        text += f" ({min(99, 100 * dump.rows // dump.estimated_rows)} %)"
+    if dump.left_s is not None and dump.status == "running":
+        text += f", about {brief_span(dump.left_s * 1000)} left"
+    return text
+
+
+def _local(at_ms: int) -> str:
+    """Of this machine's time zone; with the date if it is another day."""
+    at = time.localtime(at_ms / 1000)
+    today = time.localtime()
+    same_day = (at.tm_year, at.tm_yday) == (today.tm_year, today.tm_yday)
+    return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", at)

@@ -1,0 +1,227 @@
+"""What an overview makes of status documents, and how `tidelog status` says it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidelog.app.overview import Overview, Severity, overview
+from tidelog.cli.status_lines import lines
+from tidelog.cli.terminal import progress_lines
+
+NOW_MS = 1_700_000_000_000
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def status(**changes: Any) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "leader": "db-host:77", "standbys": [], "epoch": 3, "zone": None,
+        "since_ms": NOW_MS - 60_000, "updated_ms": NOW_MS - 500, "lag_bytes": 0,
+        "source": {
+            "position": "0/208C0C0", "lag_s": 0.0, "retained_bytes": 1 << 20,
+            "spare_bytes": 1 << 30, "kept_s": None, "lost_in_s": None, "error": None,
+        },
+        "capture": {"records": 1234, "held": False},
+        "refused": [], "inserts_only": [], "waiting": [], "to_repeat": [], "dumps": [],
+        "outputs": [output()],
+    }  # fmt: skip
+    return {**document, **changes}
+
+
+def source(**changes: Any) -> dict[str, Any]:
+    return {"source": {**status()["source"], **changes}}
+
+
+def output(**changes: Any) -> dict[str, Any]:
+    return {
+        "pipeline": "shop", "output": "delta", "offset": 9, "behind_records": 0, "lag_s": 0.0,
+        "noted_ms": NOW_MS - 1000, "state": "following",
+    } | changes  # fmt: skip
+
+
+def dump(*tables: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {"dumps": [{"dump_id": "d1", "status": "running", "tables": list(tables)} | changes]}
+
+
+def table(name: str = "public.t", **changes: Any) -> dict[str, Any]:
+    return {"table": name, "status": "running", "rows_read": 0, "estimated_rows": 0} | changes
+
+
+def told(found: Overview) -> str:
+    return "\n".join(lines(found))
+
+
+def test_a_healthy_system_is_told_in_three_lines() -> None:
+    found = overview(status(), NOW_MS)
+    assert found.severity is Severity.OK
+    assert next(lines(found)) == "✓ All is well: nothing is later than 1s."
+    assert "source   at 0/208C0C0; up to date; the server keeps 1MiB of log" in told(found)
+    assert "output   shop/delta is up to date" in told(found)
+    assert len(list(lines(found))) == 4
+
+
+REFUSED = {"table": "public.x", "reason": "no key", "remedy": "ALTER TABLE x\nADD k", "since_ms": 0}
+PROBLEMS = {
+    "no-leader": ({"leader": None}, Severity.CRITICAL, "No capture leads"),
+    "leader-silent": ({"updated_ms": NOW_MS - 90_000}, Severity.CRITICAL, "db-host:77 leads, but"),
+    "source-away": (source(error="nothing answers"), Severity.CRITICAL, "nothing answers"),
+    "capture-late": (source(lag_s=600.0), Severity.WARNING, "Capture is 10min"),
+    "log-nearly-lost": (source(lost_in_s=120.0), Severity.CRITICAL, "still needs in 2min"),
+    "log-room-small": (
+        source(retained_bytes=9 << 20, spare_bytes=1 << 20), Severity.WARNING, "after 1MiB more",
+    ),
+    "log-fills-disk": (
+        source(retained_bytes=11 << 30, spare_bytes=None), Severity.WARNING, "its disk fills",
+    ),
+    "table-refused": ({"refused": [REFUSED]}, Severity.WARNING, "public.x is not captured: no key"),
+    "only-inserts": ({"inserts_only": [REFUSED]}, Severity.WARNING, "public.x is captured in part"),
+    "output-stopped": (
+        {"outputs": [output(state="stopped", error="no rights")]},
+        Severity.CRITICAL, "Output shop/delta has stopped: no rights",
+    ),
+    "pipeline-silent": (
+        {"outputs": [output(behind_records=5, noted_ms=NOW_MS - 600_000)]},
+        Severity.CRITICAL, "lacks 5 records",
+    ),
+    "output-late": (
+        {"outputs": [output(behind_records=5, lag_s=900.0)]},
+        Severity.WARNING, "Output shop/delta is 15min behind (5 records)",
+    ),
+    "dump-failed": (
+        dump(table(status="failed", reason="no key"), status="completed"),
+        Severity.WARNING, "The dump of public.t failed: no key",
+    ),
+    "rows-unread": (
+        dump(table(status="done", failed_ranges=2), status="completed"),
+        Severity.WARNING, "2 key ranges of public.t",
+    ),
+    "dump-paused": (dump(table(), status="paused"), Severity.INFO, "Dump d1 is paused"),
+    "dump-waits": (
+        {"waiting": [{"table": "public.t", "since_ms": 0}]}, Severity.INFO, "an old transaction",
+    ),
+    "log-paused": ({"capture": {"held": True}}, Severity.INFO, "The log waits"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PROBLEMS)
+def test_each_problem_has_a_sentence_a_remedy_and_an_entry_in_the_docs(kind: str) -> None:
+    changes, severity, words = PROBLEMS[kind]
+    found = overview(status(**changes), NOW_MS)
+    problem = next(each for each in found.problems if each.kind == kind)
+    assert len(found.problems) == 1
+    assert (problem.severity, found.severity) == (severity, severity)
+    assert words in problem.sentence
+    assert words in told(found)
+    page, _, anchor = problem.page.partition("#")
+    titles = [x.lstrip("# ") for x in (ROOT / page).read_text().splitlines() if x.startswith("#")]
+    assert anchor in {_anchor(title) for title in titles}
+    if severity is not Severity.INFO and kind != "output-late":
+        assert problem.remedy
+
+
+def _anchor(title: str) -> str:
+    """As GitHub makes it."""
+    kept = "".join(c for c in title.lower() if c.isalnum() or c in " -_")
+    return kept.replace(" ", "-")
+
+
+def test_a_failed_dump_is_told_once_and_forgotten_when_it_was_made_good() -> None:
+    failed = dump(table(status="failed", reason="no key"), status="completed")
+    for list_name in ("refused", "inserts_only"):
+        found = overview(
+            status(**failed, **{list_name: [{**REFUSED, "table": "public.t"}]}), NOW_MS
+        )
+        assert [each.kind for each in found.problems] != []
+        assert "dump-failed" not in {each.kind for each in found.problems}
+    good = dump(table(status="done"), status="completed", dump_id="d2")
+    both = {"dumps": failed["dumps"] + good["dumps"]}
+    assert overview(status(**both), NOW_MS).problems == ()
+    gone = dump(table(status="failed", reason="the table does not exist (any more)"))
+    assert overview(status(**gone), NOW_MS).problems == ()
+
+
+def test_the_worst_problem_is_the_verdict_and_comes_first() -> None:
+    found = overview(status(refused=[REFUSED], **source(error="nothing answers")), NOW_MS)
+    assert found.verdict == "The database does not answer: nothing answers"
+    written = list(lines(found))
+    assert written[0] == "✗ The database does not answer: nothing answers"
+    assert sum("nothing answers" in line for line in written) == 1
+    assert "! public.x is not captured: no key" in written
+    after = written[written.index("! public.x is not captured: no key") + 1 :]
+    assert after[:2] == ["    ALTER TABLE x", "    ADD k"]
+
+
+def test_a_system_that_never_ran_says_what_to_run() -> None:
+    found = overview({"leader": None, "standbys": [], "capture": None}, NOW_MS)
+    assert list(lines(found))[:2] == ["✗ No capture has begun here.", "    tidelog capture CONFIG"]
+    assert found.at_ms is None
+
+
+def test_a_dump_tells_its_total_and_when_it_will_end() -> None:
+    running = dump(
+        table("public.a", status="done", rows_read=100, started_ms=NOW_MS - 10_500),
+        table("public.b", rows_read=100, estimated_rows=400, started_ms=NOW_MS - 5_000),
+        table("public.c", status="pending", estimated_rows=500),
+    )
+    found = overview(status(**running), NOW_MS)
+    one = found.dumps[0]
+    assert (one.tables, one.tables_done, one.rows, one.estimated_rows) == (3, 1, 200, 1000)
+    assert one.left_s == 40.0
+    assert "d1 is running: 1 of 3 tables, 200 rows of about 1,000 (20 %), about 40s left" in told(
+        found
+    )
+
+
+def test_the_size_of_a_part_of_a_table_is_not_guessed() -> None:
+    part = dump(table(rows_read=10, estimated_rows=1000, where="(condition)", started_ms=NOW_MS))
+    one = overview(status(**part), NOW_MS).dumps[0]
+    assert (one.estimated_rows, one.left_s) == (None, None)
+
+
+def test_a_server_that_keeps_its_log_for_a_time_loses_it_when_that_is_over() -> None:
+    late = source(spare_bytes=None, retained_bytes=None, kept_s=86_400.0, lag_s=84_000.0)
+    found = overview(status(**late), NOW_MS)
+    assert found.source.lost_in_s == 2400.0
+    assert found.problems[0].kind == "log-nearly-lost"
+    idle = source(spare_bytes=None, retained_bytes=None, kept_s=3000.0, lag_s=0.0)
+    assert overview(status(**idle), NOW_MS).problems == ()
+
+
+def test_many_of_a_kind_are_counted_not_listed() -> None:
+    many = [{**REFUSED, "table": f"public.t{n}"} for n in range(500)]
+    outputs = [output(output=f"o{n}") for n in range(30)]
+    written = list(lines(overview(status(refused=many, outputs=outputs), NOW_MS)))
+    assert len(written) < 50
+    assert "  … 492 more problems: --json has them" in written
+    assert "  … 22 more outputs: --json has them" in written
+
+
+def test_names_cannot_write_to_the_terminal() -> None:
+    bad = [{**REFUSED, "table": "public.\x1b[2J\nx", "reason": "r\x07"}]
+    written = told(overview(status(refused=bad), NOW_MS))
+    assert "\x1b" not in written
+    assert "\x07" not in written
+
+
+def test_a_document_of_an_older_capture_is_shown_as_far_as_it_goes() -> None:
+    old = {"leader": "h:1", "updated_ms": NOW_MS, "lag_bytes": 5, "capture": {}, "dumps": []}
+    found = overview(old, NOW_MS)
+    assert found.severity is Severity.OK
+    assert "not asked yet" in told(found)
+
+
+def test_progress_is_a_line_for_each_part_and_never_a_wall() -> None:
+    running = dump(table(rows_read=100, estimated_rows=400), dump_id="initial")
+    capture = {**status(**running, refused=[REFUSED] * 2), "dump_options": {}, "outputs": []}
+    written = list(progress_lines("run", {"capture": capture, "pipeline": {"rows": 5}}))
+    assert written == [
+        "capture: up to date at 0/208C0C0; 1,234 records; initial is running: 0 of 1 tables, 100 "
+        "rows of about 400 (25 %); public.x is not captured: no key (and 1 more problems)",
+        "run: pipeline.rows=5",
+    ]
+    standing_by = {"role": "standby", "reason": "another capture leads", "leader": "h:1"}
+    assert list(progress_lines("capture", standing_by)) == [
+        "capture: role=standby reason=another capture leads leader=h:1"
+    ]

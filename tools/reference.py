@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tidelog import cli
+from tidelog.app.metrics.table import METRICS
 from tidelog.capture.dumps.states import CHUNKS, DUMPS, TABLE_RUNS, TABLES
 from tidelog.capture.transitions import Transitions
 from tidelog.capture.windows.states import WINDOWS
@@ -324,6 +325,24 @@ def dump_states() -> Iterator[str]:
                 yield f"- {_state(state)}: {'; '.join(news.value for news in several)}.\n"
 
 
+METRICS_HEAD = """# Metrics
+
+`GET /metrics` of the [HTTP interface](../how-to/control.md#http) gives them to Prometheus, as text or OpenMetrics; [how to scrape and alert](../how-to/monitor.md).
+All but `tidelog_leading` come from the process that leads. What is not known is left out, never 0.
+
+| metric | kind | labels | |
+|---|---|---|---|
+| `tidelog_leading` | gauge | | 1 if this process captures, else 0. |
+"""
+
+
+def metrics() -> Iterator[str]:
+    yield NOTE + METRICS_HEAD
+    for metric in METRICS:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        yield f"| `{metric.name}` | {metric.kind} | {labels} | {metric.about} |\n"
+
+
 def _state(state: Enum) -> str:
     text = state.value if isinstance(state, str) else state.name.lower().replace("_", " ")
     return f"`{text}`"
@@ -338,6 +357,7 @@ def pages() -> dict[str, str]:
         "cli.md": "".join(command_line()),
         "spark-source.md": "".join(spark_source()),
         "dump-states.md": "".join(dump_states()),
+        "metrics.md": "".join(metrics()),
         "tidelog.schema.json": json.dumps(schema, indent=2) + "\n",
     }
 

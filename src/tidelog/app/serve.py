@@ -8,7 +8,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pydantic import SecretStr
 
 from tidelog.app.log_location import log_place
 from tidelog.config import Config, Rest
@@ -45,6 +47,10 @@ def open_rest(config: Config, leader: Callable[[], str | None]) -> Serving:
     return NotServing() if rest is None else RestServer(rest, leader, log_place(config))
 
 
+def _tokens(token: str, reading: SecretStr | None) -> tuple[str, ...]:
+    return (token,) if reading is None else (token, reading.get_secret_value())
+
+
 class NotServing:
     """No HTTP interface."""
 
@@ -73,6 +79,7 @@ class RestServer:
         try:
             import uvicorn
 
+            from tidelog.app.metrics.routes import Health
             from tidelog.control.channels import schema_registry
             from tidelog.control.channels.rest import Leadership, application
         except ImportError as error:
@@ -84,11 +91,17 @@ class RestServer:
             surface = self._surface
             return Leadership(surface, None if surface is not None else leader())
 
-        token, reading = rest.token.get_secret_value(), rest.schema_token
-        tokens = (token,) if reading is None else (token, reading.get_secret_value())
-        schemas = schema_registry.routes(MessageSchemaStore(log_path), tokens)
+        def status() -> dict[str, Any] | None:
+            surface = self._surface
+            return None if surface is None else surface.status()
+
+        token = rest.token.get_secret_value()
+        health = Health(status, leader, log_path, _tokens(token, rest.metrics_token))
+        schemas = schema_registry.routes(
+            MessageSchemaStore(log_path), _tokens(token, rest.schema_token)
+        )
         config = uvicorn.Config(
-            application(leadership, token, schemas),
+            application(leadership, token, [*schemas, *health.routes()]),
             access_log=False,
             log_config=None,
             log_level="error",

@@ -229,6 +229,13 @@ class Rest(Section):
         "Unset: `token` is needed for that, too.",
         examples=["${TIDELOG_SCHEMA_TOKEN}"],
     )
+    metrics_token: SecretStr | None = Field(
+        default=None,
+        min_length=8,
+        description="With this token `/metrics` can be read, and nothing else: for Prometheus. "
+        "Unset: `token` is needed for that, too.",
+        examples=["${TIDELOG_METRICS_TOKEN}"],
+    )
 
 
 class Control(Section):

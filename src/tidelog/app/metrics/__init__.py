@@ -1,0 +1,1 @@
+"""What Prometheus scrapes of a capture process, and its health."""

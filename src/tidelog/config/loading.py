@@ -84,8 +84,8 @@ _EXPLANATIONS = {
 # Options that hold secrets, or mappings whose values are; whoever writes them into the file itself.
 _SECRET = frozenset(
     (
-        *("api_key", "catalog", "conf", "headers", "password", "schema_token", "settings"),
-        *("options", "storage_options", "token", "url"),
+        *("api_key", "catalog", "conf", "headers", "metrics_token", "options", "password"),
+        *("schema_token", "settings", "storage_options", "token", "url"),
     )
 )
 

@@ -1,0 +1,35 @@
+"""Whatever a section holds as a secret is one where the file is explained, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from tidelog.adapters import OUTPUT_KINDS
+from tidelog.config import loading, models
+from tidelog.config.source import SOURCES
+
+
+def sections() -> Iterator[type[BaseModel]]:
+    for value in vars(models).values():
+        if isinstance(value, type) and issubclass(value, BaseModel):
+            yield value
+    yield from SOURCES.values()
+    yield from (OUTPUT_KINDS.get(name).section for name in OUTPUT_KINDS.names)
+
+
+def holds_secret(annotation: Any) -> bool:
+    return "Secret" in repr(annotation)
+
+
+def test_no_value_of_a_secret_option_is_ever_shown() -> None:
+    secret = {
+        name
+        for section in sections()
+        for name, field in section.model_fields.items()
+        if holds_secret(field.annotation) or holds_secret(field.metadata)
+    }
+    assert {"token", "schema_token", "metrics_token", "url", "password"} <= secret
+    assert secret <= loading._SECRET

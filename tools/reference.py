@@ -37,14 +37,16 @@ from tidelog.spark.datasource import options
 sys.path.append(str(Path(__file__).parents[1]))
 from tools.engine_reference import engine
 
-REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+ROOT = Path(__file__).parent.parent
+REFERENCE = ROOT / "docs" / "reference"
+SCHEMA = ROOT / "src" / "tidelog" / "config" / "tidelog.schema.json"
 NOTE = "<!-- Written by `make docs` from the code; do not edit. -->\n"
 
 CONFIGURATION_HEAD = """\
 # Configuration
 
 One YAML file, by custom `tidelog.yaml`. The same as a JSON schema for editors:
-[tidelog.schema.json](tidelog.schema.json).
+[tidelog.schema.json](../../src/tidelog/config/tidelog.schema.json); `tidelog init` names it in the file it writes.
 
 ```yaml
 source: {kind: postgres, url: "postgresql://user:${PGPASSWORD}@host:5432/shop", tables: ["public.*"], snapshot: initial}
@@ -348,35 +350,34 @@ def _state(state: Enum) -> str:
     return f"`{text}`"
 
 
-def pages() -> dict[str, str]:
+def pages() -> dict[Path, str]:
     schema = Config.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    return {
+    written = {
         "configuration.md": "".join(configuration()),
         "engine.md": NOTE + "".join(engine()),
         "cli.md": "".join(command_line()),
         "spark-source.md": "".join(spark_source()),
         "dump-states.md": "".join(dump_states()),
         "metrics.md": "".join(metrics()),
-        "tidelog.schema.json": json.dumps(schema, indent=2) + "\n",
     }
+    pages = {REFERENCE / name: text for name, text in written.items()}
+    return {**pages, SCHEMA: json.dumps(schema, indent=2) + "\n"}
 
 
 def main() -> int:
     check = "--check" in sys.argv[1:]
     stale = 0
-    for name, text in pages().items():
-        path = REFERENCE / name
+    for path, text in pages().items():
         present = path.read_text(encoding="utf-8") if path.exists() else ""
         if present == text:
             continue
         if not check:
-            REFERENCE.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-            print(f"wrote {path.relative_to(REFERENCE.parent.parent)}")
+            print(f"wrote {path.relative_to(ROOT)}")
             continue
         stale = 1
-        print(f"docs/reference/{name} is out of date: run `make docs`")
+        print(f"{path.relative_to(ROOT)} is out of date: run `make docs`")
         diff = difflib.unified_diff(present.splitlines(), text.splitlines(), lineterm="", n=0)
         print("\n".join(list(diff)[:20]))
     return stale

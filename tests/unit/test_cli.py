@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import tidelog
+import tidelog.app.overview as overview
 from tidelog import cli
 from tidelog.cli.exits import stopping
 from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, SetDumpOptions, StopSnapshot
@@ -59,6 +60,7 @@ class Runtime(ModuleType):
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     module = Runtime()
     monkeypatch.setitem(sys.modules, "tidelog.app", module)
+    monkeypatch.setitem(sys.modules, "tidelog.app.overview", overview)
     monkeypatch.setattr(tidelog, "app", module, raising=False)
     return module
 
@@ -79,7 +81,7 @@ def invoke(*arguments: str) -> int:
 def test_every_command_of_the_public_surface_exists() -> None:
     commands = cli.app.registered_commands
     names = {command.name or command.callback.__name__ for command in commands}  # type: ignore[union-attr]
-    runs = {"demo", "run", "capture", "pipeline", "handover"}
+    runs = {"demo", "init", "run", "capture", "pipeline", "handover"}
     dumps = {"dump", "wait", "pause", "resume", "cancel", "set", "signal"}
     assert names == runs | dumps | {"check", "plan", "status", "watch", "log", "verify", "schema"}
     groups = {group.name: group.typer_instance for group in cli.app.registered_groups}

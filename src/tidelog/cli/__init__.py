@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from tidelog._version import __version__
-from tidelog.cli import client, control, dump, inspect, state, terminal
+from tidelog.cli import client, control, dump, init, inspect, state, terminal
 from tidelog.cli import run as running
 from tidelog.cli.exits import exit_code_of
 from tidelog.cli.log_format import OneLine
@@ -22,6 +22,7 @@ from tidelog.cli.log_format import OneLine
 COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     "Run": {
         "demo": running.demo,
+        "init": init.init,
         "run": running.run,
         "capture": running.capture,
         "pipeline": running.pipeline,

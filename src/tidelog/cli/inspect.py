@@ -69,13 +69,14 @@ def status(
     """Say in a few lines whether all is well, how late it is, and what to do."""
     loaded = client.load(config)
     from tidelog import app
-    from tidelog.app.overview import overview
-    from tidelog.cli import status_lines
 
     found = app.status(loaded, ranges=ranges)
     if as_json:
         terminal.emit(found)
         return
+    from tidelog.app.overview import overview
+    from tidelog.cli import status_lines
+
     status_lines.show(overview(found, time.time_ns() // 1_000_000))
     for each in found.get("failed_ranges", ()):
         terminal.say(f"unread: {terminal.plain_line(each)}")

@@ -1,0 +1,107 @@
+"""A first configuration for a database: what is there, and what a user would want to change."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from tidelog.app.sources.kinds import source_kind
+from tidelog.config import parse_config
+from tidelog.errors import UsageError
+
+PASSWORD = "TIDELOG_PASSWORD"  # noqa: S105 - a variable's name
+_KINDS = {
+    "postgres": "postgres", "postgresql": "postgres", "mysql": "mysql", "mariadb": "mariadb",
+}  # fmt: skip
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class FirstConfig:
+    """A configuration that works.
+
+    Attributes:
+        text: of the file, without the password.
+        password: whether the url had one, so that `PASSWORD` has to be exported.
+        schemas: how many tables each schema (MySQL: database) has.
+    """
+
+    text: str
+    password: bool
+    schemas: dict[str, int]
+
+
+def first_config(url: str) -> FirstConfig:
+    """The configuration that captures all that the database of ``url`` has.
+
+    Raises:
+        UsageError: no such kind of database.
+        SourceError, PreflightError: it can't be reached, or refuses the login.
+    """
+    parts = urlsplit(url)
+    kind = _KINDS.get(parts.scheme)
+    if kind is None:
+        raise UsageError(
+            "--url: expected postgresql://user:password@host:port/database, mysql://… or "
+            "mariadb://…"
+        )
+    given: dict[str, Any] = {
+        "source": {"kind": kind, "url": url.replace("${", "$${")},
+        "log": {"path": "./data/log"},
+        "outputs": [],
+    }
+    config = parse_config(json.dumps(given), "the url", Path(), {})
+    catalogue = source_kind(config).catalogue()
+    try:
+        tables = catalogue.tables(["*.*"])
+    finally:
+        catalogue.close()
+    own = parts.path.strip("/") if kind != "postgres" else ""
+    found = Counter(t.namespace for t in tables if not own or t.namespace == own)
+    schemas = dict(sorted(found.items()))
+    hidden = _without_password(url)
+    return FirstConfig(_text(kind, hidden, schemas), hidden != url, schemas)
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    user, _, host = parts.netloc.rpartition("@")
+    netloc = f"{user.partition(':')[0]}:${{{PASSWORD}}}@{host}"
+    return urlunsplit(parts._replace(netloc=netloc))
+
+
+def _text(kind: str, url: str, schemas: dict[str, int]) -> str:
+    patterns = [f"{schema}.*" for schema in schemas] or ["*.*"]
+    more = f"  # and {len(patterns) - _SHOWN} more" if len(patterns) > _SHOWN else ""
+    tables = json.dumps(patterns[:_SHOWN], ensure_ascii=False)
+    place = resources.files("tidelog.config") / "tidelog.schema.json"
+    return f"""\
+# yaml-language-server: $schema={Path(str(place)).as_uri()}
+# Every option: docs/reference/configuration.md. `tidelog check` says what the database still needs.
+
+source:
+  kind: {kind}
+  url: {json.dumps(url, ensure_ascii=False)}
+  tables: {tables}{more}
+  snapshot: initial         # the first start dumps all tables; no_data: only changes, dump later
+
+log:
+  path: ./data/log          # the event log; s3://bucket/path for several hosts
+
+outputs:
+  - kind: delta             # or files, iceberg, kafka, opensearch, http, postgres, mysql, python
+    path: ./data/lake
+
+# A dump that disturbs nobody: raise these as the database allows; `tidelog set` changes them while
+# it runs.
+dump:
+  parallelism: 1
+  rows_per_second: 20000
+"""

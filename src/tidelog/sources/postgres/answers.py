@@ -20,6 +20,11 @@ ANSWER_S = 60.0
 """So long a command to the walsender may take that the server answers at once."""
 END_S = 30.0
 """So long the end of an answer may be missing once all else of it has come."""
+READS = 2
+"""Over TLS poll() does not know of bytes that are decrypted already: libpqs older than 18.5 leave
+up to half a record with OpenSSL. After so many reads that end nothing none of it is left,"""
+SLICE_S = 0.1
+"""and what came between these reads waits no longer than this."""
 
 _Result = TypeVar("_Result")
 _COPIES = (pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_BOTH)
@@ -65,14 +70,11 @@ def silence_s(connection: psycopg.Connection[Any]) -> float | None:
     return connection.silence_s if isinstance(connection, Session) else None
 
 
-def moves(pgconn: pq.abc.PGconn, silence_s: float | None) -> None:
-    """Take in what comes next. Raises psycopg.OperationalError, and closes the connection, if
-    nothing does.
+def comes(pgconn: pq.abc.PGconn) -> bool:
+    """Wait for what the network brings next; False if that is nothing for `SLICE_S`: then it is to
+    be read all the same.
     """
-    deadline = None if silence_s is None else time.monotonic() + silence_s
-    if not _wait(pgconn, select.POLLIN, deadline):
-        give_up(pgconn)
-    pgconn.consume_input()
+    return _wait(pgconn, select.POLLIN, time.monotonic() + SLICE_S)
 
 
 def give_up(pgconn: pq.abc.PGconn) -> NoReturn:
@@ -86,11 +88,15 @@ def arrives(pgconn: pq.abc.PGconn, deadline: float | None = None) -> bool:
 
     Raises psycopg.OperationalError if the connection breaks.
     """
-    while pgconn.is_busy():
-        if not _wait(pgconn, select.POLLIN, deadline):
+    while True:
+        for _ in range(READS):
+            if not pgconn.is_busy():
+                return True
+            pgconn.consume_input()
+        if not pgconn.is_busy():
+            return True
+        if not comes(pgconn) and deadline is not None and time.monotonic() > deadline:
             return False
-        pgconn.consume_input()
-    return True
 
 
 def results(pgconn: pq.abc.PGconn, timeout_s: float | None) -> Iterator[pq.abc.PGresult]:

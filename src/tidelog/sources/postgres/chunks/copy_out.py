@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -146,11 +147,20 @@ class CopyReader:
 
 
 def _rows(pgconn: pq.abc.PGconn, silence_s: float | None) -> Iterator[bytes]:
+    reads, moved = 0, time.monotonic()
     while True:
         length, data = pgconn.get_copy_data(1)
         if length < 0:
             return
         if length:
             yield bytes(data)
+            reads, moved = 0, time.monotonic()
+        elif reads < answers.READS:
+            pgconn.consume_input()
+            reads += 1
         else:
-            answers.moves(pgconn, silence_s)
+            reads = 0
+            if answers.comes(pgconn):
+                moved = time.monotonic()
+            elif silence_s is not None and time.monotonic() - moved > silence_s:
+                answers.give_up(pgconn)

@@ -73,6 +73,7 @@ class Regression:
         )
         self.process: subprocess.Popen[bytes] | None = None
         self.said = (directory / "capture.log").open("ab")
+        self.refused: dict[str, str] = {}
 
     @property
     def config(self) -> Config:
@@ -111,6 +112,7 @@ class Regression:
             )
         except subprocess.TimeoutExpired:
             print(f"  {file.stem}: not within {FILE_S:.0f} s", flush=True)
+        self.note_refusals()
         if self.process is not None and self.process.poll() is not None:
             raise RuntimeError(f"capture ended while {file.stem} ran: {self.last_words()}")
 
@@ -151,18 +153,17 @@ class Regression:
             state.close()
         return waits
 
-    def refusals(self) -> dict[str, str]:
-        """Why tables could not be dumped, by the last dump that says so."""
-        state, found = SqliteState(self.config.state.url), {}
+    def note_refusals(self) -> None:
+        """Why tables could not be dumped. Dumps of long ago are forgotten, so ask in time."""
+        state = SqliteState(self.config.state.url)
         try:
             for name in state.keys("dump/"):
                 document = state.get(name)
                 for table in () if document is None else document.value["tables"]:
                     if table["reason"]:
-                        found[table["table"]] = table["reason"]
+                        self.refused[table["table"]] = table["reason"]
         finally:
             state.close()
-        return found
 
     def compare(self) -> Iterator[tuple[str, str]]:
         """Each keyed table, and how it differs from its replay; empty: it does not."""
@@ -187,7 +188,7 @@ class Regression:
                     table = event.table or (event.control or {}).get("table")
                     if table in names:
                         events[str(table)].append(event)
-        refused = self.refusals()
+        self.note_refusals()
         for shape in shapes:
             name, key = str(shape.schema.table), shape.schema.match_key
             done = [
@@ -198,7 +199,7 @@ class Regression:
                 and e.control["delete_absent"]
             ]
             if not done:
-                yield name, f"not dumped: {refused.get(name, 'and nobody says why')}"
+                yield name, f"not dumped: {self.refused.get(name, 'and nobody says why')}"
                 continue
             columns = [c.name for c in shape.schema.columns]
             with connect(self.dsn, purpose="test", settings={"row_security": "off"}) as sql:

@@ -173,10 +173,10 @@ class CatalogueWatch:
                 reason = "the table is new"
             else:
                 reason = "its rows may have changed without row events"
-            if self._settled(name, found) and (
-                not shape.schema.key or self._request_dump(table, reason)
-            ):
-                if shape.schema.key:
+            # Of a new table without a key the dump fails, which says that it can't be dumped.
+            wanted = new or bool(shape.schema.key)
+            if self._settled(name, found) and (not wanted or self._request_dump(table, reason)):
+                if wanted:
                     asked.append(table)
                     self._refused.paid(table)
                 current[name], current_versions[name] = found, version
@@ -283,7 +283,9 @@ class CatalogueWatch:
 
 
 def _fingerprint(shape: TableShape) -> str:
-    return f"{shape.storage} {','.join(shape.schema.match_key)}"
+    # By an identity's index alone rows are matched but not dumped: a key may come to it later.
+    key = shape.schema.match_key if shape.schema.key else ()
+    return f"{shape.storage} {','.join(key)}"
 
 
 def changes_rows(seen: SchemaSeen) -> str | None:

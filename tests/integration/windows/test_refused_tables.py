@@ -261,3 +261,26 @@ def test_table_of_inserts_only_is_shown_until_it_is_mended(gathered: Make) -> No
     live.sql.execute(entry["remedy"].split(" --")[0].encode())
     live.wait_for(lambda: shown() == [], "it is told no more")
     assert not refused(live)
+
+
+def test_new_table_that_can_not_be_dumped_is_told(gathered: Make) -> None:
+    """The log has what is written to it from now on; that earlier rows are missing must be said."""
+    live = gathered()
+    live.start()
+    live.wait_for(live.completions, "the initial dump")
+    live.sql.execute("CREATE TABLE late (id int NOT NULL, n int)")
+    live.sql.execute("INSERT INTO late VALUES (1, 1)")
+    live.sql.execute("CREATE UNIQUE INDEX late_id ON late (id)")
+    live.sql.execute("ALTER TABLE late REPLICA IDENTITY USING INDEX late_id")
+    live.sql.execute("ALTER TABLE late OWNER TO shop")
+
+    def told() -> list[str]:
+        dumps = app.status(live.config)["dumps"]
+        return [t["reason"] for d in dumps for t in d["tables"] if t["table"] == "public.late"]
+
+    live.wait_for(told, "it is told")
+    [reason] = told()
+    assert "no primary key" in reason
+    live.sql.execute("ALTER TABLE late ADD PRIMARY KEY USING INDEX late_id")
+    live.wait_for(lambda: live.completions("public.late"), "it is dumped once it has a key")
+    live.check("public.late")

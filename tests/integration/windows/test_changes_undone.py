@@ -177,6 +177,10 @@ def captured(live: Live, case: Case) -> Live:
     return live
 
 
+def with_event_trigger(live: Live) -> None:
+    live.sql.execute(install_sql(Publications("tidelog", ["public.*"])).encode())
+
+
 def agrees(live: Live) -> None:
     """The event log comes to give the table."""
 
@@ -217,7 +221,9 @@ WAYS = (in_steps, while_down, while_down_in_one_transaction, in_one_transaction)
 
 
 def cases_and_ways() -> Iterator[object]:
-    """Each case in one way in `make test`, where all are done in one transaction on 18."""
+    """Each case in one way in `make test`, where all are done in one transaction on 18, a third of
+    them with the event trigger.
+    """
     for at, case in enumerate(CASES):
         for number, way in enumerate(WAYS):
             marks = () if number == at % 3 else (pytest.mark.thorough,)
@@ -229,6 +235,19 @@ def test_change_that_was_undone_is_noticed(
     live: Make, case: Case, way: Callable[[Live, Case], None]
 ) -> None:
     capture = captured(live(look_every_s=0.5), case)
+    way(capture, case)
+    agrees(capture)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_change_that_was_undone_is_noticed_beside_the_event_trigger(
+    live: Make, case: Case, way: Callable[[Live, Case], None]
+) -> None:
+    """It moves tables between publications, and has capture look at other moments."""
+    capture = captured(live(look_every_s=0.5), case)
+    with_event_trigger(capture)
     way(capture, case)
     agrees(capture)
 
@@ -248,13 +267,15 @@ def live18(
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_change_that_was_undone_is_noticed_on_postgresql_18(live18: Live, case: Case) -> None:
     captured(live18, case)
+    if CASES.index(case) % 3 == 0:
+        with_event_trigger(live18)
     in_one_transaction(live18, case)
     agrees(live18)
 
 
 def test_key_that_goes_and_comes_back_on_postgresql_18(live18: Live) -> None:
     captured(live18, CASES[0])
-    live18.sql.execute(install_sql(Publications("tidelog", ["public.*"])).encode())
+    with_event_trigger(live18)
     live18.stop()
     with live18.connect(autocommit=False) as application:
         application.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")

@@ -36,7 +36,7 @@ T, U = TableName("public", "t"), TableName("public", "u")
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module", params=[16, 18])
+@pytest.fixture(scope="module", params=[None, 18], ids=["asked for", "18"])
 def server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
     with PostgresServer(request.param, {"max_prepared_transactions": 20}) as server:
         yield server

@@ -34,7 +34,7 @@ from tidelog.sources.postgres.stream.standby import standby_findings
 
 __all__ = ["Finding", "Preflight"]
 
-TESTED_VERSIONS = (16, 18)
+TESTED_VERSIONS = (15, 16, 18)
 CLOCK_SKEW_LIMIT_S = 5.0
 RETAINED_LIMIT_BYTES = 10 << 30
 DECODING_MEMORY_BYTES = 256 << 20
@@ -134,7 +134,7 @@ class Preflight:
         if major < MIN_VERSION:
             yield Finding("version", "fail", f"PostgreSQL {major}; {MIN_VERSION} is the oldest")
         elif major not in TESTED_VERSIONS:
-            tested = " and ".join(str(version) for version in TESTED_VERSIONS)
+            tested = ", ".join(str(version) for version in TESTED_VERSIONS)
             yield Finding("version", "warn", f"PostgreSQL {major}; {tested} are tested")
         else:
             yield Finding("version", "ok", f"PostgreSQL {major}")

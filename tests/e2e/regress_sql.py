@@ -317,7 +317,7 @@ def main() -> int:
     arguments.add_argument("--version", type=int, action="append")
     arguments.add_argument("--full", action="store_true")
     arguments.add_argument("--keep", action="store_true")
-    options = arguments.parse_args()
+    options = arguments.parse_intermixed_args()
     good = [
         regress(version, options.sql.resolve(), options.files, full=options.full, keep=options.keep)
         for version in options.version or (16, 18)

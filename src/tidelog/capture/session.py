@@ -50,7 +50,7 @@ LOOK_EVERY_S = 5.0
 LOOK_SHARE = 0.01
 """Looking at the catalogue may take so much of the time; of many tables it is looked at less often,
 down to every `LOOKS_LEFT_OUT` times `LOOK_EVERY_S`."""
-LOOKS_LEFT_OUT = 12
+LOOKS_LEFT_OUT = 24
 HINT_LEAST_S = 1.0
 HINT_SHARE = 0.05
 """Looks that somebody hints at come at once, but not sooner after another than `HINT_LEAST_S`, and

@@ -25,7 +25,7 @@ ICEBERG_VENV := .venv-iceberg
 ICEBERG_PY := $(ICEBERG_VENV)/bin/python
 ICEBERG_INSTALLED := $(STAMPS)/iceberg
 
-.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-fast test-spark test-iceberg test-versions test-thorough bench bench-quick regress soak lint format docs lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-fast test-spark test-iceberg test-versions test-thorough bench bench-quick regress samples soak lint format docs lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ soak: venv ## The history oracle for TIDELOG_SOAK_SECONDS (600)
 
 regress: venv ## PostgreSQL's own regression SQL beside a capture: REGRESS_SQL=<checkout>/src/test/regress/sql
 	$(PY) -m tests.e2e.regress_sql $(REGRESS_SQL) $(ARGS)
+
+samples: venv ## A sample database into Delta, compared: SERVER=mysql, mariadb or postgres, SAMPLE='<its SQL files>'
+	$(PY) -m tests.e2e.sample_databases --server $(SERVER) $(SAMPLE) $(ARGS)
 
 bench: venv ## Print the tables of docs/benchmarks.md
 	$(PY) -m benchmarks $(ARGS)

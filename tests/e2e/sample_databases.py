@@ -1,101 +1,260 @@
-"""Sample databases of MySQL and MariaDB into Delta, and `tidelog verify` of every table.
+"""Sample databases into Delta by the command line, and `tidelog verify` of every table.
 
-    python -m tests.e2e.sample_databases [--server mysql] [--server mariadb] FILE …
+    python -m tests.e2e.sample_databases --server mysql --server mariadb FILE …
+    python -m tests.e2e.sample_databases --server postgres FILE …
 
-Each ``FILE`` is a script that makes databases of its own, such as that of Sakila (its schema and
-its data put together), of Chinook (``Chinook_MySql.sql``) or of the employees. No part of them
-comes with Tidelog. The script runs twice: before capture begins, so that all tables are
-dumped, and again while it runs, so that all is dropped, made anew and logged.
+The files are the scripts of one sample database, such as Sakila (its schema, then its data),
+Chinook or the employees, in that server's SQL; for MySQL and MariaDB they may make several
+databases. No part of them comes with Tidelog. Each server has two rounds, and four comparisons:
 
-It prints each table's rows and whether its copy is equal; the exit code tells whether all are.
+1. ``loaded before``: the scripts run, then ``tidelog run`` dumps what they made;
+2. ``made anew``: all is dropped and loaded again while it runs;
+3. ``killed``: the same once more, and the processes are killed amid it and started again;
+4. ``from nothing``: ``tidelog run`` starts beside an empty server, then the scripts run.
+
+It prints each table that is not equal, and tables and rows of each comparison; the exit code tells
+whether all are equal.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
-import tidelog
-from tidelog import app
-from tidelog.config import Config, load_config
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
+from tidelog.demo.servers.postgres import PostgresServer
 
-SERVERS: dict[str, type[MySqlFamilyServer]] = {"mysql": MySqlServer, "mariadb": MariaDbServer}
-OWN = {"mysql", "sys", "information_schema", "performance_schema", "tidelog"}
-SETTLED_S = 600.0
-
-
-def run(server: MySqlFamilyServer, file: Path) -> None:
-    command = [str(server.program("mariadb", "mysql")), f"--socket={server.socket}", "--force"]
-    done = subprocess.run(
-        [*command, "--user=root", "--default-character-set=utf8mb4"],
-        stdin=file.open("rb"),
-        capture_output=True,
-    )
-    for line in done.stderr.decode(errors="replace").splitlines()[:5]:
-        print(f"  {file.name}: {line}", flush=True)
+SETTLED_S = 1800.0
+CALM_LOOKS, LOOK_EVERY_S = 4, 5.0
+"""A look at the catalogue, which finds new tables, is at most 5 s away."""
+GRANTS = (
+    "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO tidelog",
+    "GRANT SELECT ON *.* TO tidelog",
+    "GRANT SELECT, INSERT, UPDATE, CREATE ON tidelog.* TO tidelog",
+)
+OTHER_DATABASE = re.compile(rb"^(?:(?:DROP|CREATE) DATABASE\b.*;|\\c .*)$", re.MULTILINE)
 
 
-def settle(config: Config) -> None:
-    """Wait until capture is calm: no dump runs, and the log grows no more."""
-    deadline, calm, before = time.monotonic() + SETTLED_S, 0, ""
-    while calm < 12 and time.monotonic() < deadline:
-        time.sleep(1)
-        status = app.status(config)
-        dumps = status.get("dumps", ())
-        now = str([(d["dump_id"], d["status"]) for d in dumps]) + str(status.get("capture"))
-        running = any(d["status"] not in ("completed", "aborted") for d in dumps)
-        calm = 0 if running or now != before else calm + 1
-        before = now
-    for refused in app.status(config).get("refused", ()):
-        print(f"  refused: {refused['table']}: {refused['reason']}")
+class Server(Protocol):
+    """What differs between servers."""
+
+    kind: str
+    url: str
+    source: str
+    """The rest of its section."""
+
+    def load(self, file: Path) -> str: ...
+    def drop(self) -> None: ...
+    def close(self) -> None: ...
 
 
-def compare(kind: str, files: list[Path], directory: Path) -> bool:
-    """Are all copies equal?"""
-    with SERVERS[kind]() as server:
-        for file in files:
-            run(server, file)
-        names = {row[0] for row in server.execute("SHOW DATABASES")} - OWN
-        listed = ", ".join(f'"{name}.*"' for name in sorted(names))
-        file = directory / "tidelog.yaml"
-        file.write_text(
-            f'source: {{kind: {kind}, url: "{server.dsn()}", tables: [{listed}]}}\n'
-            f"log: {{path: {directory}/log}}\nstate: {{url: 'sqlite:///{directory}/state.db'}}\n"
-            f"outputs: [{{kind: delta, path: {directory}/lake}}]\n"
-            f"pipeline: {{checkpoint: {directory}/checkpoint}}\n"
+class MySqlFamily:
+    """All databases of a server, by an account as the page of the source has it."""
+
+    source = 'tables: ["*.*"], cascades: dump'
+    servers: ClassVar[dict[str, type[MySqlFamilyServer]]] = {
+        "mysql": MySqlServer,
+        "mariadb": MariaDbServer,
+    }
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.server = self.servers[kind]()
+        self.server.start()
+        self.url = self.server.create_user("tidelog", "a password")
+        for grant in GRANTS:
+            self.server.execute(grant)
+
+    def load(self, file: Path) -> str:
+        command = [str(self.server.program("mariadb", "mysql")), f"--socket={self.server.socket}"]
+        options = ["--force", "--local-infile=1", "--user=root", "--default-character-set=utf8mb4"]
+        with file.open("rb") as script:
+            done = subprocess.run([*command, *options], stdin=script, capture_output=True)
+        return done.stderr.decode(errors="replace")
+
+    def drop(self) -> None:
+        """The scripts do it themselves."""
+
+    def close(self) -> None:
+        self.server.close()
+
+
+class Postgres:
+    """One database: statements that make or choose another are left out of the scripts."""
+
+    kind = "postgres"
+    source = 'tables: ["public.*"]'
+
+    def __init__(self, _kind: str) -> None:
+        self.server = PostgresServer()
+        self.server.start()
+        self.url = self.server.create_database("sample")
+
+    def load(self, file: Path) -> str:
+        psql = [str(self.server.binary("psql")), "-X", "-q", "-d", self.url]
+        script = OTHER_DATABASE.sub(b"", file.read_bytes())
+        return subprocess.run(psql, input=script, capture_output=True).stderr.decode()
+
+    def drop(self) -> None:
+        self.server.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public", "sample")
+
+    def close(self) -> None:
+        self.server.close()
+
+
+SERVERS: dict[str, Callable[[str], Server]] = {
+    "mysql": MySqlFamily,
+    "mariadb": MySqlFamily,
+    "postgres": Postgres,
+}
+
+
+class Round:
+    """A server, and ``tidelog run`` beside it."""
+
+    def __init__(self, kind: str, files: Sequence[Path], directory: Path) -> None:
+        self.kind, self.files, self.directory = kind, files, directory
+        self.server = SERVERS[kind](kind)
+        self.config = directory / "tidelog.yaml"
+        self.config.write_text(
+            f'source: {{kind: {kind}, url: "{self.server.url}", {self.server.source}}}\n'
+            "log: {path: log}\nstate: {url: 'sqlite:///state.db'}\n"
+            "outputs: [{kind: delta, path: lake}]\n"
         )
-        config = load_config(file)
-        with tidelog.Engine([config], pipelines=False):
-            settle(config)
-            for script in files:
-                run(server, script)
-            settle(config)
-            app.pipeline(config, stop_event=threading.Event(), once=True)
-            report = app.verify(config)
-    for table in report["tables"]:
-        said = "equal" if table["equal"] else f"DIFFERS: {table['note'] or table['because']}"
-        counts = [table[name] for name in ("missing", "surplus", "different", "unsettled")]
+        self.said = (directory / "run.log").open("ab")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def tidelog(self, command: str) -> dict[str, Any]:
+        """The last document that a command writes; what else it says is shown."""
+        call = [sys.executable, "-m", "tidelog", command, str(self.config), "--json"]
+        done = subprocess.run(call, cwd=self.directory, capture_output=True, text=True)
+        lines = done.stdout.splitlines()
+        if not lines:
+            raise RuntimeError(f"tidelog {command}: {done.stderr}")
+        found: dict[str, Any] = json.loads(lines[-1])
+        return found
+
+    def load(self) -> None:
+        self.server.drop()
+        for file in self.files:
+            for line in self.server.load(file).splitlines()[:5]:
+                print(f"    {file.name}: {line[:200]}", flush=True)
+
+    def start(self) -> None:
+        call = [sys.executable, "-m", "tidelog", "run", str(self.config)]
+        self.process = subprocess.Popen(
+            call, cwd=self.directory, stdout=self.said, stderr=self.said, start_new_session=True
+        )
+
+    def end(self, number: signal.Signals) -> int:
+        assert self.process is not None
+        os.killpg(self.process.pid, number)
+        return self.process.wait(120)
+
+    def settle(self) -> None:
+        """Wait until no dump runs, in so many looks."""
+        deadline, calm = time.monotonic() + SETTLED_S, 0
+        while calm < CALM_LOOKS:
+            if self.process is None or self.process.poll() is not None:
+                raise RuntimeError(f"tidelog run has ended: {self.last_words()}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"not settled in {SETTLED_S:.0f} s: {self.tidelog('status')}")
+            time.sleep(LOOK_EVERY_S)
+            dumps = self.tidelog("status").get("dumps", ())
+            running = any(d["status"] not in ("completed", "aborted") for d in dumps)
+            calm = 0 if running or not dumps else calm + 1
+
+    def last_words(self) -> str:
+        return (self.directory / "run.log").read_text(errors="replace")[-3000:]
+
+    def compare(self, title: str) -> bool:
+        """Print what differs, what is refused and what was compared."""
+        began = time.monotonic()
+        self.settle()
+        report, status = self.tidelog("verify"), self.tidelog("status")
+        for table in report["tables"]:
+            if not table["equal"] or table["unsettled"] or table["note"]:
+                names = ("missing", "surplus", "different", "unsettled", "note", "because")
+                print(f"    {table['table']}: { {name: table[name] for name in names} }")
+        for refused in status.get("refused", ()):
+            print(f"    refused: {refused['table']}: {refused['reason']}")
+        rows = sum(table["rows"] for table in report["tables"])
+        verdict = "equal" if report["equal"] else "DIFFERS"
         print(
-            f"{kind} {table['table']}: {table['rows']} rows, {said} {counts if any(counts) else ''}"
+            f"  {self.kind}, {title}: {verdict}, {len(report['tables'])} tables, {rows} rows "
+            f"({time.monotonic() - began:.0f} s)",
+            flush=True,
         )
-    return bool(report["equal"])
+        return bool(report["equal"] and report["tables"])
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            code = self.end(signal.SIGTERM)
+            if code:
+                print(f"    tidelog run ended with {code}: {self.last_words()}")
+        self.said.close()
+        self.server.close()
+
+
+def loaded_before(kind: str, files: Sequence[Path], directory: Path) -> bool:
+    it = Round(kind, files, directory)
+    try:
+        it.load()
+        it.start()
+        equal = it.compare("loaded before")
+        began = time.monotonic()
+        it.load()
+        took = time.monotonic() - began
+        equal &= it.compare("made anew")
+        with ThreadPoolExecutor(1) as pool:
+            loading = pool.submit(it.load)
+            time.sleep(took / 2)
+            it.end(signal.SIGKILL)
+            it.start()
+            loading.result()
+        return it.compare("killed") and equal
+    finally:
+        it.close()
+
+
+def from_nothing(kind: str, files: Sequence[Path], directory: Path) -> bool:
+    it = Round(kind, files, directory)
+    try:
+        it.start()
+        time.sleep(20)
+        it.load()
+        return it.compare("from nothing")
+    finally:
+        it.close()
+
+
+ROUNDS = {"loaded-before": loaded_before, "from-nothing": from_nothing}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--server", action="append", choices=list(SERVERS))
+    parser.add_argument("--server", action="append", choices=list(SERVERS), required=True)
+    parser.add_argument("--round", action="append", choices=list(ROUNDS))
     arguments = parser.parse_args()
     equal = True
-    for kind in arguments.server or list(SERVERS):
-        with tempfile.TemporaryDirectory() as directory:
-            equal &= compare(kind, arguments.files, Path(directory))
+    for kind in arguments.server:
+        for name in arguments.round or ROUNDS:
+            with tempfile.TemporaryDirectory() as directory:
+                equal &= ROUNDS[name](
+                    kind, [file.resolve() for file in arguments.files], Path(directory)
+                )
     return 0 if equal else 1
 
 

@@ -81,6 +81,10 @@ def test_command_survives_json(command: Command) -> None:
         ({"type": "set-dump-options"}, "at least one of"),
         ({"type": "set-dump-options", "data": {"chunk_rows": 0}}, "chunk_rows"),
         ({"type": "pause-snapshot", "data": {"dump": "d"}}, "dump"),
+        (
+            {"type": "execute-snapshot", "data": {"dump_id": "d", "tables": ["a.b", ""]}},
+            "^execute-snapshot: tables, entry 2: ",
+        ),
     ],
 )
 def test_bad_command_is_refused(document: Any, expected: str) -> None:

@@ -64,6 +64,11 @@ ONE_PLACE = [
         "{kind: delta, path: l, tables: [s.t]}",
         "{kind: delta, name: b, path: l, steps: [{route: '{namespace}.{name}'}]}",
     ),
+    (
+        "{kind: kafka, servers: 'a:1', format: debezium, messages_topic: m, tables: [s.*]}",
+        "{kind: kafka, name: b, servers: 'a:1,b:1', format: debezium, messages_topic: m, "
+        "topic: 'b.{name}', tables: [r.*]}",
+    ),
 ]  # fmt: skip
 
 
@@ -93,6 +98,15 @@ def test_two_outputs_of_one_place_are_refused(tmp_path: Path, one: str, other: s
         (
             "{kind: kafka, servers: 'a:1'}",
             "{kind: kafka, name: b, servers: 'a:1', topic: 'b.{name}'}",
+        ),
+        (
+            "{kind: kafka, servers: 'a:1', format: debezium, messages_topic: m, tables: [s.*]}",
+            "{kind: kafka, name: b, servers: 'b:1', format: debezium, messages_topic: m}",
+        ),
+        (
+            "{kind: kafka, servers: 'a:1', format: debezium, messages_topic: m, tables: [s.*]}",
+            "{kind: kafka, name: b, servers: 'a:1', format: debezium, messages_topic: n, "
+            "tables: [r.*]}",
         ),
         (
             "{kind: postgres, url: 'postgresql://h/d'}",

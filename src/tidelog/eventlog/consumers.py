@@ -21,7 +21,7 @@ class Destination:
     """Where an output writes. ``place``: alike if it is one place; ``tables``: patterns; ``hosts``:
     digests of what it is reached by, if several may be named; ``routes``: names that tables get
     there, each with the patterns of the tables; ``now``: what tells it from other outputs' places
-    only while both are configured.
+    only while both are configured; ``also``: digests of what it writes to for no table.
     """
 
     place: str
@@ -29,17 +29,20 @@ class Destination:
     hosts: tuple[str, ...] = ()
     routes: tuple[tuple[str, tuple[str, ...]], ...] = ()
     now: str = ""
+    also: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         routes = [[name, list(tables)] for name, tables in self.routes]
         found = {"place": self.place, "tables": list(self.tables)}
-        return {**found, "hosts": list(self.hosts), "routes": routes, "now": self.now}
+        more = {"hosts": list(self.hosts), "routes": routes, "now": self.now}
+        return {**found, **more, "also": list(self.also)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Destination:
         routes = tuple((name, tuple(tables)) for name, tables in data.get("routes", ()))
         hosts, now = tuple(data.get("hosts", ())), data.get("now", "")
-        return cls(data["place"], tuple(data["tables"]), hosts, routes, now)
+        also = tuple(data.get("also", ()))
+        return cls(data["place"], tuple(data["tables"]), hosts, routes, now, also)
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,11 +111,14 @@ class OutputPlace:
         hosts: those that lead there, if several may be named: one in common is enough.
         now: a JSON value that belongs to ``name`` when two outputs are compared, but may change
             from one run to the next while the place stays the same.
+        also: JSON values of what it writes to beside that, whichever tables it takes. Two outputs
+            must not share one, whatever else they write.
     """
 
     name: object
     hosts: tuple[str, ...] = ()
     now: object = None
+    also: tuple[object, ...] = ()
 
 
 S = TypeVar("S")

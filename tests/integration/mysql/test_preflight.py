@@ -338,19 +338,6 @@ def test_server_that_writes_no_binlog_and_a_replica_that_logs_nothing_are_named(
     assert [(f.name, f.level) for f in findings] == [("connection", "fail")]
 
 
-def test_semi_sync_that_waits_before_the_commit_is_named(
-    mariadb_server: MariaDbServer, mariadb_database: str
-) -> None:
-    with (
-        setting(mariadb_server, "rpl_semi_sync_master_wait_point", "AFTER_SYNC"),
-        setting(mariadb_server, "rpl_semi_sync_master_enabled", 1),
-    ):
-        found = faults(check(mariadb_server, mariadb_database))
-        assert "semi-sync" not in faults(check(mariadb_server, mariadb_database, strategy="gtid"))
-    assert "for up to 10 s each" in found["semi-sync"].message
-    assert found["semi-sync"].fix.startswith("source.watermarks: gtid")
-
-
 def test_session_that_is_not_logged_is_named(
     mysql_family: MySqlFamilyServer, mysql_family_database: str
 ) -> None:

@@ -82,13 +82,20 @@ def check_unmoved(config: Config, log: EventLog) -> None:
 
 
 def _one_place(one: Destination, other: Destination) -> bool:
-    """Of a cluster, one host that both name is enough."""
-    hosts = set(one.hosts) & set(other.hosts) or one.hosts == other.hosts
-    return one.place == other.place and bool(hosts)
+    return one.place == other.place and _one_cluster(one, other)
+
+
+def _one_cluster(one: Destination, other: Destination) -> bool:
+    """One host that both name is enough."""
+    return bool(set(one.hosts) & set(other.hosts)) or one.hosts == other.hosts
 
 
 def _meet(one: Destination, other: Destination, tables: Collection[TableName]) -> bool:
-    """Do both write a table to one place? Raises ConfigError for a route that is wrong."""
+    """Do both write a table, or what is no table's, to one place? Raises ConfigError for a route
+    that is wrong.
+    """
+    if set(one.also) & set(other.also) and _one_cluster(one, other):
+        return True
     if not _one_place(one, other) or one.now != other.now:
         return False
     if one.routes == other.routes and overlap(one.tables, other.tables):
@@ -114,6 +121,7 @@ def _destination(section: OutputSection) -> Destination:
         tuple(_digest(host) for host in place.hosts),
         routes,
         "" if place.now is None else _digest(place.now),
+        tuple(_digest([section.kind, each]) for each in place.also),
     )
 
 

@@ -56,7 +56,8 @@ def _messages(section: KafkaSection) -> Formatter | None:
 
 
 def _place(section: KafkaSection) -> OutputPlace:
-    return OutputPlace([section.topic], hosts(section.servers, 9092))
+    messages = () if section.messages_topic is None else (section.messages_topic,)
+    return OutputPlace([section.topic], hosts(section.servers, 9092), also=messages)
 
 
 KIND = OwnKind(KafkaSection, _open, _place)

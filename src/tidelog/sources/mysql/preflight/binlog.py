@@ -42,6 +42,7 @@ def binlog_checks() -> list[Callable[[Examined], Iterator[Finding]]]:
         _server_id,
         _gtids,
         _commit_order,
+        _semi_sync,
     ]
 
 
@@ -238,15 +239,23 @@ def _commit_order(examined: Examined) -> Iterator[Finding]:
             yield Finding("commit order", "fail", text, fix)
         return
     yield Finding("commit order", "ok", "MariaDB commits in the binlog's order")
+
+
+def _semi_sync(examined: Examined) -> Iterator[Finding]:
     variables = examined.variables
-    if not examined.on("rpl_semi_sync_master_enabled"):
+    # MySQL has the newer name from 8.0.26 on, by another plugin; the default is not MariaDB's.
+    for side in ("source", "master"):
+        if examined.on(f"rpl_semi_sync_{side}_enabled"):
+            break
+    else:
         return
-    waits = variables.get("rpl_semi_sync_master_wait_point", "AFTER_COMMIT").upper()
+    waits = variables.get(f"rpl_semi_sync_{side}_wait_point", "AFTER_COMMIT").upper()
     if examined.strategy == "gtid" or waits != "AFTER_SYNC":
         yield Finding("semi-sync", "ok", f"semi-sync waits {waits}")
         return
+    limit_s = int(variables.get(f"rpl_semi_sync_{side}_timeout", 0)) / 1000
     text = (
         "semi-sync waits AFTER_SYNC: a replica that does not answer holds up the marks of dumps, "
-        f"for up to {int(variables.get('rpl_semi_sync_master_timeout', 0)) / 1000:g} s each"
+        f"for up to {limit_s:g} s each"
     )
     yield Finding("semi-sync", "warn", text, "source.watermarks: gtid  # waits for no replica")

@@ -1,0 +1,232 @@
+"""What administrators do to a server while it is captured, and files that are loaded into it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.mysql.log_capture import LogCapture
+from tests.integration.mysql.test_preflight import setting
+from tests.integration.mysql.test_source_docs import capturing
+
+from tidelog import app
+from tidelog.config import Config, parse_config
+from tidelog.control.commands import ExecuteSnapshot
+from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
+from tidelog.errors import PreflightError, SourceChangedError
+
+pytestmark = pytest.mark.integration
+
+PASSWORD = "a password"
+PATIENCE_S = 180.0  # on a machine that is busy with other things
+
+
+def test_files_that_are_loaded_are_rows(
+    mysql_family: MySqlFamilyServer,
+    mysql_family_database: str,
+    make_capture: Callable[..., LogCapture],
+    tmp_path: Path,
+) -> None:
+    """LOAD DATA, by the client and by the server, with what it replaces and passes over."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text("".join(f"{i},row {i} é\n" for i in range(1, 2001)))
+    second.write_text("".join(f"{i},again {i}\n" for i in range(1901, 2101)))
+    tmp_path.chmod(0o755)
+    into = "INTO TABLE t CHARACTER SET utf8mb4 FIELDS TERMINATED BY ',' (a, b)"
+    name = mysql_family_database
+    capture = make_capture()
+    with mysql_family.connect(name, local_infile=True) as session, session.cursor() as sql:
+        sql.execute("CREATE TABLE t (a int PRIMARY KEY, b varchar(20), c int)")
+        capture.start()
+        sql.execute(f"LOAD DATA LOCAL INFILE '{first}' {into}")
+        sql.execute(f"LOAD DATA LOCAL INFILE '{second}' REPLACE {into} SET c = a + 1")
+        sql.execute(f"LOAD DATA LOCAL INFILE '{first}' IGNORE {into} SET c = 7")
+        capture.catch_up()
+        sql.execute("SELECT a, b, c FROM t ORDER BY a")
+        rows = [dict(zip("abc", row, strict=True)) for row in sql.fetchall()]
+    assert len(rows) == 2100
+    copy: dict[Any, Any] = {}
+    for row in capture.rows:
+        if row.old is not None:
+            assert copy.pop(row.old["a"]) == row.old
+        if row.new is not None:
+            assert copy.setdefault(row.new["a"], row.new) is row.new
+    assert [copy[key] for key in sorted(copy)] == rows
+
+
+def test_sessions_outlive_the_servers_timeouts(
+    mysql_family: MySqlFamilyServer,
+    mysql_family_database: str,
+    make_capture: Callable[..., LogCapture],
+) -> None:
+    mysql_family.execute("CREATE TABLE t (a int PRIMARY KEY)", mysql_family_database)
+    names = ("wait_timeout", "interactive_timeout", "net_write_timeout", "net_read_timeout")
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(setting(mysql_family, name, 1))
+        capture = make_capture()
+        capture.start()
+        capture.poll()
+        time.sleep(3)
+        mysql_family.execute("INSERT INTO t VALUES (1)", mysql_family_database)
+        capture.catch_up()
+    assert [row.new for row in capture.rows] == [{"a": 1}]
+
+
+# ---------------------------------------------------------------- rights that are taken away
+
+
+@contextmanager
+def reader(server: MySqlFamilyServer, database: str) -> Iterator[str]:
+    """The name of an account with just what is needed, for two tables and no more."""
+    user = f"reader_{database}"
+    server.create_user(user, PASSWORD, privileges=["REPLICATION SLAVE", "REPLICATION CLIENT"])
+    for table in "tu":
+        server.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, n int)", database)
+        server.execute(f"INSERT INTO {table} VALUES (1, 1), (2, 2)", database)
+        server.execute(f"GRANT SELECT ON `{database}`.`{table}` TO `{user}`")
+    server.execute(f"GRANT SELECT, INSERT, UPDATE, CREATE ON `marks_{database}`.* TO `{user}`")
+    try:
+        yield user
+    finally:
+        server.execute(f"DROP USER `{user}`")
+        server.execute(f"DROP DATABASE IF EXISTS `marks_{database}`")
+
+
+def configured(server: MySqlFamilyServer, user: str, database: str, directory: Path) -> Config:
+    text = f"""
+source:
+  kind: {server.flavour}
+  url: "{server.dsn(user=user, password=PASSWORD)}"
+  tables: ["{database}.*"]
+  watermark_schema: marks_{database}
+log: {{path: log}}
+state: {{url: "sqlite:///state.db"}}
+"""
+    return parse_config(text, "test", directory, {})
+
+
+def wait_for(
+    condition: Callable[[], Any], what: str, failures: Sequence[BaseException] = ()
+) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert not failures, failures
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+
+
+def dump_of(config: Config, dump_id: str) -> dict[str, dict[str, Any]]:
+    """Tables of a dump that has ended; {} before."""
+    for dump in app.status(config).get("dumps", ()):
+        if dump["dump_id"] == dump_id and dump["status"] in ("completed", "aborted"):
+            return {table["table"]: table for table in dump["tables"]}
+    return {}
+
+
+def ids(config: Config, table: str) -> list[int]:
+    """Of inserts in the event log."""
+    return [e["after"]["id"] for e in app.read_log(config, table=table) if e["op"] == "c"]
+
+
+def test_lost_right_to_one_table_is_told_and_its_log_goes_on(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str, tmp_path: Path
+) -> None:
+    server, name = mysql_family, mysql_family_database
+    tables = (f"{name}.t", f"{name}.u")
+    with reader(server, name) as user:
+        config = configured(server, user, name, tmp_path)
+
+        def ask(dump_id: str) -> list[str]:
+            """Tables that can't be dumped."""
+            command = ExecuteSnapshot(dump_id=dump_id, tables=("*.t", "*.u"), signal_id=dump_id)
+            outcome = app.send_command(config, command, timeout_s=60)
+            assert outcome["error"] is None, outcome
+            return [each["table"] for each in outcome["details"].get("rejected", ())]
+
+        with capturing(config) as failures:
+            wait_for(lambda: dump_of(config, "initial"), "the initial dump", failures)
+            server.execute(f"REVOKE SELECT ON `{name}`.u FROM `{user}`")
+            server.execute("INSERT INTO t VALUES (3, 3)", name)
+            server.execute("INSERT INTO u VALUES (3, 3)", name)
+            assert len(ask("without")) == 1
+            wait_for(lambda: dump_of(config, "without"), "the dump of the other table", failures)
+            server.execute(f"GRANT SELECT ON `{name}`.u TO `{user}`")
+            assert ask("with") == []
+            wait_for(lambda: dump_of(config, "with"), "the dump of both", failures)
+            found = {each: table["status"] for each, table in dump_of(config, "with").items()}
+            assert found == dict.fromkeys(tables, "done")
+            wait_for(
+                lambda: [ids(config, table) for table in tables] == [[3], [3]], "the log", failures
+            )
+            assert not failures, failures
+
+
+def test_lost_right_to_the_log_ends_capture_with_the_grant(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str, tmp_path: Path
+) -> None:
+    """At the next connection: the server asks for it only then."""
+    server, name = mysql_family, mysql_family_database
+    with reader(server, name) as user:
+        config = configured(server, user, name, tmp_path)
+        with capturing(config) as failures:
+            wait_for(lambda: dump_of(config, "initial"), "the initial dump", failures)
+            server.execute(f"REVOKE REPLICATION SLAVE ON *.* FROM `{user}`")
+            server.execute("INSERT INTO t VALUES (3, 3)", name)
+            for row in server.execute("SHOW PROCESSLIST"):
+                if row[4] == "Binlog Dump" and row[1] == user:
+                    server.execute(f"KILL {row[0]}")
+            wait_for(lambda: failures, "capture ends")
+        assert isinstance(failures[0], PreflightError), failures
+        assert "GRANT REPLICATION SLAVE ON *.*" in str(failures[0])
+        server.execute(f"GRANT REPLICATION SLAVE ON *.* TO `{user}`")
+        with capturing(config) as failures:
+            wait_for(lambda: 3 in ids(config, f"{name}.t"), "nothing is lost", failures)
+            assert not failures, failures
+
+
+# ---------------------------------------------------------------- a replica that takes over
+
+
+@pytest.mark.parametrize("kind", [MySqlServer, MariaDbServer])
+def test_a_captured_replica_that_is_promoted_goes_on_and_its_old_source_is_told(
+    kind: type[MySqlFamilyServer], tmp_path: Path
+) -> None:
+    with kind() as primary:
+        primary.create_database("d")
+        primary.execute("CREATE TABLE d.t (a int PRIMARY KEY)")
+        with kind.replica_of(primary) as replica:
+            primary.execute("INSERT INTO d.t VALUES (1)")
+            replica.caught_up()
+            capture = LogCapture(replica, ("d.*",))
+            capture.start()
+            primary.execute("INSERT INTO d.t VALUES (2)")
+            replica.caught_up()
+            capture.catch_up()
+            primary.stop()
+            replica.execute("STOP SLAVE")
+            replica.execute("RESET SLAVE ALL")
+            replica.execute("SET GLOBAL read_only = OFF")
+            replica.execute("INSERT INTO d.t VALUES (3)")
+            capture.catch_up()
+            source = capture.reader.identify()
+            resume = capture.resumes[-1]
+            capture.reader.close()
+            again = LogCapture(
+                replica, ("d.*",), schemas=capture.schemas, options={"expected": source}
+            )
+            again.start(resume)
+            replica.execute("INSERT INTO d.t VALUES (4)")
+            again.catch_up()
+            again.reader.close()
+            found = [row.new["a"] for row in capture.rows + again.rows if row.new]
+            assert found == [2, 3, 4]
+            primary.start()
+            wrong = LogCapture(primary, ("d.*",), options={"expected": source})
+            with pytest.raises(SourceChangedError):
+                wrong.start(resume)
+            wrong.reader.close()

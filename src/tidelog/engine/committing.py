@@ -54,6 +54,12 @@ class TaskCommitter:
         with self._lock:
             return self._done.open_batches < MOST_OPEN_BATCHES
 
+    @property
+    def all_done(self) -> bool:
+        """Is every event done that was begun?"""
+        with self._lock:
+            return not self._done.open_batches
+
     def mark_processed(self, done: Event | Message | Events | Sequence[Event | Message]) -> None:
         ranges = _ranges(done)
         with self._lock:

@@ -46,6 +46,10 @@ class Committer(Protocol):
         ...
 
 
+class EndReachedError(Exception):
+    """A task has given all that it will ever give. Never seen by programs."""
+
+
 class SourceTask(Protocol):
     """What gives the events of one log.
 
@@ -61,7 +65,10 @@ class SourceTask(Protocol):
         ...
 
     def poll(self, timeout_s: float) -> Events | None:
-        """What comes next in the log, in order; None if nothing did within the time."""
+        """What comes next in the log, in order; None if nothing did within the time.
+
+        Raises EndReachedError: nothing will come any more. The engine ends when all tasks say so.
+        """
         ...
 
     def committed(self) -> int | None:

@@ -54,7 +54,7 @@ class BatchProcessor:
             if chain.serializer is None:
                 events = [each for each in prepared if isinstance(each, Event)]
                 taken = chain.regrouped(events, records.end, records.generation)
-                _mark_left_out(self._committer, events, list(taken))
+                _mark_left_out(self._committer, events, taken)
             if not taken:
                 self._committer.mark_batch_finished()
                 return

@@ -68,7 +68,7 @@ class LogTask:
         path: str,
         name: str,
         *,
-        batch_size: int = 2048,
+        batch_size: int = 8192,
         offsets: OffsetStore | None = None,
         steps: Sequence[StepSection] = (),
     ) -> None:

@@ -39,7 +39,7 @@ class FormatSerializer:
 
     def serialize(self, events: Events) -> list[Message]:
         found: list[Message] = []
-        originals = iter(events)
+        originals = list(events)
         for part in events.parts:
             target, schema = self._target(part)
             messages = self._formatter.format(target, _shaped(part, schema))
@@ -48,7 +48,7 @@ class FormatSerializer:
                     f"the format made {messages.num_rows} messages of {len(part)} events of "
                     f"{part.schema.table}: an engine needs one of each"
                 )
-            found += _messages(messages, [next(originals) for _ in range(len(part))])
+            found += _messages(messages, originals[len(found) : len(found) + len(part)])
         return found
 
     def _target(self, part: EventBatch) -> tuple[TargetTable, pa.Schema]:
@@ -73,12 +73,18 @@ class FormatSerializer:
 
 
 def _messages(messages: pa.RecordBatch, events: list[Event]) -> list[Message]:
-    names = ("key", "value", "headers", "topic")
-    columns = (messages.column(name).to_pylist() for name in names)
-    return [
-        Message(key, value, None if headers is None else dict(headers), topic, event)
-        for key, value, headers, topic, event in zip(*columns, events, strict=True)
-    ]
+    keys, values, topics = (_values(messages.column(name)) for name in ("key", "value", "topic"))
+    headers = messages.column("headers")
+    told: list[dict[str, str] | None] = [None] * len(events)
+    if headers.null_count < len(events):
+        told = [None if each is None else dict(each) for each in headers.to_pylist()]
+    return list(map(Message, keys, values, told, topics, events))
+
+
+def _values(column: pa.Array) -> list[Any]:
+    # Much faster than to_pylist, and the same of texts and bytes.
+    found: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+    return found
 
 
 def _shaped(part: EventBatch, schema: pa.Schema) -> pa.RecordBatch:

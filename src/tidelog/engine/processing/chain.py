@@ -39,7 +39,9 @@ class Chain:
 
     def prepared(self, events: Sequence[Event], end: int, generation: str) -> list[Event | Message]:
         """`transformed`, and serialized if there is a serializer."""
-        left = self.transformed(events)
+        left: Sequence[Event] = events
+        if self.transforms or not isinstance(events, Events):
+            left = self.transformed(events)
         serializer = self.serializer
         if serializer is None or not left:
             return list(left)
@@ -89,6 +91,17 @@ class Chain:
         except Exception as error:
             raise _told("the consumer", error, consumed) from error
 
+    def consume_again(self, consumer: Consumer, each: Event | Message, error: Exception) -> None:
+        """`consume_one` of what the consumer was called with once: that raised ``error``."""
+        raised = [error]
+
+        def consume(each: Event | Message) -> None:
+            if raised:
+                raise raised.pop()
+            consumer(each)
+
+        self.consume_one(consume, each)
+
     def groups(self, lanes: Sequence[Sequence[Event]], workers: int) -> list[Sequence[Event]]:
         """Lanes as they are given to the pool: one a job here."""
         del workers
@@ -120,10 +133,10 @@ class Chain:
             self.dead_letters.put(_event(each), error)
 
     def _serialized(
-        self, serializer: Serializer, left: list[Event], end: int, generation: str
+        self, serializer: Serializer, left: Sequence[Event], end: int, generation: str
     ) -> list[Event | Message]:
         try:
-            batch = Events.of(left, end, generation)
+            batch = left if isinstance(left, Events) else Events.of(left, end, generation)
             return list(self.retries.call(lambda: serializer.serialize(batch), "serializer"))
         except (TidelogError, StoppingError):
             raise

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from typing import Final
 
+from tidelog.engine.committing import TaskCommitter
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import (
     ChangeConsumer,
@@ -31,6 +32,9 @@ from tidelog.engine.processing.lanes import stages
 from tidelog.engine.retries import StoppingError
 
 _MOST_EVENTS: Final = 256  # of one job: few enough that the pool's threads end together
+_LEAST_SERIALIZED: Final = (
+    2048  # where nothing else is done: a serializer's call costs milliseconds
+)
 
 
 class BatchProcessor:
@@ -69,7 +73,7 @@ class InOrderProcessor:
         self,
         chain: Chain,
         service: RecordService,
-        committer: Committer,
+        committer: TaskCommitter,
         consumer: Consumer,
         stopping: threading.Event,
     ) -> None:
@@ -86,11 +90,16 @@ class InOrderProcessor:
         self._committer.mark_batch_finished()
 
     def _consume(self, part: Sequence[Event | Message]) -> None:
+        # As little as can be for each event: the rest of the path is done in columns.
+        consumer, stopping, committer = self._consumer, self._stopping, self._committer
         for each in part:
-            if self._stopping.is_set():
+            if stopping.is_set():
                 raise StoppingError("between two events")
-            self._chain.consume_one(self._consumer, each)
-            self._committer.mark_processed(each)
+            try:
+                consumer(each)
+            except Exception as error:  # noqa: BLE001 - raised again by the chain
+                self._chain.consume_again(consumer, each, error)
+            committer.below = (each if isinstance(each, Event) else each.event).number + 1
 
 
 class ParallelProcessor:
@@ -137,11 +146,16 @@ class ParallelProcessor:
 
 def _prepared(
     chain: Chain, service: RecordService, records: Events
-) -> Iterator[tuple[list[Event], list[Event | Message]]]:
+) -> Iterator[tuple[Sequence[Event], list[Event | Message]]]:
     """Slices of the events and what became of them, in order; all are under way at once."""
-    events = list(records)
-    size = max(1, min(_MOST_EVENTS, -(-len(events) // (2 * service.threads))))
-    parts = [events[low : low + size] for low in range(0, len(events), size)]
+    parts: list[Sequence[Event]]
+    if chain.transforms:
+        events = list(records)
+        size = max(1, min(_MOST_EVENTS, -(-len(events) // (2 * service.threads))))
+        parts = [events[low : low + size] for low in range(0, len(events), size)]
+    else:
+        size = max(_LEAST_SERIALIZED, -(-len(records) // service.threads))
+        parts = list(records.pieces(size))
     futures = []
     try:
         for part in parts:

@@ -92,6 +92,8 @@ class InOrderProcessor:
     def _consume(self, part: Sequence[Event | Message]) -> None:
         # As little as can be for each event: the rest of the path is done in columns.
         consumer, stopping, committer = self._consumer, self._stopping, self._committer
+        # A transform may give another event than it was given: then what is marked is that one.
+        untouched = not self._chain.transforms
         for each in part:
             if stopping.is_set():
                 raise StoppingError("between two events")
@@ -99,7 +101,10 @@ class InOrderProcessor:
                 consumer(each)
             except Exception as error:  # noqa: BLE001 - raised again by the chain
                 self._chain.consume_again(consumer, each, error)
-            committer.below = (each if isinstance(each, Event) else each.event).number + 1
+            if untouched:
+                committer.below = (each if isinstance(each, Event) else each.event).number + 1
+            else:
+                committer.mark_processed(each)
 
 
 class ParallelProcessor:

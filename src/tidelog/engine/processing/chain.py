@@ -13,6 +13,8 @@ from tidelog.engine.processing.dead_letters import DeadLetters
 from tidelog.engine.retries import Retries, StoppingError
 from tidelog.errors import ConsumerError, TidelogError
 
+Lane = Sequence[Event | Message]
+
 
 @dataclass(frozen=True)
 class Chain:
@@ -102,26 +104,43 @@ class Chain:
 
         self.consume_one(consume, each)
 
-    def groups(self, lanes: Sequence[Sequence[Event]], workers: int) -> list[Sequence[Event]]:
-        """Lanes as they are given to the pool: one a job here."""
+    @property
+    def serializes_apart(self) -> bool:
+        """Are events serialized before, and not in, `take`? A call of a serializer costs so much
+        that one for each event would be most of the work.
+        """
+        return self.serializer is not None
+
+    def consuming(self) -> Chain:
+        """The last step alone."""
+        return Chain((), None, self.retries, self.dead_letters)
+
+    def groups(self, lanes: Sequence[Lane], workers: int) -> list[Lane]:
+        """Lanes as they are given to the pool's threads, which take one after the other."""
         del workers
         return list(lanes)
 
     def take(
         self,
-        lane: Sequence[Event],
+        lane: Lane,
         of: Events,
         consumer: Consumer,
         stopping: threading.Event,
-        mark: Callable[[Event], None],
+        mark: Callable[[Event | Message], None],
     ) -> None:
         """All steps and the consumer, event by event; each is marked as soon as it is done."""
-        for event in lane:
+        for given in lane:
             if stopping.is_set():
                 raise StoppingError("between two events")
-            for each in self.prepared([event], of.end, of.generation):
-                self.consume_one(consumer, each)
-            mark(event)
+            each: Event | Message | None = given
+            if self.transforms:
+                each = self._through(_event(given))
+            if each is not None:
+                try:
+                    consumer(each)
+                except Exception as error:  # noqa: BLE001 - raised again if it does not pass
+                    self.consume_again(consumer, each, error)
+            mark(given)
 
     def consume_one(self, consumer: Consumer, each: Event | Message) -> None:
         """Call a consumer of single events; what it can't take may be told and passed over."""

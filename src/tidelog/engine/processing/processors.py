@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from concurrent.futures import FIRST_EXCEPTION, wait
 from typing import Final
 
 from tidelog.engine.committing import TaskCommitter
@@ -27,7 +27,7 @@ from tidelog.engine.ports import (
     Message,
     RecordService,
 )
-from tidelog.engine.processing.chain import Chain
+from tidelog.engine.processing.chain import Chain, Lane
 from tidelog.engine.processing.lanes import stages
 from tidelog.engine.retries import StoppingError
 
@@ -124,19 +124,41 @@ class ParallelProcessor:
         self._consumer, self._stopping, self._by_key = consumer, stopping, by_key
 
     def process_records(self, records: Events) -> None:
-        if self._by_key:
-            for lanes in stages(list(records)):
-                self._at_once(lanes, records)
+        if self._chain.serializes_apart:
+            for originals, part in _prepared(self._chain, self._service, records):
+                self._consume(self._chain.consuming(), part, records)
+                _mark_left_out(self._committer, originals, part)
         else:
-            self._at_once([[event] for event in records], records)
+            self._consume(self._chain, list(records), records)
         self._committer.mark_batch_finished()
 
-    def _at_once(self, lanes: Sequence[Sequence[Event]], records: Events) -> None:
-        futures: list[Future[None]] = []
-        for lane in self._chain.groups(lanes, self._service.threads):
-            futures.append(
-                self._service.submit(lambda lane=lane: self._run(lane, records))  # type: ignore[misc]
-            )
+    def _consume(self, chain: Chain, part: Lane, records: Events) -> None:
+        if self._by_key:
+            for lanes in stages(part):
+                self._at_once(chain, lanes, records)
+        else:
+            self._at_once(chain, [[each] for each in part], records)
+
+    def _at_once(self, chain: Chain, lanes: Sequence[Lane], records: Events) -> None:
+        """A job for each thread, which takes lane after lane: one for each lane would cost more
+        than most lanes do.
+        """
+        groups = chain.groups(lanes, self._service.threads)
+        untaken = iter(groups)
+        failed = threading.Event()
+
+        def work() -> None:
+            try:
+                for lane in untaken:  # a list's iterator gives each to one thread
+                    if failed.is_set():
+                        return
+                    self._run(chain, lane, records)
+            except BaseException:
+                failed.set()
+                raise
+
+        count = min(len(groups), self._service.threads)
+        futures = [self._service.submit(work) for _ in range(count)]
         done, left = wait(futures, return_when=FIRST_EXCEPTION)
         for future in left:
             future.cancel()  # those that run go on; what they finish counts still
@@ -144,9 +166,9 @@ class ParallelProcessor:
         for error in sorted(failures, key=lambda error: isinstance(error, StoppingError)):
             raise error
 
-    def _run(self, lane: Sequence[Event], records: Events) -> None:
+    def _run(self, chain: Chain, lane: Lane, records: Events) -> None:
         mark = self._committer.mark_processed
-        self._chain.take(lane, records, self._consumer, self._stopping, mark)
+        chain.take(lane, records, self._consumer, self._stopping, mark)
 
 
 def _prepared(

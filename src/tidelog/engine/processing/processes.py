@@ -66,15 +66,13 @@ class Work:
             Retries(self.options, threading.Event()),
             self.dead_letters,
         )
-        prepared = list[Event | Message]()
-        events = list(Events(parts, end, generation))
+        # All at once: a serializer's call for each event would be most of the work.
+        prepared = chain.prepared(Events(parts, end, generation), end, generation)
         if self.consumer is None:
-            prepared = chain.prepared(events, end, generation)
-        else:
-            for event in events:
-                for each in chain.prepared([event], end, generation):
-                    chain.consume_one(self.consumer, each)
-        return [_told(each) for each in prepared]
+            return [_told(each) for each in prepared]
+        for each in prepared:
+            chain.consume_one(self.consumer, each)
+        return []
 
 
 class WorkerProcesses:

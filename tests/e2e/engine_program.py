@@ -15,6 +15,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tidelog.app.async_engine.engine import AsyncEngine
 from tidelog.app.async_engine.log_task import StoredOffset
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Committer
+from tidelog.errors import EngineStateError
 
 FORMS = ("once", "batches", "single", "key", "any")
 STORE = "program.db"
@@ -135,4 +137,5 @@ def run(config: str, form: str) -> None:
         threading.Thread(target=engine.close, daemon=True).start()
 
     signal.signal(signal.SIGTERM, close)
-    engine.run()
+    with suppress(EngineStateError):  # told to end before it began
+        engine.run()

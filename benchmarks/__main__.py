@@ -18,6 +18,7 @@ HERE = Path(__file__).parent
 QUICK = {
     "binlog_scan": ["--rows", "20000"],
     "decode": ["--seconds", "0.2", "--batch-rows", "8192"],
+    "engine": ["whole", "--quick"],
     "delta_sources": ["fold", "--quick"],  # Spark's part is the same as that of "delta"
     "scan": ["--transactions", "10"],
     "stream": ["--rows", "20000", "--runs", "1"],

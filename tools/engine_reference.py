@@ -48,7 +48,8 @@ def engine() -> Iterator[str]:
 
 def _class(shown: type[Any]) -> Iterator[str]:
     yield f"\n## {shown.__name__}\n\n{_text(shown)}\n"
-    constructor = shown.__dict__.get("__init__")
+    named = issubclass(shown, tuple)
+    constructor = shown.__new__ if named else shown.__dict__.get("__init__")
     protocol = getattr(shown, "_is_protocol", False)
     made = shown not in (Event, EventBatch, Events) and not protocol
     if inspect.isfunction(constructor) and made:
@@ -56,7 +57,7 @@ def _class(shown: type[Any]) -> Iterator[str]:
     for name, member in vars(shown).items():
         if name.startswith("_"):
             continue
-        if isinstance(member, (classmethod, staticmethod)):
+        if isinstance(member, (classmethod, staticmethod)) or (named and name in shown._fields):
             continue
         if isinstance(member, property) and member.fget is not None:
             kind = inspect.signature(member.fget).return_annotation
@@ -68,8 +69,9 @@ def _class(shown: type[Any]) -> Iterator[str]:
 
 def _signature(function: Any) -> str:
     signature = inspect.signature(function)
-    own = [each for each in signature.parameters.values() if each.name != "self"]
+    own = [each for each in signature.parameters.values() if each.name not in ("self", "_cls")]
     text = str(signature.replace(parameters=own)).replace(" -> 'None'", "").replace(" -> None", "")
+    text = re.sub(r"ForwardRef\('([^']*)'\)", r"\1", text)
     return re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import random
 import select
@@ -17,6 +18,8 @@ import sys
 import time
 import traceback
 from typing import Any
+
+from tests.e2e import engine_program
 
 from tidelog import app
 from tidelog.capture import session
@@ -31,7 +34,9 @@ TURN_S = 0.02
 IN_WINDOWS = ("chunk.after_low", "chunk.after_read")
 
 
-def _capture(config: str, log_file: str, failpoint: str, mutation: str, window_ms: str) -> int:
+def _capture(
+    config: str, log_file: str, failpoint: str, mutation: str, window_ms: str, engine: str
+) -> int:
     """In the fork; its exit code.
 
     Args:
@@ -40,6 +45,7 @@ def _capture(config: str, log_file: str, failpoint: str, mutation: str, window_m
         failpoint: as in the environment.
         mutation: of `tests.e2e.oracle_mutations`, or nothing.
         window_ms: see `tests.e2e.history_spec.Spec`.
+        engine: as there; not a capture but a program with one.
     """
     log = os.open(log_file, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
     null = os.open(os.devnull, os.O_RDWR)
@@ -53,6 +59,10 @@ def _capture(config: str, log_file: str, failpoint: str, mutation: str, window_m
         if int(window_ms):
             _widen_windows(_wait(int(window_ms) / 1000))
         failpoints._armed.update(failpoints.parse(failpoint))
+        if engine:
+            logging.basicConfig(level=logging.INFO)
+            engine_program.run(config, engine)
+            return 0
         sys.argv = ["tidelog", "--log-level", "info", "capture", config]
         main()
     except SystemExit as end:

@@ -134,7 +134,7 @@ class Nursery:
 
 
 class CaptureProcess:
-    """One `tidelog capture`, in a process of its own."""
+    """One `tidelog capture`, or a program with an engine, in a process of its own."""
 
     def __init__(
         self,
@@ -143,6 +143,7 @@ class CaptureProcess:
         failpoint: str = "",
         mutation: str = "",
         window_ms: int = 0,
+        engine: str = "",
     ) -> None:
         self.failpoint = failpoint
         self.log_file = log_file
@@ -155,6 +156,7 @@ class CaptureProcess:
             failpoint=failpoint,
             mutation=mutation,
             window_ms=str(window_ms),
+            engine=engine,
         )
         self.frozen = False
 

@@ -128,7 +128,12 @@ class Run:
     def _launch(self, failpoint: str = "") -> CaptureProcess:
         log_file = self.directory / f"capture-{len(self.captures)}.log"
         capture = CaptureProcess(
-            self.config_file, log_file, failpoint, self.spec.mutation, self.spec.window_ms
+            self.config_file,
+            log_file,
+            failpoint,
+            self.spec.mutation,
+            self.spec.window_ms,
+            self.spec.engine,
         )
         self.captures.append(capture)
         return capture
@@ -368,11 +373,11 @@ def _where(table: str, where: Callable[[str, Any], bool]) -> Callable[[Any], boo
 # ---------------------------------------------------------------- running and shrinking
 
 
-def run(spec: Spec, source: OracleSource, directory: Path) -> Run:
+def run(spec: Spec, source: OracleSource, directory: Path, make: Callable[..., Run] = Run) -> Run:
     """Run and check; on failure the error tells seed and events."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    this = Run(spec, source, directory)
+    this = make(spec, source, directory)
     try:
         this()
     except NothingShownError:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tests.e2e.engine_program import FORMS
 from tests.support.oracle.source import OracleSource
 from tests.support.oracle.workload import Mix
 
@@ -57,6 +58,13 @@ FAULTS = (*CAPTURE_FAULTS, "terminate", "restart")
 COMMANDS = ("dump", "pause", "cancel", "options")
 
 
+PARTS = "app.parts"
+NO_PARTS = Mix(("app.ints", "app.pairs", "app.nums", "app.wide", "app.full", "app.coded"))
+"""Of an engine's program: that a partition was truncated is told by a dump's end alone, which is no
+event.
+"""
+
+
 def failpoints_in_source() -> set[str]:
     """Every failpoint of capture that the source names; outputs are killed by other tests."""
     found: set[str] = set()
@@ -87,6 +95,7 @@ class Spec:
         each_failpoint: ends once they were killed at each of them, under two dumps a time; until
             then it waits for as long as ``seconds``.
         mutation: of `oracle_mutations`, for the oracle's own test.
+        engine: a form of `tests.e2e.engine_program`; empty: captures alone, without a program.
         log, storage_options: where the event log is; below it, each run has a place of its own.
     """
 
@@ -108,6 +117,7 @@ class Spec:
     failpoints: tuple[str, ...] = tuple(FAILPOINTS)
     each_failpoint: bool = False
     mutation: str = ""
+    engine: str = ""
     log: str = "./log"
     storage_options: tuple[tuple[str, str], ...] = ()
 
@@ -150,4 +160,20 @@ def random_spec(seed: int, source: OracleSource) -> Spec:
     )
     if rng.random() < 0.3:
         spec = replace(spec, faults=("failpoint",))
-    return replace(spec, window_ms=rng.choice((0, 30, 150)))
+    spec = replace(spec, window_ms=rng.choice((0, 30, 150)))
+    return _with_engine(spec, source, rng) if rng.random() < 0.25 else spec
+
+
+def _with_engine(spec: Spec, source: OracleSource, rng: random.Random) -> Spec:
+    """Two engines of one name are not allowed, so no capture is frozen; and the log is kept, which
+    the program's journal is held against.
+    """
+    tables = tuple(name for name in spec.mix.tables or source.tables if name != PARTS)
+    return replace(
+        spec,
+        engine=rng.choice(FORMS),
+        mix=replace(spec.mix, tables=tables or ("app.ints",)),
+        faults=tuple(fault for fault in spec.faults if fault != "freeze"),
+        maintenance=False,
+        failpoints=tuple(name for name in spec.failpoints if not name.startswith(BY_MAINTENANCE)),
+    )

@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.e2e.history_run import NothingShownError, run, shrunk
+from tests.e2e.history_engine import EngineRun
+from tests.e2e.history_run import NothingShownError, Run, run, shrunk
 from tests.e2e.history_spec import ELSEWHERE, FAILPOINTS, Spec, failpoints_in_source, random_spec
 from tests.support.oracle.history import HistoryError
 from tests.support.oracle.source import OracleSource
@@ -34,11 +35,13 @@ def holds(
     Returns the failpoints that captures died at.
     """
 
+    make = EngineRun if spec.engine else Run
+
     def attempt(smaller: Spec) -> None:
-        run(smaller, source, directory / "history")
+        run(smaller, source, directory / "history", make)
 
     try:
-        return set(run(spec, source, directory / "history").died_at)
+        return set(run(spec, source, directory / "history", make).died_at)
     except NothingShownError:
         raise
     except HistoryError as error:
@@ -195,7 +198,8 @@ def test_soak(request: pytest.FixtureRequest, tmp_path: Path) -> None:
             shown = "holds, without a dump,"
         print(
             f"seed {seed} {shown} on {server} ({time.monotonic() - started:.0f} s): "
-            f"{spec.watermarks}, parallelism {spec.parallelism}, chunks of {spec.chunk_rows} rows",
+            f"{spec.engine or 'capture'}, {spec.watermarks}, parallelism {spec.parallelism}, "
+            f"chunks of {spec.chunk_rows} rows",
             flush=True,
         )
         seed += 1

@@ -91,8 +91,11 @@ def test_rows_of_a_dump_and_changes_come_once_and_go_on_after_a_restart(
     ]
     assert (committed(log_place(config)) or 0) > seen[-1].version
     assert nothing_is_left(postgres, database)
-    with pytest.raises(EngineStateError):
-        engine.run()
+    for call in (engine.run, engine.close, engine.__enter__, lambda: asyncio.run(engine.arun())):
+        with pytest.raises(EngineStateError):
+            call()
+    with pytest.raises(EngineStateError, match="takes commands"):
+        engine.send(ExecuteSnapshot(dump_id="late", tables=("public.orders",)), timeout_s=0)
 
     postgres.execute("INSERT INTO orders VALUES (3, 'three')", name)
     messages: list[Message] = []
@@ -194,3 +197,30 @@ def test_a_test_looks_into_a_task_that_runs(
         AsyncEngine(given, consumer=print, batch_size=0)
     with pytest.raises(ConfigError, match=r"configuration:1: source\.kind"):
         AsyncEngine({"source": {"kind": "none"}, "log": {"path": "x"}}, consumer=print)
+
+
+def test_it_ends_when_an_initial_dump_that_is_all_is_delivered(
+    postgres: PostgresServer, database: str, tmp_path: Path
+) -> None:
+    configured(postgres, database, tmp_path)
+    file = tmp_path / "tidelog.yaml"
+    file.write_text(file.read_text().replace("slot:", "snapshot: initial_only, slot:"))
+    config = load_config(file)
+    seen: list[Event] = []
+    told: list[Any] = []
+    for _ in range(2):  # the second finds the dump complete
+        engine = AsyncEngine(
+            config,
+            consumer=seen.append,
+            transforms=[{"rename": {"note": "remark"}}],
+            on_completion=lambda *completion: told.append(completion),
+        )
+        asyncio.run(asyncio.wait_for(engine.arun(), 60))
+        assert engine.state is EngineState.STOPPED
+    assert [(e.op, e.after) for e in seen] == [
+        ("r", {"id": 1, "remark": "one"}),
+        ("r", {"id": 2, "remark": "two"}),
+    ]
+    assert told == [(True, "all events were delivered", None)] * 2
+    assert (committed(log_place(config)) or 0) > seen[-1].version
+    assert nothing_is_left(postgres, database)

@@ -34,7 +34,7 @@ class EngineSection(Section):
         description="`total`: as in the log. `key`: events of one key are, keys at once. `none`: "
         "any. Unset: `none` with `consume_records_async`, else `total`.",
     )
-    batch_size: int = Field(default=2048, ge=1, description="The most records of a batch.")
+    batch_size: int = Field(default=8192, ge=1, description="The most records of a batch.")
     task_management_timeout_ms: Milliseconds = Field(
         default=180_000, ge=1, description="For all tasks to start; again for all to stop."
     )

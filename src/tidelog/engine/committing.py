@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
 from tidelog.engine.contexts import Clock
 from tidelog.engine.events import Event, Events
 from tidelog.engine.offsets import DoneInOrder
@@ -33,15 +35,20 @@ class TaskCommitter:
         self._fenced = False
         self._writing = False
         self._committed: int | None = None
+        self.below = 0
+        """Every event of a lower number is done: told by who consumes in order, without the lock,
+        which would cost as much as all else that is done for an event.
+        """
         self._last = self._clock()
+        self._taken = 0
 
     def begin(self, events: Events) -> None:
         """Number a batch that was polled."""
-        versions: list[int] = []
-        for part in events.parts:
-            versions += part.data.column("version").to_pylist()
+        versions = [part.data.column("version").to_numpy() for part in events.parts]
         with self._lock:
-            number = self._done.begin(versions, events.end)
+            number = self._done.begin(
+                np.concatenate(versions) if versions else np.empty(0, np.int64), events.end
+            )
             for part in events.parts:
                 part.first = number
                 number += len(part)
@@ -52,7 +59,15 @@ class TaskCommitter:
     def has_room(self) -> bool:
         """May a further batch be begun? Not if those are too many that nobody marked."""
         with self._lock:
+            self._take_below()
             return self._done.open_batches < MOST_OPEN_BATCHES
+
+    @property
+    def all_done(self) -> bool:
+        """Is every event done that was begun?"""
+        with self._lock:
+            self._take_below()
+            return not self._done.open_batches
 
     def mark_processed(self, done: Event | Message | Events | Sequence[Event | Message]) -> None:
         ranges = _ranges(done)
@@ -70,6 +85,7 @@ class TaskCommitter:
         `not_committed` is called next.
         """
         with self._lock:
+            self._take_below()
             if self._fenced or not self._finished or self._done.offset == self._committed:
                 return None
             if self._periodic and self._clock() - self._last < self._interval_s:
@@ -97,10 +113,17 @@ class TaskCommitter:
         succeed, and then go back behind this one.
         """
         with self._lock:
+            self._take_below()
             self._fenced = True
             return (
                 None if self._writing or self._done.offset == self._committed else self._done.offset
             )
+
+    def _take_below(self) -> None:
+        below = self.below
+        if below > self._taken and not self._fenced:
+            self._done.done(self._taken, below)
+            self._taken = below
 
 
 def _ranges(done: Event | Message | Events | Sequence[Event | Message]) -> list[tuple[int, int]]:
@@ -110,4 +133,13 @@ def _ranges(done: Event | Message | Events | Sequence[Event | Message]) -> list[
         return [(done.number, done.number + 1)]
     if isinstance(done, Events):
         return [(part.first, part.first + len(part)) for part in done.parts]
-    return [found for each in done for found in _ranges(each)]
+    found: list[tuple[int, int]] = []
+    start = stop = -1
+    for each in done:
+        number = (each.event if isinstance(each, Message) else each).number
+        if number != stop:
+            if start >= 0:
+                found.append((start, stop))
+            start = number
+        stop = number + 1
+    return [*found, (start, stop)] if start >= 0 else found

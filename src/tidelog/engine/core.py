@@ -43,8 +43,9 @@ class EngineCore:
     """Runs a connector's tasks. Thread-safe.
 
     `run` moves through the states in the thread that calls it; `close` only asks for the end, and
-    waits for it. Callbacks are called in the thread of `run`. What they raise is logged and does no
-    harm; SystemExit and the like end the engine, and come out of `run`.
+    waits for it. It ends by itself when every task has given all that it ever will. Callbacks are
+    called in the thread of `run`. What they raise is logged and does no harm; SystemExit and the
+    like end the engine, and come out of `run`.
 
     Args:
         connector: gives the tasks.
@@ -82,6 +83,7 @@ class EngineCore:
         self._retries = Retries(options, self._stopping)
         self._pool = ThreadPool(options.record_processing_threads, self._mark_thread)
         self._tasks: list[RunningTask] = []
+        self._delivered = 0
         self._connector_touched = False
         self._told: set[str | None] = set()
 
@@ -100,7 +102,7 @@ class EngineCore:
         return ConnectorContext(self._options, self._clock, self._transforms, tasks)
 
     def run(self) -> None:
-        """Until `close`, or until something fails.
+        """Until `close`, until all tasks have given everything, or until something fails.
 
         Raises:
             EngineStateError: it runs already, or has run.
@@ -184,7 +186,7 @@ class EngineCore:
             committer,
             self._retries,
             self._stopping,
-            self._fail,
+            self._on_end,
             self._mark_thread,
         )
 
@@ -215,6 +217,22 @@ class EngineCore:
             raise failure
 
     # ------------------------------------------------ down
+
+    def _on_end(self, error: BaseException | None) -> None:
+        """Of a task's polling. The engine ends when all have given everything."""
+        if error is not None:
+            self._fail(error)
+            return
+        with self._lock:
+            self._delivered += 1
+            if not self._all_delivered:
+                return
+        self._states.stop()
+        self._stopping.set()
+
+    @property
+    def _all_delivered(self) -> bool:
+        return 0 < len(self._tasks) == self._delivered
 
     def _fail(self, error: BaseException) -> None:
         """The first failure ends everything; in any thread."""
@@ -288,7 +306,9 @@ class EngineCore:
     def _finish(self) -> None:
         self._states.advance(EngineState.STOPPING, EngineState.STOPPED)
         error = self._failure
-        text = "the engine was closed" if error is None else f"the engine failed: {_text(error)}"
+        text = "all events were delivered" if self._all_delivered else "the engine was closed"
+        if error is not None:
+            text = f"the engine failed: {_text(error)}"
         try:
             self._on_completion(error is None, text, error)
         except Exception as raised:  # noqa: BLE001 - as of every callback

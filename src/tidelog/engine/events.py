@@ -84,7 +84,7 @@ class EventBatch:
             column = self._whole.data.column(name)
             image = name in ("before", "after")
             # Another thread may do the same at the same time: to the same effect.
-            found = lists[name] = _rows(column) if image else column.to_pylist()
+            found = lists[name] = _rows(column) if image else _values(column)
         return found[self._at + row]
 
     @cached_property
@@ -321,6 +321,23 @@ class Events(Sequence[Event]):
             place -= len(part)
         raise IndexError(at)
 
+    def pieces(self, size: int) -> Iterator[Events]:
+        """They, in pieces of so many at most, over the same memory."""
+        parts: list[EventBatch] = []
+        room = size
+        for part in self.parts:
+            low = 0
+            while low < len(part):
+                high = min(len(part), low + room)
+                parts.append(part.slice(low, high))
+                room -= high - low
+                low = high
+                if not room:
+                    yield Events(parts, self.end, self.generation)
+                    parts, room = [], size
+        if parts:
+            yield Events(parts, self.end, self.generation)
+
     def runs(self) -> Iterator[tuple[TableSchema, pa.RecordBatch]]:
         """Each run of one schema version as Arrow, in the log's order."""
         return ((part.schema, part.data) for part in self.parts)
@@ -369,9 +386,21 @@ def _regrouped(events: Sequence[Event]) -> Iterator[EventBatch]:
         low = high
 
 
+def _values(column: pa.Array) -> list[Any]:
+    """As to_pylist, several times as fast where NumPy has the same values."""
+    kind = column.type
+    texts = pa.types.is_string(kind) or pa.types.is_binary(kind)
+    numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    if texts or (numbers and not column.null_count):
+        found: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+    else:
+        found = column.to_pylist()
+    return found
+
+
 def _rows(image: pa.StructArray) -> list[tuple[Any, ...] | None]:
     # Column by column: several times as fast as a struct's own to_pylist.
-    columns = [column.to_pylist() for column in image.flatten()]
+    columns = [_values(column) for column in image.flatten()]
     found: list[tuple[Any, ...] | None] = list(zip(*columns, strict=True))
     if image.null_count:
         for row, present in enumerate(image.is_valid().to_pylist()):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from tidelog.model.records import Int64s
+
 
 class _Batch:
-    def __init__(self, first: int, versions: Sequence[int], end: int) -> None:
+    def __init__(self, first: int, versions: Sequence[int] | Int64s, end: int) -> None:
         self.first = first
         self.versions = versions
         self.end = end
@@ -37,7 +39,7 @@ class DoneInOrder:
         """Batches with events that are not done."""
         return len(self._open)
 
-    def begin(self, versions: Sequence[int], end: int) -> int:
+    def begin(self, versions: Sequence[int] | Int64s, end: int) -> int:
         """A further batch, of events with these versions, up to offset ``end``. The number of its
         first event.
         """
@@ -68,7 +70,7 @@ class DoneInOrder:
             if undone >= 0:
                 if undone > batch.low:
                     batch.low = undone
-                    self._offset = batch.versions[undone]
+                    self._offset = int(batch.versions[undone])
                 return
             self._offset = batch.end
             del self._open[0]

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from tidelog.engine.committing import TaskCommitter
 from tidelog.engine.events import Events
-from tidelog.engine.ports import SourceTask
+from tidelog.engine.ports import EndReachedError, SourceTask
 from tidelog.engine.retries import Retries, StoppingError
 from tidelog.errors import TaskStartError
 
@@ -37,7 +37,7 @@ class RunningTask:
         committer: knows what is done.
         retries: for polls and commits.
         stopping: set when the engine stops.
-        on_failure: told, in the task's thread, what ended the polling.
+        on_end: told, in the task's thread, what ended the polling; None: all was given and done.
         inside: called in each thread of the task as it begins.
     """
 
@@ -48,7 +48,7 @@ class RunningTask:
         committer: TaskCommitter,
         retries: Retries,
         stopping: threading.Event,
-        on_failure: Callable[[BaseException], None],
+        on_end: Callable[[BaseException | None], None],
         inside: Callable[[], None],
     ) -> None:
         self.name = task.name
@@ -56,7 +56,7 @@ class RunningTask:
         self.task = self._task = task
         self._processor, self._committer = processor, committer
         self._retries, self._stopping = retries, stopping
-        self._on_failure, self._inside = on_failure, inside
+        self._on_end, self._inside = on_end, inside
         self._cancelled = threading.Event()
         self._go = threading.Event()
         self._polls = False
@@ -162,8 +162,24 @@ class RunningTask:
                 self._commit()
         except StoppingError:
             pass
+        except EndReachedError:
+            self._end_when_all_is_done()
         except BaseException as error:  # noqa: BLE001 - the engine raises it
-            self._on_failure(error)
+            self._on_end(error)
+
+    def _end_when_all_is_done(self) -> None:
+        """A consumer may mark later. Those of other tasks may go on: so this commits by itself."""
+        try:
+            while not self._stopping.is_set():
+                self._commit()
+                if self._committer.all_done:
+                    self._on_end(None)
+                    return
+                self._stopping.wait(_MARKS_S)
+        except StoppingError:
+            pass
+        except BaseException as error:  # noqa: BLE001 - the engine raises it
+            self._on_end(error)
 
     def _process(self, events: Events) -> None:
         self._processing = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from tests.support.engines import (
 
 from tidelog.engine.core import EngineCore
 from tidelog.engine.options import EngineOptions
-from tidelog.engine.ports import Happened
+from tidelog.engine.ports import EndReachedError, Happened
 from tidelog.engine.processing.pool import ThreadPool
 from tidelog.engine.states import EngineState
 
@@ -177,3 +178,44 @@ def test_all_is_stopped_though_what_is_closed_with_the_pool_raises(tmp_path: Pat
     assert task.calls[-1] == "stop"
     assert connector.calls[-1] == "stop"
     assert no_threads_left()
+
+
+def test_it_ends_by_itself_when_all_tasks_have_given_everything(tmp_path: Path) -> None:
+    """Not before what a consumer marks later is marked."""
+    tasks = two(tmp_path)
+    tasks[0].fails_at["poll"] = [EndReachedError()]
+    told: list[Any] = []
+    held: list[Any] = []
+
+    def hold(events: Any, committer: Any) -> None:
+        held.append((events, committer))
+        tasks[1].fails_at["poll"] = [EndReachedError()]
+
+    core = engine(
+        Tasks(*tasks),
+        change_consumer=hold,
+        on_completion=lambda *completion: told.append(completion),
+        offset_commit_policy="periodic",
+    )
+    with running(core) as run:
+        until(lambda: held and not tasks[1].fails_at["poll"])
+        time.sleep(0.1)
+        assert core.state is EngineState.POLLING_TASKS
+        [(events, committer)] = held
+        committer.mark_processed(events)
+        assert run.join() is None
+    assert core.state is EngineState.STOPPED
+    assert told == [(True, "all events were delivered", None)]
+    assert f"commit {events.end}" in tasks[1].calls
+    assert no_threads_left()
+
+
+def test_a_commit_that_fails_at_the_end_of_everything_is_raised(tmp_path: Path) -> None:
+    task = two(tmp_path)[0]
+
+    def take(events: Any, committer: Any) -> None:
+        committer.mark_processed(events)
+        task.fails_at |= {"poll": [EndReachedError()], "commit": [ValueError()]}
+
+    with running(engine(task, change_consumer=take)) as run:
+        assert isinstance(run.join(), ValueError)

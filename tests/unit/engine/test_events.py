@@ -173,3 +173,45 @@ def test_a_batch_travels_to_another_process(tmp_path: Path) -> None:
     [part] = polled(tmp_path).parts
     back = pickle.loads(pickle.dumps(part.slice(1, 2)))
     assert Event(back, 0).after == {"id": 2, "note": "b"}
+
+
+def test_values_are_those_of_arrow(tmp_path: Path) -> None:
+    """However they are made: by a quicker way for most types."""
+    built = BuiltLog(tmp_path)
+    columns = {
+        "id": "int64", "s": "int16", "yes": "bool", "f": "float32", "d": "float64", "day": "date",
+        "at": "timestamptz", "n": "decimal(10,2)", "t": "text", "b": "bytes",
+    }  # fmt: skip
+    table = built.table("public.t", columns)
+    moment = "2026-01-02 03:04:05.678901+00"
+    built.insert(table, "1", "2", "t", "0.1", "1e300", "2026-01-02", moment, "1.50", "ä", "b")
+    built.insert(table, "2", "3", "f", "NaN", "-0", "0001-01-01", moment, "-1", "", "")
+    built.flush()
+    whole = polled(tmp_path)
+    built.insert(table, "3", *[None] * 9)
+    built.flush()
+    task = LogTask(str(tmp_path), "all")
+    task.start(threading.Event())
+    for events in (whole, task.poll(1.0)):
+        assert events is not None
+        expected = events.to_arrow().column("after").to_pylist()
+        for event, row in zip(events, expected, strict=True):
+            assert event.after is not None
+            assert repr(event.after) == repr(row)
+            assert list(map(type, event.after.values())) == list(map(type, row.values()))
+
+
+def test_pieces_are_the_same_events(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path)
+    tables = [built.table(f"public.t{n}", COLUMNS, relation_id=n) for n in (1, 2)]
+    for number in range(20):
+        built.insert(tables[number // 3 % 2], str(number), "x")
+    built.flush()
+    events = polled(tmp_path)
+    for size in (1, 4, 7, 20, 50):
+        pieces = list(events.pieces(size))
+        assert [len(piece) for piece in pieces[:-1]] == [size] * (len(pieces) - 1)
+        assert [e.version for piece in pieces for e in piece] == [e.version for e in events]
+        assert {(piece.end, piece.generation) for piece in pieces} == {
+            (events.end, events.generation)
+        }

@@ -341,3 +341,54 @@ def test_a_processor_of_the_program_takes_over_the_whole_chain(tmp_path: Path) -
 def test_options_that_do_not_go_together_are_refused(given: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         engine(Gates("nowhere"), **given)
+
+
+@pytest.mark.parametrize("format_name", [None, "debezium"], ids=["mode 3", "mode 4"])
+@pytest.mark.parametrize("end", ["raises", "hangs"])
+def test_without_transforms_events_count_up_to_the_one_that_was_not_done(
+    tmp_path: Path, format_name: str | None, end: str
+) -> None:
+    orders_log(tmp_path, ROWS)
+    seen: list[Any] = []
+    begun, go = threading.Event(), threading.Event()
+
+    def consume(each: Any) -> None:
+        if ids([each]) == [107]:
+            begun.set()
+            if end == "raises":
+                raise ValueError
+            go.wait()
+        seen.append(each)
+
+    serializer = None if format_name is None else FormatSerializer(format_name)
+    core = engine(
+        Gates(tmp_path, batch_size=100),
+        consumer=consume,
+        serializer=serializer,
+        polling_shutdown_timeout_ms=10,
+    )
+    with running(core) as run:
+        until(begun.is_set)
+    assert (run.error is None) == (end == "hangs")
+    assert committed(tmp_path) == versions(tmp_path)[107]
+    go.set()
+    until(no_threads_left)
+    assert committed(tmp_path) == versions(tmp_path)[107]
+    assert ids(seen)[:107] == ROWS[:107]
+
+
+def test_a_transform_that_gives_another_event_marks_that_one(tmp_path: Path) -> None:
+    """Not those before it, which were not consumed."""
+    orders_log(tmp_path, ROWS[:10])
+    events: list[Event] = []
+    seen: list[Any] = []
+
+    def swap(event: Event) -> Event:
+        events.append(event)
+        return events[0]
+
+    task = Gates(tmp_path)
+    core = engine(task, consumer=seen.append, transforms=[swap], record_processing_threads=1)
+    with running(core):
+        until(lambda: len(seen) == 10)
+    assert committed(tmp_path) == versions(tmp_path)[1]

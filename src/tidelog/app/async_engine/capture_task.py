@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any, Final
 
 from tidelog.app.async_engine.log_task import LogTask, OffsetStore
@@ -10,8 +11,10 @@ from tidelog.app.capture_run import Capture
 from tidelog.app.log_location import log_place
 from tidelog.config import Config
 from tidelog.engine.events import Events
+from tidelog.engine.ports import EndReachedError
 from tidelog.errors import TaskStartError
 from tidelog.eventlog.reader import EventLog
+from tidelog.outputs.base.sections import StepSection
 
 _LOOK_S: Final = 0.02
 _READY: Final = ("leading", "standby")
@@ -20,27 +23,38 @@ _READY: Final = ("leading", "standby")
 class CaptureTask:
     """`tidelog.engine.ports.SourceTask`: a capture, beside it a reader of its event log.
 
-    It has started when capture leads or stands by: then another process writes the same log.
+    It has started when capture leads or stands by: then another process writes the same log. It has
+    given everything when capture has ended by itself (``snapshot: initial_only``) and what that
+    left in the log was read.
     """
 
     def __init__(
-        self, config: Config, name: str, *, batch_size: int, offsets: OffsetStore | None = None
+        self,
+        config: Config,
+        name: str,
+        *,
+        batch_size: int,
+        offsets: OffsetStore | None = None,
+        steps: Sequence[StepSection] = (),
     ) -> None:
         self.name = name
         self.capture = Capture(config)
         self._path = log_place(config)
-        self._reader = LogTask(self._path, name, batch_size=batch_size, offsets=offsets)
+        self._reader = LogTask(
+            self._path, name, batch_size=batch_size, offsets=offsets, steps=steps
+        )
         self._stop = threading.Event()
         self._ready = False
         self._failure: BaseException | None = None
         self._failed = False
+        self._complete = False
         self._thread: threading.Thread | None = None
 
     def start(self, cancelled: threading.Event) -> None:
         thread = self._begin()
-        while not (self._ready and EventLog.exists(self._path)):
+        while not ((self._ready or self._complete) and EventLog.exists(self._path)):
             self._raise_failure()
-            if not thread.is_alive():
+            if not thread.is_alive() and not (self._complete and EventLog.exists(self._path)):
                 self._raise_failure()
                 raise TaskStartError(f"task {self.name}: capture ended before there was a log")
             if cancelled.wait(_LOOK_S):
@@ -52,7 +66,11 @@ class CaptureTask:
             self._failed = False
             self._begin()
         self._raise_failure()
-        return self._reader.poll(timeout_s)
+        complete = self._complete  # asked before the log is: then that holds all there will be
+        events = self._reader.poll(timeout_s)
+        if events is None and complete:
+            raise EndReachedError
+        return events
 
     def committed(self) -> int | None:
         return self._reader.committed()
@@ -84,6 +102,7 @@ class CaptureTask:
     def _run(self) -> None:
         try:
             self.capture.run(self._stop, self._on_status)
+            self._complete = not self._stop.is_set()
         except BaseException as error:  # noqa: BLE001 - raised by whichever call comes next
             self._failure = error
 

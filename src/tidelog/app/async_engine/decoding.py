@@ -19,11 +19,15 @@ from tidelog.ports import SourceId
 
 
 def decoded_events(
-    records: pa.RecordBatch, schema_of: Callable[[int], TableSchema], origin: SourceId
+    records: pa.RecordBatch,
+    schema_of: Callable[[int], TableSchema],
+    origin: SourceId,
+    steps: Callable[[EventBatch], EventBatch] = lambda batch: batch,
 ) -> list[EventBatch]:
     """Row changes of any tables as runs of one schema version, in the log's order.
 
-    Each version's records are decoded together, however the tables alternate.
+    Each version's records are decoded together, however the tables alternate, and go through
+    ``steps``, which keep their number.
 
     Raises:
         DecodeError: names table, column and version.
@@ -34,7 +38,8 @@ def decoded_events(
     for number in np.unique(ids).tolist():
         mask = ids == number
         own = records if mask.all() else records.filter(pa.array(mask))
-        found[number] = _events(own, schema_of(number), origin)
+        batch, places = _events(own, schema_of(number), origin)
+        found[number] = steps(batch), places
     taken = dict.fromkeys(found, 0)
     runs = []
     for low, high in pairwise(cuts):

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from tidelog.app.async_engine.capture_task import CaptureTask
 from tidelog.app.async_engine.log_task import OffsetStore
 from tidelog.app.async_engine.serializing import FormatSerializer
+from tidelog.app.async_engine.steps import routes, split
 from tidelog.config import Config, load_config, parse_config
 from tidelog.config.databases import label_of, of_each_database
 from tidelog.config.engine import EngineSection
@@ -38,10 +39,14 @@ from tidelog.engine.ports import (
 from tidelog.engine.processing.dead_letters import DeadLetters
 from tidelog.engine.states import EngineState
 from tidelog.errors import ConfigError, EngineStateError
+from tidelog.outputs.base.sections import StepSection
 
 
 class AsyncEngine:
     """Captures a source and gives its change events to the program, at least once.
+
+    Once it has stopped, every call but `state`, `context` and `wait_for_polling`, which only look,
+    raises EngineStateError.
 
     One of ``consumer``, ``change_consumer`` and ``record_processor`` takes them. An offset is never
     committed past an event that is not done.
@@ -55,7 +60,8 @@ class AsyncEngine:
         change_consumer: called with a batch, and with what it marks as done in it.
         record_processor: takes over the whole chain: an object, or what makes one.
         format: of messages, which take the place of events; None: typed events.
-        transforms: called with each event, in the pool.
+        transforms: steps, as an output of the configuration has them, which are done on batches as
+            they are polled; behind them functions, called with each event, in the pool.
         on_connector: told when the connector and its task have started and stopped.
         on_completion: told once: success, a message, the error. What callbacks raise is logged.
         name: its offset is kept under it; no other engine of this event log may have it.
@@ -74,7 +80,7 @@ class AsyncEngine:
         change_consumer: ChangeConsumer | None = None,
         record_processor: RecordProcessor | MakeRecordProcessor | None = None,
         format: str | None = None,  # noqa: A002 - what it is called in a configuration
-        transforms: Sequence[Transform] = (),
+        transforms: Sequence[Transform | StepSection | Mapping[str, Any]] = (),
         on_connector: OnConnector | None = None,
         on_completion: OnCompletion | None = None,
         name: str = "engine",
@@ -86,12 +92,20 @@ class AsyncEngine:
         batch_size, consume_records_async = section.batch_size, section.consume_records_async
         if name == self.config.pipeline.name:
             raise ConfigError(f"the pipeline is named {name!r}, too: give the engine another name")
+        steps, functions = split(transforms)
+        to = routes(steps)
+        if to and format is None:
+            raise ConfigError(
+                "transforms: step route says where messages go: it needs a format, events go "
+                "nowhere but to the consumer"
+            )
         self._tasks = {
             database: CaptureTask(
                 config,
                 f"{name}-{label_of(database)}" if database else name,
                 batch_size=batch_size,
                 offsets=offsets,
+                steps=steps,
             )
             for database, config in of_each_database(self.config).items()
         }
@@ -104,8 +118,8 @@ class AsyncEngine:
             consumer=consumer,
             change_consumer=change_consumer,
             record_processor=record_processor,
-            serializer=None if format is None else FormatSerializer(format),
-            transforms=transforms,
+            serializer=None if format is None else FormatSerializer(format, routes=to),
+            transforms=functions,
             consume_records_async=consume_records_async,
             on_connector=on_connector,
             on_completion=on_completion,
@@ -124,7 +138,8 @@ class AsyncEngine:
         return self._core.context
 
     def run(self) -> None:
-        """Until `close`, or until something fails.
+        """Until `close`, until something fails, or until all is delivered that there will be
+        (``source.snapshot: initial_only``).
 
         Raises:
             EngineStateError: it runs already, or has run.
@@ -176,8 +191,11 @@ class AsyncEngine:
         """As `tidelog.Capture.send`; ``database``: which one of ``source.databases``.
 
         Raises:
+            EngineStateError: it has stopped.
             ConfigError: there is no such database, or there are several and none is named.
         """
+        if self.state is EngineState.STOPPED:
+            raise EngineStateError("the engine has stopped: no capture of it takes commands")
         if database not in self._tasks:
             known = ", ".join(filter(None, self._tasks)) or "one without a name"
             raise ConfigError(f"the engine has no database {database!r}: it has {known}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -12,12 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.app.async_engine.decoding import decoded_events
+from tidelog.app.async_engine.steps import EventSteps
 from tidelog.engine.events import Events
 from tidelog.errors import EventLogError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.storage.opening import is_url
 from tidelog.model.records import Kind
+from tidelog.outputs.base.sections import StepSection
 
 _LOOK_S: Final = 0.05
 _BATCH_BYTES: Final = 32 << 20
@@ -58,13 +60,21 @@ class LogTask:
         name: of the task, and of the consumer.
         batch_size: the most records that a poll gives.
         offsets: the program's own store.
+        steps: what events go through before anyone sees them.
     """
 
     def __init__(
-        self, path: str, name: str, *, batch_size: int = 2048, offsets: OffsetStore | None = None
+        self,
+        path: str,
+        name: str,
+        *,
+        batch_size: int = 8192,
+        offsets: OffsetStore | None = None,
+        steps: Sequence[StepSection] = (),
     ) -> None:
         self.name = name
         self._path, self._batch_size, self._offsets = path, batch_size, offsets
+        self._steps = EventSteps(steps)
         self._look_s = _LOOK_FAR_S if is_url(path) else _LOOK_S
         self._log: EventLog | None = None
         self._next = 0
@@ -104,7 +114,7 @@ class LogTask:
         if records is None:
             self._next = self._until
             return Events([], self._next, log.generation)
-        events = decoded_events(records, log.schemas.get, log.source)
+        events = decoded_events(records, log.schemas.get, log.source, self._steps)
         self._next = records.column("offset")[-1].as_py() + 1
         return Events(events, self._next, log.generation)
 

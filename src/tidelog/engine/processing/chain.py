@@ -13,6 +13,8 @@ from tidelog.engine.processing.dead_letters import DeadLetters
 from tidelog.engine.retries import Retries, StoppingError
 from tidelog.errors import ConsumerError, TidelogError
 
+Lane = Sequence[Event | Message]
+
 
 @dataclass(frozen=True)
 class Chain:
@@ -39,7 +41,9 @@ class Chain:
 
     def prepared(self, events: Sequence[Event], end: int, generation: str) -> list[Event | Message]:
         """`transformed`, and serialized if there is a serializer."""
-        left = self.transformed(events)
+        left: Sequence[Event] = events
+        if self.transforms or not isinstance(events, Events):
+            left = self.transformed(events)
         serializer = self.serializer
         if serializer is None or not left:
             return list(left)
@@ -89,26 +93,54 @@ class Chain:
         except Exception as error:
             raise _told("the consumer", error, consumed) from error
 
-    def groups(self, lanes: Sequence[Sequence[Event]], workers: int) -> list[Sequence[Event]]:
-        """Lanes as they are given to the pool: one a job here."""
+    def consume_again(self, consumer: Consumer, each: Event | Message, error: Exception) -> None:
+        """`consume_one` of what the consumer was called with once: that raised ``error``."""
+        raised = [error]
+
+        def consume(each: Event | Message) -> None:
+            if raised:
+                raise raised.pop()
+            consumer(each)
+
+        self.consume_one(consume, each)
+
+    @property
+    def serializes_apart(self) -> bool:
+        """Are events serialized before, and not in, `take`? A call of a serializer costs so much
+        that one for each event would be most of the work.
+        """
+        return self.serializer is not None
+
+    def consuming(self) -> Chain:
+        """The last step alone."""
+        return Chain((), None, self.retries, self.dead_letters)
+
+    def groups(self, lanes: Sequence[Lane], workers: int) -> list[Lane]:
+        """Lanes as they are given to the pool's threads, which take one after the other."""
         del workers
         return list(lanes)
 
     def take(
         self,
-        lane: Sequence[Event],
+        lane: Lane,
         of: Events,
         consumer: Consumer,
         stopping: threading.Event,
-        mark: Callable[[Event], None],
+        mark: Callable[[Event | Message], None],
     ) -> None:
         """All steps and the consumer, event by event; each is marked as soon as it is done."""
-        for event in lane:
+        for given in lane:
             if stopping.is_set():
                 raise StoppingError("between two events")
-            for each in self.prepared([event], of.end, of.generation):
-                self.consume_one(consumer, each)
-            mark(event)
+            each: Event | Message | None = given
+            if self.transforms:
+                each = self._through(_event(given))
+            if each is not None:
+                try:
+                    consumer(each)
+                except Exception as error:  # noqa: BLE001 - raised again if it does not pass
+                    self.consume_again(consumer, each, error)
+            mark(given)
 
     def consume_one(self, consumer: Consumer, each: Event | Message) -> None:
         """Call a consumer of single events; what it can't take may be told and passed over."""
@@ -120,10 +152,10 @@ class Chain:
             self.dead_letters.put(_event(each), error)
 
     def _serialized(
-        self, serializer: Serializer, left: list[Event], end: int, generation: str
+        self, serializer: Serializer, left: Sequence[Event], end: int, generation: str
     ) -> list[Event | Message]:
         try:
-            batch = Events.of(left, end, generation)
+            batch = left if isinstance(left, Events) else Events.of(left, end, generation)
             return list(self.retries.call(lambda: serializer.serialize(batch), "serializer"))
         except (TidelogError, StoppingError):
             raise

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from tidelog.engine.events import Event
+from tidelog.engine.ports import Message
 from tidelog.model.schema import TableName
 
-Lanes = list[list[Event]]
+T = TypeVar("T", Event, Message, Event | Message)
 
 
-def stages(events: Sequence[Event]) -> Iterator[Lanes]:
-    """The events as stages after one another, each of lanes that may run at once.
+def stages(events: Sequence[T]) -> Iterator[list[list[T]]]:
+    """The events, or messages of them, as stages after one another, each of lanes that may run at
+    once.
 
     A lane keeps its events in order. It holds all of a key's events, those of keys that one change
     connects (a row that moved from key to key), and all of a table that has no key. A truncate is a
@@ -21,7 +23,8 @@ def stages(events: Sequence[Event]) -> Iterator[Lanes]:
     """
     low = 0
     schemas: dict[TableName, int] = {}
-    for at, event in enumerate(events):
+    for at, each in enumerate(events):
+        event = _event(each)
         number = event.schema.schema_id
         alone = event.op == "t"
         if alone or schemas.get(event.table, number) != number:
@@ -30,14 +33,14 @@ def stages(events: Sequence[Event]) -> Iterator[Lanes]:
             low, schemas = at, {}
         schemas[event.table] = number
         if alone:
-            yield [[event]]
+            yield [[each]]
             low, schemas = at + 1, {}
     if low < len(events):
         yield _lanes(events[low:])
 
 
-def _lanes(events: Sequence[Event]) -> Lanes:
-    names = [_name(event) for event in events]
+def _lanes(events: Sequence[T]) -> list[list[T]]:
+    names = [_name(_event(each)) for each in events]
     leader: dict[Any, Any] = {name: name for name in names}
 
     def find(name: Any) -> Any:
@@ -47,12 +50,16 @@ def _lanes(events: Sequence[Event]) -> Lanes:
 
     for place in range(1, len(events)):
         # The two halves of a key change have one version.
-        if events[place].version == events[place - 1].version:
+        if _event(events[place]).version == _event(events[place - 1]).version:
             leader[find(names[place])] = find(names[place - 1])
-    lanes: dict[Any, list[Event]] = {}
-    for name, event in zip(names, events, strict=True):
-        lanes.setdefault(find(name), []).append(event)
+    lanes: dict[Any, list[T]] = {}
+    for name, each in zip(names, events, strict=True):
+        lanes.setdefault(find(name), []).append(each)
     return list(lanes.values())
+
+
+def _event(of: Event | Message) -> Event:
+    return of.event if isinstance(of, Message) else of
 
 
 def _name(event: Event) -> tuple[Any, ...]:

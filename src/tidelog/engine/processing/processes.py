@@ -24,7 +24,7 @@ from typing import Any, Final
 from tidelog.engine.events import Event, EventBatch, Events
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import Consumer, Message, Serializer, Transform
-from tidelog.engine.processing.chain import Chain
+from tidelog.engine.processing.chain import Chain, Lane
 from tidelog.engine.processing.dead_letters import DeadLetters
 from tidelog.engine.retries import Retries, StoppingError
 from tidelog.errors import ConfigError, ConsumerError, TidelogError
@@ -66,15 +66,13 @@ class Work:
             Retries(self.options, threading.Event()),
             self.dead_letters,
         )
-        prepared = list[Event | Message]()
-        events = list(Events(parts, end, generation))
+        # All at once: a serializer's call for each event would be most of the work.
+        prepared = chain.prepared(Events(parts, end, generation), end, generation)
         if self.consumer is None:
-            prepared = chain.prepared(events, end, generation)
-        else:
-            for event in events:
-                for each in chain.prepared([event], end, generation):
-                    chain.consume_one(self.consumer, each)
-        return [_told(each) for each in prepared]
+            return [_told(each) for each in prepared]
+        for each in prepared:
+            chain.consume_one(self.consumer, each)
+        return []
 
 
 class WorkerProcesses:
@@ -159,7 +157,11 @@ class ProcessChain(Chain):
         originals = {event.number: event for event in events}
         return [_back(told, originals) for told in self._called(events, end, generation)]
 
-    def groups(self, lanes: Sequence[Sequence[Event]], workers: int) -> list[Sequence[Event]]:
+    @property
+    def serializes_apart(self) -> bool:
+        return False
+
+    def groups(self, lanes: Sequence[Lane], workers: int) -> list[Lane]:
         # Neighbours stay together: they are one slice of Arrow.
         count = min(len(lanes), workers * _GROUPS)
         cuts = [len(lanes) * number // count for number in range(count + 1)]
@@ -169,15 +171,16 @@ class ProcessChain(Chain):
 
     def take(
         self,
-        lane: Sequence[Event],
+        lane: Lane,
         of: Events,
         consumer: Consumer,
         stopping: threading.Event,
-        mark: Callable[[Event], None],
+        mark: Callable[[Event | Message], None],
     ) -> None:
         if stopping.is_set():
             raise StoppingError("before events")
-        self._called(lane, of.end, of.generation)
+        events = [each for each in lane if isinstance(each, Event)]
+        self._called(events, of.end, of.generation)
         for event in lane:
             mark(event)
 

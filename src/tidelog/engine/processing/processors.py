@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from concurrent.futures import FIRST_EXCEPTION, wait
 from typing import Final
 
+from tidelog.engine.committing import TaskCommitter
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import (
     ChangeConsumer,
@@ -26,11 +27,14 @@ from tidelog.engine.ports import (
     Message,
     RecordService,
 )
-from tidelog.engine.processing.chain import Chain
+from tidelog.engine.processing.chain import Chain, Lane
 from tidelog.engine.processing.lanes import stages
 from tidelog.engine.retries import StoppingError
 
 _MOST_EVENTS: Final = 256  # of one job: few enough that the pool's threads end together
+_LEAST_SERIALIZED: Final = (
+    2048  # where nothing else is done: a serializer's call costs milliseconds
+)
 
 
 class BatchProcessor:
@@ -54,7 +58,7 @@ class BatchProcessor:
             if chain.serializer is None:
                 events = [each for each in prepared if isinstance(each, Event)]
                 taken = chain.regrouped(events, records.end, records.generation)
-                _mark_left_out(self._committer, events, list(taken))
+                _mark_left_out(self._committer, events, taken)
             if not taken:
                 self._committer.mark_batch_finished()
                 return
@@ -69,7 +73,7 @@ class InOrderProcessor:
         self,
         chain: Chain,
         service: RecordService,
-        committer: Committer,
+        committer: TaskCommitter,
         consumer: Consumer,
         stopping: threading.Event,
     ) -> None:
@@ -86,11 +90,21 @@ class InOrderProcessor:
         self._committer.mark_batch_finished()
 
     def _consume(self, part: Sequence[Event | Message]) -> None:
+        # As little as can be for each event: the rest of the path is done in columns.
+        consumer, stopping, committer = self._consumer, self._stopping, self._committer
+        # A transform may give another event than it was given: then what is marked is that one.
+        untouched = not self._chain.transforms
         for each in part:
-            if self._stopping.is_set():
+            if stopping.is_set():
                 raise StoppingError("between two events")
-            self._chain.consume_one(self._consumer, each)
-            self._committer.mark_processed(each)
+            try:
+                consumer(each)
+            except Exception as error:  # noqa: BLE001 - raised again by the chain
+                self._chain.consume_again(consumer, each, error)
+            if untouched:
+                committer.below = (each if isinstance(each, Event) else each.event).number + 1
+            else:
+                committer.mark_processed(each)
 
 
 class ParallelProcessor:
@@ -110,19 +124,41 @@ class ParallelProcessor:
         self._consumer, self._stopping, self._by_key = consumer, stopping, by_key
 
     def process_records(self, records: Events) -> None:
-        if self._by_key:
-            for lanes in stages(list(records)):
-                self._at_once(lanes, records)
+        if self._chain.serializes_apart:
+            for originals, part in _prepared(self._chain, self._service, records):
+                self._consume(self._chain.consuming(), part, records)
+                _mark_left_out(self._committer, originals, part)
         else:
-            self._at_once([[event] for event in records], records)
+            self._consume(self._chain, list(records), records)
         self._committer.mark_batch_finished()
 
-    def _at_once(self, lanes: Sequence[Sequence[Event]], records: Events) -> None:
-        futures: list[Future[None]] = []
-        for lane in self._chain.groups(lanes, self._service.threads):
-            futures.append(
-                self._service.submit(lambda lane=lane: self._run(lane, records))  # type: ignore[misc]
-            )
+    def _consume(self, chain: Chain, part: Lane, records: Events) -> None:
+        if self._by_key:
+            for lanes in stages(part):
+                self._at_once(chain, lanes, records)
+        else:
+            self._at_once(chain, [[each] for each in part], records)
+
+    def _at_once(self, chain: Chain, lanes: Sequence[Lane], records: Events) -> None:
+        """A job for each thread, which takes lane after lane: one for each lane would cost more
+        than most lanes do.
+        """
+        groups = chain.groups(lanes, self._service.threads)
+        untaken = iter(groups)
+        failed = threading.Event()
+
+        def work() -> None:
+            try:
+                for lane in untaken:  # a list's iterator gives each to one thread
+                    if failed.is_set():
+                        return
+                    self._run(chain, lane, records)
+            except BaseException:
+                failed.set()
+                raise
+
+        count = min(len(groups), self._service.threads)
+        futures = [self._service.submit(work) for _ in range(count)]
         done, left = wait(futures, return_when=FIRST_EXCEPTION)
         for future in left:
             future.cancel()  # those that run go on; what they finish counts still
@@ -130,18 +166,23 @@ class ParallelProcessor:
         for error in sorted(failures, key=lambda error: isinstance(error, StoppingError)):
             raise error
 
-    def _run(self, lane: Sequence[Event], records: Events) -> None:
+    def _run(self, chain: Chain, lane: Lane, records: Events) -> None:
         mark = self._committer.mark_processed
-        self._chain.take(lane, records, self._consumer, self._stopping, mark)
+        chain.take(lane, records, self._consumer, self._stopping, mark)
 
 
 def _prepared(
     chain: Chain, service: RecordService, records: Events
-) -> Iterator[tuple[list[Event], list[Event | Message]]]:
+) -> Iterator[tuple[Sequence[Event], list[Event | Message]]]:
     """Slices of the events and what became of them, in order; all are under way at once."""
-    events = list(records)
-    size = max(1, min(_MOST_EVENTS, -(-len(events) // (2 * service.threads))))
-    parts = [events[low : low + size] for low in range(0, len(events), size)]
+    parts: list[Sequence[Event]]
+    if chain.transforms:
+        events = list(records)
+        size = max(1, min(_MOST_EVENTS, -(-len(events) // (2 * service.threads))))
+        parts = [events[low : low + size] for low in range(0, len(events), size)]
+    else:
+        size = max(_LEAST_SERIALIZED, -(-len(records) // service.threads))
+        parts = list(records.pieces(size))
     futures = []
     try:
         for part in parts:

@@ -1,0 +1,274 @@
+"""An engine in a program: change events into its own functions.
+
+``micro``  an event log that is there → a consumer that discards: six modes, threads and processes,
+           one and two workers, transforms that cost 0, 10 and 100 µs
+``whole``  PostgreSQL → capture → engine → a consumer that discards, all in one process; against
+           pg_recvlogical, which writes the same changes to a file
+
+    python -m benchmarks.bench_engine [micro] [whole] [--changes N] [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from benchmarks.bench_capture import INSERT, Bench, bench, recvlogical
+from benchmarks.spark_workload import build_tables
+from benchmarks.table import Row, show
+from tidelog import AsyncEngine, Committer, Config, EngineState, Event, Events
+from tidelog.app.async_engine.engine import CaptureConnector
+from tidelog.app.async_engine.log_task import LogTask
+from tidelog.app.async_engine.serializing import FormatSerializer
+from tidelog.engine.assembling import assemble
+from tidelog.engine.options import EngineOptions
+from tidelog.eventlog.reader import EventLog
+
+
+def work(event: Event, cost_us: int) -> Event:
+    """A transform in Python that takes so much CPU."""
+    until = time.thread_time_ns() + cost_us * 1000
+    while time.thread_time_ns() < until:
+        pass
+    return event
+
+
+def discard(_event: Any) -> None:
+    """A consumer that does nothing, of a module: processes take it."""
+
+
+def discard_batch(events: Any, committer: Committer) -> None:
+    committer.mark_processed(events)
+    committer.mark_batch_finished()
+
+
+def discard_arrow(events: Events, committer: Committer) -> None:
+    for _schema, _rows in events.runs():
+        pass
+    discard_batch(events, committer)
+
+
+MODES: dict[int, dict[str, Any]] = {
+    1: {"change_consumer": discard_batch},
+    2: {"change_consumer": discard_batch, "format": "debezium"},
+    3: {"consumer": discard},
+    4: {"consumer": discard, "format": "debezium"},
+    5: {"consumer": discard, "consume_records_async": True},
+    6: {"consumer": discard, "consume_records_async": True, "format": "debezium"},
+}
+
+
+def batches(log: Path) -> Iterator[Events]:
+    """All of a log, decoded."""
+    end = EventLog.open(log).latest_offset()
+    task = LogTask(str(log), "floor", batch_size=BATCH, offsets=Forgetful())
+    task.start(threading.Event())
+    reached = 0
+    while reached < end and (events := task.poll(0.0)) is not None:
+        reached = events.end
+        yield events
+
+
+BATCH = 2048
+EVENTS = {0: 60_000, 10: 30_000, 100: 12_000}  # by the cost of a transform, in µs
+
+
+class Forgetful:
+    """A store of no offsets: each run begins at the log's head."""
+
+    def read(self, task: str) -> None: ...
+
+    def write(self, task: str, stored: Any) -> None: ...
+
+
+def events_per_s(log: Path, events: int, name: str, mode: dict[str, Any], **options: Any) -> float:
+    """From the first batch's end to the last one's: processes have started by then."""
+    end = EventLog.open(log).latest_offset()
+    done = threading.Event()
+    committed: list[float] = []  # each batch's, which all but the last have `BATCH` events
+
+    class Watched(Forgetful):
+        def write(self, task: str, stored: Any) -> None:
+            committed.append(time.perf_counter())
+            if stored.offset >= end:
+                done.set()
+
+    given = dict(mode)
+    name_of_format = given.pop("format", None)
+    if given.get("consume_records_async"):
+        options["order"] = "none"
+    serializer = None if name_of_format is None else FormatSerializer(name_of_format)
+    core = assemble(
+        CaptureConnector([LogTask(str(log), name, batch_size=BATCH, offsets=Watched())]),
+        EngineOptions(**options),
+        serializer=serializer,
+        **given,
+    )
+    thread = threading.Thread(target=core.run)
+    thread.start()
+    while not done.wait(1.0) and thread.is_alive():
+        pass
+    core.close()
+    thread.join()
+    return (events - BATCH) / (committed[-1] - committed[0])
+
+
+def micro(quick: bool) -> list[Row]:
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as scratch:
+        for cost_us, events in EVENTS.items():
+            log = Path(scratch) / f"log{cost_us}"
+            build_tables(log, 2 * BATCH if quick else events, 1)
+            transforms = [partial(work, cost_us=cost_us)] if cost_us else []
+            count = sum(map(len, batches(log)))  # compiled kernels are loaded, too
+            floors = {name: loop_per_s(log, name, transforms) for name in (None, "debezium")}
+            for number, mode in MODES.items():
+                floor = floors[mode.get("format")]
+                for on in ("threads", "processes"):
+                    one, two = (
+                        events_per_s(
+                            log,
+                            count,
+                            f"m{number}{on}{workers}",
+                            {**mode, "transforms": transforms},
+                            record_processing_on=on,
+                            record_processing_threads=workers,
+                        )
+                        for workers in (1, 2)
+                    )
+                    asked = on == "processes" and cost_us == 100
+                    rows.append(
+                        Row(
+                            f"mode {number}, {on}, a transform of {cost_us} µs",
+                            f"1: {one:,.0f}, 2: {two:,.0f} events/s",
+                            f"{floor:,.0f} events/s (a loop)",
+                            f"2 to 1: {two / one:.2f} ×",
+                            "≥ 1.7 ×" if asked else "",
+                        )
+                    )
+                    show(rows[-1:])
+    return []
+
+
+def loop_per_s(log: Path, name: str | None, transforms: list[Any]) -> float:
+    """Events a second of a loop that does the same in one thread."""
+    serializer = None if name is None else FormatSerializer(name)
+    began, count = time.perf_counter(), 0
+    for events in batches(log):
+        count += len(events)
+        for event in events:
+            for transform in transforms:
+                transform(event)
+        if serializer is not None:
+            serializer.serialize(events)
+    return count / (time.perf_counter() - began)
+
+
+WHOLE: dict[str, tuple[dict[str, Any], str]] = {
+    "Debezium JSON, each event, total order": (MODES[4], "≤ 8 µs CPU"),
+    "typed, each event, total order": (MODES[3], "≤ 6 µs CPU"),
+    "batches as Arrow": ({"change_consumer": discard_arrow}, "≤ 2.5 µs CPU"),
+}
+WARM_ROWS = 20_000
+
+
+def whole(quick: bool, changes: int = 0) -> list[Row]:
+    """A backlog for each way of taking events, by one slot and log; pg_recvlogical reads the same
+    one before and after: the better counts, as the machine may be busy for one of them.
+    """
+    changes = changes or (20_000 if quick else 1_000_000)
+    rows = []
+    first = 1
+    with bench() as here:
+        with here.capture() as process:  # the slot, before the changes
+            process.terminate()
+            process.wait()
+        for number, (what, (mode, goal)) in enumerate(WHOLE.items()):
+            _fill(here, first, WARM_ROWS)
+            _measured(here.config, mode, WARM_ROWS)  # compiled kernels are loaded, pages are there
+            floors = [f"floor{number}{which}" for which in ("a", "b")]
+            for floor in floors:
+                here.server.execute(
+                    f"SELECT pg_copy_logical_replication_slot('tidelog', '{floor}')"
+                )
+            _fill(here, first + WARM_ROWS, changes)
+            first += WARM_ROWS + changes
+            end = here.server.execute("SELECT pg_current_wal_lsn()::text")[0][0]
+            here.server.execute("CHECKPOINT")
+            before = recvlogical(here, floors[0], end)
+            seconds, cpu = _measured(here.config, mode, changes)
+            floor_s, floor_cpu = min(before, recvlogical(here, floors[1], end))
+            for floor in floors:
+                here.server.execute(f"SELECT pg_drop_replication_slot('{floor}')")
+            rows.append(
+                Row(
+                    f"PostgreSQL → engine → a consumer that discards; {what}; {changes:,} events",
+                    f"{changes / seconds:,.0f} events/s, {cpu / changes * 1e6:.2f} µs CPU",
+                    f"{changes / floor_s:,.0f} rows/s, {floor_cpu / changes * 1e6:.2f} µs CPU "
+                    "(pg_recvlogical to a file)",
+                    f"{floor_s / seconds:.2f} ×; CPU {cpu / floor_cpu:.2f} ×",
+                    goal,
+                )
+            )
+    return rows
+
+
+def _fill(here: Bench, first: int, rows: int) -> None:
+    with psycopg.connect(here.dsn, autocommit=True) as connection:
+        for low in range(first, first + rows, 1_000):
+            last = min(first + rows, low + 1_000) - 1
+            connection.execute(INSERT.format(first=low, last=last))
+
+
+def _measured(config: Config, mode: dict[str, Any], changes: int) -> tuple[float, float]:
+    """Wall and CPU seconds of this process, start and end of the engine included."""
+    left, done = changes, threading.Event()
+
+    def each(_event: Any) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            done.set()
+
+    def batch(events: Events, committer: Committer) -> None:
+        nonlocal left
+        discard_arrow(events, committer)
+        left -= len(events)
+        if left <= 0:
+            done.set()
+
+    given = dict(mode)
+    taker = "consumer" if "consumer" in mode else "change_consumer"
+    given[taker] = each if taker == "consumer" else batch
+    engine = AsyncEngine(config, **given)
+    began, before = time.perf_counter(), time.process_time()
+    with engine:
+        while not done.wait(1.0):
+            if engine.state is EngineState.STOPPED:
+                break  # what ended it is raised here
+    took = time.perf_counter() - began, time.process_time() - before
+    assert left == 0, left
+    return took
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", help="micro, whole; default: both")
+    parser.add_argument("--changes", type=int, default=0, help="of whole; default: 1,000,000")
+    parser.add_argument("--quick", action="store_true", help="little data: numbers mean nothing")
+    given = parser.parse_args()
+    known = {"micro": micro, "whole": partial(whole, changes=given.changes)}
+    for part in given.parts or known:
+        show(known[part](given.quick))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""Steps of a configuration on an engine's events: on Arrow batches as they are polled.
+
+They do what `tidelog.spark.transforms` does to events. Those that are Spark SQL are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import ValidationError
+
+from tidelog.engine.events import EventBatch, event_schema
+from tidelog.engine.ports import Transform
+from tidelog.errors import ConfigError
+from tidelog.model.patterns import matches
+from tidelog.model.schema import Column, TableSchema
+from tidelog.outputs.base.sections import StepSection
+
+Route = tuple[str, tuple[str, ...]]
+"""A destination's name, and the patterns of the tables that go there."""
+
+_INSTEAD: Final = {
+    "filter": "a function that gives None leaves an event out",
+    "cast": "a function changes values with event.replace",
+    "compute": "a function changes values with event.replace",
+    "python": "give the engine a function of events in place of one of DataFrames",
+}
+_HASHED: Final = (
+    pa.types.is_string,
+    pa.types.is_binary,
+    pa.types.is_integer,
+    pa.types.is_boolean,
+)
+
+
+def split(
+    transforms: Sequence[Transform | StepSection | Mapping[str, Any]],
+) -> tuple[list[StepSection], list[Transform]]:
+    """The steps, and the functions behind them.
+
+    Raises:
+        ConfigError: a step is wrong, needs Spark, or stands behind a function.
+    """
+    steps: list[StepSection] = []
+    functions: list[Transform] = []
+    for each in transforms:
+        if not isinstance(each, (StepSection, Mapping)):
+            functions.append(each)
+            continue
+        step = _step(each)
+        if functions:
+            raise ConfigError(
+                f"transforms: step {step.action} stands behind a function: steps are done on "
+                "whole batches, before any function sees their events. Put them first"
+            )
+        steps.append(step)
+    return steps, functions
+
+
+def routes(steps: Sequence[StepSection]) -> tuple[Route, ...]:
+    """Where messages go."""
+    return tuple((s.route, tuple(s.tables)) for s in steps if s.route is not None)
+
+
+def _step(given: StepSection | Mapping[str, Any]) -> StepSection:
+    try:
+        step = given if isinstance(given, StepSection) else StepSection(**given)
+    except ValidationError as error:
+        problems = [str(each["msg"]) for each in error.errors()]
+        raise ConfigError("\n".join(f"transforms: {problem}" for problem in problems)) from None
+    if step.action in _INSTEAD:
+        raise ConfigError(
+            f"transforms: step {step.action} needs Spark, which an engine does without: "
+            f"{_INSTEAD[step.action]}"
+        )
+    return step
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A column that is kept, by its place in the source's row, and what is done to its values."""
+
+    place: int
+    column: Column
+    changes: tuple[Callable[[pa.Array], pa.Array], ...] = ()
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What the steps make of one version of a table."""
+
+    schema: TableSchema
+    kept: tuple[_Kept, ...]
+    names: Mapping[str, str]
+
+    def apply(self, batch: EventBatch) -> EventBatch:
+        data = batch.data
+        before, after = (self._image(data.column(name)) for name in ("before", "after"))
+        columns = dict(zip(data.schema.names, data.columns, strict=True))
+        columns |= {"before": before, "after": after, "missing": self._missing(columns["missing"])}
+        schema = event_schema(after.type)
+        arrays = [columns[name] for name in schema.names]
+        return EventBatch(
+            self.schema,
+            batch.origin,
+            pa.RecordBatch.from_arrays(arrays, schema=schema),
+            batch.first,
+        )
+
+    def _image(self, image: pa.StructArray) -> pa.StructArray:
+        values = image.flatten()
+        arrays = []
+        for kept in self.kept:
+            array = values[kept.place]
+            for change in kept.changes:
+                array = change(array)
+            arrays.append(array)
+        return pa.StructArray.from_arrays(arrays, self.schema.column_names, mask=image.is_null())
+
+    def _missing(self, missing: pa.Array) -> pa.Array:
+        if missing.null_count == len(missing):
+            return missing
+        names = self.names
+        told = [
+            [names[name] for name in each if name in names] if each else None
+            for each in missing.to_pylist()
+        ]
+        return pa.array([each or None for each in told], missing.type)
+
+
+class EventSteps:
+    """Gives batches as the steps leave them. Not thread-safe: each task has one of its own."""
+
+    def __init__(self, steps: Sequence[StepSection]) -> None:
+        self._steps = [step for step in steps if step.route is None]
+        self._shapes: dict[int, _Shape | None] = {}
+
+    def __call__(self, batch: EventBatch) -> EventBatch:
+        """Raises ConfigError, which names the table: a step does not fit it."""
+        number = batch.schema.schema_id
+        if number not in self._shapes:
+            own = [each for each in self._steps if matches(each.tables, batch.schema.table)]
+            types = batch.data.schema.field("after").type
+            self._shapes[number] = _shape(own, batch.schema, types) if own else None
+        shape = self._shapes[number]
+        return batch if shape is None else shape.apply(batch)
+
+
+_Columns = dict[str, _Kept]
+
+
+@dataclass(frozen=True)
+class _Table:
+    """What steps ask of the table that they are for."""
+
+    schema: TableSchema
+    row: pa.StructType
+
+    def check(self, step: StepSection, names: Iterable[str], kept: _Columns) -> None:
+        for name in names:
+            if name not in kept:
+                raise ConfigError(
+                    f"transforms: step {step.action}: {self.schema.table} has no column {name!r}"
+                )
+
+    def is_key(self, kept: _Kept) -> bool:
+        return self.schema.columns[kept.place].name in self.schema.match_key
+
+    def type_of(self, kept: _Kept) -> pa.DataType:
+        return pa.string() if kept.changes else self.row.field(kept.place).type
+
+
+def _shape(steps: Sequence[StepSection], schema: TableSchema, row: pa.StructType) -> _Shape:
+    table = _Table(schema, row)
+    kept = {column.name: _Kept(at, column) for at, column in enumerate(schema.columns)}
+    for step in steps:
+        kept = _ACTIONS[step.action](step, kept, table)
+    names = {schema.columns[each.place].name: name for name, each in kept.items()}
+    lost = [name for name in schema.match_key if name not in names]
+    if lost:
+        raise ConfigError(
+            f"transforms: the steps take {', '.join(lost)} away from {schema.table}, by which its "
+            "rows are known: keep the columns of the key"
+        )
+    left = replace(
+        schema,
+        columns=tuple(replace(each.column, name=name) for name, each in kept.items()),
+        key=tuple(names[name] for name in schema.key if name in names),
+        identity=tuple(names[name] for name in schema.identity if name in names),
+    )
+    return _Shape(left, tuple(kept.values()), names)
+
+
+def _select(step: StepSection, kept: _Columns, table: _Table) -> _Columns:
+    names = step.select or []
+    table.check(step, names, kept)
+    return {name: kept[name] for name in names}
+
+
+def _drop(step: StepSection, kept: _Columns, table: _Table) -> _Columns:
+    names = step.drop or []
+    table.check(step, names, kept)
+    return {name: each for name, each in kept.items() if name not in names}
+
+
+def _rename(step: StepSection, kept: _Columns, table: _Table) -> _Columns:
+    names = step.rename or {}
+    table.check(step, names, kept)
+    found = {names.get(name, name): each for name, each in kept.items()}
+    if len(found) < len(kept):
+        raise ConfigError(
+            f"transforms: step rename gives two columns of {table.schema.table} one name"
+        )
+    return found
+
+
+def _mask(step: StepSection, kept: _Columns, table: _Table) -> _Columns:
+    texts = step.mask or {}
+    table.check(step, texts, kept)
+    for name in texts:
+        if table.is_key(kept[name]):
+            raise ConfigError(
+                f"transforms: step mask: column {name!r} is of the key of {table.schema.table}, by "
+                "which its rows are known: keep it as it is, or hash it"
+            )
+    masked = {name: _as_text(kept[name], partial(_masked, text)) for name, text in texts.items()}
+    return {**kept, **masked}
+
+
+def _hash(step: StepSection, kept: _Columns, table: _Table) -> _Columns:
+    names = step.hash or []
+    table.check(step, names, kept)
+    for name in names:
+        kind = table.type_of(kept[name])
+        if not any(fits(kind) for fits in _HASHED):
+            raise ConfigError(
+                f"transforms: step hash: column {name!r} of {table.schema.table} is {kind}, whose "
+                "text is Spark's: an engine hashes texts, whole numbers, booleans and bytes. Give "
+                "a function"
+            )
+    salt = step.salt.encode()
+    hashed = {name: _as_text(kept[name], partial(_hashed, salt)) for name in names}
+    return {**kept, **hashed}
+
+
+def _as_text(kept: _Kept, change: Callable[[pa.Array], pa.Array]) -> _Kept:
+    # Of a text of ours the source has no number.
+    column = replace(kept.column, type_id=0, type_mod=-1, type_name="text", logical="text")
+    return _Kept(kept.place, column, (*kept.changes, change))
+
+
+def _masked(text: str, values: pa.Array) -> pa.Array:
+    return pc.if_else(values.is_null(), pa.scalar(None, pa.string()), pa.scalar(text))
+
+
+def _hashed(salt: bytes, values: pa.Array) -> pa.Array:
+    if not pa.types.is_binary(values.type):
+        values = values.cast(pa.string()).cast(pa.binary())
+    found = [
+        None if value is None else hashlib.sha256(salt + value).hexdigest()
+        for value in values.to_pylist()
+    ]
+    return pa.array(found, pa.string())
+
+
+_ACTIONS: Final[Mapping[str, Callable[[StepSection, _Columns, _Table], _Columns]]] = {
+    "select": _select,
+    "drop": _drop,
+    "rename": _rename,
+    "mask": _mask,
+    "hash": _hash,
+}

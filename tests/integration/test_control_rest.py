@@ -474,6 +474,8 @@ def test_standby_sends_on_to_where_the_leader_says_it_is(config: Config) -> None
             wait_for(lambda: _answers(Client(port)), "the standby does not answer")
             status, answer = Client(port)("POST", "/options?wait=0", {"chunk_rows": 7})
             assert status == 405
+            # Where the leader is stands in its status, which it writes once a second.
+            wait_for(lambda: Client(port)("GET", "/status")[0] == 307, "the leader is not named")
             status, answer = Client(port)("POST", "/cancel?wait=1")
             assert status == 307
             found = answer["error"]

@@ -138,7 +138,7 @@ class Pipeline:
         """The ids of all records in the files."""
         files = (self.directory / "activity").rglob("[!_.]*.json")
         visible = [f for f in files if "/_tidelog/" not in str(f)]
-        return [int(json.loads(line)["id"]) for f in visible for line in f.open()]
+        return [int(json.loads(line)["key"]["id"]) for f in visible for line in f.open()]
 
     def close(self) -> None:
         for each in self.processes:
@@ -152,6 +152,26 @@ def pipeline(built: BuiltLog, tmp_path: Path) -> Iterator[Pipeline]:
     made.close()
 
 
+def test_a_standby_goes_on_where_a_killed_leader_ended(pipeline: Pipeline) -> None:
+    pipeline.configure({"kind": "files", "path": "activity", "format": "json"})
+    pipeline.write(10)
+    first, second = pipeline.start(), pipeline.start()
+    pipeline.wait_for(lambda: len(pipeline.events()) == 10)
+    pipeline.wait_for(lambda: len(pipeline.status()["standbys"]) == 1)
+    leader = pipeline.leader()
+    assert leader in (first, second)
+    assert leader is not None
+    leader.send(signal.SIGKILL)
+    pipeline.write(10)
+    pipeline.wait_for(lambda: len(pipeline.events()) >= 20)
+    other = second if leader is first else first
+    assert '"role": "standby"' in other.said
+    other.send(signal.SIGTERM)
+    assert other.wait() == 0
+    assert sorted(pipeline.events()) == list(range(1, 21))
+
+
+@pytest.mark.thorough
 def test_a_standby_goes_on_where_the_leader_ended(pipeline: Pipeline) -> None:
     pipeline.configure({"kind": "files", "path": "activity", "format": "json"})
     pipeline.write(10)

@@ -8,6 +8,7 @@ import logging
 import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tidelog import app
 from tidelog.app.capture_run import Capture
 from tidelog.capture.notifications import Notification
 from tidelog.config import Config, parse_config
@@ -451,6 +453,45 @@ def test_standby_with_a_port_of_its_own_names_the_leader(config: Config) -> None
             assert (status, answer["error"]["leader"]) == (503, leader.capture.holder)
             assert client("POST", "/cancel")[0] == 503
             assert client("GET", "/health")[1]["role"] == "standby"
+        finally:
+            standby.end()
+
+
+def test_standby_sends_on_to_where_the_leader_says_it_is(config: Config) -> None:
+    rest = config.control.rest
+    assert rest is not None
+    there = f"http://127.0.0.1:{rest.port}"
+
+    def with_rest(**update: Any) -> Config:
+        control = {"rest": rest.model_copy(update=update)}
+        return config.model_copy(update={"control": config.control.model_copy(update=control)})
+
+    port = free_port()
+    with running(with_rest(url=there + "/")) as (_client, leader):
+        standby = Running(with_rest(port=port, url=f"http://127.0.0.1:{port}"))
+        standby.capture.holder = "standby"
+        try:
+            wait_for(lambda: _answers(Client(port)), "the standby does not answer")
+            status, answer = Client(port)("POST", "/options?wait=0", {"chunk_rows": 7})
+            assert status == 405
+            # Where the leader is stands in its status, which it writes once a second.
+            wait_for(lambda: Client(port)("GET", "/status")[0] == 307, "the leader is not named")
+            status, answer = Client(port)("POST", "/cancel?wait=1")
+            assert status == 307
+            found = answer["error"]
+            assert found["leader"] == leader.capture.holder
+            assert found["url"] == f"{there}/cancel?wait=1"
+            assert Client(port, None)("GET", "/status")[0] == 401
+            # What a client does that follows: the same method, at the place that is named.
+            asked = urllib.request.Request(
+                f"http://127.0.0.1:{port}/status", headers={"Authorization": f"Bearer {TOKEN}"}
+            )
+            with urllib.request.urlopen(asked, timeout=30) as answered:
+                assert answered.url == f"{there}/status"
+                assert json.loads(answered.read())["url"] == there + "/"
+            wait_for(lambda: app.status(config)["standbys"], "nobody stands by")
+            assert app.status(config)["standbys"][0]["url"] == f"http://127.0.0.1:{port}"
+            assert app.status(config)["url"] == there + "/"
         finally:
             standby.end()
 

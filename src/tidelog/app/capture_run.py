@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +14,7 @@ from tidelog.app.channels import Channels
 from tidelog.app.elections import LEASE_NAME, CaptureElection
 from tidelog.app.log_location import log_place
 from tidelog.app.notify import OnNotification
-from tidelog.app.roster import Roster
+from tidelog.app.roster import Roster, this_holder
 from tidelog.app.serve import Serving, open_rest
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.state_copy import check_whole
@@ -82,7 +80,7 @@ class Capture:
         self, config: Config | str | Path, *, on_notification: OnNotification | None = None
     ) -> None:
         self.config = of_one_database(config if isinstance(config, Config) else load_config(config))
-        self.holder = f"{socket.gethostname()}:{os.getpid()}"
+        self.holder = this_holder()
         self._start_id = START_DUMP + new_id().lower()
         self._streaming = False
         self._gap: GapError | None = None
@@ -109,14 +107,14 @@ class Capture:
         _, every_s = config.renewal_s
         election = CaptureElection(config, self.holder, config.capture.handicap_s, state)
 
-        roster = Roster(state, self.holder, config.capture.zone)
+        roster = Roster(state, self.holder, config.capture.zone, url=self._url)
 
         def on_state(name: str, reason: str) -> None:
             if name == "standby":
                 roster.stand_by()
             elif name == "leading":
                 roster.leave()
-            on_status({"role": name, "reason": reason, "leader": _leader_of(election)})
+            on_status({"role": name, "reason": reason, "leader": leader_of(election)})
 
         def open_session(keeper: LeaseKeeper) -> CaptureSession:
             assert rest is not None
@@ -124,7 +122,7 @@ class Capture:
 
         rest: Serving | None = None
         try:
-            rest = open_rest(config, election.leader)
+            rest = open_rest(config, election.leader, lambda: _leader_url(state, election))
             rest.start()
             while True:
                 try:
@@ -282,7 +280,9 @@ class Capture:
                 then_end=source.snapshot == "initial_only",
                 mode=source.snapshot_mode,
             ),
-            leader=Leader(self.holder, epoch, config.capture.zone, int(time.time() * 1000)),
+            leader=Leader(
+                self.holder, epoch, config.capture.zone, int(time.time() * 1000), self._url
+            ),
             generation=log.generation,
             close_log=close,
         )
@@ -332,17 +332,34 @@ class Capture:
             )
 
     @property
+    def _url(self) -> str | None:
+        rest = self.config.control.rest
+        return None if rest is None else rest.url
+
+    @property
     def _consented(self) -> bool:
         """May what was missed be dumped again?"""
         return self.config.source.snapshot == "when_needed"
 
 
-def _leader_of(election: Election) -> str | None:
+def leader_of(election: Election) -> str | None:
     """Who leads; None if nobody does, or the state store can't say."""
     try:
         return election.leader()
     except StateError:
         return None
+
+
+def _leader_url(state: StateStore, election: Election) -> str | None:
+    """Where the HTTP interface of who leads is, if it told."""
+    try:
+        document = state.get(STATUS_KEY)
+        if document is None or document.value.get("holder") != election.leader():
+            return None
+    except StateError:
+        return None
+    url: str | None = document.value.get("url")
+    return url
 
 
 def _dump_options(config: Config) -> DumpOptions:

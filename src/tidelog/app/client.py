@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 from tidelog.app.capture_run import OnStatus, ignore
 from tidelog.app.dumps.keys import discard_keys
-from tidelog.app.elections import LEASE_NAME
+from tidelog.app.elections import LEASE_NAME, pipeline_lease
 from tidelog.app.log_location import log_place
 from tidelog.app.overview.build import overview
 from tidelog.app.overview.outputs import outputs_of
-from tidelog.app.roster import standbys
+from tidelog.app.roster import PIPELINE_PREFIX, of_pipeline, standbys
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.capture.session import STATUS_KEY
@@ -23,6 +24,7 @@ from tidelog.control.mailbox import Mailbox, Outcome
 from tidelog.errors import EventLogError, TidelogError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
+from tidelog.ports import StateStore
 from tidelog.state.opening import open_election, open_state
 
 
@@ -106,6 +108,7 @@ def status(config: Config, *, ranges: bool = False) -> dict[str, Any]:
     try:
         document = state.get(STATUS_KEY)
         found: dict[str, Any] = {"leader": election.leader(), "standbys": standbys(state)}
+        found["pipelines"] = _pipelines(config, state)
         if ranges:
             found["failed_ranges"] = failed_ranges(config)
         now_ms = int(time.time() * 1000)
@@ -129,6 +132,24 @@ def status(config: Config, *, ranges: bool = False) -> dict[str, Any]:
     finally:
         election.close()
         state.close()
+
+
+def _pipelines(config: Config, state: StateStore) -> list[dict[str, Any]]:
+    """Who delivers each pipeline, who did last if nobody does, and who stands by."""
+    found = []
+    for key in state.keys(PIPELINE_PREFIX):
+        name, document = key.removeprefix(PIPELINE_PREFIX), state.get(key)
+        if document is None:
+            continue
+        with closing(
+            open_election(config.state.place, pipeline_lease(name), "status", 10)
+        ) as election:
+            leader = election.leader()
+        row: dict[str, Any] = {"pipeline": name, "leader": leader}
+        row |= {each: document.value[each] for each in ("epoch", "zone", "since_ms")}
+        row["standbys"] = standbys(state, of_pipeline(name))
+        found.append(row)
+    return found
 
 
 def dump_wait(

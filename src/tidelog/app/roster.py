@@ -1,9 +1,11 @@
-"""Who stands by: a document of each capture that does, for `tidelog status` and handovers."""
+"""Who stands by: a document of each process that does, for `tidelog status` and handovers."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
+import socket
 import time
 from typing import Any, Final
 
@@ -17,13 +19,38 @@ GONE_MS: Final = 100_000
 _KEEP_MS: Final = 86_400_000
 
 
-class Roster:
-    """What one capture tells of itself. A store that is away ends nothing: it is told later."""
+PIPELINE_PREFIX: Final = "pipeline/"
+"""Of the documents that tell who leads each pipeline, or led it last."""
 
-    def __init__(self, state: StateStore, holder: str, zone: str | None) -> None:
+
+def this_holder() -> str:
+    """Who this process is, for people."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def of_pipeline(name: str) -> str:
+    """Where those are that stand by for the pipeline of this name."""
+    return f"pipeline-{PREFIX}{name}/"
+
+
+class Roster:
+    """What one process tells of itself. A store that is away ends nothing: it is told later.
+
+    ``prefix``: of the documents of all that stand by for the same; ``url``: of an HTTP interface.
+    """
+
+    def __init__(
+        self,
+        state: StateStore,
+        holder: str,
+        zone: str | None,
+        prefix: str = PREFIX,
+        url: str | None = None,
+    ) -> None:
         self._state = state
-        self._key = PREFIX + secrets.token_hex(8)
-        self._value: dict[str, Any] = {"holder": holder, "zone": zone}
+        self._prefix = prefix
+        self._key = prefix + secrets.token_hex(8)
+        self._value: dict[str, Any] = {"holder": holder, "zone": zone, "url": url}
         self._tell_at = 0.0
         self._told = False
 
@@ -49,22 +76,22 @@ class Roster:
                 self._state.delete(self._key)
 
     def _remove_dead(self) -> None:
-        for key in self._state.keys(PREFIX):
+        for key in self._state.keys(self._prefix):
             found = self._state.get(key)
             if found is not None and found.value["seen_ms"] < _now_ms() - _KEEP_MS:
                 self._state.delete(key)
 
 
-def standbys(state: StateStore) -> list[dict[str, Any]]:
-    """Those that stand by: ``holder``, ``zone``, ``since_ms``; the first came first."""
-    found = [state.get(key) for key in state.keys(PREFIX)]
+def standbys(state: StateStore, prefix: str = PREFIX) -> list[dict[str, Any]]:
+    """Those that stand by: ``holder``, ``zone``, ``since_ms``, ``url``; the first came first."""
+    found = [state.get(key) for key in state.keys(prefix)]
     alive = [
         one.value
         for one in found
         if one is not None and one.value["seen_ms"] >= _now_ms() - GONE_MS
     ]
     return [
-        {name: one[name] for name in ("holder", "zone", "since_ms")}
+        {name: one.get(name) for name in ("holder", "zone", "since_ms", "url")}
         for one in sorted(alive, key=lambda one: one["since_ms"])
     ]
 

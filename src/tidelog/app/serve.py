@@ -37,14 +37,18 @@ class Serving(Protocol):
     def close(self) -> None: ...
 
 
-def open_rest(config: Config, leader: Callable[[], str | None]) -> Serving:
+def open_rest(
+    config: Config, leader: Callable[[], str | None], leader_url: Callable[[], str | None]
+) -> Serving:
     """The HTTP interface that ``control.rest`` asks for, or one that does nothing.
 
     Raises:
         MissingExtraError: it is asked for, and starlette or uvicorn is not installed.
     """
     rest = config.control.rest
-    return NotServing() if rest is None else RestServer(rest, leader, log_place(config))
+    if rest is None:
+        return NotServing()
+    return RestServer(rest, leader, log_place(config), leader_url)
 
 
 def _tokens(token: str, reading: SecretStr | None) -> tuple[str, ...]:
@@ -63,19 +67,26 @@ class NotServing:
 class RestServer:
     """The HTTP interface of one capture process.
 
-    A process that stands by answers too, with 503 and the leader's name, if the port is free: on
+    A process that stands by answers too, with the leader's name and URL, if the port is free: on
     one host the leader has it. Who begins to lead must have it.
 
     Args:
         rest: address and token.
         leader: the name of who leads, None if nobody does.
         log_path: the event log, beside which schemas of messages are kept.
+        leader_url: where the interface of who leads is, None if that is not known.
 
     Raises:
         MissingExtraError: starlette or uvicorn is not installed.
     """
 
-    def __init__(self, rest: Rest, leader: Callable[[], str | None], log_path: str) -> None:
+    def __init__(
+        self,
+        rest: Rest,
+        leader: Callable[[], str | None],
+        log_path: str,
+        leader_url: Callable[[], str | None] = lambda: None,
+    ) -> None:
         try:
             import uvicorn
 
@@ -89,7 +100,10 @@ class RestServer:
 
         def leadership() -> Leadership:
             surface = self._surface
-            return Leadership(surface, None if surface is not None else leader())
+            if surface is not None:
+                return Leadership(surface)
+            url = leader_url()
+            return Leadership(None, leader(), None if url == rest.url else url)
 
         def status() -> dict[str, Any] | None:
             surface = self._surface

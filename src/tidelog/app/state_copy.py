@@ -8,7 +8,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tidelog.app.elections import LEASE_NAME, acquired
+from tidelog.app.elections import LEASE_NAME, acquired, pipeline_lease
+from tidelog.app.roster import PIPELINE_PREFIX
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import load_config
 from tidelog.errors import UsageError
@@ -40,9 +41,13 @@ def copy_state(source: str, target: str) -> dict[str, Any]:
     if not state_exists(taken):
         raise UsageError(f"{taken} holds no state")
     with ExitStack() as opened:
-        held = opened.enter_context(_leading(taken, 1))
-        holds = opened.enter_context(_leading(given, held.lease.epoch + 1))
+        held = opened.enter_context(_leading(taken, LEASE_NAME, 1))
+        holds = opened.enter_context(_leading(given, LEASE_NAME, held.lease.epoch + 1))
         old = opened.enter_context(closing(open_state(taken)))
+        for key in old.keys(PIPELINE_PREFIX):  # what outputs have is kept there, too
+            name = key.removeprefix(PIPELINE_PREFIX)
+            what = f"the pipeline {name}"
+            opened.enter_context(_leading(taken, pipeline_lease(name), 1, what))
         new = opened.enter_context(closing(open_state(given)))
         _make_room(new, given)
         keys = [key for key in old.keys("") if key != COPYING]
@@ -82,11 +87,13 @@ def _make_room(state: StateStore, place: StateUrl) -> None:
 
 
 @contextmanager
-def _leading(place: StateUrl, first_epoch: int) -> Iterator[LeaseKeeper]:
+def _leading(
+    place: StateUrl, name: str, first_epoch: int, what: str = "a capture"
+) -> Iterator[LeaseKeeper]:
     with closing(
-        open_election(place, LEASE_NAME, _HOLDER, _LEASE_S, first_epoch=first_epoch)
+        open_election(place, name, _HOLDER, _LEASE_S, first_epoch=first_epoch)
     ) as election:
-        lease = acquired(election, PATIENCE_S, f" with the state at {place}")
+        lease = acquired(election, PATIENCE_S, f" with the state at {place}", what)
         keeper = LeaseKeeper(election, lease, _LEASE_S / 4)
         try:
             yield keeper

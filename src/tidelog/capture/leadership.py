@@ -37,21 +37,31 @@ class LeaderSession(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who leads, for `tidelog status`; since when by its clock."""
+    """Who leads, for `tidelog status`; since when by its clock; ``url``: of its HTTP interface."""
 
     holder: str
     epoch: int
     zone: str | None
     since_ms: int
+    url: str | None = None
 
 
 class LeaseKeeper:
     """Renews a lease in a thread of its own; `check` fails closed once it is in doubt."""
 
-    def __init__(self, election: Election, lease: Lease, every_s: float) -> None:
+    def __init__(
+        self,
+        election: Election,
+        lease: Lease,
+        every_s: float,
+        on_lease: Callable[[Lease], None] = lambda _lease: None,
+    ) -> None:
+        """``on_lease``: told of the lease, and of each renewal."""
         self._election = election
         self._lease = lease
         self._every_s = every_s
+        self._on_lease = on_lease
+        on_lease(lease)
         self._stopped = threading.Event()
         self._lost: LeaseLostError | None = None
         self._thread = threading.Thread(target=self._keep, name="tidelog-lease", daemon=True)
@@ -72,7 +82,7 @@ class LeaseKeeper:
         if time.monotonic() >= self._lease.deadline:
             raise LeaseLostError(
                 f"the lease of epoch {self._lease.epoch} ended before it was renewed; another "
-                "capture may lead now. This one stands by"
+                "process may lead now. This one stands by"
             )
 
     def _keep(self) -> None:
@@ -81,6 +91,7 @@ class LeaseKeeper:
             pause_s = self._every_s
             try:
                 self._lease = self._election.renew(self._lease)
+                self._on_lease(self._lease)
             except LeaseLostError as error:
                 self._lost = error
                 return
@@ -135,6 +146,8 @@ def lead(
     *,
     renew_every_s: float,
     on_state: Callable[[str, str], None] = lambda _state, _reason: None,
+    what: str = "capture",
+    on_lease: Callable[[Lease], None] = lambda _lease: None,
 ) -> None:
     """Stand by until leader, lead until the session ends, and so on until ``stop``.
 
@@ -145,6 +158,8 @@ def lead(
         renew_every_s: at most half of the lease's length. It is asked for more often, as one that
             was given back is to be taken at once.
         on_state: told ``standby``, ``leading`` or ``retrying``, and why.
+        what: is led, for people.
+        on_lease: as `LeaseKeeper` has it.
 
     Raises:
         TidelogError: whose policy is to stop.
@@ -162,12 +177,12 @@ def lead(
             continue
         if lease is None:
             if time.monotonic() >= told_at:
-                on_state("standby", "another capture leads")
+                on_state("standby", f"another {what} leads")
                 told_at = time.monotonic() + renew_every_s
             stop.wait(min(renew_every_s, ASK_EVERY_S))
             continue
         told_at = 0.0
-        keeper = LeaseKeeper(election, lease, renew_every_s)
+        keeper = LeaseKeeper(election, lease, renew_every_s, on_lease)
         started = time.monotonic()
         session: LeaderSession | None = None
         try:
@@ -180,7 +195,7 @@ def lead(
                 raise
             if time.monotonic() - started > 30:
                 retry_s = RETRY_FIRST_S
-            logger.warning("capture starts again from the event log's tail: %s", error)
+            logger.warning("%s starts again from what is durable: %s", what, error)
             on_state("retrying", str(error))
             _close(session)
             session = None

@@ -14,7 +14,7 @@ from tidelog.model.printable import printable
 from tidelog.model.units import brief_span, format_bytes
 
 if TYPE_CHECKING:
-    from tidelog.app.overview import Dumping, Output, Overview
+    from tidelog.app.overview import Delivering, Dumping, Output, Overview
 
 SHOWN = 8
 """Outputs and problems that are shown of each; ``--json`` has all."""
@@ -33,6 +33,9 @@ def lines(found: Overview, *, colour: bool = False) -> Iterator[str]:
     if found.at_ms is not None:
         yield _fact("capture", _capture(found))
         yield _fact("source", _source(found))
+    for pipeline in found.pipelines[:SHOWN]:
+        yield _fact("pipeline", _pipeline(pipeline))
+    yield from _more(len(found.pipelines), "pipelines")
     for output in found.outputs[:SHOWN]:
         yield _fact("output", _output(output))
     yield from _more(len(found.outputs), "outputs")
@@ -82,10 +85,18 @@ def _signed(severity: str, sentence: str, colour: bool) -> str:
 
 
 def _capture(found: Overview) -> str:
+    return f"{_who(found, 'leads')}; {found.records:,} records"
+
+
+def _pipeline(found: Delivering) -> str:
+    return f"{found.pipeline}: {_who(found, 'delivers')}"
+
+
+def _who(found: Overview | Delivering, does: str) -> str:
     if found.leader is None:
-        who = "nobody leads"
+        who = f"nobody {does}"
     else:
-        who = f"{found.leader} leads"
+        who = f"{found.leader} {does}"
         if found.zone:
             who += f" in zone {found.zone}"
         if found.since_ms is not None:
@@ -97,7 +108,7 @@ def _capture(found: Overview) -> str:
         who += f"; {', '.join(found.standbys)} {verb} by"
     elif found.leader is not None:
         who += "; nobody stands by"
-    return f"{who}; {found.records:,} records"
+    return who
 
 
 def _source(found: Overview) -> str:

@@ -217,6 +217,13 @@ class Rest(Section):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8490, ge=0, le=65_535, description="0: a free one.")
+    url: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^/?#@\s]+(/[^?#\s]*)?$",
+        description="Where other hosts reach this process's interface. While it leads, those that "
+        "stand by answer with this URL (status 307). Unset: they name the leader alone (503).",
+        examples=["http://host1.internal:8490"],
+    )
     token: SecretStr = Field(
         min_length=8,
         description="Every request carries it as `Authorization: Bearer …`. Never printed.",

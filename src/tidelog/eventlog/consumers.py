@@ -61,6 +61,7 @@ class Consumer:
     ``outputs``: of a pipeline, the same of each of its outputs; ``offset`` is the least of them.
     ``destinations``: where these write. ``stopped``: those of them that can't go on.
     ``former``: where outputs wrote that the pipeline has no more; their checkpoints may be there.
+    ``epoch``: of the pipeline's lease, under which it was told last.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Consumer:
     destinations: Mapping[str, Destination] = field(default_factory=dict)
     stopped: Mapping[str, Stopped] = field(default_factory=dict)
     former: Mapping[str, Destination] = field(default_factory=dict)
+    epoch: int = 0
 
 
 class Consumers:
@@ -86,6 +88,7 @@ class Consumers:
         destinations: Mapping[str, Destination] | None = None,
         stopped: Mapping[str, Stopped] | None = None,
         former: Mapping[str, Destination] | None = None,
+        epoch: int = 0,
     ) -> None:
         """Register ``name``, or move it on: it has processed everything before ``offset``."""
         if not _NAME.fullmatch(name):
@@ -100,6 +103,8 @@ class Consumers:
                 data[member] = {output: each.to_json() for output, each in found.items()}
         if stopped:
             data["stopped"] = {output: asdict(each) for output, each in stopped.items()}
+        if epoch:
+            data["epoch"] = epoch
         self._storage.replace(f"{_FOLDER}/{name}.json", sealed(data))
 
     def forget(self, name: str) -> None:
@@ -125,7 +130,8 @@ class Consumers:
                 )
                 moved = data["offset"], data["updated_ms"], data.get("outputs", {})
                 stopped = {o: Stopped(**each) for o, each in data.get("stopped", {}).items()}
-                result.append(Consumer(name, *moved, destinations, stopped, former))
+                epoch = int(data.get("epoch", 0))
+                result.append(Consumer(name, *moved, destinations, stopped, former, epoch))
             except FileNotFoundError:
                 continue
             except (ValueError, KeyError, TypeError) as error:

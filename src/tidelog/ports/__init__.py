@@ -42,12 +42,15 @@ from tidelog.ports.log import (
 )
 from tidelog.ports.output import (
     DumpCompleted,
+    LedOutput,
     Output,
     OutputBatch,
     OutputContext,
     OutputKind,
     OutputPlace,
     TableRange,
+    TaskFence,
+    WriteLease,
 )
 from tidelog.ports.state import Document, Election, FencedStore, Lease, StateBackend, StateStore
 
@@ -73,6 +76,7 @@ __all__ = [
     "KeyExtractor",
     "LastTransaction",
     "Lease",
+    "LedOutput",
     "LogEvent",
     "LogReader",
     "MessageSchemas",
@@ -99,7 +103,9 @@ __all__ = [
     "TableRefused",
     "TableShape",
     "TargetTable",
+    "TaskFence",
     "TaskWriter",
     "WatermarkSeen",
+    "WriteLease",
     "WriteTask",
 ]

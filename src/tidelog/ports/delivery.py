@@ -41,7 +41,8 @@ class WriteTask:
 
     ``deleted_below``: by source table (as text) a version; the destination's rows of a lower
     version are not in the source any more (after a truncate or a complete dump). Only with *keyed*
-    delivery, and equal in all tasks. Outputs that delete on the driver pass over it.
+    delivery, and equal in all tasks. Outputs that delete on the driver pass over it. ``epoch``: of
+    the pipeline's lease (0: there is none): a destination that can compare it refuses lesser ones.
     """
 
     output: str
@@ -50,6 +51,7 @@ class WriteTask:
     end: int
     number: int
     deleted_below: Mapping[str, int] = field(default_factory=dict)
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

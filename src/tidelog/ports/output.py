@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from tidelog.model.schema import TableName
 from tidelog.ports.state import StateStore
@@ -80,6 +80,40 @@ class Output(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class TaskFence(Protocol):
+    """What tasks ask before each step. Picklable."""
+
+    def check(self) -> None:
+        """Raises LeaseLostError if the lease has ended under which they were begun, as far as it
+        can be seen from their host.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class WriteLease:
+    """The lease under which a pipeline writes.
+
+    Attributes:
+        epoch: grows with every new leader of the pipeline: what a destination compares.
+        check: raises LeaseLostError if the lease may have ended.
+        tasks: the same for tasks.
+    """
+
+    epoch: int
+    check: Callable[[], None]
+    tasks: TaskFence
+
+
+@runtime_checkable
+class LedOutput(Output, Protocol):
+    """An output that writes under its pipeline's lease alone."""
+
+    def led_by(self, lease: WriteLease) -> None:
+        """Called before `prepare`. Once the lease has ended nothing may be written."""
+        ...
 
 
 @dataclass(frozen=True)

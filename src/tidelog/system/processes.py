@@ -23,7 +23,7 @@ def has_ended(process: dict[str, Any]) -> bool:
     """Is it certain that the process does nothing any more? False for one of another host, or of
     another container.
     """
-    if not process or process["where"] != _where():
+    if not is_here(process):
         return False
     try:
         os.kill(process["pid"], 0)
@@ -34,6 +34,11 @@ def has_ended(process: dict[str, Any]) -> bool:
     # A number is given again: what tells two processes apart is when they were started.
     found = _started(process["pid"])
     return found is not None and (found[0] != process["started"] or found[1])
+
+
+def is_here(process: dict[str, Any]) -> bool:
+    """Is the process one of this host, or of this container?"""
+    return bool(process) and process["where"] == _where()
 
 
 def _where() -> str | None:

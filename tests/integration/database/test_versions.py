@@ -6,13 +6,14 @@ import itertools
 import re
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.integration.database.copies import Copy, changes, copy_of
 from tests.support.payloads import table_schema
 
-from tidelog.errors import OutputRefusedError
+from tidelog.errors import LeaseLostError, OutputRefusedError
 from tidelog.model.schema import TableSchema
 from tidelog.outputs.database import metadata_tables
 from tidelog.outputs.database.layout import gone_name
@@ -140,6 +141,30 @@ def test_a_zombie_of_an_earlier_try_writes_nothing(copy: Copy) -> None:
     with pytest.raises(TrySupersededError):
         copy.write(changes(copy.table, ("u", 10, row(1, "late"))), by=zombie)
     assert rows(copy) == []
+
+
+def test_an_earlier_lease_begins_no_try(copy: Copy) -> None:
+    """A driver that was frozen goes on, and finds that another has begun meanwhile."""
+    run = metadata_tables.run_name("out", "generation")
+    writer = copy.begin()
+    session = copy.dialect.connect("test")
+    try:
+        begin = partial(metadata_tables.next_attempt, session, copy.dialect, copy.own, run)
+        first = begin(3)
+        assert begin(3) == first + 1
+        with pytest.raises(TrySupersededError):
+            copy.write(changes(copy.table, ("u", 10, row(1, "late"))), by=writer)
+        later = begin(5)
+        assert later > first
+        with pytest.raises(LeaseLostError, match="epoch 5"):
+            begin(3)
+        assert begin(5) == later + 1
+        assert session.usable
+        assert begin() == later + 2  # without a lease, as before there were any
+    finally:
+        session.close()
+    copy.write(changes(copy.table, ("u", 10, row(1, "a"))))
+    assert len(rows(copy)) == 1
 
 
 def test_a_try_begins_after_the_transactions_of_those_before(copy: Copy) -> None:

@@ -6,6 +6,7 @@ nothing themselves.
 
 from tidelog.app.overview.build import overview
 from tidelog.app.overview.document import (
+    Delivering,
     Dumping,
     Output,
     Overview,
@@ -16,6 +17,7 @@ from tidelog.app.overview.document import (
 from tidelog.app.overview.outputs import outputs_of
 
 __all__ = [
+    "Delivering",
     "Dumping",
     "Output",
     "Overview",

@@ -7,6 +7,7 @@ from typing import Any
 
 from tidelog.app.overview.document import (
     VERSION,
+    Delivering,
     Dumping,
     Output,
     Overview,
@@ -55,6 +56,7 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
         outputs=outputs,
         dumps=dumps,
         problems=problems,
+        pipelines=tuple(_delivering(row) for row in status.get("pipelines") or ()),
     )
 
 
@@ -95,6 +97,17 @@ def _output(row: Mapping[str, Any]) -> Output:
         lag_s=row.get("lag_s"),
         noted_ms=row["noted_ms"],
         error=row.get("error"),
+    )
+
+
+def _delivering(row: Mapping[str, Any]) -> Delivering:
+    return Delivering(
+        pipeline=row["pipeline"],
+        leader=row["leader"],
+        zone=row.get("zone") or "",
+        epoch=row["epoch"],
+        since_ms=row["since_ms"],
+        standbys=tuple(each["holder"] for each in row["standbys"]),
     )
 
 

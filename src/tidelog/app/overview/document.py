@@ -89,6 +89,24 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
+class Delivering:
+    """Who delivers a pipeline.
+
+    Attributes:
+        leader: None: nobody at the moment.
+        zone, epoch, since_ms: of who leads, or led last.
+        standbys: names of those who would.
+    """
+
+    pipeline: str
+    leader: str | None
+    zone: str
+    epoch: int
+    since_ms: int
+    standbys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Dumping:
     """A dump that has not ended.
 
@@ -121,6 +139,7 @@ class Overview:
         tables_refused: how many tables are left out.
         throttled: what slows dumps down; empty: nothing does.
         problems: the worst first.
+        pipelines: that ever ran with this state.
     """
 
     version: int
@@ -140,6 +159,7 @@ class Overview:
     outputs: tuple[Output, ...]
     dumps: tuple[Dumping, ...]
     problems: tuple[Problem, ...]
+    pipelines: tuple[Delivering, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As dicts, lists and scalars."""

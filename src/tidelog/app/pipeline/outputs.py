@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidelog.adapters import OUTPUT_KINDS
+from tidelog.app.elections import pipeline_lease
 from tidelog.app.log_location import log_place
+from tidelog.capture.leadership import LeasedState
 from tidelog.config import Config
 from tidelog.outputs.registry import OutputSection
-from tidelog.ports import Output, OutputContext, TaskWriter
-from tidelog.state.opening import open_state
+from tidelog.ports import LedOutput, Output, OutputContext, StateStore, TaskWriter, WriteLease
+from tidelog.state.opening import fenced, open_state
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,14 +21,28 @@ if TYPE_CHECKING:
     from tidelog.outputs.registry import ExecutorSection
 
 
-def make_outputs(config: Config, spark: SparkSession) -> list[Output]:
-    """The outputs of the configuration, in its order.
+class _Opened(LeasedState):
+    """A store that is closed with what was opened."""
+
+    def __init__(self, state: StateStore, fenced: StateStore, lease: WriteLease) -> None:
+        super().__init__(fenced, lease.check)
+        self._opened = state
+
+    def close(self) -> None:
+        self._opened.close()
+
+
+def make_outputs(
+    config: Config, spark: SparkSession, lease: WriteLease | None = None
+) -> list[Output]:
+    """The outputs of the configuration, in its order; with ``lease`` they write under it alone.
 
     Raises MissingExtraError, which names the pip extra, if one needs what is not installed.
     """
     made: list[Output] = []
     try:
-        made += [make_output(config, section, spark) for section in config.outputs]
+        for section in config.outputs:
+            made.append(make_output(config, section, spark, lease))
     except BaseException:
         for output in made:
             output.close()
@@ -34,12 +50,27 @@ def make_outputs(config: Config, spark: SparkSession) -> list[Output]:
     return made
 
 
-def make_output(config: Config, section: OutputSection, spark: SparkSession) -> Output:
+def make_output(
+    config: Config,
+    section: OutputSection,
+    spark: SparkSession,
+    lease: WriteLease | None = None,
+) -> Output:
     """One output. Raises MissingExtraError."""
-    context = OutputContext(
-        spark, log_place(config), lambda: open_state(config.state.place), _Deliver(config, spark)
-    )
-    return OUTPUT_KINDS.get(section.kind).open(section, context)
+
+    def opened() -> StateStore:
+        state = open_state(config.state.place)
+        if lease is None:
+            return state
+        led = fenced(state, pipeline_lease(config.pipeline.name), lease.epoch)
+        return _Opened(state, led, lease)
+
+    deliver = _Deliver(config, spark, opened)
+    context = OutputContext(spark, log_place(config), opened, deliver)
+    made: Output = OUTPUT_KINDS.get(section.kind).open(section, context)
+    if lease is not None and isinstance(made, LedOutput):
+        made.led_by(lease)
+    return made
 
 
 @dataclass(frozen=True)
@@ -48,6 +79,7 @@ class _Deliver:
 
     config: Config
     spark: SparkSession
+    open_state: Callable[[], StateStore]
 
     def __call__(
         self,
@@ -62,5 +94,4 @@ class _Deliver:
         from tidelog.outputs.deliveries import delivery_of
 
         delivery = delivery_of(section, keyed=keyed, order=order, message_format=message_format)
-        state = open_state(self.config.state.place)
-        return MadeOutput(self.spark, log_place(self.config), state, delivery, make)
+        return MadeOutput(self.spark, log_place(self.config), self.open_state(), delivery, make)

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
-from tidelog.app.capture_run import OnStatus, capture, ignore
+from tidelog.app.capture_run import OnStatus, capture, ignore, leader_of
+from tidelog.app.elections import LedElsewhereError, PipelineElection, acquired
 from tidelog.app.log_location import log_place
-from tidelog.app.pipeline.catch_up import catch_up
-from tidelog.app.pipeline.destinations import (
-    check_alone,
-    check_apart,
-    check_unmoved,
-    destinations,
-)
-from tidelog.app.pipeline.outputs import make_outputs
+from tidelog.app.pipeline.destinations import check_apart
+from tidelog.app.roster import Roster, of_pipeline, this_holder
+from tidelog.capture.leadership import LeaseKeeper, lead
 from tidelog.config import Config
-from tidelog.errors import EventLogError, TidelogError, UsageError
+from tidelog.errors import EventLogError, UsageError
 from tidelog.eventlog.reader import EventLog
+from tidelog.outputs.base.executors.lease_file import LeaseFile
+from tidelog.state.opening import open_state
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tidelog.app.pipeline.leading import PipelineSession
+
+logger = logging.getLogger(__name__)
 
 
 def session(config: Config) -> SparkSession:
@@ -70,76 +74,65 @@ def pipeline(
     on_progress: OnStatus = ignore,
     stop_event: threading.Event,
 ) -> None:
-    """Spark alone: bring the event log over to the outputs."""
+    """Spark alone: bring the event log over to the outputs; stand by while another process does.
+
+    With ``once`` nobody stands by: raises LedElsewhereError while another process delivers.
+    """
     check_spark(config)
     check_apart(config)
-    from tidelog.spark.queries.run import QueryProgress, run_pipeline
-
     path = log_place(config)
     while not EventLog.exists(path):
         if once or stop_event.wait(0.5):
             if once:
                 raise EventLogError(f"{path} holds no event log yet; `tidelog capture` begins one")
             return
-    log = EventLog.open(path)
-    check_apart(config, log.schemas.tables())
-    check_alone(config, log)
-    check_unmoved(config, log)
-    totals: dict[str, int] = {}
-    stopped: dict[str, str] = {}
+    from tidelog.app.pipeline.leading import PipelineSession, check_places
 
-    def changed(output: str, error: BaseException | None) -> None:
-        stopped.pop(output, None)
-        if error is not None:
-            stopped[output] = str(error) if isinstance(error, TidelogError) else "internal error"
-        on_progress({"output": output, "state": "stopped" if error else "following", **told()})
+    check_places(config)
+    spark = session(config)  # whoever stands by has it running
+    name, holder = config.pipeline.name, this_holder()
+    with ExitStack() as opened:
+        state = opened.enter_context(closing(open_state(config.state.place)))
+        election = opened.enter_context(closing(PipelineElection(config, holder)))
+        file = opened.enter_context(closing(LeaseFile()))
+        roster = Roster(state, holder, config.capture.zone, of_pipeline(name))
+        opened.callback(roster.leave)
 
-    def told() -> dict[str, Any]:
-        return {"stopped": dict(stopped)} if stopped else {}
+        def open_session(keeper: LeaseKeeper) -> PipelineSession:
+            work = (config, spark, state, holder, keeper, file)
+            return PipelineSession(*work, once=once, on_progress=on_progress)
 
-    def report(progress: QueryProgress) -> None:
-        totals[progress.output] = totals.get(progress.output, 0) + progress.rows
-        on_progress(
-            {
-                "batch": progress.batch_id,
-                "output": progress.output,
-                "offset": progress.end,
-                "rows": progress.rows,
-                "total_rows": totals[progress.output],
-                "rows_per_s": progress.rows / max(progress.seconds, 1e-9),
-                **told(),
-            }
-        )
+        def on_state(role: str, reason: str) -> None:
+            if role == "standby":
+                roster.stand_by()
+            elif role == "leading":
+                roster.leave()
+                return
+            on_progress({"role": role, "reason": reason, "leader": leader_of(election)})
 
-    spark = session(config)
-    outputs = make_outputs(config, spark)
-    try:
-        copies = [output.name for output in outputs if getattr(output, "keyed", False)]
-        check_alone(config, log)  # again: one that was started with us has told its places by now
-        resume = catch_up(config, log, copies)
-        run_pipeline(
-            spark,
-            path,
-            outputs,
-            str(config.pipeline.checkpoint),
-            once=once,
-            name=config.pipeline.name,
-            on_progress=report,
-            stop=stop_event,
-            max_batch_bytes=config.pipeline.batch_bytes,
-            trigger_s=config.pipeline.trigger_ms / 1000,
-            destinations=destinations(config),
-            on_state=changed,
-            resume=resume,
-        )
-    finally:
-        for output in outputs:
-            output.close()
+        _, every_s = config.renewal_s
+        if once:
+            lease = acquired(election, what=f"another process of the pipeline {name}")
+            keeper = LeaseKeeper(election, lease, every_s, file.told)
+            opened.callback(keeper.release)
+            with closing(open_session(keeper)) as delivering:
+                delivering.run(stop_event)
+        else:
+            lead(
+                election,
+                open_session,
+                stop_event,
+                renew_every_s=every_s,
+                on_state=on_state,
+                what=f"process of the pipeline {name}",
+                on_lease=file.told,
+            )
 
 
 def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.Event) -> None:
-    """Capture and pipeline together; ends when either ends, and raises what ended it. Where capture
-    is complete (``snapshot: initial_only``), what it captured is delivered first.
+    """Capture and pipeline together; ends when either ends, and raises what ended it. Each leads or
+    stands by for itself. Where capture is complete (``snapshot: initial_only``), what it captured
+    is delivered first.
     """
     if config.outputs:
         check_spark(config)
@@ -181,6 +174,9 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
     if failures:
         raise failures[0]
     if complete.is_set() and config.outputs:
-        pipeline(
-            config, once=True, on_progress=lambda s: show("pipeline", s), stop_event=stop_event
-        )
+        try:
+            pipeline(
+                config, once=True, on_progress=lambda s: show("pipeline", s), stop_event=stop_event
+            )
+        except LedElsewhereError as error:
+            logger.warning("what was captured is delivered elsewhere: %s", error)

@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 MAX_BODY_BYTES = 16 << 20
 WAIT_S = 5.0
 MAX_WAIT_S = 10.0
+_ASK_THERE = 307  # the same request, there
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +63,13 @@ class Surface:
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """Who leads: this process with ``surface``, or another one, ``leader``, if anyone."""
+    """Who leads: this process with ``surface``, or another one, ``leader``, if anyone; ``url``:
+    where its own interface is, if that is known.
+    """
 
     surface: Surface | None
     leader: str | None = None
+    url: str | None = None
 
 
 class Failed(Exception):  # noqa: N818 - an answer, not an error of ours
@@ -137,6 +141,8 @@ class _Interface:
                 return JSONResponse(document, status)
             except Failed as failed:
                 headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
+                if failed.status == _ASK_THERE:
+                    headers[_ASK_THERE] = {"Location": failed.body["error"]["url"]}
                 return JSONResponse(failed.body, failed.status, headers.get(failed.status))
             except Exception as error:  # noqa: BLE001 - its text is not ours and may hold values
                 logger.error("%s %s failed: %s", method, path, type(error).__name__)
@@ -160,7 +166,13 @@ class _Interface:
         if leadership.surface is None:
             leader = leadership.leader
             text = f"{leader} leads; ask it" if leader else "no capture leads at the moment"
-            raise Failed(503, "Standby", text, leader=leader)
+            if leadership.url is None:
+                raise Failed(503, "Standby", text, leader=leader, url=None)
+            asked = request.url
+            url = (
+                leadership.url.rstrip("/") + asked.path + (f"?{asked.query}" if asked.query else "")
+            )
+            raise Failed(_ASK_THERE, "Standby", text, leader=leader, url=url)
         try:
             return handler(_Call(request, body, leadership.surface))
         except GivenDifferentlyError as error:

@@ -30,11 +30,19 @@ from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.evolving import ColumnChange
 from tidelog.outputs.base.executors import tasks
 from tidelog.outputs.base.executors.tasks import Work
+from tidelog.outputs.base.overtaken import OvertakenError
 from tidelog.outputs.base.parts import TablePart
 from tidelog.outputs.base.progress import Columns, OutputProgress
 from tidelog.outputs.base.scheduling import JobScheduler
 from tidelog.outputs.base.targets import TargetTables, require_generation
-from tidelog.ports import OutputBatch, StateStore, TargetTable, TaskWriter, WriteTask
+from tidelog.ports import (
+    OutputBatch,
+    StateStore,
+    TargetTable,
+    TaskWriter,
+    WriteLease,
+    WriteTask,
+)
 from tidelog.spark.datasource.partitions import check_start, partitioned, schema_now, schemas_now
 from tidelog.spark.datasource.source import register
 from tidelog.spark.failures import failed_with, find_error
@@ -86,6 +94,7 @@ class ExecutorOutput:
         self.log = EventLog.open(log_path)
         self._log_path = log_path
         self._state = state
+        self._lease: WriteLease | None = None
         self._spark = spark.newSession()
         for name, value in _SESSION_CONF.items():
             self._spark.conf.set(name, value)
@@ -163,6 +172,15 @@ class ExecutorOutput:
 
     # ------------------------------------------------ tidelog.ports.Output
 
+    def led_by(self, lease: WriteLease) -> None:
+        """See `tidelog.ports.LedOutput`."""
+        self._lease = lease
+
+    @property
+    def epoch(self) -> int:
+        """Of the lease, for destinations that compare it; 0: there is none."""
+        return 0 if self._lease is None else self._lease.epoch
+
     @property
     def keyed(self) -> bool:
         """Does it keep copies, which a whole dump makes right, whatever they lack?"""
@@ -212,6 +230,7 @@ class ExecutorOutput:
         return self._progress
 
     def _bring(self, batch: OutputBatch, progress: OutputProgress) -> None:
+        self._check_lease()
         self.begin(again=progress.begun > (progress.done or 0))
         # Never less than what was begun: a part of it may be there (see progress.py).
         end = max(batch.end, progress.begun)
@@ -226,6 +245,12 @@ class ExecutorOutput:
         try:
             for piece in self._pieces(whole):
                 self._write(piece)
+        except OvertakenError as error:
+            self._check_lease()
+            if self._lease is None:
+                raise
+            # Under our lease only a driver that was taken for dead can have done it, just before.
+            raise OutputError(str(error)) from error
         except TidelogError:
             raise
         except Exception as error:
@@ -273,9 +298,12 @@ class ExecutorOutput:
         with self.writing(BatchPlan(batch, tables, max(self._cores, most), removed)) as writer:
             if parts:
                 ours = {name: version for name, version in gone.items() if name in chosen}
-                task = WriteTask(self.name, batch.generation, batch.start, batch.end, 0, ours)
+                where = (self.name, batch.generation, batch.start, batch.end)
+                task = WriteTask(*where, 0, ours, self.epoch)
+                self._check_lease()
                 work = self._work(task, writer)
                 self._jobs.run(work, self.shuffled_writer(writer), parts, batch)
+                self._check_lease()
 
     def _messages(self, batch: OutputBatch) -> list[TablePart]:
         """The source's logical messages, where the output wants them and there are some."""
@@ -291,6 +319,10 @@ class ExecutorOutput:
             self._current[target.source] = (number, target)
         return [TablePart(target, (refs,))]
 
+    def _check_lease(self) -> None:
+        if self._lease is not None:
+            self._lease.check()
+
     def _work(self, task: WriteTask, writer: TaskWriter) -> Work:
         delivery = self.delivery
         return Work(
@@ -303,6 +335,7 @@ class ExecutorOutput:
             tasks.armed(),
             frozenset() if delivery.keyed else delivery.skipped,
             frozenset(str(t.source) for _, t in self._current.values() if self.takes_truncates(t)),
+            None if self._lease is None else self._lease.tasks,
         )
 
     def _refs(self, table: TableName, batch: OutputBatch) -> tuple[tuple[SegmentRef, ...], ...]:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog.errors import OutputRefusedError
+from tidelog.errors import LeaseLostError, OutputRefusedError
 from tidelog.outputs.database.dialect import DatabaseSession, Dialect
 from tidelog.outputs.database.layout import VERSION, TableLayout, gone_name
 
-# Which try of an output may write. A try that begins waits for transactions of those before.
+# Which try of an output may write. A try that begins waits for transactions of those before. Its
+# number begins with the epoch of the pipeline's lease: of two drivers the later one goes on.
+_TRIES = 2**32  # of one epoch
 _OUTPUTS = "name varchar(150) NOT NULL PRIMARY KEY, attempt bigint NOT NULL"
 # By destination's table: whose it is; below which version its rows are gone from the source.
 _TABLES = (
@@ -63,23 +65,33 @@ def create_gone(session: DatabaseSession, dialect: Dialect, layout: TableLayout)
             session.rows(f"ALTER TABLE {table} {change}")
 
 
-def next_attempt(session: DatabaseSession, dialect: Dialect, own: str, run: str) -> int:
-    """Begin a try: once this returns, no transaction of an earlier one can commit any more."""
+def next_attempt(
+    session: DatabaseSession, dialect: Dialect, own: str, run: str, epoch: int = 0
+) -> int:
+    """Begin a try: once this returns, no transaction of an earlier one can commit any more.
+
+    Raises LeaseLostError if one has begun under a later lease than that of ``epoch`` (0: none).
+    """
     table = dialect.quoted(own, "outputs")
     session.begin()
     found = session.rows(
         f"SELECT attempt FROM {table} WHERE name = %s FOR UPDATE",
         (run,),
     )
-    if found:
-        session.rows(
-            f"UPDATE {table} SET attempt = attempt + 1 WHERE name = %s",
-            (run,),
+    last = int(found[0][0]) if found else 0
+    if 0 < epoch < last // _TRIES:
+        session.rows("ROLLBACK")
+        raise LeaseLostError(
+            f"{run} is written under the lease of epoch {last // _TRIES}: one of epoch {epoch} "
+            "writes no more"
         )
+    number = max(last, epoch * _TRIES) + 1
+    if found:
+        session.rows(f"UPDATE {table} SET attempt = %s WHERE name = %s", (number, run))
     else:
-        session.rows(f"INSERT INTO {table} VALUES (%s, 1)", (run,))
+        session.rows(f"INSERT INTO {table} VALUES (%s, %s)", (run, number))
     session.commit()
-    return int(found[0][0]) + 1 if found else 1
+    return number
 
 
 def attempt(session: DatabaseSession, dialect: Dialect, own: str, run: str) -> int:

@@ -159,7 +159,8 @@ class DatabaseOutput(ExecutorOutput):
 
     def _next_attempt(self) -> int:
         run = metadata_tables.run_name(self.name, self.log.generation)
-        return metadata_tables.next_attempt(self._connected(), self._dialect, self._own, run)
+        connected = self._connected()
+        return metadata_tables.next_attempt(connected, self._dialect, self._own, run, self.epoch)
 
     def _layout(self, source: TableName) -> TableLayout:
         layout = self._layouts.get(source)

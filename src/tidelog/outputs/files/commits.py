@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
-from tidelog.errors import OutputError, OutputRefusedError
+from tidelog.errors import OutputError
+from tidelog.outputs.base.overtaken import OvertakenError
 from tidelog.outputs.files.store import FileStore
 from tidelog.outputs.files.writer import Attempt, StagedFile
 from tidelog.system import failpoints
@@ -87,7 +88,7 @@ class Commits:
     ) -> Commit:
         """Commit what the tasks staged, and move it to where readers look.
 
-        Raises OutputRefusedError if another driver has committed meanwhile.
+        Raises OvertakenError if another driver has committed meanwhile.
         """
         newest = self.newest
         number = 1 if newest is None else newest.number + 1
@@ -182,7 +183,7 @@ class Commits:
 
     def _raise_overtaken(self) -> None:
         self._read = False
-        raise OutputRefusedError(
+        raise OvertakenError(
             f"output {self._output}: another pipeline has committed files meanwhile. Run one "
             "pipeline for each output, or give the outputs names of their own."
         )

@@ -35,13 +35,14 @@ from tidelog.outputs.base.targets import keyless, require_generation
 from tidelog.outputs.lake import rows as lake_rows
 from tidelog.outputs.lake.restored import start_of
 from tidelog.outputs.lake.table import LakeTable
-from tidelog.ports import OutputBatch, TableRange, TargetTable
+from tidelog.ports import OutputBatch, TableRange, TargetTable, WriteLease
 from tidelog.spark import transforms
 from tidelog.spark.changes import folding
 from tidelog.spark.datasource.partitions import partitioned, schemas_now
 from tidelog.spark.datasource.source import register
 from tidelog.spark.failures import find_error, system_error
 from tidelog.spark.transforms import Step, destination_name, steps_of, target_table
+from tidelog.system import failpoints
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,6 +132,11 @@ class LakeOutput(ABC):
         self._written: set[TableName] = set()  # since they were optimized
         self._optimized_at = time.monotonic()
         self._pool = ThreadPoolExecutor(max(1, parallel_tables), thread_name_prefix=name)
+        self._lease: WriteLease | None = None
+
+    def led_by(self, lease: WriteLease) -> None:
+        """See `tidelog.ports.LedOutput`. What a driver does late fails at the commit anyway."""
+        self._lease = lease
 
     def prepare(self, generation: str) -> None:
         """Check the tables that are there already, and for all known so far, the steps."""
@@ -213,6 +219,8 @@ class LakeOutput(ABC):
     def _write_range(
         self, copy: LakeTable, task: _Task, since: int | None, generation: str, exists: bool
     ) -> None:
+        if self._lease is not None:
+            self._lease.check()
         parts = self._parts(task) if task.has_rows else []
         schema = schema_in(self._log, task.table, task.start, task.end)
         if schema is None or not schema.match_key:
@@ -224,6 +232,7 @@ class LakeOutput(ABC):
             self._follow(copy, schema, generation, exists)
         self._checked.add(task.table)
         with copy.committing(self._application, since, task.end):
+            failpoints.hit("lake.table.write")
             if parts and schema is not None:
                 self._write_rows(copy, task, self._target(schema), parts)
             elif task.deleted_below and exists:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tidelog.errors import TidelogError
 from tidelog.eventlog.consumers import Consumers, Destination, Stopped
 from tidelog.eventlog.reader import EventLog
-from tidelog.ports import Output
+from tidelog.ports import Output, WriteLease
 from tidelog.spark.changes.batches import DUMP_COMPLETED as DUMP_COMPLETED
 from tidelog.spark.datasource.source import register
 from tidelog.spark.queries.stream import OutputStream, StreamOptions
@@ -44,6 +44,8 @@ def run_pipeline(
     destinations: Mapping[str, Destination] | None = None,
     on_state: OnState | None = None,
     resume: Mapping[str, int] | None = None,
+    lease: WriteLease | None = None,
+    lost: threading.Event | None = None,
 ) -> int:
     """Bring the event log over to ``outputs``, until ``stop`` is set or, with ``once``, until
     everything is there that was in the log when it started.
@@ -68,6 +70,8 @@ def run_pipeline(
         on_state: called when an output has stopped, with what stopped it, and when it goes on.
         resume: by output's name, the offset at which one goes on that stands before it, where
             retention removed the log: whole dumps make good what it lacks.
+        lease: of the pipeline, under which alone it writes.
+        lost: set together with ``stop`` when the lease has ended: no batch is waited for.
 
     Returns the offset below which everything was brought over.
 
@@ -76,7 +80,7 @@ def run_pipeline(
     log = EventLog.open(log_path)
     register(spark)
     stop = stop or threading.Event()
-    book = _Book(log, name, [output.name for output in outputs], destinations or {})
+    book = _Book(log, name, [output.name for output in outputs], destinations or {}, lease)
 
     def tell(output: str, error: BaseException | None) -> None:
         book.note(output, error)
@@ -90,7 +94,9 @@ def run_pipeline(
         if on_progress is not None:
             on_progress(progress)
 
-    options = StreamOptions(once, max_batch_bytes, trigger_s, _one_at_a_time(moved))
+    options = StreamOptions(
+        once, max_batch_bytes, trigger_s, _one_at_a_time(moved), lost or threading.Event()
+    )
     streams = [
         OutputStream(
             spark,
@@ -131,7 +137,9 @@ class _Book:
         name: str,
         outputs: Sequence[str],
         destinations: Mapping[str, Destination],
+        lease: WriteLease | None,
     ) -> None:
+        self._lease = lease
         self._destinations = dict(destinations)
         self._consumers = Consumers(log.storage)
         self._name = name
@@ -166,6 +174,8 @@ class _Book:
                 self._register()
 
     def _register(self) -> None:
+        if self._lease is not None:
+            self._lease.check()
         self._consumers.register(
             self._name,
             min(self.offsets.values()),
@@ -173,4 +183,5 @@ class _Book:
             self._destinations,
             self._stopped,
             self._former,
+            0 if self._lease is None else self._lease.epoch,
         )

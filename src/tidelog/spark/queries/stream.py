@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tidelog.errors import EventLogError, OutputError, Policy, TidelogError
@@ -32,6 +32,7 @@ _BUSY = (
 
 _WAIT_S = 0.2
 _STOPPING_S = 0.5
+_FINISH_S = 30.0
 _FIRST_RETRY_S = 1.0
 _LAST_RETRY_S = 60.0
 _RETRIES_ONCE, _RETRIES_BUSY = 3, 10
@@ -72,6 +73,7 @@ class StreamOptions:
     max_batch_bytes: int
     trigger_s: float
     on_progress: Callable[[QueryProgress], None] | None
+    lost: threading.Event = field(default_factory=threading.Event)
 
 
 class OutputStream:
@@ -198,14 +200,18 @@ class OutputStream:
         until = loop.latest_offset()
         while True:
             loop.batch_end = until
-            _await(writer.start(), loop, stop)
+            _await(writer.start(), loop, stop, self._options.lost)
             # Spark 4.1 ends "once" after one batch.
             if STREAMS_ARE_LIMITED or not once or stop.is_set() or loop.batch_end >= until:
                 return
 
 
-def _await(query: StreamingQuery, loop: _Loop, stop: threading.Event) -> None:
-    """Until it ends, or ``stop`` is set. Raises what ended it."""
+def _await(
+    query: StreamingQuery, loop: _Loop, stop: threading.Event, lost: threading.Event
+) -> None:
+    """Until it ends, or ``stop`` is set: then the batch under way is finished, unless ``lost`` is
+    set too. Raises what ended it.
+    """
     loop.failure = None
     try:
         while query.isActive and not stop.is_set():
@@ -215,8 +221,8 @@ def _await(query: StreamingQuery, loop: _Loop, stop: threading.Event) -> None:
         raise loop.explain(error) from error
     finally:
         if query.isActive:
-            loop.finish_batch()
-            loop.wait_for_commit(query)
+            if loop.finish_batch(lost):
+                loop.wait_for_commit(query)
             query.stop()
         loop.release(query)
     ended_by = query.exception()
@@ -281,9 +287,15 @@ class _Loop:
             return HostBusyError(_BUSY)
         return found or EventLogError(f"the pipeline's query failed with {failed_with(error)}")
 
-    def finish_batch(self) -> None:
-        """Wait for the batch under way: Spark stopped inside a commit would do it again."""
-        self._idle.wait(30)
+    def finish_batch(self, lost: threading.Event) -> bool:
+        """Wait for the batch under way: Spark stopped inside a commit would do it again. Is it
+        done? Once the lease is ``lost`` nobody waits.
+        """
+        deadline = time.monotonic() + _FINISH_S
+        while not lost.is_set() and time.monotonic() < deadline:
+            if self._idle.wait(_WAIT_S):
+                return True
+        return False
 
     def release(self, query: StreamingQuery) -> None:
         """Let retention have what Spark will not plan again: its checkpoint has the batch."""

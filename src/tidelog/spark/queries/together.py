@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from tidelog.errors import TidelogError
+from tidelog.errors import LeaseLostError, TidelogError
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +99,9 @@ class Together:
                 self._on_state(stream.name, error)
                 if alone:
                     self._ended.set()
+                if isinstance(error, LeaseLostError):  # of all of them
+                    self._ended.set()
+                    stop.set()
                 ends = self._once or not isinstance(error, TidelogError)
                 if of > 1 and not alone:
                     again = "" if ends else f"; it is tried again in {wait_s:.0f} s"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +16,15 @@ from tidelog.model.schema import TableSchema
 from tidelog.outputs.base import other_keys
 from tidelog.outputs.base.executors import hash_partitions
 from tidelog.outputs.base.logical_messages import records
-from tidelog.ports import DeadLetters, Formatter, Rejection, TargetTable, TaskWriter, WriteTask
+from tidelog.ports import (
+    DeadLetters,
+    Formatter,
+    Rejection,
+    TargetTable,
+    TaskFence,
+    TaskWriter,
+    WriteTask,
+)
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import shapes
@@ -45,7 +53,8 @@ class Work:
     """What all tasks of a batch have in common; pickled to each.
 
     ``armed``: the driver's failpoints, for tests that kill executors. ``skipped``: operations that
-    are not delivered; ``truncated``: tables whose truncates are all the same.
+    are not delivered; ``truncated``: tables whose truncates are all the same. ``fence``: of the
+    pipeline's lease.
     """
 
     log_path: str
@@ -57,6 +66,7 @@ class Work:
     armed: str = ""
     skipped: frozenset[str] = frozenset()
     truncated: frozenset[str] = frozenset()
+    fence: TaskFence | None = None
 
 
 @dataclass(frozen=True)
@@ -98,14 +108,7 @@ def run_rows(
 
 def run(work: Work, number: int, batches: Batches) -> Written:
     """One task's whole life. Raises OutputError; any other error becomes one, without values."""
-    task = WriteTask(
-        work.task.output,
-        work.task.generation,
-        work.task.start,
-        work.task.end,
-        number,
-        work.task.deleted_below,
-    )
+    task = replace(work.task, number=number)
     with failpoints.arm(failpoints.parse(work.armed)):
         try:
             return _run(work, task, batches)
@@ -123,6 +126,7 @@ def _run(work: Work, task: WriteTask, batches: Batches) -> Written:
     rejections: list[Rejection] = []
     writer = work.writer
     try:
+        _check_lease(work)  # before it opens: that may end what another driver's task has begun
         writer.open(task)
         for table, every in batches:
             batch = _wanted(work, table, every)
@@ -132,8 +136,10 @@ def _run(work: Work, task: WriteTask, batches: Batches) -> Written:
             shaped = batch
             if work.formatter is not None:
                 shaped = work.formatter.format(table, batch)
+            _check_lease(work)
             rejections += writer.write(table, shaped) or ()
             failpoints.hit("output.task.written")
+        _check_lease(work)
         failpoints.hit("output.task.commit")
         rejections += writer.commit() or ()
         failpoints.hit("output.task.committed")
@@ -142,6 +148,11 @@ def _run(work: Work, task: WriteTask, batches: Batches) -> Written:
     if rejections:
         work.dead_letters.put(task, rejections)
     return Written(rows, len(rejections))
+
+
+def _check_lease(work: Work) -> None:
+    if work.fence is not None:
+        work.fence.check()
 
 
 def _wanted(work: Work, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch | None:

@@ -1,0 +1,202 @@
+"""How long nothing becomes durable when the leading capture ends: the old leader's last record →
+the new one's first.
+
+``killed``    the leader is killed; the standby is on the same host
+``handover``  `tidelog handover`
+``sigterm``   the leader is stopped in order
+
+    python -m benchmarks.bench_failover [sqlite log] [--runs 20] [--quick]
+
+Two captures as they are shipped, one leading, one standing by, over one PostgreSQL with some 200
+transactions a second of one row each; state in SQLite with the log on the disk, or both on S3Proxy
+(``log:``). When a segment became visible is told by its file's change time. Before each run both
+have been in their roles for a second at least.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import psycopg
+
+from benchmarks.bench_capture import Bench, bench
+from benchmarks.table import Row, show
+from tidelog import app
+from tidelog.app.log_location import log_place
+from tidelog.config import Config
+from tidelog.errors import TidelogError
+from tidelog.eventlog.reader import EventLog
+
+GOALS_S = {"killed": 2.0, "handover": 1.0, "sigterm": 1.0}
+PAUSE_S = 0.005
+SETTLED_S = 1.0
+
+
+class Pair:
+    """Captures of one configuration, of which two run."""
+
+    def __init__(self, here: Bench, files: Path) -> None:
+        self.here = here
+        self.files = files
+        self.running: dict[int, subprocess.Popen[bytes]] = {}
+
+    @property
+    def config(self) -> Config:
+        return self.here.config
+
+    def start(self) -> None:
+        with (self.here.directory / "captures.log").open("ab") as output:
+            command = [sys.executable, "-m", "tidelog", "capture", str(self.here.config_file)]
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        self.running[process.pid] = process
+
+    def leader(self) -> subprocess.Popen[bytes] | None:
+        with suppress(TidelogError):
+            status = app.status(self.config)
+            pid = int(str(status["leader"] or ":0").rpartition(":")[2])
+            if status.get("holder") == status["leader"]:
+                return self.running.get(pid)
+        return None
+
+    def settle(self) -> subprocess.Popen[bytes]:
+        """One leads, the other stands by; the leader."""
+        while len(self.running) < 2:
+            self.start()
+        wait_for(lambda: self.leader() is not None and app.status(self.config)["standbys"])
+        time.sleep(SETTLED_S)
+        leader = self.leader()
+        assert leader is not None
+        return leader
+
+    def gap_s(self, how: str) -> float:
+        leader = self.settle()
+        log = EventLog.open(log_place(self.config))
+        epoch = log.chain().segments[-1].epoch
+        if how == "handover":
+            app.hand_over(self.config, None, timeout_s=60)
+        else:
+            leader.send_signal(signal.SIGKILL if how == "killed" else signal.SIGTERM)
+        found: list[int] = []
+
+        def gone_on() -> bool:
+            with_rows = [each for each in log.chain().segments if each.rows]
+            after = [each.first for each in with_rows if each.epoch > epoch]
+            before = [each.first for each in with_rows if each.epoch <= epoch]
+            found[:] = [before[-1], after[0]] if after else []
+            return bool(found)
+
+        wait_for(gone_on)
+        if how != "handover":
+            leader.wait(60)
+            del self.running[leader.pid]
+        last, first = (self._visible_at(offset) for offset in found)
+        return first - last
+
+    def _visible_at(self, offset: int) -> float:
+        return next(self.files.rglob(f"*{offset:020d}*")).stat().st_ctime_ns / 1e9
+
+    def close(self) -> None:
+        for process in self.running.values():
+            process.terminate()
+        for process in self.running.values():
+            process.wait(60)
+
+
+def wait_for(what: Callable[[], object], timeout_s: float = 300) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not what():
+        if time.monotonic() > deadline:
+            raise RuntimeError("captures do not come into their roles")
+        time.sleep(0.02)
+
+
+@contextmanager
+def writing(dsn: str) -> Iterator[None]:
+    done = threading.Event()
+
+    def write() -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            key = 0
+            while not done.wait(PAUSE_S):
+                key += 1
+                connection.execute("INSERT INTO orders (id) VALUES (%s)", (key,))
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+@contextmanager
+def pair(store: str) -> Iterator[Pair]:
+    with ExitStack() as opened:
+        here = opened.enter_context(bench())
+        files, options = here.directory / "log", ""
+        lines = here.config_file.read_text().splitlines()
+        place, kept = str(files), lines[2:]
+        if store == "log":
+            from tests.support.s3 import S3Server
+
+            s3 = opened.enter_context(S3Server())
+            given = ", ".join(f"{name}: '{value}'" for name, value in s3.options.items())
+            place, options = s3.url("bench"), f", storage_options: {{{given}}}"
+            files, kept = s3.files("bench"), []
+        # A segment that is rolled up tells no more when its records came.
+        lines[1:] = [f"log: {{path: {place}, rollup_bytes: 0{options}}}", *kept]
+        here.config_file.write_text("\n".join(lines) + "\n")
+        made = Pair(here, files)
+        opened.callback(made.close)
+        opened.enter_context(writing(here.dsn))
+        yield made
+
+
+def measure(store: str, runs: int) -> list[Row]:
+    gaps: dict[str, list[float]] = {how: [] for how in GOALS_S}
+    with pair(store) as both:
+        both.start()
+        wait_for(lambda: both.leader() is not None)
+        for _ in range(runs):
+            for how, into in gaps.items():
+                into.append(both.gap_s(how))
+                print(f"{store} {how} {into[-1]:.3f} s, load {os.getloadavg()[0]:.1f}", flush=True)
+    rows = []
+    for how, goal_s in GOALS_S.items():
+        p50, p99, most = np.percentile(gaps[how], [50, 99, 100])
+        rows.append(
+            Row(
+                f"leader {how}, state in {'SQLite' if store == 'sqlite' else '`log:` on S3Proxy'}: "
+                "last record → next leader's first",
+                f"p50 {p50:.2f} s, p99 {p99:.2f} s, max {most:.2f} s of {runs}",
+                "",
+                "",
+                f"p99 ≤ {goal_s:g} s",
+            )
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("stores", nargs="*", help="sqlite, log; default: both")
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--quick", action="store_true", help="one run of each in SQLite")
+    arguments = parser.parse_args()
+    stores = arguments.stores or (["sqlite"] if arguments.quick else ["sqlite", "log"])
+    show([row for s in stores for row in measure(s, 1 if arguments.quick else arguments.runs)])
+
+
+if __name__ == "__main__":
+    main()

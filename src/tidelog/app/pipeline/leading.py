@@ -1,0 +1,187 @@
+"""One leadership of a pipeline: its queries, from the takeover to the end of the lease."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from tidelog.app.capture_run import OnStatus
+from tidelog.app.elections import pipeline_lease
+from tidelog.app.log_location import log_place
+from tidelog.app.pipeline.catch_up import catch_up
+from tidelog.app.pipeline.destinations import (
+    check_alone,
+    check_apart,
+    check_unmoved,
+    destinations,
+)
+from tidelog.app.pipeline.outputs import make_outputs
+from tidelog.app.roster import PIPELINE_PREFIX
+from tidelog.capture.leadership import Leader, LeaseKeeper
+from tidelog.config import Config
+from tidelog.errors import LeaseLostError, TidelogError
+from tidelog.eventlog.reader import EventLog
+from tidelog.outputs.base.executors.lease_file import LeaseFile
+from tidelog.ports import StateStore, WriteLease
+from tidelog.spark.queries.run import QueryProgress, run_pipeline
+from tidelog.state.opening import fenced
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOOK_S: Final = 0.05
+_CANCEL_S: Final = 0.5
+
+
+def check_places(config: Config) -> None:
+    """Raises ConfigError if an output writes where another does, or has moved."""
+    log = EventLog.open(log_place(config))
+    check_apart(config, log.schemas.tables())
+    check_alone(config, log)
+    check_unmoved(config, log)
+
+
+class PipelineSession:
+    """`tidelog.capture.leadership.LeaderSession`: outputs are opened, and told their lease.
+
+    Args:
+        config: of the pipeline.
+        spark: runs the queries. Once the lease is lost, all its jobs are cancelled.
+        state: where it is told who leads; it stays open.
+        holder: who this is.
+        keeper: of the lease.
+        file: what tasks look at.
+        once: deliver what the log holds now.
+        on_progress: told of batches, and of outputs that stop and go on.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        spark: SparkSession,
+        state: StateStore,
+        holder: str,
+        keeper: LeaseKeeper,
+        file: LeaseFile,
+        *,
+        once: bool,
+        on_progress: OnStatus,
+    ) -> None:
+        self._config = config
+        self._spark = spark
+        self._keeper = keeper
+        self._file = file
+        self._once = once
+        self._report = _Report(on_progress)
+        self._lost: LeaseLostError | None = None
+        epoch, name = keeper.lease.epoch, config.pipeline.name
+        leader = Leader(holder, epoch, config.capture.zone, int(time.time() * 1000))
+        led = fenced(state, pipeline_lease(name), epoch)
+        led.put(PIPELINE_PREFIX + name, asdict(leader), None)
+        check_places(config)
+        self._lease = WriteLease(epoch, keeper.check, file.fence(epoch))
+        self._outputs = make_outputs(config, spark, self._lease)
+
+    def run(self, stop: threading.Event) -> bool:
+        """Until ``stop``, or what there was is delivered. Raises LeaseLostError, after all queries
+        have ended without waiting for their batches.
+        """
+        config, path = self._config, log_place(self._config)
+        log = EventLog.open(path)
+        copies = [output.name for output in self._outputs if getattr(output, "keyed", False)]
+        resume = catch_up(config, log, copies)
+        ending, lost, done = threading.Event(), threading.Event(), threading.Event()
+        watch = threading.Thread(
+            target=self._watch, args=(stop, ending, lost, done), name="tidelog-pipeline-lease"
+        )
+        watch.start()
+        try:
+            run_pipeline(
+                self._spark,
+                path,
+                self._outputs,
+                str(config.pipeline.checkpoint),
+                once=self._once,
+                name=config.pipeline.name,
+                on_progress=self._report.batch,
+                stop=ending,
+                max_batch_bytes=config.pipeline.batch_bytes,
+                trigger_s=config.pipeline.trigger_ms / 1000,
+                destinations=destinations(config),
+                on_state=self._report.changed,
+                resume=resume,
+                lease=self._lease,
+                lost=lost,
+            )
+        finally:
+            done.set()
+            watch.join()
+        if self._lost is not None:
+            raise self._lost
+        return self._once
+
+    def close(self) -> None:
+        self._file.ended()
+        for output in self._outputs:
+            output.close()
+
+    def _watch(
+        self,
+        stop: threading.Event,
+        ending: threading.Event,
+        lost: threading.Event,
+        done: threading.Event,
+    ) -> None:
+        """Ends the queries by ``ending``; once the lease may have ended, with all they do."""
+        while not done.wait(_LOOK_S):
+            if stop.is_set():
+                ending.set()
+            try:
+                self._keeper.check()
+            except LeaseLostError as error:
+                self._lost = error
+                break
+        if self._lost is None:
+            return
+        lost.set()
+        ending.set()
+        while not done.is_set():  # a query may be about to begin a job
+            self._spark.sparkContext.cancelAllJobs()
+            done.wait(_CANCEL_S)
+
+
+class _Report:
+    """What the pipeline tells of itself."""
+
+    def __init__(self, on_progress: OnStatus) -> None:
+        self._on_progress = on_progress
+        self._totals: dict[str, int] = {}
+        self._stopped: dict[str, str] = {}
+
+    def changed(self, output: str, error: BaseException | None) -> None:
+        self._stopped.pop(output, None)
+        if error is not None:
+            text = str(error) if isinstance(error, TidelogError) else "internal error"
+            self._stopped[output] = text
+        state = "stopped" if error else "following"
+        self._on_progress({"output": output, "state": state, **self._told()})
+
+    def batch(self, progress: QueryProgress) -> None:
+        total = self._totals.get(progress.output, 0) + progress.rows
+        self._totals[progress.output] = total
+        self._on_progress(
+            {
+                "batch": progress.batch_id,
+                "output": progress.output,
+                "offset": progress.end,
+                "rows": progress.rows,
+                "total_rows": total,
+                "rows_per_s": progress.rows / max(progress.seconds, 1e-9),
+                **self._told(),
+            }
+        )
+
+    def _told(self) -> dict[str, Any]:
+        return {"stopped": dict(self._stopped)} if self._stopped else {}

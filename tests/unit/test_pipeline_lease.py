@@ -1,0 +1,220 @@
+"""The lease of a pipeline: its epochs only grow, and what was begun under it ends with it."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from tests.support.build_log import BuiltLog
+
+from tidelog.app.client import status
+from tidelog.app.elections import LedElsewhereError, PipelineElection, acquired
+from tidelog.app.overview import overview
+from tidelog.app.roster import PIPELINE_PREFIX, Roster, of_pipeline, standbys
+from tidelog.cli.status_lines import lines
+from tidelog.config import Config, load_config
+from tidelog.errors import LeaseLostError
+from tidelog.eventlog.consumers import Consumers
+from tidelog.outputs import Writer
+from tidelog.outputs.base.executors import tasks
+from tidelog.outputs.base.executors.lease_file import LeaseFile
+from tidelog.outputs.base.executors.rejections import StopAtRejection
+from tidelog.outputs.base.executors.tasks import Work
+from tidelog.ports import Lease, WriteTask
+from tidelog.state.opening import open_state
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    file = tmp_path / "tidelog.yaml"
+    file.write_text(
+        "source: {kind: postgres, url: 'postgresql://localhost/shop'}\nlog: {path: log}\n"
+        "pipeline: {name: shop}\noutputs: [{kind: delta, path: lake}]\n"
+    )
+    return load_config(file, {})
+
+
+def test_epochs_go_on_above_what_the_log_noted(config: Config, tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path / "log")
+    with closing(PipelineElection(config, "a")) as a:
+        lease = a.acquire()
+        assert lease is not None
+        assert lease.epoch == 1
+        a.release(lease)
+        Consumers(built.log.storage).register("shop", 0, epoch=7)
+        Consumers(built.log.storage).register("other", 0, epoch=90)
+        again = a.acquire()
+        assert again is not None
+        assert again.epoch == 8
+
+
+def test_pipelines_have_leases_of_their_own(config: Config) -> None:
+    section = config.pipeline.model_copy(update={"name": "other"})
+    other = config.model_copy(update={"pipeline": section})
+    with (
+        closing(PipelineElection(config, "a")) as a,
+        closing(PipelineElection(config, "b")) as b,
+        closing(PipelineElection(other, "c")) as c,
+    ):
+        assert a.acquire() is not None
+        assert b.acquire() is None
+        assert c.acquire() is not None
+        with pytest.raises(LedElsewhereError, match=r"the pipeline shop leads \(a\)"):
+            acquired(b, what="the pipeline shop")
+
+
+def test_the_status_names_who_delivers_and_who_stands_by(config: Config) -> None:
+    with (
+        closing(open_state(config.state.place)) as state,
+        closing(PipelineElection(config, "host:1")) as election,
+    ):
+        lease = election.acquire()
+        assert lease is not None
+        value = {"holder": "host:1", "epoch": 1, "zone": "a", "since_ms": 5}
+        state.put(f"{PIPELINE_PREFIX}shop", value, None)
+        waiting = Roster(state, "host:2", None, of_pipeline("shop"))
+        waiting.stand_by()
+        assert standbys(state) == []
+        told = status(config)
+        said = "\n".join(lines(overview(told, 6)))
+        assert "pipeline shop: host:1 delivers in zone a since" in said
+        assert "(epoch 1); host:2 stands by" in said
+        (found,) = told["pipelines"]
+        assert [one["holder"] for one in found.pop("standbys")] == ["host:2"]
+        assert found == {
+            "pipeline": "shop", "leader": "host:1", "epoch": 1, "zone": "a", "since_ms": 5,
+        }  # fmt: skip
+        waiting.leave()
+        election.release(lease)
+        (found,) = status(config)["pipelines"]
+        assert (found["leader"], found["standbys"]) == (None, [])
+
+
+# ---------------------------------------------------------------- what tasks look at
+
+
+@pytest.fixture
+def file() -> Iterator[LeaseFile]:
+    with closing(LeaseFile()) as made:
+        yield made
+
+
+def lease(epoch: int, left_s: float) -> Lease:
+    return Lease("a", epoch, time.monotonic() + left_s)
+
+
+def test_a_task_may_write_until_the_lease_that_was_told_last_ends(file: LeaseFile) -> None:
+    file.told(lease(3, -1))
+    fence = file.fence(3)
+    with pytest.raises(LeaseLostError, match="epoch 3"):
+        fence.check()
+    file.told(lease(3, 60))
+    fence.check()
+    file.told(lease(4, 60))
+    with pytest.raises(LeaseLostError):
+        fence.check()
+    file.fence(4).check()
+    file.ended()
+    file.told(lease(4, 60))  # a renewal that was under way
+    with pytest.raises(LeaseLostError):
+        file.fence(4).check()
+    file.told(lease(5, 60))
+    file.fence(5).check()
+    # Spark's workers may be another user's.
+    assert stat.S_IMODE(Path(fence.path).stat().st_mode) == 0o644
+
+
+def test_a_task_ends_with_its_driver(file: LeaseFile, tmp_path: Path) -> None:
+    file.told(lease(1, 60))
+    code = (
+        "import time; from tidelog.ports import Lease\n"
+        "from tidelog.outputs.base.executors.lease_file import LeaseFile\n"
+        "made = LeaseFile(); made.told(Lease('a', 1, time.monotonic() + 60))\n"
+        "print(made.fence(1).path, flush=True); input()"
+    )
+    driver = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert driver.stdout is not None
+    path = driver.stdout.readline().strip()
+    try:
+        started = int(Path(f"/proc/{driver.pid}/stat").read_text().rpartition(")")[2].split()[19])
+        process = file.fence(1).process | {"pid": driver.pid, "started": started}
+        fence = replace(file.fence(1), path=path, process=process)
+        fence.check()
+        driver.kill()
+        driver.communicate()
+        with pytest.raises(LeaseLostError):
+            fence.check()
+    finally:
+        driver.kill()
+        Path(path).unlink()
+
+
+def test_a_task_of_another_host_goes_on(file: LeaseFile) -> None:
+    fence = file.fence(1)
+    replace(fence, process=fence.process | {"where": "elsewhere"}).check()
+
+
+class Noting(Writer):
+    """Notes what is asked of it; the lease ends with the first rows."""
+
+    def __init__(self, file: LeaseFile, at: str) -> None:
+        self.did: list[str] = []
+        self._file = file
+        self._at = at
+
+    def _does(self, what: str) -> None:
+        self.did.append(what)
+        if what == self._at:
+            self._file.ended()
+
+    def open(self, task: WriteTask) -> None:
+        assert task.epoch == 2
+        self._does("open")
+
+    def write(self, table: object, rows: pa.RecordBatch) -> None:
+        self._does("write")
+
+    def commit(self) -> None:
+        self._does("commit")
+
+    def close(self) -> None:
+        self._does("close")
+
+
+@pytest.mark.parametrize(
+    ("at", "did"),
+    [
+        ("before", ["close"]),
+        ("open", ["open", "close"]),
+        ("write", ["open", "write", "close"]),
+        ("", ["open", "write", "write", "commit", "close"]),
+    ],
+)
+def test_a_task_asks_before_each_step(file: LeaseFile, at: str, did: list[str]) -> None:
+    file.told(lease(2, 60))
+    if at == "before":
+        file.ended()
+    writer = Noting(file, at)
+    work = Work(
+        "", "events", WriteTask("out", "g", 0, 9, 0, {}, 2), writer, None, StopAtRejection(),
+        fence=file.fence(2),
+    )  # fmt: skip
+    rows = pa.RecordBatch.from_pydict({"op": ["c"]})
+    batches = iter([(SimpleNamespace(source="a.b"), rows)] * 2)
+    if at:
+        with pytest.raises(LeaseLostError):
+            tasks.run(work, 0, batches)  # type: ignore[arg-type]
+    else:
+        tasks.run(work, 0, batches)  # type: ignore[arg-type]
+    assert writer.did == did

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tidelog
+import tidelog.app.overview as overview
 from tidelog import cli
 from tidelog.capture.dumps.throttle import Limit
 from tidelog.capture.windows.states import VoidReason
@@ -55,6 +56,7 @@ def test_command_is_understood(
     monkeypatch.setattr(client, "load", lambda path: path)
     monkeypatch.setattr(client, "send", lambda *_a, **_k: None)
     monkeypatch.setitem(sys.modules, "tidelog.app", Runtime("tidelog.app"))
+    monkeypatch.setitem(sys.modules, "tidelog.app.overview", overview)
     monkeypatch.setattr(tidelog, "app", sys.modules["tidelog.app"], raising=False)
     monkeypatch.chdir(tmp_path)
     Path("keys.csv").write_text("id\n1\n")

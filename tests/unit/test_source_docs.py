@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tidelog
+import tidelog.app.overview as overview
 from tidelog import cli
 from tidelog.cli import client
 from tidelog.config.source import SOURCES
@@ -115,6 +116,7 @@ def test_command_is_understood(
     runtime = Runtime("tidelog.app")
     monkeypatch.setattr(runtime, "check", lambda _config: [], raising=False)
     monkeypatch.setitem(sys.modules, "tidelog.app", runtime)
+    monkeypatch.setitem(sys.modules, "tidelog.app.overview", overview)
     monkeypatch.setattr(tidelog, "app", runtime, raising=False)
     done = CliRunner().invoke(cli.app, shlex.split(command.removesuffix("&").strip()))
     assert done.exit_code == 0, (command, done.output, done.exception)

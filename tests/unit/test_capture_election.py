@@ -11,7 +11,7 @@ from tests.unit.eventlog.records import SOURCE, batch, register
 
 from tidelog.app import elections
 from tidelog.app.elections import HANDOVER_KEY, LEASE_NAME, PATIENCE_S, CaptureElection
-from tidelog.app.roster import GONE_MS, PREFIX, Roster, standbys
+from tidelog.app.roster import GONE_MS, PREFIX, Roster, failing, standbys
 from tidelog.app.schema_versions import _no_capture
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import Config, parse_config
@@ -164,6 +164,18 @@ def test_standbys_are_told_until_they_lead_end_or_die(config: Config) -> None:
         value = state.get(key).value  # type: ignore[union-attr]
         state.put(key, {**value, "seen_ms": value["seen_ms"] - GONE_MS}, None)
         assert standbys(state) == []
+
+
+def test_who_cannot_lead_says_why_and_is_no_standby(config: Config) -> None:
+    with closing(open_state(config.state.place)) as state:
+        one = Roster(state, "one", None)
+        one.stand_by()
+        one.stand_by(trouble="the server is down")
+        assert standbys(state) == []  # a handover to it would leave nobody in the lead
+        assert [told["trouble"] for told in failing(state)] == ["the server is down"]
+        one.stand_by()
+        assert [told["holder"] for told in standbys(state)] == ["one"]
+        assert failing(state) == []
 
 
 def test_a_command_waits_for_a_lease_that_nobody_renews_and_says_who_renews_it(

@@ -65,6 +65,10 @@ def test_a_healthy_system_is_told_in_three_lines() -> None:
 REFUSED = {"table": "public.x", "reason": "no key", "remedy": "ALTER TABLE x\nADD k", "since_ms": 0}
 PROBLEMS = {
     "no-leader": ({"leader": None}, Severity.CRITICAL, "No capture leads"),
+    "capture-fails": (
+        {"leader": None, "failing": [{"holder": "h:2", "since_ms": 0, "trouble": "it is down"}]},
+        Severity.CRITICAL, "h:2 can't capture: it is down",
+    ),
     "leader-silent": ({"updated_ms": NOW_MS - 90_000}, Severity.CRITICAL, "db-host:77 leads, but"),
     "source-away": (source(error="nothing answers"), Severity.CRITICAL, "nothing answers"),
     "capture-late": (source(lag_s=600.0), Severity.WARNING, "Capture is 10min"),

@@ -112,6 +112,8 @@ class Capture:
         def on_state(name: str, reason: str) -> None:
             if name == "standby":
                 roster.stand_by()
+            elif name == "retrying":
+                roster.stand_by(trouble=reason)
             elif name == "leading":
                 roster.leave()
             on_status({"role": name, "reason": reason, "leader": leader_of(election)})

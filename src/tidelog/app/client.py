@@ -14,7 +14,7 @@ from tidelog.app.elections import LEASE_NAME, pipeline_lease
 from tidelog.app.log_location import log_place
 from tidelog.app.overview.build import overview
 from tidelog.app.overview.outputs import outputs_of
-from tidelog.app.roster import PIPELINE_PREFIX, of_pipeline, standbys
+from tidelog.app.roster import PIPELINE_PREFIX, failing, of_pipeline, standbys
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.capture.session import STATUS_KEY
@@ -107,7 +107,11 @@ def status(config: Config, *, ranges: bool = False) -> dict[str, Any]:
     election = open_election(config.state.place, LEASE_NAME, "status", 10)
     try:
         document = state.get(STATUS_KEY)
-        found: dict[str, Any] = {"leader": election.leader(), "standbys": standbys(state)}
+        found: dict[str, Any] = {
+            "leader": election.leader(),
+            "standbys": standbys(state),
+            "failing": failing(state),
+        }
         found["pipelines"] = _pipelines(config, state)
         if ranges:
             found["failed_ranges"] = failed_ranges(config)

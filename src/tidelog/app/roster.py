@@ -1,4 +1,6 @@
-"""Who stands by: a document of each process that does, for `tidelog status` and handovers."""
+"""Who stands by, and who would lead if it could: a document of each such process, for `tidelog
+status` and handovers.
+"""
 
 from __future__ import annotations
 
@@ -50,15 +52,16 @@ class Roster:
         self._state = state
         self._prefix = prefix
         self._key = prefix + secrets.token_hex(8)
-        self._value: dict[str, Any] = {"holder": holder, "zone": zone, "url": url}
+        self._value: dict[str, Any] = {"holder": holder, "zone": zone, "url": url, "trouble": ""}
         self._tell_at = 0.0
         self._told = False
 
-    def stand_by(self) -> None:
-        """To be called often."""
+    def stand_by(self, trouble: str = "") -> None:
+        """To be called often. ``trouble``: why it can't lead, which it tries again and again."""
         now = time.monotonic()
-        if now < self._tell_at:
+        if now < self._tell_at and trouble == self._value["trouble"]:
             return
+        self._value["trouble"] = trouble
         self._tell_at = now + TOLD_EVERY_S
         with contextlib.suppress(StateError, StateConflictError):
             if not self._told:
@@ -84,16 +87,30 @@ class Roster:
 
 def standbys(state: StateStore, prefix: str = PREFIX) -> list[dict[str, Any]]:
     """Those that stand by: ``holder``, ``zone``, ``since_ms``, ``url``; the first came first."""
+    return [
+        {name: one.get(name) for name in ("holder", "zone", "since_ms", "url")}
+        for one in _alive(state, prefix)
+        if not one.get("trouble")
+    ]
+
+
+def failing(state: StateStore, prefix: str = PREFIX) -> list[dict[str, Any]]:
+    """Those that would lead but can't: ``holder``, ``since_ms`` and why, ``trouble``."""
+    return [
+        {name: one.get(name) for name in ("holder", "since_ms", "trouble")}
+        for one in _alive(state, prefix)
+        if one.get("trouble")
+    ]
+
+
+def _alive(state: StateStore, prefix: str) -> list[dict[str, Any]]:
     found = [state.get(key) for key in state.keys(prefix)]
     alive = [
         one.value
         for one in found
         if one is not None and one.value["seen_ms"] >= _now_ms() - GONE_MS
     ]
-    return [
-        {name: one.get(name) for name in ("holder", "zone", "since_ms", "url")}
-        for one in sorted(alive, key=lambda one: one["since_ms"])
-    ]
+    return sorted(alive, key=lambda one: one["since_ms"])
 
 
 def _now_ms() -> int:

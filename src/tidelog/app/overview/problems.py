@@ -47,6 +47,7 @@ def _span(seconds: float) -> str:
 
 def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Problem]:
     leader = status["leader"] if "leader" in status else status.get("holder")
+    failing = status.get("failing", ()) if leader is None else ()
     if age_s is None:
         yield _problem(
             "never-captured",
@@ -56,7 +57,7 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
             "tidelog capture CONFIG",
             "processes-hosts-and-disks",
         )
-    elif leader is None:
+    elif leader is None and not failing:
         yield _problem(
             "no-leader",
             Severity.CRITICAL,
@@ -73,6 +74,15 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
             f"{leader} leads, but has said nothing for {_span(age_s)}.",
             "Look at that process and its log; a standby takes over if its lease ends.",
             "processes-hosts-and-disks",
+        )
+    for each in failing:
+        yield _problem(
+            "capture-fails",
+            Severity.CRITICAL,
+            each["holder"],
+            f"{each['holder']} can't capture: {each['trouble']}",
+            "It tries again by itself; tidelog check CONFIG tells more.",
+            "connectionlosterror",
         )
     if (status.get("capture") or {}).get("held"):
         yield _problem(

@@ -10,10 +10,10 @@ import pytest
 
 from tidelog.capture.dumps import store as store_module
 from tidelog.capture.dumps.chunk_queue import ChunkQueue, Task
-from tidelog.capture.dumps.state import DumpState, TableProgress
+from tidelog.capture.dumps.state import TABLE_GONE, DumpState, TableProgress
 from tidelog.capture.dumps.states import TableStatus
 from tidelog.capture.dumps.store import DumpStore, KeySets
-from tidelog.capture.failed_dumps import to_repeat
+from tidelog.capture.failed_dumps import last_failed, to_repeat
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
@@ -160,6 +160,31 @@ def test_what_ended_a_failed_initial_dump_is_never_forgotten(
     for number in range(10):
         ended(f"mine-{number}", "requested", TableStatus.DONE, "public.other")
     assert to_repeat(store.all()) == []
+    assert last_failed(store.all()) == {}
     assert {dump.dump_id for dump in store.all()} == {
         "initial", "auto-1", "mine-7", "mine-8", "mine-9",
     }  # fmt: skip
+
+
+def test_a_table_whose_last_dump_failed_is_told_however_long_ago(
+    state: SqliteState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "KEEP_FINISHED", 50)
+    store = loaded(state)
+
+    def ended(table: str, status: TableStatus, reason: str = "", where: str | None = None) -> None:
+        progress = TableProgress(table, where=where)
+        dump_id = f"d{len(store.all())}-{table}-{status}"
+        dump = store.request(dump_id, [progress], mode="incremental", reason="requested", now_ms=0)
+        dump.tables[0].status = status
+        dump.tables[0].reason = reason
+        store.finish_if_done(dump)
+
+    ended("public.bad", TableStatus.FAILED, "it has no key")
+    ended("public.gone", TableStatus.FAILED, TABLE_GONE)
+    ended("public.mended", TableStatus.FAILED, "a lock")
+    ended("public.mended", TableStatus.DONE)
+    ended("public.part", TableStatus.FAILED, "no such column", where="x = 1")
+    for number in range(30):
+        ended(f"public.other_{number}", TableStatus.DONE)
+    assert last_failed(store.all()) == {"public.bad": "it has no key"}

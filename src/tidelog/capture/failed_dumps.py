@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from tidelog.capture.dumps.state import DumpState, TableProgress, asks_for_all
+from tidelog.capture.dumps.state import TABLE_GONE, DumpState, TableProgress, asks_for_all
 from tidelog.capture.dumps.states import TableStatus
 from tidelog.capture.dumps.tables import is_own
 
@@ -41,13 +41,29 @@ def to_repeat(dumps: Iterable[DumpState]) -> list[Again]:
     table, where the last one was cancelled, which was somebody's wish, or where the catalogue will
     show that the cause has gone.
     """
+    found = _newest_first(dumps)
+    due = (_again(table, newest_first) for table, newest_first in sorted(found.items()))
+    return [again for again in due if again is not None]
+
+
+def last_failed(dumps: Iterable[DumpState]) -> dict[str, str]:
+    """The tables whose last dump failed, however long ago, whoever asked for it: table → why."""
+    last = {table: found[0][1] for table, found in sorted(_newest_first(dumps).items())}
+    return {
+        table: progress.reason
+        for table, progress in last.items()
+        if progress.status is TableStatus.FAILED and progress.reason != TABLE_GONE
+    }
+
+
+def _newest_first(dumps: Iterable[DumpState]) -> dict[str, list[tuple[DumpState, TableProgress]]]:
+    """The dumps of all of each table."""
     found: dict[str, list[tuple[DumpState, TableProgress]]] = {}
     for dump in sorted(dumps, key=lambda dump: dump.number, reverse=True):
         for progress in dump.tables:
             if asks_for_all(progress):
                 found.setdefault(progress.table, []).append((dump, progress))
-    due = (_again(table, newest_first) for table, newest_first in sorted(found.items()))
-    return [again for again in due if again is not None]
+    return found
 
 
 def _again(table: str, newest_first: list[tuple[DumpState, TableProgress]]) -> Again | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tidelog.app.overview.document import Output, Problem, Severity, Source
-from tidelog.capture.dumps.state import TABLE_GONE
+from tidelog.capture.dumps.states import UNFINISHED
 from tidelog.model.units import brief_span, format_bytes
 
 STALE_S = 60.0
@@ -233,7 +233,16 @@ def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
         for found in ("to_repeat", "refused", "inserts_only")
         for each in status.get(found) or ()
     }
-    newest: dict[str, Mapping[str, Any]] = {}
+    for failed in status.get("failed") or ():
+        if failed["table"] not in told:
+            yield _problem(
+                "dump-failed",
+                Severity.WARNING,
+                failed["table"],
+                f"The dump of {failed['table']} failed: {failed['reason']}",
+                f"tidelog dump CONFIG --table {failed['table']}",
+                "a-table-of-the-dump-cant-be-dumped",
+            )
     for dump in status.get("dumps") or ():
         if dump.get("status") == "paused":
             yield _problem(
@@ -244,28 +253,17 @@ def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
                 f"tidelog resume CONFIG {dump['dump_id']}",
                 "a-paused-dump-was-forgotten",
             )
-        newest |= {table["table"]: table for table in dump.get("tables") or ()}
-    for name, table in newest.items():
-        if table.get("reason") == TABLE_GONE:
-            continue
-        if table.get("status") == "failed" and name not in told:
-            yield _problem(
-                "dump-failed",
-                Severity.WARNING,
-                name,
-                f"The dump of {name} failed: {table.get('reason')}",
-                f"tidelog dump CONFIG --table {name}",
-                "a-table-of-the-dump-cant-be-dumped",
-            )
-        elif table.get("failed_ranges"):
-            yield _problem(
-                "rows-unread",
-                Severity.WARNING,
-                name,
-                f"{table['failed_ranges']} key ranges of {name} could not be read.",
-                "tidelog status CONFIG --ranges names them; dump the table again once they can be.",
-                "a-key-range-could-not-be-read",
-            )
+        for table in dump.get("tables") or () if dump.get("status") in UNFINISHED else ():
+            if table.get("failed_ranges"):
+                yield _problem(
+                    "rows-unread",
+                    Severity.WARNING,
+                    table["table"],
+                    f"{table['failed_ranges']} key ranges of {table['table']} could not be read.",
+                    "tidelog status CONFIG --ranges names them; dump the table again once they "
+                    "can be.",
+                    "a-key-range-could-not-be-read",
+                )
 
 
 def _problem(

@@ -19,6 +19,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ import numpy as np
 from tidelog.capture.catalogue_watch import CatalogueWatch, changes_rows
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.state import TableProgress, whole_table
-from tidelog.capture.failed_dumps import Again, to_repeat
+from tidelog.capture.failed_dumps import Again, last_failed, to_repeat
 from tidelog.capture.relation_names import RelationNames
 from tidelog.errors import (
     ConnectionLostError,
@@ -53,6 +54,7 @@ SETTLE_S = 5.0
 LOG_WAIT_S = 0.5
 ABSENT_S = 2.0
 """So often a table that is to be dumped and does not exist is looked for."""
+FAILED_SHOWN = 100
 REPEAT_EVERY_S = 10.0
 """So often dumps that failed are looked for."""
 TURN_S = 0.02
@@ -98,6 +100,8 @@ class AutomaticDumps:
         self._repeat_at = 0.0
         self.to_repeat: list[Again] = []
         """Dumps that failed and will be asked for again."""
+        self.failed: dict[str, str] = {}
+        """Captured tables whose last dump failed, and why."""
         self.watch = watch(self._dump_differing)
         self.watch.on_relations = self._names.learn
         self.watch.on_present = self._names.keep
@@ -111,6 +115,11 @@ class AutomaticDumps:
             ],
             "waiting": self.watch.earlier_writers.summary(),
             "to_repeat": [again.summary() for again in self.to_repeat],
+            "failed": [
+                {"table": table, "reason": why}
+                for table, why in islice(self.failed.items(), FAILED_SHOWN)
+            ],
+            "tables_failed": len(self.failed),
         }
 
     # ------------------------------------------------------------ told by the engine
@@ -174,13 +183,17 @@ class AutomaticDumps:
 
     def _repeat_failed(self) -> None:
         now = time.monotonic()
-        if not self._repeats or now < self._repeat_at:
+        if now < self._repeat_at:
             return
         self._repeat_at = now + REPEAT_EVERY_S
+        dumps = self._coordinator.dumps()
+        failed = last_failed(dumps)
+        known = self.watch.known() if failed else set()
+        self.failed = {table: why for table, why in failed.items() if table in known}
+        if not self._repeats:
+            return
         told = {(again.table, again.at_ms) for again in self.to_repeat}
-        found = to_repeat(self._coordinator.dumps())
-        known = self.watch.known() if found else set()
-        self.to_repeat = [again for again in found if again.table in known]
+        self.to_repeat = [again for again in to_repeat(dumps) if again.table in known]
         now_ms = int(time.time() * 1000)
         for again in self.to_repeat:
             if (again.table, again.at_ms) not in told:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
@@ -169,12 +169,14 @@ def test_what_ended_a_failed_initial_dump_is_never_forgotten(
 def test_a_table_whose_last_dump_failed_is_told_however_long_ago(
     state: SqliteState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "KEEP_FINISHED", 50)
+    monkeypatch.setattr(store_module, "KEEP_FINISHED", 5)
     store = loaded(state)
+
+    numbers = count()
 
     def ended(table: str, status: TableStatus, reason: str = "", where: str | None = None) -> None:
         progress = TableProgress(table, where=where)
-        dump_id = f"d{len(store.all())}-{table}-{status}"
+        dump_id = f"{table}-{status}-{next(numbers)}"
         dump = store.request(dump_id, [progress], mode="incremental", reason="requested", now_ms=0)
         dump.tables[0].status = status
         dump.tables[0].reason = reason
@@ -188,3 +190,8 @@ def test_a_table_whose_last_dump_failed_is_told_however_long_ago(
     for number in range(30):
         ended(f"public.other_{number}", TableStatus.DONE)
     assert last_failed(store.all()) == {"public.bad": "it has no key"}
+    assert len(store.all()) == 6
+    ended("public.bad", TableStatus.DONE)
+    assert last_failed(store.all()) == {}
+    ended("public.other", TableStatus.DONE)
+    assert len(store.all()) == 5

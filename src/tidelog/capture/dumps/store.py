@@ -12,6 +12,7 @@ from typing import Any
 
 from tidelog.capture.dumps.refetch import REFETCH
 from tidelog.capture.dumps.state import (
+    TABLE_GONE,
     DumpState,
     Key,
     Mode,
@@ -203,7 +204,7 @@ class DumpStore:
                 if table.key_set is not None and table.key_set not in used:
                     self.key_sets.delete(table.key_set)
             finished = [d for d in self.all() if d.finished and d.reason != "initial"]
-            answers = self._answers(finished)
+            answers = self._answers(finished) | self._failures(finished)
             for old in finished[:-KEEP_FINISHED]:
                 if old.dump_id in answers:
                     continue
@@ -231,6 +232,21 @@ class DumpStore:
                 if table.table in failed and asks_for_all(table)
             }.values()
         )
+
+    def _failures(self, finished: Iterable[DumpState]) -> set[str]:
+        """The newest dumps of tables, where they failed: told until one succeeds."""
+        last = {
+            table.table: (dump.dump_id, table)
+            for dump in finished
+            for table in dump.tables
+            if asks_for_all(table)
+        }
+        failed = [
+            dump_id
+            for dump_id, table in last.values()
+            if table.status is TableStatus.FAILED and table.reason != TABLE_GONE
+        ]
+        return set(failed[-KEEP_FINISHED:])
 
     def summary(self, finished: int) -> dict[str, Any]:
         """What status shows: options, counters, unfinished dumps and the last ``finished``.

@@ -81,6 +81,9 @@ def test_an_existing_file_is_left_alone(database: str, tmp_path: Path) -> None:
         ("oracle://x", "expected postgresql://"),
         ("postgresql://nobody:hunter2@127.0.0.1:1/x", "nothing answers there"),
         ("nonsense", "expected postgresql://"),
+        ("postgresql://u@127.0.0.1:1/x?password=hunter2", "before the @"),
+        ("postgresql:///x?host=127.0.0.1&user=u&password=hunter2", "before the @"),
+        ("postgresql://u@127.0.0.1:1/x?sslmode=require&SSLPASSWORD=hunter2", "before the @"),
     ],
 )
 def test_a_url_that_does_not_serve_writes_nothing(url: str, words: str, tmp_path: Path) -> None:
@@ -104,6 +107,14 @@ def test_mysql_and_mariadb_are_captured_by_database(
     mysql_family.execute("CREATE TABLE t (id int PRIMARY KEY)", mysql_family_database)
     found = first_config(mysql_family.dsn(mysql_family_database))
     assert found.schemas == {mysql_family_database: 1}
+    assert f'tables: ["{mysql_family_database}.*"]' in found.text
+
+
+def test_an_empty_database_is_not_taken_for_all_of_the_server(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str
+) -> None:
+    found = first_config(mysql_family.dsn(mysql_family_database))
+    assert found.schemas == {}
     assert f'tables: ["{mysql_family_database}.*"]' in found.text
 
 

@@ -28,7 +28,8 @@ class Process:
         self.status: dict[str, Any] | None = status(holder="h:1", dump_counters={})
         self.leader: str | None = "h:1"
         monkeypatch.setattr("tidelog.app.metrics.routes.EventLog.open", lambda _path: None)
-        monkeypatch.setattr("tidelog.app.metrics.routes.outputs_of", lambda _log: outputs)
+        monkeypatch.setattr("tidelog.app.metrics.routes.STATUS_EVERY_S", 0.0)
+        monkeypatch.setattr("tidelog.app.metrics.routes.outputs_of", lambda _log, _known: outputs)
         health = Health(lambda: self.status, lambda: self.leader, "log", (TOKEN,))
         self.client = TestClient(Starlette(routes=health.routes()))
 

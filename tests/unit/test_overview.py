@@ -86,7 +86,7 @@ PROBLEMS = {
         Severity.CRITICAL, "Output shop/delta has stopped: no rights",
     ),
     "pipeline-silent": (
-        {"outputs": [output(behind_records=5, noted_ms=NOW_MS - 600_000)]},
+        {"outputs": [output(behind_records=5, lag_s=150.0, noted_ms=NOW_MS - 600_000)]},
         Severity.CRITICAL, "lacks 5 records",
     ),
     "output-late": (
@@ -192,8 +192,63 @@ def test_many_of_a_kind_are_counted_not_listed() -> None:
     outputs = [output(output=f"o{n}") for n in range(30)]
     written = list(lines(overview(status(refused=many, outputs=outputs), NOW_MS)))
     assert len(written) < 50
-    assert "  … 492 more problems: --json has them" in written
+    assert "  … 498 more problems: --json has them" in written
     assert "  … 22 more outputs: --json has them" in written
+
+
+def test_no_kind_of_problem_hides_another() -> None:
+    many = [{**REFUSED, "table": f"public.t{n}"} for n in range(500)]
+    late = output(behind_records=5, lag_s=900.0)
+    assert "Output shop/delta is 15min behind" in told(
+        overview(status(refused=many, outputs=[late]), NOW_MS)
+    )
+
+
+def test_a_pipeline_says_nothing_while_there_is_nothing_to_deliver() -> None:
+    """An hour without changes, then one: it is not silent, it was idle."""
+    just_now = output(behind_records=1, lag_s=0.2, noted_ms=NOW_MS - 3_600_000)
+    assert overview(status(outputs=[just_now]), NOW_MS).problems == ()
+    busy = output(behind_records=9, lag_s=200.0, noted_ms=NOW_MS - 200_000)  # a large batch
+    led = {"pipeline": "shop", "leader": "h:1", "epoch": 1, "since_ms": 0, "standbys": []}
+    assert overview(status(outputs=[busy], pipelines=[led]), NOW_MS).problems == ()
+    found = overview(status(outputs=[busy], pipelines=[{**led, "leader": None}]), NOW_MS)
+    assert [each.kind for each in found.problems] == ["pipeline-silent"]
+
+
+def test_an_output_that_never_ran_is_told() -> None:
+    found = overview(status(configured_outputs=["shop/delta", "shop/kafka"]), NOW_MS)
+    assert [(each.kind, each.about) for each in found.problems] == [
+        ("output-never-ran", "shop/kafka")
+    ]
+
+
+def test_a_process_that_tries_to_lead_is_failing_while_it_tries() -> None:
+    trying = {"holder": "db-host:77", "since_ms": 0, "trouble": "it is down"}
+    found = overview(status(updated_ms=NOW_MS - 90_000, failing=[trying]), NOW_MS)
+    assert [each.kind for each in found.problems] == ["capture-fails"]
+
+
+def test_a_slot_that_an_old_transaction_holds_is_told_as_that() -> None:
+    found = overview(status(**source(lost_in_s=60.0, lag_s=0.0)), NOW_MS)
+    assert "an old transaction holds the slot" in found.problems[0].remedy
+
+
+def test_a_dump_of_ten_thousand_tables_is_summed_up_in_one_go() -> None:
+    class Counted(dict[str, Any]):
+        """Counts how often it is compared."""
+
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Counted.compared += 1
+            return super().__eq__(other)
+
+        __hash__ = None  # type: ignore[assignment]
+
+    tables = [Counted(table(f"public.t{n}", status="done", rows_read=1)) for n in range(10_000)]
+    one = overview(status(**dump(*tables)), NOW_MS).dumps[0]
+    assert (one.tables_done, one.rows) == (10_000, 10_000)
+    assert Counted.compared == 0
 
 
 def test_names_cannot_write_to_the_terminal() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -39,29 +40,53 @@ def test_an_idle_source_is_never_late() -> None:
 
 def test_a_long_lag_is_remembered_in_bounded_room() -> None:
     watch = SourceWatch()
+    watch.observe(0.0, 0, load(0))
     for second in range(3 * KEPT_SAMPLES):
         watch.observe(float(second), 0, load(second + 1))
     assert len(watch._ends) <= KEPT_SAMPLES + 1
     assert watch.summary(3.0 * KEPT_SAMPLES, 0)["lag_s"] == 3.0 * KEPT_SAMPLES
 
 
+def sawtooth(watch: SourceWatch, trend: int, seconds: int = 600) -> None:
+    """Room that falls and comes back every 100 s, and goes by ``trend`` a second besides."""
+    for second in range(0, seconds, 5):
+        room = 100_000 - 300 * (second % 100) - trend * second
+        watch.observe(float(second), 0, load(second, spare_bytes=room))
+
+
 def test_when_the_log_is_lost_is_told_from_the_room_that_went_in_minutes() -> None:
     watch = SourceWatch()
-    for second in range(0, 120, 10):
-        watch.observe(float(second), 0, load(second, spare_bytes=10_000 - 10 * second))
-    found = watch.summary(120.0, 0)
-    assert found["spare_bytes"] == 8_900
-    assert found["lost_in_s"] == 890.0
+    sawtooth(watch, trend=100)
+    found = watch.summary(600.0, 0)["lost_in_s"]
+    assert found is not None
+    room = 100_000 - 300 * 95 - 100 * 595
+    assert found == pytest.approx(room / 100, rel=0.3)
 
 
-@pytest.mark.parametrize(
-    "spare", [[1000, 900, 950, 1000], [1000, 1000, 1000, 1000], [None, None, None, None]]
-)
-def test_room_that_does_not_go_is_not_about_to_be_lost(spare: list[int | None]) -> None:
+def test_room_that_comes_back_is_not_about_to_be_lost() -> None:
+    for seconds in range(50, 600, 15):
+        watch = SourceWatch()
+        sawtooth(watch, trend=0, seconds=seconds)
+        assert watch.summary(float(seconds), 0)["lost_in_s"] is None
+
+
+def test_a_trend_is_not_told_from_a_moment_and_not_without_a_limit() -> None:
     watch = SourceWatch()
-    for place, room in enumerate(spare):
-        watch.observe(30.0 * place, 0, load(place, spare_bytes=room))
-    assert watch.summary(120.0, 0)["lost_in_s"] is None
+    sawtooth(watch, trend=100, seconds=100)
+    assert watch.summary(100.0, 0)["lost_in_s"] is None
+    watch.observe(700.0, 0, load(1000))
+    assert watch.summary(700.0, 0)["lost_in_s"] is None
+
+
+def test_a_capture_that_was_away_is_as_late_as_what_it_captures_until_it_was_level() -> None:
+    watch = SourceWatch()
+    watch.observe(0.0, 100, load(5_000))
+    assert watch.summary(1.0, 100)["lag_s"] is None  # it is behind, and nobody knows how long
+    days_ago = time.time_ns() // 1000 - 5 * 86_400 * 1_000_000
+    found = watch.summary(1.0, 100, days_ago)["lag_s"]
+    assert found == pytest.approx(5 * 86_400, abs=60)
+    watch.observe(2.0, 5_000, load(5_000))
+    assert watch.summary(2.0, 5_000, days_ago)["lag_s"] == 0.0
 
 
 def test_a_source_that_does_not_answer_is_told_since_it_first_did_not() -> None:

@@ -113,6 +113,8 @@ def status(config: Config, *, ranges: bool = False) -> dict[str, Any]:
             "failing": failing(state),
         }
         found["pipelines"] = _pipelines(config, state)
+        name = config.pipeline.name
+        found["configured_outputs"] = [f"{name}/{output.name}" for output in config.outputs]
         if ranges:
             found["failed_ranges"] = failed_ranges(config)
         now_ms = int(time.time() * 1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -214,18 +215,24 @@ class CaptureElection(LogElection):
 class PipelineElection(LogElection):
     """Who delivers a pipeline. What the log notes of those who read it has their epochs."""
 
-    def __init__(self, config: Config, holder: str) -> None:
+    def __init__(self, config: Config, holder: str, *, waits: bool = True) -> None:
+        """``waits``: those of preferred zones go before us."""
         super().__init__(
             config,
             pipeline_lease(config.pipeline.name),
             holder,
             lambda: _newest_reader(config),
-            config.capture.handicap_s,
+            config.capture.handicap_s if waits else 0.0,
         )
 
 
 def acquired(
-    election: Election, untold_s: float = 0.0, where: str = "", what: str = "a capture"
+    election: Election,
+    untold_s: float = 0.0,
+    where: str = "",
+    what: str = "a capture",
+    remedy: str = "stop it, and those that stand by, first",
+    stop: threading.Event | None = None,
 ) -> Lease:
     """The lease, for a command that no other may disturb. One that nobody renews is waited for:
     that its holder was killed on another host shows in nothing else.
@@ -235,18 +242,19 @@ def acquired(
         untold_s: that of one which does not say.
         where: for people.
         what: leads, for people.
+        remedy: what they do then.
+        stop: nobody waits any more.
 
     Raises:
-        LedElsewhereError: one leads.
+        LedElsewhereError: one leads, or ``stop`` was set.
     """
     begun = time.monotonic()
+    stop = stop or threading.Event()
     while (lease := election.acquire()) is None:
-        if time.monotonic() >= begun + _patience_s(election, untold_s):
-            raise LedElsewhereError(
-                f"{what} leads{where} ({election.leader() or 'unknown'}): stop it, and those "
-                "that stand by, first"
-            )
-        time.sleep(ASK_EVERY_S)
+        waited = time.monotonic() >= begun + _patience_s(election, untold_s)
+        if waited or stop.wait(ASK_EVERY_S):
+            leader = election.leader() or "unknown"
+            raise LedElsewhereError(f"{what} leads{where} ({leader}): {remedy}")
     return lease
 
 
@@ -264,5 +272,6 @@ def _newest_reader(config: Config) -> int:
     path = log_place(config)
     if not EventLog.exists(path):
         return 0
-    found = Consumers(EventLog.open(path).storage).find(config.pipeline.name)
-    return 0 if found is None else found.epoch
+    # Of all pipelines: one may have another name now, and its destinations compare epochs.
+    found = Consumers(EventLog.open(path).storage).all()
+    return max((each.epoch for each in found), default=0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 
 from tidelog.app.sources.kinds import source_kind
 from tidelog.config import parse_config
@@ -19,6 +19,7 @@ _KINDS = {
     "postgres": "postgres", "postgresql": "postgres", "mysql": "mysql", "mariadb": "mariadb",
 }  # fmt: skip
 _SHOWN = 20
+SECRETS = {"password", "sslpassword"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,11 @@ def first_config(url: str) -> FirstConfig:
             "--url: expected postgresql://user:password@host:port/database, mysql://… or "
             "mariadb://…"
         )
+    if SECRETS & {name.lower() for name in parse_qs(parts.query, keep_blank_values=True)}:
+        raise UsageError(
+            "--url: give the password before the @ (user:password@host), so that it is kept out of "
+            "the file; a key file with a password is for a configuration of your own"
+        )
     given: dict[str, Any] = {
         "source": {"kind": kind, "url": url.replace("${", "$${")},
         "log": {"path": "./data/log"},
@@ -61,11 +67,17 @@ def first_config(url: str) -> FirstConfig:
         tables = catalogue.tables(["*.*"])
     finally:
         catalogue.close()
-    own = parts.path.strip("/") if kind != "postgres" else ""
-    found = Counter(t.namespace for t in tables if not own or t.namespace == own)
+    own = unquote(parts.path.strip("/")) if kind != "postgres" else ""
+    here = [t for t in tables if own in ("", t.namespace)]
+    found = Counter(t.namespace for t in here or tables if _alike(t.namespace, own))
     schemas = dict(sorted(found.items()))
     hidden = _without_password(url)
-    return FirstConfig(_text(kind, hidden, schemas), hidden != url, schemas)
+    return FirstConfig(_text(kind, hidden, [*schemas] or [own]), hidden != url, schemas)
+
+
+def _alike(namespace: str, own: str) -> bool:
+    """Is it the URL's database, however the server spells it? No database: all are wanted."""
+    return not own or namespace.casefold() == own.casefold()
 
 
 def _without_password(url: str) -> str:
@@ -77,10 +89,9 @@ def _without_password(url: str) -> str:
     return urlunsplit(parts._replace(netloc=netloc))
 
 
-def _text(kind: str, url: str, schemas: dict[str, int]) -> str:
-    patterns = [f"{schema}.*" for schema in schemas] or ["*.*"]
-    more = f"  # and {len(patterns) - _SHOWN} more" if len(patterns) > _SHOWN else ""
-    tables = json.dumps(patterns[:_SHOWN], ensure_ascii=False)
+def _text(kind: str, url: str, schemas: list[str]) -> str:
+    patterns = [f"{schema or '*'}.*".replace("${", "$${") for schema in schemas]
+    tables = json.dumps(patterns if len(patterns) <= _SHOWN else ["*.*"], ensure_ascii=False)
     place = resources.files("tidelog.config") / "tidelog.schema.json"
     return f"""\
 # yaml-language-server: $schema={Path(str(place)).as_uri()}
@@ -89,7 +100,7 @@ def _text(kind: str, url: str, schemas: dict[str, int]) -> str:
 source:
   kind: {kind}
   url: {json.dumps(url, ensure_ascii=False)}
-  tables: {tables}{more}
+  tables: {tables}
   snapshot: initial         # the first start dumps all tables; no_data: only changes, dump later
 
 log:

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 BIND_PATIENCE_S = 10.0
 STOP_S = 5.0
+ASK_EVERY_S = 1.0
 
 
 class Serving(Protocol):
@@ -97,13 +98,19 @@ class RestServer:
             raise MissingExtraError(error.name or "starlette", "rest") from None
         self._rest = rest
         self._surface: Surface | None = None
+        self._asked_again = 0.0
+        self._elsewhere = Leadership(None)
 
         def leadership() -> Leadership:
             surface = self._surface
             if surface is not None:
                 return Leadership(surface)
-            url = leader_url()
-            return Leadership(None, leader(), None if url == rest.url else url)
+            now = time.monotonic()
+            if now >= self._asked_again:  # each look may be paid for, and anybody may ask
+                self._asked_again = now + ASK_EVERY_S
+                found, url = leader(), leader_url()
+                self._elsewhere = Leadership(None, found, None if url == rest.url else url)
+            return self._elsewhere
 
         def status() -> dict[str, Any] | None:
             surface = self._surface

@@ -375,7 +375,9 @@ class CaptureSession:
             **asdict(self._leader),
             "updated_ms": int(time.time() * 1000),
             "lag_bytes": self._source.lag_bytes,
-            "source": self._source.summary(time.monotonic(), self.engine.progress().covered),
+            "source": self._source.summary(
+                time.monotonic(), progress["covered"], progress["last_commit_ts"]
+            ),
             "capture": progress,
             "refused": self._refused.summary(),
             **self._automatic.summary(),

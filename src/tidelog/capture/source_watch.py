@@ -16,8 +16,10 @@ from tidelog.ports import Catalogue, Retention, SourceLoad
 
 KEPT_SAMPLES = 3600
 """Ends of the log that are remembered; of more, every second one is forgotten."""
-RATE_OVER_S, RATE_FROM_S = 300.0, 60.0
-"""The rate at which room in the log goes is that of so many seconds, and told after so many."""
+RATE_OVER_S, RATE_FROM_S = 600.0, 240.0
+"""The rate at which room in the log goes is that of so many seconds, and told after so many. The
+room is a sawtooth: the server lets go of whole files, at checkpoints and ends of transactions.
+"""
 
 
 class SourceWatch:
@@ -30,6 +32,7 @@ class SourceWatch:
         self._ends: deque[tuple[float, int]] = deque()  # where the log ended when, ascending
         self._spare: deque[tuple[float, int]] = deque()
         self._load: SourceLoad | None = None
+        self._was_level = False
         self._failed: tuple[str, int] | None = None
 
     def ask(self, catalogue: Catalogue, reached: int) -> SourceLoad:
@@ -52,6 +55,7 @@ class SourceWatch:
         """The source answered; capture had reached a position."""
         with self._lock:
             self._load, self._failed = load, None
+            self._was_level |= load.end <= reached
             while self._ends and self._ends[0][1] <= reached:
                 self._ends.popleft()
             if load.end > (self._ends[-1][1] if self._ends else reached):
@@ -71,8 +75,9 @@ class SourceWatch:
         with self._lock:
             self._failed = message, now_ms if self._failed is None else self._failed[1]
 
-    def summary(self, now_s: float, reached: int) -> dict[str, Any]:
-        """For status.
+    def summary(self, now_s: float, reached: int, last_commit_us: int = 0) -> dict[str, Any]:
+        """For status. ``last_commit_us``: when the newest transaction was committed that is
+        captured, by the source's clock; 0: none is yet.
 
         ``position``: as the server writes it. ``lag_s``: since when its log ends behind
         ``reached``, as exact as it is asked often. ``retained_bytes``, ``spare_bytes``, ``kept_s``:
@@ -85,7 +90,7 @@ class SourceWatch:
             message, since_ms = self._failed or (None, None)
             return {
                 "position": None if load is None else load.reached,
-                "lag_s": None if load is None else self._lag_s(now_s, reached),
+                "lag_s": None if load is None else self._lag_s(now_s, reached, last_commit_us),
                 "retained_bytes": retention.retained_bytes,
                 "spare_bytes": retention.spare_bytes,
                 "kept_s": retention.kept_s,
@@ -94,14 +99,27 @@ class SourceWatch:
                 "error_since_ms": since_ms,
             }
 
-    def _lag_s(self, now_s: float, reached: int) -> float:
+    def _lag_s(self, now_s: float, reached: int, last_commit_us: int) -> float | None:
         first = next((at for at, end in self._ends if end > reached), now_s)
-        return round(max(0.0, now_s - first), 1)
+        lag_s = max(0.0, now_s - first)
+        if not self._was_level:
+            # How long its log has ended there we have not seen: capture was away.
+            if not last_commit_us:
+                return None
+            lag_s = max(lag_s, time.time() - last_commit_us / 1e6)
+        return round(lag_s, 1)
 
     def _lost_in_s(self) -> float | None:
-        if not self._spare:
+        """From the least room in each half of the time."""
+        samples = tuple(self._spare)
+        if not samples or samples[-1][0] - samples[0][0] < RATE_FROM_S:
             return None
-        (began, most), (last, now) = self._spare[0], self._spare[-1]
-        if last - began < RATE_FROM_S or most <= now:
+        half = (samples[0][0] + samples[-1][0]) / 2
+        least = [
+            min((room, at) for at, room in samples if (at > half) == later)
+            for later in (False, True)
+        ]
+        (before, began), (now, last) = least
+        if before <= now:
             return None
-        return round(now * (last - began) / (most - now), 1)
+        return round(now * (last - began) / (before - now), 1)

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tidelog.cli.terminal import SIGNS, coloured, say
@@ -14,9 +15,9 @@ from tidelog.model.printable import printable
 from tidelog.model.units import brief_span, format_bytes
 
 if TYPE_CHECKING:
-    from tidelog.app.overview import Delivering, Dumping, Output, Overview
+    from tidelog.app.overview import Delivering, Dumping, Output, Overview, Problem
 
-SHOWN = 8
+SHOWN, OF_A_KIND = 8, 2
 """Outputs and problems that are shown of each; ``--json`` has all."""
 _NAME = 9
 
@@ -44,12 +45,25 @@ def lines(found: Overview, *, colour: bool = False) -> Iterator[str]:
     yield from _more(len(found.dumps), "dumps")
     if found.dumps and found.throttled:
         yield _fact("", f"slowed down: {found.throttled}")
-    for place, problem in enumerate(found.problems[:SHOWN]):
+    for place, problem in enumerate(_few_of_each(found.problems)):
         if place or problem.sentence != found.verdict:
             yield _signed(problem.severity, problem.sentence, colour)
         yield from (f"    {printable(line)}" for line in problem.remedy.split("\n") if line)
         yield f"    see {problem.page}"
-    yield from _more(len(found.problems), "problems")
+    more = len(found.problems) - len(_few_of_each(found.problems))
+    if more:
+        yield f"  … {more} more problems: --json has them"
+
+
+def _few_of_each(problems: Sequence[Problem]) -> list[Problem]:
+    """So many that none hides behind a thousand of another kind."""
+    kinds: Counter[str] = Counter()
+    found = []
+    for problem in problems:
+        kinds[problem.kind] += 1
+        if kinds[problem.kind] <= OF_A_KIND:
+            found.append(problem)
+    return found[:SHOWN]
 
 
 def brief(found: Overview) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
-_NAMESPACES: Final = ("pid", "time")
+_NAMESPACES: Final = ("pid", "time")  # kernels before 5.6 have no namespaces of time
 _DEAD: Final = ("Z", "X")
 
 
@@ -44,10 +44,19 @@ def is_here(process: dict[str, Any]) -> bool:
 def _where() -> str | None:
     """This boot of this kernel, as seen from these namespaces."""
     try:
-        seen = [str(Path(f"/proc/self/ns/{name}").readlink()) for name in _NAMESPACES]
+        seen = [_namespace(name) for name in _NAMESPACES]
+        if seen[0] == "none":
+            return None
         return " ".join([_BOOT.read_text().strip(), *seen])
     except OSError:
         return None
+
+
+def _namespace(name: str) -> str:
+    try:
+        return str(Path(f"/proc/self/ns/{name}").readlink())
+    except FileNotFoundError:
+        return "none"
 
 
 def _started(pid: int) -> tuple[int, bool] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,9 @@ from tidelog.control.channels.tokens import carries
 from tidelog.errors import TidelogError
 from tidelog.eventlog.reader import EventLog
 
+logger = logging.getLogger(__name__)
+
+STATUS_EVERY_S: Final = 1.0
 OUTPUTS_EVERY_S: Final = 5.0
 """What the outputs noted is read from the event log, which may be on an object store."""
 
@@ -50,6 +54,10 @@ class Health:
         self._lock = threading.Lock()
         self._outputs: list[dict[str, Any]] = []
         self._outputs_due = 0.0
+        self._log: EventLog | None = None
+        self._first: dict[tuple[int, int], tuple[int, int]] = {}
+        self._status_at = 0.0
+        self._known: dict[str, Any] | None = None
         self._registry = CollectorRegistry()
         self._registry.register(_Collector(self.document))
 
@@ -63,18 +71,24 @@ class Health:
 
     def document(self) -> dict[str, Any] | None:
         """The status with what the outputs noted; None where this process does not lead."""
-        status = self._status()
+        status = self._now()
         if status is None:
             return None
         with self._lock:
             now = time.monotonic()
             if now >= self._outputs_due:
                 self._outputs_due = now + OUTPUTS_EVERY_S
-                try:
-                    self._outputs = list(outputs_of(EventLog.open(self._log_path)))
-                except TidelogError:
-                    self._outputs = []  # other metrics tell more of why
+                self._look_at_outputs()
             return {**status, "leader": status.get("holder"), "outputs": self._outputs}
+
+    def _look_at_outputs(self) -> None:
+        """What can't be read now is as it was: an alert must not end because of that."""
+        try:
+            self._log = self._log or EventLog.open(self._log_path)
+            self._outputs = list(outputs_of(self._log, self._first))
+        except (TidelogError, OSError) as error:
+            self._log = None
+            logger.warning("metrics of outputs are as they were: %s", error)
 
     async def _metrics(self, request: Request) -> Response:
         if not carries(request, self._tokens):
@@ -91,8 +105,18 @@ class Health:
         code, role = await run_in_threadpool(self._role)
         return JSONResponse({"status": "ok" if code == 200 else "not ready", "role": role}, code)
 
+    def _now(self) -> dict[str, Any] | None:
+        """The status, at most a second old: to make it takes a moment, and anybody may ask for
+        health.
+        """
+        with self._lock:
+            now = time.monotonic()
+            if now >= self._status_at:
+                self._known, self._status_at = self._status(), now + STATUS_EVERY_S
+            return self._known
+
     def _role(self) -> tuple[int, str]:
-        status = self._status()
+        status = self._now()
         if status is not None:
             away = (status.get("source") or {}).get("error") is not None
             return (503, "leader without its source") if away else (200, "leader")

@@ -159,6 +159,10 @@ METRICS: Final = (
         _one(lambda _status, found: found.tables_refused),
     ),
     Metric(
+        "tidelog_tables_failed", "gauge", "Captured tables whose last dump failed.",
+        _one(lambda status, _found: status.get("tables_failed")),
+    ),
+    Metric(
         "tidelog_output_up", "gauge", "1 while the output follows, 0 once it has stopped.",
         lambda _status, found: [
             ((each.pipeline, each.output), int(each.error is None)) for each in found.outputs

@@ -113,7 +113,7 @@ def _delivering(row: Mapping[str, Any]) -> Delivering:
 
 def _dumping(dump: Mapping[str, Any], now_ms: int) -> Dumping:
     tables = dump.get("tables") or ()
-    done = [table for table in tables if table.get("status") in FINISHED]
+    done = 0
     rows = sum(table.get("rows_read", 0) for table in tables)
     total, left = 0, 0
     known = True
@@ -122,8 +122,9 @@ def _dumping(dump: Mapping[str, Any], now_ms: int) -> Dumping:
         expected = table.get("key_count") or table.get("estimated_rows")
         if table.get("where") is not None and not table.get("key_count"):
             expected = None  # the estimate is of the whole table
-        if table in done:
+        if table.get("status") in FINISHED:
             expected = read
+            done += 1
         known = known and expected is not None
         total += max(read, expected or 0)
         left += max(0, (expected or 0) - read)
@@ -133,7 +134,7 @@ def _dumping(dump: Mapping[str, Any], now_ms: int) -> Dumping:
         dump_id=dump["dump_id"],
         status=dump["status"],
         tables=len(tables),
-        tables_done=len(done),
+        tables_done=done,
         rows=rows,
         estimated_rows=total if known else None,
         left_s=round(left * took_s / rows, 1) if known and rows and took_s > 0 else None,

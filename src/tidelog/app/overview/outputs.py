@@ -13,18 +13,26 @@ from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Int64s
 
+_KNOWN = 1000
 
-def outputs_of(log: EventLog) -> Iterator[dict[str, Any]]:
+
+def outputs_of(
+    log: EventLog, known: dict[tuple[int, int], tuple[int, int]] | None = None
+) -> Iterator[dict[str, Any]]:
     """For status: a row for each output of each pipeline.
 
     ``behind_records``: what it has not delivered. ``lag_s``: how long ago the oldest of these was
-    committed, by the source's clock.
+    committed, by the source's clock. ``known``: what was found before, for who asks again and again
+    with one ``log``: by a segment's part, its records, and the time of the first in microseconds.
     """
+    known = {} if known is None else known
+    if len(known) > _KNOWN:
+        known.clear()
     missing: dict[int, tuple[int, float | None]] = {}
     for consumer in Consumers(log.storage).all():
         for output, offset in sorted(consumer.outputs.items()):
             if offset not in missing:
-                missing[offset] = _missing(log, offset)
+                missing[offset] = _missing(log, offset, known)
             behind, lag_s = missing[offset]
             stopped = consumer.stopped.get(output)
             row: dict[str, Any] = {
@@ -41,7 +49,9 @@ def outputs_of(log: EventLog) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _missing(log: EventLog, offset: int) -> tuple[int, float | None]:
+def _missing(
+    log: EventLog, offset: int, known: dict[tuple[int, int], tuple[int, int]]
+) -> tuple[int, float | None]:
     """The records of tables at and behind ``offset``, and the age of the first one, 0.0 if there is
     none; None: not known. Reads one segment; the others tell in the chain's metadata.
     """
@@ -52,9 +62,12 @@ def _missing(log: EventLog, offset: int) -> tuple[int, float | None]:
     for meta in chain.between(offset, chain.next):
         rows = sum(meta.rows_by_table.values())
         if rows and (meta.first < offset or first_us is None):
-            times = _times(log, max(offset, meta.first), meta.next)
-            rows = len(times)
-            first_us = int(times[0]) if rows else None
+            part = max(offset, meta.first), meta.next
+            if part not in known:
+                times = _times(log, *part)
+                known[part] = len(times), int(times[0]) if len(times) else 0
+            rows, found_us = known[part]
+            first_us = found_us if rows else None
         behind += rows
     if not behind:
         return 0, 0.0

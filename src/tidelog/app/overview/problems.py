@@ -5,6 +5,7 @@ A rule says what a person would do next. Its page is the entry of docs/failure-m
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ LATE_S = 300.0
 SOON_S = 3600.0
 """What is lost within this time is about to be lost."""
 NEARLY_FULL = 0.8
+NO_KEY = "no primary key"
 MUCH_RETAINED = 10 << 30
 SILENT_S = 120.0
 """A pipeline that is behind and noted nothing for so long does not run, or hangs."""
@@ -37,7 +39,7 @@ def problems_of(
     yield from _of_source(source)
     yield from _retention(source)
     yield from _tables(status)
-    yield from _outputs(outputs, now_ms)
+    yield from _outputs(status, outputs, now_ms)
     yield from _dumps(status)
 
 
@@ -47,7 +49,8 @@ def _span(seconds: float) -> str:
 
 def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Problem]:
     leader = status["leader"] if "leader" in status else status.get("holder")
-    failing = status.get("failing", ()) if leader is None else ()
+    # Each try holds the lease for as long as it takes to connect.
+    failing = [each for each in status.get("failing") or () if leader in (None, each["holder"])]
     if age_s is None:
         yield _problem(
             "never-captured",
@@ -66,7 +69,7 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
             "tidelog capture CONFIG",
             "processes-hosts-and-disks",
         )
-    elif age_s > STALE_S:
+    elif age_s > STALE_S and not failing:
         yield _problem(
             "leader-silent",
             Severity.CRITICAL,
@@ -112,8 +115,7 @@ def _of_source(source: Source) -> Iterator[Problem]:
             Severity.WARNING,
             "",
             f"Capture is {_span(source.lag_s)}{behind} behind the database.",
-            "Dumps share the database and the log with it: `tidelog pause` them, or `tidelog set` "
-            "a limit.",
+            "Running dumps share the database with it: `tidelog set CONFIG rows_per_second=…`.",
             "a-dump-is-throttled-for-long",
         )
 
@@ -128,6 +130,13 @@ def _retention(source: Source) -> Iterator[Problem]:
         "Bring capture up to date, or let the server keep more (PostgreSQL: "
         "max_slot_wal_keep_size; MySQL, MariaDB: binlog_expire_logs_seconds)."
     )
+    if retained is not None and (source.lag_s or 0.0) < LATE_S:
+        remedy = (
+            "Capture is up to date: an old transaction holds the slot (pg_stat_activity, "
+            "pg_prepared_xacts). End it, or raise max_slot_wal_keep_size."
+        )
+    if retained is None:
+        page = "gaperror"
     if soon or (spare is not None and spare <= 0):
         when = "now" if lost_in is None or lost_in < 1 else f"in {_span(lost_in)}"
         yield _problem(
@@ -174,11 +183,27 @@ def _tables(status: Mapping[str, Any]) -> Iterator[Problem]:
             )
 
 
-def _outputs(outputs: Sequence[Output], now_ms: int) -> Iterator[Problem]:
+def _outputs(
+    status: Mapping[str, Any], outputs: Sequence[Output], now_ms: int
+) -> Iterator[Problem]:
+    led = {row["pipeline"]: row["leader"] for row in status.get("pipelines") or ()}
+    begun = {f"{each.pipeline}/{each.output}" for each in outputs}
+    for name in status.get("configured_outputs") or ():
+        if name not in begun:
+            yield _problem(
+                "output-never-ran",
+                Severity.WARNING,
+                name,
+                f"Nothing was ever delivered to output {name}.",
+                "tidelog pipeline CONFIG",
+                "the-pipeline-and-its-outputs",
+            )
     for each in outputs:
         name = f"{each.pipeline}/{each.output}"
         silent_s = (now_ms - each.noted_ms) / 1000
         late = each.lag_s is not None and each.lag_s >= LATE_S
+        # It notes how far it is only where there is something to deliver.
+        silent = silent_s >= SILENT_S and (each.lag_s is None or each.lag_s >= SILENT_S)
         if each.error is not None:
             yield _problem(
                 "output-stopped",
@@ -188,7 +213,7 @@ def _outputs(outputs: Sequence[Output], now_ms: int) -> Iterator[Problem]:
                 "It is tried again by itself once that is mended.",
                 "outputrefusederror",
             )
-        elif each.behind_records and silent_s >= SILENT_S:
+        elif each.behind_records and silent and led.get(each.pipeline) is None:
             yield _problem(
                 "pipeline-silent",
                 Severity.CRITICAL,
@@ -240,7 +265,9 @@ def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
                 Severity.WARNING,
                 failed["table"],
                 f"The dump of {failed['table']} failed: {failed['reason']}",
-                f"tidelog dump CONFIG --table {failed['table']}",
+                ""  # which says what to do
+                if NO_KEY in failed["reason"]
+                else f"tidelog dump CONFIG --table {shlex.quote(failed['table'])}",
                 "a-table-of-the-dump-cant-be-dumped",
             )
     for dump in status.get("dumps") or ():

@@ -35,6 +35,10 @@ _LOOK_S: Final = 0.05
 _CANCEL_S: Final = 0.5
 
 
+_sessions: set[PipelineSession] = set()
+"""Those of this process, which share Spark's context."""
+
+
 def check_places(config: Config) -> None:
     """Raises ConfigError if an output writes where another does, or has moved."""
     log = EventLog.open(log_place(config))
@@ -48,12 +52,13 @@ class PipelineSession:
 
     Args:
         config: of the pipeline.
-        spark: runs the queries. Once the lease is lost, all its jobs are cancelled.
+        spark: runs the queries.
         state: where it is told who leads; it stays open.
         holder: who this is.
         keeper: of the lease.
         file: what tasks look at.
         once: deliver what the log holds now.
+        alone: nobody else runs jobs by ``spark``.
         on_progress: told of batches, and of outputs that stop and go on.
     """
 
@@ -68,12 +73,14 @@ class PipelineSession:
         *,
         once: bool,
         on_progress: OnStatus,
+        alone: bool,
     ) -> None:
         self._config = config
         self._spark = spark
         self._keeper = keeper
         self._file = file
         self._once = once
+        self._alone = alone
         self._report = _Report(on_progress)
         self._lost: LeaseLostError | None = None
         epoch, name = keeper.lease.epoch, config.pipeline.name
@@ -81,8 +88,10 @@ class PipelineSession:
         led = fenced(state, pipeline_lease(name), epoch)
         led.put(PIPELINE_PREFIX + name, asdict(leader), None)
         check_places(config)
-        self._lease = WriteLease(epoch, keeper.check, file.fence(epoch))
+        fence = file.fence(epoch, log_place(config), name)
+        self._lease = WriteLease(epoch, keeper.check, fence)
         self._outputs = make_outputs(config, spark, self._lease)
+        _sessions.add(self)
 
     def run(self, stop: threading.Event) -> bool:
         """Until ``stop``, or what there was is delivered. Raises LeaseLostError, after all queries
@@ -123,6 +132,7 @@ class PipelineSession:
         return self._once
 
     def close(self) -> None:
+        _sessions.discard(self)
         self._file.ended()
         for output in self._outputs:
             output.close()
@@ -148,8 +158,9 @@ class PipelineSession:
         lost.set()
         ending.set()
         while not done.is_set():  # a query may be about to begin a job
-            self._spark.sparkContext.cancelAllJobs()
-            done.wait(_CANCEL_S)
+            if self._alone and len(_sessions) == 1:
+                self._spark.sparkContext.cancelAllJobs()
+            done.wait(_CANCEL_S)  # jobs that go on end at their tasks' next look at the lease
 
 
 class _Report:

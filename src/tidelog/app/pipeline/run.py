@@ -15,7 +15,7 @@ from tidelog.app.pipeline.destinations import check_apart
 from tidelog.app.roster import Roster, of_pipeline, this_holder
 from tidelog.capture.leadership import LeaseKeeper, lead
 from tidelog.config import Config
-from tidelog.errors import EventLogError, UsageError
+from tidelog.errors import EventLogError, OutputError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.outputs.base.executors.lease_file import LeaseFile
 from tidelog.state.opening import open_state
@@ -62,6 +62,38 @@ def check_spark(config: Config) -> bool:
     return True
 
 
+class _Spark:
+    """The session of a pipeline's process. Whoever stands by has it running, so as to lead the
+    sooner; but not on a cluster, whose cores it would keep from the leader.
+    """
+
+    def __init__(self, config: Config) -> None:
+        from pyspark.sql import SparkSession
+
+        self.ours = SparkSession.getActiveSession() is None
+        """Does nobody else run jobs there?"""
+        self._config = config
+        self._session: SparkSession | None = None
+        if str(config.pipeline.master or "local").startswith("local"):
+            self.session()
+
+    def session(self) -> SparkSession:
+        if self._session is None:
+            self._session = session(self._config)
+        return self._session
+
+    def check(self) -> None:
+        """Raises OutputError if it has ended: a leader without it would deliver nothing."""
+        if self._session is None:
+            return
+        try:
+            ended = bool(self._session.sparkContext._jsc.sc().isStopped())
+        except Exception:  # noqa: BLE001 - Py4J's, of a Java process that is gone
+            ended = True
+        if ended:
+            raise OutputError("Spark has ended while this process stood by: start it again")
+
+
 def start_spark(config: Config) -> None:
     """Start Spark, fetching what it needs; later calls use the same session."""
     session(config)
@@ -89,21 +121,22 @@ def pipeline(
     from tidelog.app.pipeline.leading import PipelineSession, check_places
 
     check_places(config)
-    spark = session(config)  # whoever stands by has it running
+    spark = _Spark(config)
     name, holder = config.pipeline.name, this_holder()
     with ExitStack() as opened:
         state = opened.enter_context(closing(open_state(config.state.place)))
-        election = opened.enter_context(closing(PipelineElection(config, holder)))
+        election = opened.enter_context(closing(PipelineElection(config, holder, waits=not once)))
         file = opened.enter_context(closing(LeaseFile()))
         roster = Roster(state, holder, config.capture.zone, of_pipeline(name))
         opened.callback(roster.leave)
 
         def open_session(keeper: LeaseKeeper) -> PipelineSession:
-            work = (config, spark, state, holder, keeper, file)
-            return PipelineSession(*work, once=once, on_progress=on_progress)
+            work = (config, spark.session(), state, holder, keeper, file)
+            return PipelineSession(*work, once=once, on_progress=on_progress, alone=spark.ours)
 
         def on_state(role: str, reason: str) -> None:
             if role == "standby":
+                spark.check()
                 roster.stand_by()
             elif role == "leading":
                 roster.leave()
@@ -112,7 +145,12 @@ def pipeline(
 
         _, every_s = config.renewal_s
         if once:
-            lease = acquired(election, what=f"another process of the pipeline {name}")
+            lease = acquired(
+                election,
+                what=f"another process of the pipeline {name}",
+                remedy="it delivers what the log holds",
+                stop=stop_event,
+            )
             keeper = LeaseKeeper(election, lease, every_s, file.told)
             opened.callback(keeper.release)
             with closing(open_session(keeper)) as delivering:
@@ -170,7 +208,8 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
         if stop_event.wait(0.1):
             ended.set()
     for thread in threads:
-        thread.join(60)
+        # What was captured is delivered below, by nobody but us: not while a batch is under way.
+        thread.join(None if complete.is_set() else 60)
     if failures:
         raise failures[0]
     if complete.is_set() and config.outputs:

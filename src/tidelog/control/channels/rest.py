@@ -168,10 +168,9 @@ class _Interface:
             text = f"{leader} leads; ask it" if leader else "no capture leads at the moment"
             if leadership.url is None:
                 raise Failed(503, "Standby", text, leader=leader, url=None)
-            asked = request.url
-            url = (
-                leadership.url.rstrip("/") + asked.path + (f"?{asked.query}" if asked.query else "")
-            )
+            path = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1")
+            query = request.scope.get("query_string", b"").decode("latin-1")
+            url = leadership.url.rstrip("/") + path + (f"?{query}" if query else "")
             raise Failed(_ASK_THERE, "Standby", text, leader=leader, url=url)
         try:
             return handler(_Call(request, body, leadership.surface))

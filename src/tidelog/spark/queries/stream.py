@@ -30,6 +30,8 @@ _BUSY = (
     "Python that has Tidelog"
 )
 
+_TWO_DRIVERS = "CONCURRENT_STREAM_LOG_UPDATE"  # Spark's error class
+
 _WAIT_S = 0.2
 _STOPPING_S = 0.5
 _FINISH_S = 30.0
@@ -285,6 +287,11 @@ class _Loop:
         found = self.failure or find_error(str(error))
         if found is None and is_busy(error):
             return HostBusyError(_BUSY)
+        if found is None and _TWO_DRIVERS in str(error):
+            return OutputError(
+                "another process wrote to the pipeline's checkpoint, as a former leader may that "
+                "was frozen"
+            )
         return found or EventLogError(f"the pipeline's query failed with {failed_with(error)}")
 
     def finish_batch(self, lost: threading.Event) -> bool:

@@ -43,6 +43,7 @@ class RefusedTables:
         self._tries: dict[str, int] = {}
         stored = state.get(REFUSED_KEY)
         self._known: dict[str, dict[str, Any]] = {} if stored is None else dict(stored.value)
+        self._of_all = self._causes_of_all()
 
     def clear(self) -> None:
         """Begin anew, with another event log."""
@@ -85,12 +86,7 @@ class RefusedTables:
         with self._lock:
             entry = self._known.get(str(table))
             found = [] if entry is None else list(entry["causes"].values())
-            found += [
-                cause
-                for other in self._known.values()
-                for cause in other["causes"].values()
-                if cause.get("all_dumps")
-            ]
+            found += self._of_all
             return Refusal(**{k: v for k, v in found[0].items() if k != "at_ms"}) if found else None
 
     def failed(self, table: TableName, reason: str) -> None:
@@ -213,7 +209,19 @@ class RefusedTables:
                 data["remedy"] = refusal.remedy
         self._notify(Notification(name, TABLE_AGGREGATE, kind, _now_ms(), data))
 
+    def _causes_of_all(self) -> list[dict[str, Any]]:
+        """Those that keep every table from being dumped. Noted, for tables are asked for one by
+        one, and thousands may be refused.
+        """
+        return [
+            cause
+            for entry in self._known.values()
+            for cause in entry["causes"].values()
+            if cause.get("all_dumps")
+        ]
+
     def _store(self) -> None:
+        self._of_all = self._causes_of_all()
         stored = self._state.get(REFUSED_KEY)
         if (self._known or stored is not None) and (stored is None or stored.value != self._known):
             self._state.put(REFUSED_KEY, self._known, None)

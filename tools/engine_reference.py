@@ -20,7 +20,7 @@ from tidelog import (
     Serializer,
     StoredOffset,
 )
-from tidelog.engine.events import EventBatch
+from tidelog.engine.event_batches import EventBatch
 from tidelog.engine.states import NEXT
 from tidelog.testing import TestingEngine
 

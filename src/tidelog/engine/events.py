@@ -1,104 +1,18 @@
 """Change events: a small object for each, made from Arrow when it is looked at.
 
-Arrow holds a batch of events of one table's schema version (`EventBatch`); its columns become
-Python values at first use, a column at a time.
+Arrow holds them in batches of one table's schema version (`tidelog.engine.event_batches`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import Any, Final, overload
+from typing import Any, overload
 
 import pyarrow as pa
 
+from tidelog.engine.event_batches import EventBatch
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import SourceId
-
-_FLAT: Final = (
-    pa.field("op", pa.string()),
-    pa.field("version", pa.int64()),
-    pa.field("missing", pa.list_(pa.string())),
-    pa.field("kind", pa.uint8()),
-    pa.field("schema_id", pa.int32()),
-    pa.field("position", pa.int64()),
-    pa.field("ordinal", pa.int64()),
-    pa.field("xid", pa.int64()),
-    pa.field("ts", pa.timestamp("us", "UTC")),
-)
-
-
-def event_schema(row: pa.StructType) -> pa.Schema:
-    """The columns of an `EventBatch` of a table whose rows are ``row``."""
-    op, version, *rest = _FLAT
-    return pa.schema([op, version, pa.field("before", row), pa.field("after", row), *rest])
-
-
-class EventBatch:
-    """``n`` events of one schema version of a table, in the log's order.
-
-    Args:
-        schema: the version that they were written under.
-        origin: the source.
-        data: columns as `event_schema` has them. ``op``: c, u, d, r (dump row) or t (truncate).
-            ``before`` and ``after``: structs of the table's columns, null where the log holds no
-            such image. ``missing``: names of the columns of ``after`` that the log does not tell
-            (an unchanged TOASTed value); they are null there. ``ts``: when it was committed.
-        first: the number of the first event in its task.
-    """
-
-    def __init__(
-        self, schema: TableSchema, origin: SourceId, data: pa.RecordBatch, first: int = 0
-    ) -> None:
-        self.schema = schema
-        self.origin = origin
-        self.data = data
-        self.first = first
-        self._whole: EventBatch = self
-        self._at = 0
-        self._lists: dict[str, list[Any]] = {}
-
-    def __len__(self) -> int:
-        rows: int = self.data.num_rows
-        return rows
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # As a message: pickled as it is, a slice would take all that it is a slice of along.
-        arrow = self.data.schema.serialize().to_pybytes(), self.data.serialize().to_pybytes()
-        return _batch_of, (self.schema, self.origin, *arrow, self.first)
-
-    def slice(self, start: int, stop: int) -> EventBatch:
-        """Events ``start`` to ``stop``, over the same memory; they become Python values together
-        with the others.
-        """
-        data = self.data.slice(start, stop - start)
-        part = EventBatch(self.schema, self.origin, data, self.first + start)
-        part._whole, part._at = self._whole, self._at + start
-        return part
-
-    def value(self, name: str, row: int) -> Any:
-        """Of a column: a Python value; of ``before`` and ``after`` a tuple, None if null."""
-        lists = self._whole._lists
-        found = lists.get(name)
-        if found is None:
-            column = self._whole.data.column(name)
-            image = name in ("before", "after")
-            # Another thread may do the same at the same time: to the same effect.
-            found = lists[name] = _rows(column) if image else _values(column)
-        return found[self._at + row]
-
-    @cached_property
-    def old_names(self) -> frozenset[str] | None:
-        """The columns that old images tell; None: all."""
-        whole = self.schema.identity_kind == "f"
-        return None if whole else frozenset((*self.schema.identity, *self.schema.match_key))
-
-
-def _batch_of(
-    schema: TableSchema, origin: SourceId, columns: bytes, rows: bytes, first: int
-) -> EventBatch:
-    arrow = pa.ipc.read_schema(pa.py_buffer(columns))
-    return EventBatch(schema, origin, pa.ipc.read_record_batch(pa.py_buffer(rows), arrow), first)
 
 
 class Event:
@@ -384,29 +298,6 @@ def _regrouped(events: Sequence[Event]) -> Iterator[EventBatch]:
                 high += 1
             yield first._batch.slice(first._row, first._row + high - low)
         low = high
-
-
-def _values(column: pa.Array) -> list[Any]:
-    """As to_pylist, several times as fast where NumPy has the same values."""
-    kind = column.type
-    texts = pa.types.is_string(kind) or pa.types.is_binary(kind)
-    numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    if texts or (numbers and not column.null_count):
-        found: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
-    else:
-        found = column.to_pylist()
-    return found
-
-
-def _rows(image: pa.StructArray) -> list[tuple[Any, ...] | None]:
-    # Column by column: several times as fast as a struct's own to_pylist.
-    columns = [_values(column) for column in image.flatten()]
-    found: list[tuple[Any, ...] | None] = list(zip(*columns, strict=True))
-    if image.null_count:
-        for row, present in enumerate(image.is_valid().to_pylist()):
-            if not present:
-                found[row] = None
-    return found
 
 
 def _with(data: pa.RecordBatch, name: str, value: Any) -> pa.RecordBatch:

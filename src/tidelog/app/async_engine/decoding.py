@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from tidelog.codecs.decode import decode
 from tidelog.codecs.missing import missing_names
 from tidelog.codecs.moved_keys import doubled, moved_keys, ops_of
-from tidelog.engine.events import EventBatch, event_schema
+from tidelog.engine.event_batches import EventBatch, event_schema
 from tidelog.model.records import Int64s
 from tidelog.model.schema import TableSchema
 from tidelog.ports import SourceId

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 
 from tidelog.adapters import FORMATTERS
 from tidelog.app.async_engine.steps import Route
-from tidelog.engine.events import Event, EventBatch, Events
+from tidelog.engine.event_batches import EventBatch
+from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Message
 from tidelog.errors import ConfigError
 from tidelog.ports import FormatOptions, SchemaFormatter, SourceId, TargetTable

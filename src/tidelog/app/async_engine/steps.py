@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import ValidationError
 
-from tidelog.engine.events import EventBatch, event_schema
+from tidelog.engine.event_batches import EventBatch, event_schema
 from tidelog.engine.ports import Transform
 from tidelog.errors import ConfigError
 from tidelog.model.patterns import matches

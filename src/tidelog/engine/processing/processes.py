@@ -21,7 +21,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
-from tidelog.engine.events import Event, EventBatch, Events
+from tidelog.engine.event_batches import EventBatch
+from tidelog.engine.events import Event, Events
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import Consumer, Message, Serializer, Transform
 from tidelog.engine.processing.chain import Chain, Lane

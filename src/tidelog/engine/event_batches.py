@@ -5,6 +5,7 @@ A column becomes Python values at once, for all events of the batch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -74,6 +75,9 @@ class EventBatch:
         part._whole, part._at = self._whole, self._at + start
         return part
 
+    def _goes_on_with(self, other: EventBatch) -> bool:
+        return other._whole is self._whole and other._at == self._at + len(self)
+
     def value(self, name: str, row: int) -> Any:
         """Of a column: a Python value; of ``before`` and ``after`` a tuple, None if null."""
         lists = self._whole._lists
@@ -90,6 +94,34 @@ class EventBatch:
         """The columns that old images tell; None: all."""
         whole = self.schema.identity_kind == "f"
         return None if whole else frozenset((*self.schema.identity, *self.schema.match_key))
+
+
+def gathered(parts: Sequence[EventBatch]) -> tuple[list[EventBatch], list[int]]:
+    """One batch for each schema version, and for each part in which of them it comes next.
+
+    What is done for each batch is so done a few times, however the tables alternate.
+    """
+    groups: dict[tuple[SourceId, int], list[EventBatch]] = {}
+    numbers: dict[tuple[SourceId, int], int] = {}
+    places = []
+    for part in parts:
+        version = part.origin, part.schema.schema_id
+        group = groups.setdefault(version, [])
+        before = group[-1] if group else None
+        if before is not None and before._goes_on_with(part):  # still a slice, nothing is copied
+            group[-1] = before._whole.slice(before._at, part._at + len(part))
+        else:
+            group.append(part)
+        places.append(numbers.setdefault(version, len(numbers)))
+    return [_joined(group) for group in groups.values()], places
+
+
+def _joined(parts: Sequence[EventBatch]) -> EventBatch:
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    data = pa.concat_batches([part.data for part in parts])
+    return EventBatch(first.schema, first.origin, data)
 
 
 def _batch_of(

@@ -5,12 +5,15 @@ Arrow holds them in batches of one table's schema version (`tidelog.engine.event
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate
 from typing import Any, overload
 
 import pyarrow as pa
 
-from tidelog.engine.event_batches import EventBatch
+from tidelog.engine.event_batches import EventBatch, gathered
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import SourceId
 
@@ -204,15 +207,29 @@ class Events(Sequence[Event]):
     @classmethod
     def of(cls, events: Sequence[Event], end: int, generation: str = "") -> Events:
         """These, which may have been changed or be fewer than there were."""
-        made = cls((), end, generation)
-        made.parts = list(_regrouped(events))
-        made._made = list(events)
+        if isinstance(events, Events):
+            made = cls(events.parts, end, generation)
+            made._made = events._made
+        else:
+            made = cls(list(_regrouped(events)), end, generation)
+            made._made = list(events)
         return made
 
     _made: list[Event] | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As a message: what was replaced is in Arrow there.
+        batches, places = gathered(self.parts)
+        runs = [(at, len(part), part.first) for at, part in zip(places, self.parts, strict=True)]
+        return _events_of, (batches, runs, self.end, self.generation)
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """How many events there are up to each part's end."""
+        return list(accumulate(map(len, self.parts)))
+
     def __len__(self) -> int:
-        return sum(map(len, self.parts))
+        return self._ends[-1] if self.parts else 0
 
     def __iter__(self) -> Iterator[Event]:
         if self._made is not None:
@@ -229,11 +246,11 @@ class Events(Sequence[Event]):
         if self._made is not None:
             return self._made[at]
         place = at + len(self) if at < 0 else at
-        for part in self.parts if place >= 0 else ():
-            if place < len(part):
-                return Event(part, place)
-            place -= len(part)
-        raise IndexError(at)
+        which = bisect_right(self._ends, place)
+        if place < 0 or which == len(self._ends):
+            raise IndexError(at)
+        part = self.parts[which]
+        return Event(part, place - self._ends[which] + len(part))
 
     def pieces(self, size: int) -> Iterator[Events]:
         """They, in pieces of so many at most, over the same memory."""
@@ -279,6 +296,22 @@ class Events(Sequence[Event]):
     def to_pandas(self) -> Any:
         """`to_arrow` as a pandas DataFrame; pandas must be installed."""
         return self.to_arrow().to_pandas()
+
+
+def _events_of(
+    batches: Sequence[EventBatch],
+    runs: Sequence[tuple[int, int, int]],
+    end: int,
+    generation: str,
+) -> Events:
+    taken = [0] * len(batches)
+    parts = []
+    for at, length, first in runs:
+        part = batches[at].slice(taken[at], taken[at] + length)
+        part.first = first
+        taken[at] += length
+        parts.append(part)
+    return Events(parts, end, generation)
 
 
 def _regrouped(events: Sequence[Event]) -> Iterator[EventBatch]:

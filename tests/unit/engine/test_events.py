@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import pickle
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.build_log import SOURCE, BuiltLog
@@ -13,7 +15,10 @@ from tests.support.engines import COLUMNS, versions
 from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.app.async_engine.log_task import LogTask
+from tidelog.engine.committing import TaskCommitter
+from tidelog.engine.event_batches import EventBatch
 from tidelog.engine.events import Event, Events
+from tidelog.engine.options import EngineOptions
 
 
 def polled(path: Path, batch_size: int = 2048) -> Events:
@@ -215,3 +220,63 @@ def test_pieces_are_the_same_events(tmp_path: Path) -> None:
         assert {(piece.end, piece.generation) for piece in pieces} == {
             (events.end, events.generation)
         }
+
+
+def alternating(path: Path, count: int) -> Events:
+    """Of two tables in turn: each event is a part of its own."""
+    built = BuiltLog(path)
+    tables = [built.table(f"public.t{n}", COLUMNS, relation_id=n) for n in (1, 2)]
+    for number in range(count):
+        built.insert(tables[number % 2], str(number), "x")
+    built.flush()
+    return polled(path)
+
+
+class Walked(list[EventBatch]):
+    """Parts that count how many of them are looked at."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[EventBatch]:
+        for each in super().__iter__():
+            self.looks += 1
+            yield each
+
+    def __getitem__(self, at: Any) -> Any:
+        self.looks += 1
+        return super().__getitem__(at)
+
+
+def test_work_grows_as_the_parts_do_where_tables_alternate(tmp_path: Path) -> None:
+    events = alternating(tmp_path, 200)
+    events.parts = parts = Walked(events.parts)
+    assert len(parts) == 200
+    again = Events.of(events, events.end)
+    assert again.parts == list(parts)  # the same ones, nothing is made anew
+    assert [events[at].number for at in range(200)] == [event.number for event in again]
+    assert parts.looks < 10 * len(parts)
+
+
+def test_alternating_tables_travel_as_one_batch_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = alternating(tmp_path, 40)
+    TaskCommitter(EngineOptions()).begin(events)  # numbers them
+    sent: list[int] = []
+    reduce = EventBatch.__reduce__
+
+    def counted(batch: EventBatch) -> Any:
+        sent.append(len(batch))
+        return reduce(batch)
+
+    monkeypatch.setattr(EventBatch, "__reduce__", counted)
+    back = pickle.loads(pickle.dumps(events))
+    assert sent == [20, 20]
+    assert (back.end, back.generation) == (events.end, events.generation)
+    assert [(e.number, e.version, e.table, e.after) for e in back] == [
+        (e.number, e.version, e.table, e.after) for e in events
+    ]
+    few = Events.of([events[3], *events[10:20:3], events[39].replace(after=None)], events.end)
+    assert [(e.number, e.after) for e in pickle.loads(pickle.dumps(few))] == [
+        (e.number, e.after) for e in few
+    ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -104,3 +106,38 @@ def test_a_message_shows_no_value_where_it_is_logged(tmp_path: Path) -> None:
     written(tmp_path)
     messages = FormatSerializer("debezium").serialize(polled(tmp_path))
     assert repr(messages[0]).startswith("<Message of <Event c of public.orders, version ")
+
+
+def test_tables_that_alternate_cost_a_call_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a transform has changed every event, which makes each a batch of its own."""
+    built = BuiltLog(tmp_path)
+    orders, lines = (
+        built.table(name, {"id": "int64", "note": "text"}, relation_id=number)
+        for number, name in enumerate(("public.orders", "public.lines"))
+    )
+    for number in range(12):
+        built.insert(orders, str(number), "x")
+        built.insert(lines, str(number), "y")
+        built.update(orders, str(number + 100), UNCHANGED, key=[str(number)])
+    built.flush()
+    events = polled(tmp_path)
+    alone = [FormatSerializer("debezium").serialize(Events([p], 0)) for p in events.parts]
+    serializer = FormatSerializer("debezium")
+    calls: list[int] = []
+    format_ = serializer._formatter.format
+
+    def counted(target: Any, rows: pa.RecordBatch) -> pa.RecordBatch:
+        calls.append(rows.num_rows)
+        return format_(target, rows)
+
+    monkeypatch.setattr(serializer, "_formatter", SimpleNamespace(format=counted))
+    messages = serializer.serialize(events)
+    assert calls == [36, 12]
+    assert told(messages) == told([message for part in alone for message in part])
+    assert [m.event.number for m in messages] == [event.number for event in events]
+    calls.clear()
+    changed = Events.of([e.replace(after=e.after) for e in events], events.end)
+    assert told(serializer.serialize(changed)) == told(messages)
+    assert calls == [36, 12]

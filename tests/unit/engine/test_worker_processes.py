@@ -96,7 +96,7 @@ def one_process(**work: Any) -> Iterator[WorkerProcesses]:
 
 
 def call(processes: WorkerProcesses, events: Events) -> list[int]:
-    return [number for number, *_ in processes.call(events.parts, events.end, "")]
+    return [number for number, *_ in processes.call(events)]
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, cast
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow.compute as pc
 
 from tidelog.adapters import FORMATTERS
 from tidelog.app.async_engine.steps import Route
-from tidelog.engine.event_batches import EventBatch
+from tidelog.engine.event_batches import EventBatch, gathered
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Message
 from tidelog.errors import ConfigError
@@ -39,18 +40,27 @@ class FormatSerializer:
         self._targets: dict[tuple[SourceId, int], tuple[TargetTable, pa.Schema]] = {}
 
     def serialize(self, events: Events) -> list[Message]:
+        # A call of a format costs milliseconds: one for each version of a table, not each run.
+        batches, places = gathered(events.parts)
+        own: list[list[Event]] = [[] for _ in batches]
+        given = iter(events)
+        for part, at in zip(events.parts, places, strict=True):
+            own[at] += islice(given, len(part))
+        made = [iter(self._made(*each)) for each in zip(batches, own, strict=True)]
         found: list[Message] = []
-        originals = list(events)
-        for part in events.parts:
-            target, schema = self._target(part)
-            messages = self._formatter.format(target, _shaped(part, schema))
-            if messages.num_rows != len(part):
-                raise ConfigError(
-                    f"the format made {messages.num_rows} messages of {len(part)} events of "
-                    f"{part.schema.table}: an engine needs one of each"
-                )
-            found += _messages(messages, originals[len(found) : len(found) + len(part)])
+        for part, at in zip(events.parts, places, strict=True):
+            found += islice(made[at], len(part))
         return found
+
+    def _made(self, batch: EventBatch, events: list[Event]) -> list[Message]:
+        target, schema = self._target(batch)
+        messages = self._formatter.format(target, _shaped(batch, schema))
+        if messages.num_rows != len(batch):
+            raise ConfigError(
+                f"the format made {messages.num_rows} messages of {len(batch)} events of "
+                f"{batch.schema.table}: an engine needs one of each"
+            )
+        return _messages(messages, events)
 
     def _target(self, part: EventBatch) -> tuple[TargetTable, pa.Schema]:
         which = part.origin, part.schema.schema_id

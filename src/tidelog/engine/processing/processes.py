@@ -21,7 +21,6 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Final
 
-from tidelog.engine.event_batches import EventBatch
 from tidelog.engine.events import Event, Events
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import Consumer, Message, Serializer, Transform
@@ -59,7 +58,7 @@ class Work:
                 f"lock or a connection): {type(error).__name__}"
             ) from None
 
-    def do(self, parts: Sequence[EventBatch], end: int, generation: str) -> list[Told]:
+    def do(self, events: Events) -> list[Told]:
         """All of it: what comes back is empty where there is a consumer."""
         chain = Chain(
             self.transforms,
@@ -68,7 +67,7 @@ class Work:
             self.dead_letters,
         )
         # All at once: a serializer's call for each event would be most of the work.
-        prepared = chain.prepared(Events(parts, end, generation), end, generation)
+        prepared = chain.prepared(events, events.end, events.generation)
         if self.consumer is None:
             return [_told(each) for each in prepared]
         for each in prepared:
@@ -88,7 +87,7 @@ class WorkerProcesses:
         for _ in range(count):
             self._free.put(None)
 
-    def call(self, parts: Sequence[EventBatch], end: int, generation: str) -> list[Told]:
+    def call(self, events: Events) -> list[Told]:
         """What `Work.do` returns.
 
         Raises:
@@ -96,7 +95,7 @@ class WorkerProcesses:
             ConsumerError: the process has ended, or what the work raised.
             OSError: no process could be started.
         """
-        job = pickle.dumps((parts, end, generation))
+        job = pickle.dumps(events)
         connection = self._free.get()
         usable: Connection | None = None
         try:
@@ -187,7 +186,7 @@ class ProcessChain(Chain):
 
     def _called(self, events: Sequence[Event], end: int, generation: str) -> list[Told]:
         assert self.processes is not None
-        return self.processes.call(Events.of(events, end, generation).parts, end, generation)
+        return self.processes.call(Events.of(events, end, generation))
 
 
 def _told(each: Event | Message) -> Told:
@@ -249,7 +248,7 @@ def _end_with_parent() -> None:
 def _done(work: Work, job: bytes) -> bytes:
     """Of a job, what `_read` reads."""
     try:
-        found = work.do(*pickle.loads(job))  # noqa: S301 - from the engine's process
+        found = work.do(pickle.loads(job))  # noqa: S301 - from the engine's process
     except Exception as error:  # noqa: BLE001 - raised where the job comes from
         return pickle.dumps((False, _known_there(error)))
     try:

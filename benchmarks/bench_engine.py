@@ -2,10 +2,11 @@
 
 ``micro``  an event log that is there → a consumer that discards: six modes, threads and processes,
            one and two workers, transforms that cost 0, 10 and 100 µs
+``mixed``  the same log of one table, and of two whose changes alternate
 ``whole``  PostgreSQL → capture → engine → a consumer that discards, all in one process; against
            pg_recvlogical, which writes the same changes to a file
 
-    python -m benchmarks.bench_engine [micro] [whole] [--changes N] [--quick]
+    python -m benchmarks.bench_engine [micro] [mixed] [whole] [--changes N] [--quick]
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import psycopg
 
 from benchmarks.bench_capture import INSERT, Bench, bench, recvlogical
-from benchmarks.spark_workload import build_tables
+from benchmarks.spark_workload import build_alternating, build_tables
 from benchmarks.table import Row, show
 from tidelog import AsyncEngine, Committer, Config, EngineState, Event, Events
 from tidelog.app.async_engine.engine import CaptureConnector
@@ -158,6 +159,40 @@ def micro(quick: bool) -> list[Row]:
     return []
 
 
+def mixed(quick: bool) -> list[Row]:
+    """Runs of one event each must cost little more than long ones."""
+    events = 2 * BATCH if quick else 30_000
+    with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as scratch:
+        logs = [Path(scratch) / f"log{tables}" for tables in (1, 2)]
+        counts = []
+        for tables, log in enumerate(logs, 1):
+            build_alternating(log, events, tables)
+            counts.append(sum(map(len, batches(log))))  # compiled kernels are loaded, too
+        for number, transforms in [(2, []), (4, []), (4, [partial(work, cost_us=0)]), (6, [])]:
+            for on in ("threads", "processes"):
+                one, two = (
+                    events_per_s(
+                        log,
+                        count,
+                        f"x{number}{on}{len(transforms)}",
+                        {**MODES[number], "transforms": transforms},
+                        record_processing_on=on,
+                        record_processing_threads=2,
+                    )
+                    for log, count in zip(logs, counts, strict=True)
+                )
+                behind = ", a transform" if transforms else ""
+                row = Row(
+                    f"mode {number}, {on}{behind}, two tables that alternate",
+                    f"{two:,.0f} events/s",
+                    f"{one:,.0f} events/s (one table)",
+                    f"{two / one:.2f} ×",
+                    "≥ 0.5 ×",
+                )
+                show([row])
+    return []
+
+
 def loop_per_s(log: Path, name: str | None, transforms: list[Any]) -> float:
     """Events a second of a loop that does the same in one thread."""
     serializer = None if name is None else FormatSerializer(name)
@@ -261,11 +296,11 @@ def _measured(config: Config, mode: dict[str, Any], changes: int) -> tuple[float
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", help="micro, whole; default: both")
+    parser.add_argument("parts", nargs="*", help="micro, mixed, whole; default: all")
     parser.add_argument("--changes", type=int, default=0, help="of whole; default: 1,000,000")
     parser.add_argument("--quick", action="store_true", help="little data: numbers mean nothing")
     given = parser.parse_args()
-    known = {"micro": micro, "whole": partial(whole, changes=given.changes)}
+    known = {"micro": micro, "mixed": mixed, "whole": partial(whole, changes=given.changes)}
     for part in given.parts or known:
         show(known[part](given.quick))
 

@@ -55,6 +55,15 @@ def build_tables(path: Path, changes: int, tables: int, keys: int = 100_000) -> 
     return names
 
 
+def build_alternating(path: Path, changes: int, tables: int, keys: int = 100_000) -> None:
+    """A log of as many changes, each of the next table."""
+    built = BuiltLog(path)
+    random, notes = drawn(1)
+    schemas = [built.table(f"bench.orders{number}", COLUMNS) for number in range(tables)]
+    ids = random.integers(0, keys, changes)
+    append(built, schemas, ids, np.arange(changes), notes, random, "")
+
+
 def drawn(seed: int) -> tuple[np.random.Generator, list[bytes]]:
     """What `append` draws from, and the texts that it takes for notes."""
     random = np.random.default_rng(seed)
@@ -62,6 +71,8 @@ def drawn(seed: int) -> tuple[np.random.Generator, list[bytes]]:
 
 
 def append(built, schema, ids, salts, notes, random, kind) -> None:  # type: ignore[no-untyped-def]
+    """``schema``: of all changes, or several that take turns."""
+    schemas = schema if isinstance(schema, list) else [schema]
     alive: set[int] = set()
     position = built.writer.resume.position if built.writer.resume else 1000
     for start in range(0, len(ids), _SEGMENT_ROWS):
@@ -88,7 +99,7 @@ def append(built, schema, ids, salts, notes, random, kind) -> None:  # type: ign
         position += n
         batch = LogBatch(
             kind=np.array(kinds, np.uint8),
-            schema_id=np.full(n, schema.schema_id, np.int32),
+            schema_id=np.resize(np.array([s.schema_id for s in schemas], np.int32), n),
             position=positions,
             ordinal=np.zeros(n, np.int64),
             xid=positions // 1000 + 700,

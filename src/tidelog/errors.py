@@ -33,6 +33,7 @@
      ├── TransitionError       a state met what its table lacks: a mistake of ours  restart
      ├── StateError            the state store failed                               retry
      │    └── StateConflictError  compare-and-set lost                              retry
+     ├── IncompleteDumpError   an initial dump that was to be all lacks tables      stop, exit 1
      ├── DecodeError           a payload that is not what its schema says           stop, exit 1
      ├── OutputError           a destination refused                                retry
      │    └── OutputRefusedError  trying again can't help                            stop, exit 1
@@ -230,6 +231,10 @@ class StateError(TidelogError):
 
 class StateConflictError(StateError):
     """A compare-and-set on a state document found another version."""
+
+
+class IncompleteDumpError(TidelogError):
+    """Capture ended with its initial dump, which lacks tables; the event log has all else."""
 
 
 class DecodeError(TidelogError):

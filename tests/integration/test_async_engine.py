@@ -19,7 +19,7 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Committer, Message
 from tidelog.engine.states import EngineState
-from tidelog.errors import ConfigError, EngineStateError, TidelogError
+from tidelog.errors import ConfigError, EngineStateError, IncompleteDumpError, TidelogError
 from tidelog.testing import TestingEngine
 
 pytestmark = pytest.mark.integration
@@ -224,3 +224,21 @@ def test_it_ends_when_an_initial_dump_that_is_all_is_delivered(
     assert told == [(True, "all events were delivered", None)] * 2
     assert (committed(log_place(config)) or 0) > seen[-1].version
     assert nothing_is_left(postgres, database)
+
+
+def test_a_dump_that_lacks_a_table_is_delivered_but_for_it(
+    postgres: PostgresServer, database: str, tmp_path: Path
+) -> None:
+    configured(postgres, database, tmp_path)
+    postgres.execute("CREATE TABLE keyless (n int)", database.rsplit("/", 1)[1])
+    file = tmp_path / "tidelog.yaml"
+    file.write_text(file.read_text().replace("slot:", "snapshot: initial_only, slot:"))
+    config = load_config(file)
+    seen: list[int] = []
+    for _ in range(2):  # the second finds nothing left to deliver
+        engine = AsyncEngine(config, consumer=lambda event: seen.append(event.after["id"]))
+        with pytest.raises(IncompleteDumpError, match=r"lacks public\.keyless"):
+            asyncio.run(asyncio.wait_for(engine.arun(), 60))
+        assert seen == [1, 2]
+        assert (committed(log_place(config)) or 0) > versions(log_place(config))[-1]
+        assert nothing_is_left(postgres, database)

@@ -19,7 +19,7 @@ from tidelog.capture.leadership import Leader
 from tidelog.capture.refused_tables import REFUSED_KEY, RefusedTables
 from tidelog.capture.relation_names import RELATIONS_KEY
 from tidelog.capture.source_watch import SourceWatch
-from tidelog.errors import GapError, SourceError, TidelogError
+from tidelog.errors import GapError, IncompleteDumpError, SourceError, TidelogError
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
 from tidelog.ports import (
@@ -352,7 +352,7 @@ class CaptureSession:
             if table.status == "failed"
         ]
         if failed and self._failure is None:
-            self._failure = TidelogError(f"the initial dump lacks {', '.join(failed)}")
+            self._failure = IncompleteDumpError(f"the initial dump lacks {', '.join(failed)}")
         self._complete = True
         self._ended.set()
 

@@ -8,7 +8,7 @@ from tests.behaviours.dumps.sources import N, series
 from tests.behaviours.dumps.ways import READERS, TWO, ways
 from tests.integration.windows.live import at, crash
 
-from tidelog.errors import TidelogError
+from tidelog.errors import IncompleteDumpError
 
 pytestmark = pytest.mark.integration
 
@@ -47,7 +47,7 @@ def test_initial_only_ends_with_an_error_that_names_what_it_lacks(make: Make) ->
     dumped.sql.execute("CREATE TABLE keyless (n int)")
     dumped.start(wait=False)
     failure = dumped.ended()
-    assert isinstance(failure, TidelogError)
+    assert isinstance(failure, IncompleteDumpError)
     assert "public.keyless" in str(failure)
     assert len(dumped.rows_of("initial")) == 12
 

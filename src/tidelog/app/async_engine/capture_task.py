@@ -12,7 +12,7 @@ from tidelog.app.log_location import log_place
 from tidelog.config import Config
 from tidelog.engine.events import Events
 from tidelog.engine.ports import EndReachedError
-from tidelog.errors import TaskStartError
+from tidelog.errors import IncompleteDumpError, TaskStartError
 from tidelog.eventlog.reader import EventLog
 from tidelog.outputs.base.sections import StepSection
 
@@ -25,7 +25,8 @@ class CaptureTask:
 
     It has started when capture leads or stands by: then another process writes the same log. It has
     given everything when capture has ended by itself (``snapshot: initial_only``) and what that
-    left in the log was read.
+    left in the log was read. If that lacks tables, `stop` raises what capture did: by then all that
+    there is was delivered, by this task and the others.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class CaptureTask:
         self._failure: BaseException | None = None
         self._failed = False
         self._complete = False
+        self._lacking: IncompleteDumpError | None = None
         self._thread: threading.Thread | None = None
 
     def start(self, cancelled: threading.Event) -> None:
@@ -85,6 +87,8 @@ class CaptureTask:
             self._thread.join()
         self._reader.stop()
         self._raise_failure()
+        if self._lacking is not None:
+            raise self._lacking
 
     def _raise_failure(self) -> None:
         """Once: what ended the polling is not raised by `stop` again."""
@@ -103,6 +107,9 @@ class CaptureTask:
         try:
             self.capture.run(self._stop, self._on_status)
             self._complete = not self._stop.is_set()
+        except IncompleteDumpError as error:
+            # Raised now, it would keep the rest from being delivered, at every start again.
+            self._lacking, self._complete = error, True
         except BaseException as error:  # noqa: BLE001 - raised by whichever call comes next
             self._failure = error
 

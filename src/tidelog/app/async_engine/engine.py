@@ -143,7 +143,7 @@ class AsyncEngine:
 
         Raises:
             EngineStateError: it runs already, or has run.
-            TidelogError: what ended it.
+            TidelogError: what ended it. IncompleteDumpError comes behind all that was captured.
         """
         self._core.run()
 

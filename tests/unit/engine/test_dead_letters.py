@@ -211,3 +211,29 @@ def test_a_value_that_is_none_of_the_columns_type_is_the_transforms_fault(
         assert isinstance(run.error, ConsumerError)
         assert "public.orders" in str(run.error)
         assert "S3cret" not in str(run.error)
+
+
+def test_one_event_of_many_is_found_by_halves(tmp_path: Path) -> None:
+    built = orders_log(tmp_path / "log", range(1024))
+    letters = tmp_path / "letters"
+    calls: list[int] = []
+    seen: list[int] = []
+
+    class Counting(Refusing):
+        def serialize(self, events: Events) -> list[Message]:
+            calls.append(len(events))
+            return super().serialize(events)
+
+    core = engine(
+        Gates(tmp_path / "log"),
+        consumer=lambda each: seen.append(each.event.after["id"]),
+        serializer=Counting(),
+        dead_letters=DeadLetters(letters),
+        **TOLERANT,
+    )
+    with running(core) as run:
+        until(lambda: committed(tmp_path / "log") == built.writer.next_offset)
+    assert run.error is None
+    assert seen == [number for number in range(1024) if number != 1]
+    assert len(told(letters)) == 1
+    assert len(calls) == 1 + 2 * 10  # both halves, ten times

@@ -55,14 +55,14 @@ class Chain:
             if len(left) == 1:
                 self.dead_letters.put(left[0], error)
                 return []
-        # One by one: only those at which it raises are passed over.
-        return [each for event in left for each in self.prepared_alone(event, end, generation)]
-
-    def prepared_alone(self, event: Event, end: int, generation: str) -> list[Event | Message]:
-        """`prepared` of an event that the transforms have seen."""
-        return Chain((), self.serializer, self.retries, self.dead_letters).prepared(
-            [event], end, generation
-        )
+        # In halves, down to those at which it raises: they alone are passed over.
+        serializing = Chain((), serializer, self.retries, self.dead_letters)
+        events, middle = list(left), len(left) // 2
+        return [
+            each
+            for half in (events[:middle], events[middle:])
+            for each in serializing.prepared(half, end, generation)
+        ]
 
     def regrouped(self, events: Sequence[Event], end: int, generation: str) -> Events:
         """`Events.of`; those that Arrow can't hold as a transform left them are passed over where

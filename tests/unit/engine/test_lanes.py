@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pytest
 from tests.support.build_log import BuiltLog
-from tests.support.engines import COLUMNS
+from tests.support.engines import COLUMNS, Gates, committed, engine, orders_log, running, until
 
 from tidelog.app.async_engine.log_task import LogTask
+from tidelog.engine.events import Event
+from tidelog.engine.processing.chain import Chain
 from tidelog.engine.processing.lanes import stages
 
 
@@ -63,3 +68,34 @@ def test_tables_of_one_key_are_apart_and_one_without_a_key_is_a_lane(tmp_path: P
             built.insert(table, number, "a")
     [lanes] = of(built)
     assert sorted(lanes) == [["c", "c"], ["c1"], ["c1"], ["c2"], ["c2"]]
+
+
+def test_one_thread_alone_walks_what_several_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An iterator that threads share gives each lane once only where a lock guards all threads."""
+    built = orders_log(tmp_path, range(300))
+    walkers: list[set[str]] = []
+    takers: set[str] = set()
+
+    class Watched(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            walkers.append(walking := set())
+            for each in super().__iter__():
+                walking.add(threading.current_thread().name)
+                yield each
+
+    met = threading.Barrier(2, timeout=30)
+
+    def consume(event: Event) -> None:
+        takers.add(threading.current_thread().name)
+        if event.after and event.after["id"] < 2:
+            met.wait()  # two take at once
+
+    monkeypatch.setattr(Chain, "groups", lambda _self, lanes, _workers: Watched(lanes))
+    core = engine(Gates(tmp_path), consumer=consume, consume_records_async=True)
+    with running(core) as run:
+        until(lambda: run.error or committed(tmp_path) == built.writer.next_offset)
+    assert run.error is None
+    assert len(takers) > 1
+    assert [len(walking) for walking in walkers] == [1] * len(walkers)

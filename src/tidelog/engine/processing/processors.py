@@ -13,6 +13,7 @@ The second mode of each pair has a serializer. Every processor marks what a tran
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
@@ -144,13 +145,17 @@ class ParallelProcessor:
         than most lanes do.
         """
         groups = chain.groups(lanes, self._service.threads)
-        untaken = iter(groups)
+        untaken: queue.SimpleQueue[Lane] = queue.SimpleQueue()
+        for group in groups:
+            untaken.put(group)
         failed = threading.Event()
 
         def work() -> None:
             try:
-                for lane in untaken:  # a list's iterator gives each to one thread
-                    if failed.is_set():
+                while not failed.is_set():
+                    try:
+                        lane = untaken.get_nowait()
+                    except queue.Empty:
                         return
                     self._run(chain, lane, records)
             except BaseException:

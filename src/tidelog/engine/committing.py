@@ -69,7 +69,9 @@ class TaskCommitter:
             self._take_below()
             return not self._done.open_batches
 
-    def mark_processed(self, done: Event | Message | Events | Sequence[Event | Message]) -> None:
+    def mark_processed(
+        self, done: Event | Message | Events | Sequence[Event | Message | Events]
+    ) -> None:
         ranges = _ranges(done)
         with self._lock:
             if not self._fenced:
@@ -126,7 +128,9 @@ class TaskCommitter:
             self._taken = below
 
 
-def _ranges(done: Event | Message | Events | Sequence[Event | Message]) -> list[tuple[int, int]]:
+def _ranges(
+    done: Event | Message | Events | Sequence[Event | Message | Events],
+) -> list[tuple[int, int]]:
     if isinstance(done, Message):
         done = done.event
     if isinstance(done, Event):
@@ -136,6 +140,9 @@ def _ranges(done: Event | Message | Events | Sequence[Event | Message]) -> list[
     found: list[tuple[int, int]] = []
     start = stop = -1
     for each in done:
+        if isinstance(each, Events):
+            found += _ranges(each)
+            continue
         number = (each.event if isinstance(each, Message) else each).number
         if number != stop:
             if start >= 0:

@@ -36,7 +36,9 @@ class Committer(Protocol):
     gave it up at its end does not count.
     """
 
-    def mark_processed(self, done: Event | Message | Events | Sequence[Event | Message]) -> None:
+    def mark_processed(
+        self, done: Event | Message | Events | Sequence[Event | Message | Events]
+    ) -> None:
         """This event, or all of these, are done."""
         ...
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.engines import Gates, orders_log
 
+from tidelog.engine.committing import TaskCommitter
 from tidelog.engine.offsets import DoneInOrder
+from tidelog.engine.options import EngineOptions
 
 
 def test_an_offset_stays_below_the_first_event_that_is_not_done() -> None:
@@ -66,3 +72,20 @@ def test_any_order_of_marks_gives_the_offset_of_the_first_undone(
         low = next((n for n in range(len(versions)) if n not in marked), len(versions))
         expected = ends.get(low, versions[low] if 0 < low < len(versions) else None)
         assert done.offset == expected
+
+
+def test_batches_may_be_marked_together(tmp_path: Path) -> None:
+    orders_log(tmp_path, range(6))
+    task = Gates(tmp_path, batch_size=2)
+    task.start(threading.Event())
+    committer = TaskCommitter(EngineOptions())
+    polled = [task.poll(1.0) for _ in range(3)]
+    for events in polled:
+        committer.begin(events)
+    first, second, third = polled
+    committer.mark_processed([first, *second])
+    committer.mark_batch_finished()
+    assert committer.due() == second.end
+    committer.mark_processed([second, third])
+    assert committer.all_done
+    assert committer.due() == third.end

@@ -5,7 +5,7 @@ A column becomes Python values at once, for all events of the batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -116,12 +116,26 @@ def gathered(parts: Sequence[EventBatch]) -> tuple[list[EventBatch], list[int]]:
     return [_joined(group) for group in groups.values()], places
 
 
+def runs(parts: Iterable[EventBatch]) -> Iterator[EventBatch]:
+    """Neighbours of one schema version, between whose numbers none is lacking, as one batch."""
+    run: list[EventBatch] = []
+    due: tuple[SourceId, int, int] | None = None
+    for part in parts:
+        if run and (part.origin, part.schema.schema_id, part.first) != due:
+            yield _joined(run)
+            run = []
+        run.append(part)
+        due = part.origin, part.schema.schema_id, part.first + len(part)
+    if run:
+        yield _joined(run)
+
+
 def _joined(parts: Sequence[EventBatch]) -> EventBatch:
     first = parts[0]
     if len(parts) == 1:
         return first
     data = pa.concat_batches([part.data for part in parts])
-    return EventBatch(first.schema, first.origin, data)
+    return EventBatch(first.schema, first.origin, data, first.first)
 
 
 def _batch_of(

@@ -13,7 +13,7 @@ from typing import Any, overload
 
 import pyarrow as pa
 
-from tidelog.engine.event_batches import EventBatch, gathered
+from tidelog.engine.event_batches import EventBatch, gathered, runs
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import SourceId
 
@@ -211,7 +211,7 @@ class Events(Sequence[Event]):
             made = cls(events.parts, end, generation)
             made._made = events._made
         else:
-            made = cls(list(_regrouped(events)), end, generation)
+            made = cls(list(runs(_regrouped(events))), end, generation)
             made._made = list(events)
         return made
 

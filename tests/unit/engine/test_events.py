@@ -280,3 +280,29 @@ def test_alternating_tables_travel_as_one_batch_each(
     assert [(e.number, e.after) for e in pickle.loads(pickle.dumps(few))] == [
         (e.number, e.after) for e in few
     ]
+
+
+def test_changed_events_are_one_run_again(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path)
+    tables = [built.table(f"public.t{n}", COLUMNS, relation_id=n) for n in (1, 2)]
+    for number in range(10):
+        built.insert(tables[number // 5], str(number), "x")
+    built.flush()
+    events = polled(tmp_path)
+    committer = TaskCommitter(EngineOptions())
+    committer.begin(events)
+    changed = [each.replace(after={"id": 0, "note": "y"}) for each in events]
+    changed[3] = events[3]
+    kept = [each for each in changed if each.number != 7]  # left out: no run goes over it
+    made = Events.of(kept, events.end)
+    assert [(str(s.table), rows.num_rows) for s, rows in made.runs()] == [
+        ("public.t1", 5),
+        ("public.t2", 2),
+        ("public.t2", 2),
+    ]
+    notes = [row["note"] for _, rows in made.runs() for row in rows.column("after").to_pylist()]
+    assert notes == [each.after["note"] for each in kept if each.after]
+    committer.mark_processed(made)
+    assert not committer.all_done
+    committer.mark_processed(changed[7])
+    assert committer.all_done

@@ -89,6 +89,15 @@ def test_a_capture_that_was_away_is_as_late_as_what_it_captures_until_it_was_lev
     assert watch.summary(2.0, 5_000, days_ago)["lag_s"] == 0.0
 
 
+def test_a_capture_that_is_never_level_is_not_as_late_as_its_last_row() -> None:
+    """Others write all the time, and nobody to the captured tables: what lay there is read."""
+    watch = SourceWatch()
+    days_ago = time.time_ns() // 1000 - 5 * 86_400 * 1_000_000
+    for second in range(10):
+        watch.observe(float(second), 1_000 * second, load(1_000 * (second + 1)))
+    assert watch.summary(9.5, 9_000, days_ago)["lag_s"] == 0.5
+
+
 def test_a_source_that_does_not_answer_is_told_since_it_first_did_not() -> None:
     watch = SourceWatch()
 

@@ -32,7 +32,7 @@ class SourceWatch:
         self._ends: deque[tuple[float, int]] = deque()  # where the log ended when, ascending
         self._spare: deque[tuple[float, int]] = deque()
         self._load: SourceLoad | None = None
-        self._was_level = False
+        self._first_end: int | None = None  # what lay before it, nobody has seen come
         self._failed: tuple[str, int] | None = None
 
     def ask(self, catalogue: Catalogue, reached: int) -> SourceLoad:
@@ -55,7 +55,8 @@ class SourceWatch:
         """The source answered; capture had reached a position."""
         with self._lock:
             self._load, self._failed = load, None
-            self._was_level |= load.end <= reached
+            if self._first_end is None:
+                self._first_end = load.end
             while self._ends and self._ends[0][1] <= reached:
                 self._ends.popleft()
             if load.end > (self._ends[-1][1] if self._ends else reached):
@@ -102,7 +103,7 @@ class SourceWatch:
     def _lag_s(self, now_s: float, reached: int, last_commit_us: int) -> float | None:
         first = next((at for at, end in self._ends if end > reached), now_s)
         lag_s = max(0.0, now_s - first)
-        if not self._was_level:
+        if self._first_end is not None and reached < self._first_end:
             # How long its log has ended there we have not seen: capture was away.
             if not last_commit_us:
                 return None

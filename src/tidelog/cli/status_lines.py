@@ -45,13 +45,13 @@ def lines(found: Overview, *, colour: bool = False) -> Iterator[str]:
     yield from _more(len(found.dumps), "dumps")
     if found.dumps and found.throttled:
         yield _fact("", f"slowed down: {found.throttled}")
-    for place, problem in enumerate(_few_of_each(found.problems)):
+    few = _few_of_each(found.problems)
+    for place, problem in enumerate(few):
         if place or problem.sentence != found.verdict:
             yield _signed(problem.severity, problem.sentence, colour)
         yield from (f"    {printable(line)}" for line in problem.remedy.split("\n") if line)
         yield f"    see {problem.page}"
-    more = len(found.problems) - len(_few_of_each(found.problems))
-    if more:
+    if more := len(found.problems) - len(few):
         yield f"  … {more} more problems: --json has them"
 
 

@@ -6,10 +6,9 @@ import contextlib
 import select
 import socket
 import ssl
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
+
+from tests.support.proxy import Proxy
 
 from tidelog.demo.servers.certificates import write_certificates
 
@@ -18,8 +17,8 @@ RECORD_BYTES = 16384
 CALM_S = 0.02
 
 
-class TlsTerminator:
-    """Forwards a port of its own to ``port``. Use it as a context manager.
+class TlsTerminator(Proxy):
+    """Forwards a port of its own to ``port``.
 
     What the server sends within a moment goes out in records as large as TLS has them.
 
@@ -28,42 +27,15 @@ class TlsTerminator:
     """
 
     def __init__(self, port: int, directory: Path) -> None:
+        super().__init__(port)
         write_certificates(directory)
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(directory / "server-cert.pem", directory / "server-key.pem")
-        self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._sockets: list[socket.socket] = []
 
     def dsn(self, database: str) -> str:
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}?sslmode=require"
 
-    def __enter__(self) -> TlsTerminator:
-        self._run(self._accept)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._listener.close()
-        for one in self._sockets:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
-    def _run(self, work: Callable[..., None], *arguments: socket.socket) -> None:
-        threading.Thread(target=work, args=arguments, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                self._run(self._forward, client)
-
-    def _forward(self, client: socket.socket) -> None:
+    def _serve(self, client: socket.socket) -> None:
         client.recv(8)  # SSLRequest
         client.sendall(b"S")
         secured = self._context.wrap_socket(client, server_side=True)

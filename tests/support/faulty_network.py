@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from types import TracebackType
+
+from tests.support.proxy import Proxy
 
 _BUSY = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
-class FaultyNetwork:
-    """Forwards a port of its own to ``port``. Use it as a context manager.
+class FaultyNetwork(Proxy):
+    """Forwards a port of its own to ``port``.
 
     ``one_at_a_time``: a request is forwarded once the one before it is answered, whatever the
     connection. A server that looks at conditions before it writes then does both as one.
@@ -25,12 +26,10 @@ class FaultyNetwork:
     """
 
     def __init__(self, port: int, *, one_at_a_time: bool = False) -> None:
-        self._target = port
+        super().__init__(port)
         self._turn: contextlib.AbstractContextManager[object] = (
             threading.Lock() if one_at_a_time else contextlib.nullcontext()
         )
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
         self._lock = threading.Lock()
         self._fault, self._request, self._times = "", b"", 0
         self.struck = 0
@@ -52,24 +51,6 @@ class FaultyNetwork:
                 answers.append(server.recv(65_536).partition(b"\r\n")[0])
         self.delayed = []
         return answers
-
-    def __enter__(self) -> FaultyNetwork:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
         with client, contextlib.suppress(OSError):

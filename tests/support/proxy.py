@@ -1,0 +1,55 @@
+"""What stands between a client and a server, for tests that break what goes through it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+
+class Proxy:
+    """Listens on a port of its own for clients of the server at ``port``, and serves each on a
+    thread. Use it as a context manager.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._sockets: list[socket.socket] = []
+        """What `cut` ends."""
+
+    def __enter__(self) -> Self:
+        self._run(self._accept)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._listener.close()
+        self.cut()
+
+    def cut(self) -> None:
+        """End all connections."""
+        for one in self._sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def _run(self, work: Callable[..., None], *arguments: socket.socket) -> None:
+        threading.Thread(target=work, args=arguments, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                self._run(self._serve, client)
+
+    def _serve(self, client: socket.socket) -> None:
+        """All of a client's connection."""
+        raise NotImplementedError

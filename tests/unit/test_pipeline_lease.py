@@ -212,7 +212,7 @@ def test_a_lease_that_cannot_be_told_ends_nothing(
 
 
 class Noting(Writer):
-    """Notes what is asked of it; the lease ends with the first rows."""
+    """Notes what is asked of it; the lease ends at a step, e.g. ``write 2``."""
 
     def __init__(self, file: LeaseFile, at: str) -> None:
         self.did: list[str] = []
@@ -221,7 +221,7 @@ class Noting(Writer):
 
     def _does(self, what: str) -> None:
         self.did.append(what)
-        if what == self._at:
+        if self._at in (what, f"{what} {self.did.count(what)}"):
             self._file.ended()
 
     def open(self, task: WriteTask) -> None:
@@ -244,6 +244,7 @@ class Noting(Writer):
         ("before", ["close"]),
         ("open", ["open", "close"]),
         ("write", ["open", "write", "close"]),
+        ("write 2", ["open", "write", "write", "close"]),
         ("", ["open", "write", "write", "commit", "close"]),
     ],
 )

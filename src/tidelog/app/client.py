@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from tidelog.app.capture_run import OnStatus, ignore
 from tidelog.app.dumps.keys import discard_keys
 from tidelog.app.elections import LEASE_NAME, pipeline_lease
 from tidelog.app.log_location import log_place
 from tidelog.app.overview.build import overview
 from tidelog.app.overview.outputs import outputs_of
 from tidelog.app.roster import PIPELINE_PREFIX, failing, of_pipeline, standbys
+from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.capture.session import STATUS_KEY

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from tidelog.app.elections import LEASE_NAME
 from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
 from tidelog.state.opening import open_election, open_state
+
+OnStatus = Callable[[dict[str, Any]], None]
+
+
+def ignore(_status: dict[str, Any]) -> None:
+    """Nobody wants to know."""
 
 
 class StatusFeed:

@@ -14,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 
+from tidelog.config.alerts import AnyAlert
 from tidelog.config.engine import EngineSection
 from tidelog.config.source import AnySource, PostgresSourceSection
 from tidelog.eventlog.storage.opening import is_url
@@ -263,12 +264,23 @@ class Control(Section):
     notification_file: LocalPath | None = Field(
         default=None, description="For `file`.", examples=["./notifications.jsonl"]
     )
+    alerts: list[AnyAlert] = Field(
+        default=[], description="Who is told when something is wrong, and when that is over."
+    )
 
     @model_validator(mode="after")
     def _file_is_named(self) -> Control:
         if "file" in self.notifications and self.notification_file is None:
             raise ValueError("notifications to a file need notification_file")
         return self
+
+    @field_validator("alerts")
+    @classmethod
+    def _alerts_differ(cls, alerts: list[AnyAlert]) -> list[AnyAlert]:
+        keys = [each.key for each in alerts]
+        if len(set(keys)) < len(keys):
+            raise ValueError("several alerts of one kind: give each a name of its own")
+        return alerts
 
 
 class Pipeline(Section):

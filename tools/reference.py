@@ -79,7 +79,7 @@ def configuration() -> Iterator[str]:
     sections.append(("outputs.debezium", DebeziumModes))
     sections += [("outputs.documents", JoinedDocument), ("outputs.documents.parts", DocumentPart)]
     lists = ["outputs", "outputs.steps", "outputs.documents", "outputs.documents.parts"]
-    lists.append("control.alerts")
+    lists += ["control.alerts", "dumps"]
     for name, model in sections:
         several = " (a list)" if name in lists else ""
         kind = f", kind {kind_of(model)}" if "kind" in model.model_fields else ""

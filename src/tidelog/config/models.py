@@ -16,6 +16,7 @@ from pydantic import (
 
 from tidelog.config.alerts import AnyAlert
 from tidelog.config.engine import EngineSection
+from tidelog.config.schedules import ScheduledDump
 from tidelog.config.source import AnySource, PostgresSourceSection
 from tidelog.eventlog.storage.opening import is_url
 from tidelog.model.dump_options import DumpOptions
@@ -333,6 +334,9 @@ class Config(Section):
     state: State = Field(default=_EMPTY)
     capture: CaptureSection = Field(default=_EMPTY)
     dump: Dump = Field(default=_EMPTY)
+    dumps: list[ScheduledDump] = Field(
+        default=[], description="Dumps that are asked for again and again, at times."
+    )
     control: Control = Field(default=_EMPTY)
     pipeline: Pipeline = Field(default=_EMPTY)
     engine: EngineSection = Field(default=_EMPTY)
@@ -393,13 +397,14 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _names_of_outputs_differ(self) -> Config:
-        names = [output.name for output in self.outputs]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(
-                    f"{names.count(name)} outputs are named {name!r}; give each a name"
-                )
+    def _names_differ(self) -> Config:
+        for what, named in (("outputs", self.outputs), ("dumps", self.dumps)):
+            names = [each.name for each in named]
+            for name in names:
+                if names.count(name) > 1:
+                    raise ValueError(
+                        f"{names.count(name)} {what} are named {name!r}; give each a name"
+                    )
         return self
 
 
@@ -409,6 +414,7 @@ SECTIONS: dict[str, type[Section]] = {
     "state": State,
     "capture": CaptureSection,
     "dump": Dump,
+    "dumps": ScheduledDump,
     "control": Control,
     "pipeline": Pipeline,
     "engine": EngineSection,

@@ -23,7 +23,7 @@ from tidelog.capture.transitions import Transitions
 from tidelog.capture.windows.states import WINDOWS
 from tidelog.config import SECTIONS, Config, Rest
 from tidelog.config.alerts import CommandAlert, WebhookAlert
-from tidelog.config.source import MySqlSourceSection
+from tidelog.config.source import MySqlSourceSection, SnapshotConfiguration
 from tidelog.model.units import format_bytes, format_milliseconds
 from tidelog.outputs.registry import (
     OUTPUTS,
@@ -72,6 +72,7 @@ outputs:
 def configuration() -> Iterator[str]:
     yield NOTE + CONFIGURATION_HEAD
     sections: list[tuple[str, type[BaseModel]]] = [*SECTIONS.items(), ("control.rest", Rest)]
+    sections.append(("source.snapshot_configuration", SnapshotConfiguration))
     sections += [("control.alerts", WebhookAlert), ("control.alerts", CommandAlert)]
     sections.insert(1, ("source", MySqlSourceSection))
     sections += [("outputs", model) for kind, model in OUTPUTS.items() if kind != "delta"]

@@ -17,6 +17,7 @@ from tidelog.app.notify import OnNotification
 from tidelog.app.roster import Roster, this_holder
 from tidelog.app.serve import Serving, open_rest
 from tidelog.app.sources.kinds import source_kind
+from tidelog.app.sources.snapshots import snapshotter_of
 from tidelog.app.state_copy import check_whole
 from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.app.table_patterns import unmatched
@@ -28,6 +29,7 @@ from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, lead
 from tidelog.capture.refused_tables import RefusedTables, RefusingCatalogue
 from tidelog.capture.session import (
     GAP_KEY,
+    INITIAL_DUMP,
     START_DUMP,
     STATUS_KEY,
     AtStart,
@@ -77,9 +79,10 @@ class Capture:
     ) -> None:
         self.config = of_one_database(config if isinstance(config, Config) else load_config(config))
         self.holder = this_holder()
-        self._start_id = START_DUMP + new_id().lower()
+        self._start_dump: str | None = None
         self._streaming = False
         self._gap: GapError | None = None
+        self._snapshotter = snapshotter_of(self.config.source)
         self._callbacks = () if on_notification is None else (on_notification,)
 
     def send(self, command: Command, *, timeout_s: float = 10.0) -> Outcome | None:
@@ -272,15 +275,14 @@ class Capture:
                 publish=parts.publish,
                 snapshot=snapshot_reader.current_snapshot,
                 request_dump=request_dump,
-                dump_new=source.snapshot != "no_data",
+                dump_new=self._snapshotter.should_snapshot_new_tables(),
                 who_is_open=parts.who_is_open,
             ),
             patterns=source.tables,
             chunks=((meta.first, chunk) for meta, chunk in log.chunks()),
             at_start=AtStart(
-                initial=source.snapshot in ("initial", "initial_only", "when_needed"),
-                start_id=self._start_id if source.snapshot == "always" else None,
-                then_end=source.snapshot == "initial_only",
+                dump=self._dump_at_start,
+                then_end=not self._snapshotter.should_stream(),
                 mode=source.snapshot_mode,
             ),
             leader=Leader(
@@ -323,6 +325,13 @@ class Capture:
         self._streaming = True
         return begin
 
+    def _dump_at_start(self, begun: bool, unfinished: bool) -> str | None:
+        """A lost connection or lease is no start: the same dump is asked for again."""
+        if self._start_dump is None and self._snapshotter.should_snapshot(begun, unfinished):
+            first = not begun and self.config.source.snapshot != "always"
+            self._start_dump = INITIAL_DUMP if first else START_DUMP + new_id().lower()
+        return self._start_dump
+
     def _tell_unmatched(self, catalogue: RefusingCatalogue) -> None:
         """Patterns that name no table: one is misspelled perhaps, or its tables are yet to come."""
         try:
@@ -342,7 +351,7 @@ class Capture:
     @property
     def _consented(self) -> bool:
         """May what was missed be dumped again?"""
-        return self.config.source.snapshot == "when_needed"
+        return self._snapshotter.should_snapshot_on_gap()
 
 
 def leader_of(election: Election) -> str | None:

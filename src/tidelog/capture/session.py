@@ -86,14 +86,14 @@ class AtStart:
     """What is dumped at start.
 
     Attributes:
-        initial: everything once in the life of the event log.
-        start_id: names the dump of everything that this process began with; None: there is none.
-        then_end: capture ends when that is done.
+        dump: the id of a dump of everything that is asked for, None: there is none; given whether
+            one was ever asked for at a start, and whether one is not done. `INITIAL_DUMP`, or one
+            that begins with `START_DUMP`; the same again is the same dump.
+        then_end: capture ends when all dumps are done.
         mode: how it is read.
     """
 
-    initial: bool = True
-    start_id: str | None = None
+    dump: Callable[[bool, bool], str | None] = lambda begun, unfinished: INITIAL_DUMP
     then_end: bool = False
     mode: Mode = "incremental"
 
@@ -306,24 +306,22 @@ class CaptureSession:
     # ------------------------------------------------------------ dumps of our own
 
     def _request_at_start(self) -> None:
-        """Dump every captured table: once in the life of this event log, or as the mode says."""
+        """Dump every captured table, as the mode says, and behind a gap."""
         at_start, now_ms = self._at_start, int(time.time() * 1000)
         wanted = []
-        if at_start.initial:
-            wanted.append((INITIAL_DUMP, "initial"))
         gap = self._state.get(GAP_KEY)
         if gap is not None:
             wanted.append((f"gap-{gap.value}", "the source could not give what was missed"))
-        if at_start.start_id is not None:
-            start_id = at_start.start_id
-            self._cancel_earlier_starts(start_id)
-            if any(
-                d.dump_id == start_id and d.status == "aborted" for d in self.coordinator.dumps()
-            ):
-                start_id += (
-                    f"-{self._leader.epoch}"  # another capture led meanwhile, and cancelled it
-                )
-            wanted.append((start_id, "every start dumps"))
+        starts = [dump for dump in self.coordinator.dumps() if _of_a_start(dump.dump_id)]
+        begun = any(dump.dump_id == INITIAL_DUMP for dump in starts)
+        asked = at_start.dump(begun, not all(dump.finished for dump in starts))
+        if asked == INITIAL_DUMP:
+            wanted.insert(0, (INITIAL_DUMP, "initial"))
+        elif asked is not None:
+            self._cancel_earlier_starts(asked)
+            if any(dump.dump_id == asked and dump.status == "aborted" for dump in starts):
+                asked += f"-{self._leader.epoch}"  # another capture led meanwhile, and cancelled it
+            wanted.append((asked, "every start dumps"))
         tables = self._catalogue.tables(self._patterns)
         for dump_id, reason in wanted if tables else ():
             self.coordinator.request(
@@ -335,7 +333,7 @@ class CaptureSession:
     def _cancel_earlier_starts(self, start_id: str) -> None:
         """What an earlier start began to dump is dumped by this one."""
         for dump in self.coordinator.dumps():
-            if dump.dump_id.startswith(START_DUMP) and not dump.dump_id.startswith(start_id):
+            if _of_a_start(dump.dump_id) and not dump.dump_id.startswith(start_id):
                 self.coordinator.cancel(dump.dump_id)
 
     def _end_if_complete(self) -> None:
@@ -383,6 +381,10 @@ class CaptureSession:
             **self._automatic.summary(),
             **self.coordinator.summary(finished=FINISHED_SHOWN),
         }
+
+
+def _of_a_start(dump_id: str) -> bool:
+    return dump_id == INITIAL_DUMP or dump_id.startswith(START_DUMP)
 
 
 def look_pause(took_s: float) -> float:

@@ -32,12 +32,22 @@ _SNAPSHOT: Any = Field(
     description="What is dumped at start. `initial`: the first start dumps every captured table. "
     "`initial_only`: the same, then capture ends. `no_data`: nothing; dump later with "
     "`tidelog dump`. `when_needed`: as `initial`, and again when the source can no longer give "
-    "what was missed. `always`: every start dumps every table.",
+    "what was missed. `always`: every start dumps every table. `configuration_based`: as "
+    "`snapshot_configuration` says. `custom`: as `snapshot_class` says.",
 )
 _SNAPSHOT_MODE: Any = Field(
     default="incremental",
     description="How the dump at start reads: `incremental` in chunks beside the log; `blocking` "
     "all tables under one snapshot while the log waits.",
+)
+_SNAPSHOT_CONFIGURATION: Any = Field(
+    default=None, description="Of `snapshot: configuration_based`: each decision by itself."
+)
+_SNAPSHOT_CLASS: Any = Field(
+    default=None,
+    pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+    description="Of `snapshot: custom`: `module:Class` of a `tidelog.Snapshotter`.",
+    examples=["shop.dumps:OnMondays"],
 )
 _SIGNAL_TABLE = (
     "Table with the columns `id`, `type`, `data` whose inserted rows are commands, as Debezium's "
@@ -50,7 +60,44 @@ _KEYS: Any = Field(
     examples=[{"public.audit": ["event_id"]}],
 )
 
-Snapshot = Literal["initial", "initial_only", "no_data", "when_needed", "always"]
+Snapshot = Literal[
+    "initial",
+    "initial_only",
+    "no_data",
+    "when_needed",
+    "always",
+    "configuration_based",
+    "custom",
+]
+
+
+class SnapshotConfiguration(Section):
+    """What `source.snapshot` says by one word, decision by decision."""
+
+    data: Literal["once", "always", "never"] = Field(
+        default="once",
+        description="Dump every captured table: once in the life of the event log, at every start, "
+        "or not at all.",
+    )
+    stream: bool = Field(
+        default=True, description="Go on with the log. `false`: end when all dumps are done."
+    )
+    on_gap: bool = Field(
+        default=False,
+        description="When the source can no longer give what was missed: go on behind the gap and "
+        "dump every table. `false`: stop.",
+    )
+    new_tables: bool = Field(default=True, description="Dump tables that appear later.")
+
+
+def _its_details_are_there(section: Any) -> Any:
+    for mode, option in (
+        ("configuration_based", "snapshot_configuration"),
+        ("custom", "snapshot_class"),
+    ):
+        if (section.snapshot == mode) != (getattr(section, option) is not None):
+            raise ValueError(f"snapshot: {mode} and {option} need each other")
+    return section
 
 
 class SourceBase(Section):
@@ -65,8 +112,12 @@ class SourceSection(SourceBase):
     tables: list[TablePattern] = _TABLES
     snapshot: Snapshot = _SNAPSHOT
     snapshot_mode: Literal["incremental", "blocking"] = _SNAPSHOT_MODE
+    snapshot_configuration: SnapshotConfiguration | None = _SNAPSHOT_CONFIGURATION
+    snapshot_class: str | None = _SNAPSHOT_CLASS
     signal_table: str | None = None
     keys: dict[TablePattern, list[str]] = _KEYS
+
+    _whole = model_validator(mode="after")(_its_details_are_there)
 
     @property
     def connector(self) -> str:
@@ -93,6 +144,8 @@ class PostgresSourceSection(SourceBase):
     tables: list[TablePattern] = _TABLES
     snapshot: Snapshot = _SNAPSHOT
     snapshot_mode: Literal["incremental", "blocking"] = _SNAPSHOT_MODE
+    snapshot_configuration: SnapshotConfiguration | None = _SNAPSHOT_CONFIGURATION
+    snapshot_class: str | None = _SNAPSHOT_CLASS
     watermarks: Literal["table", "message", "snapshot"] = Field(
         default="table",
         description="How a chunk is placed in the log. `table`: marks in a one-row table. "
@@ -120,6 +173,8 @@ class PostgresSourceSection(SourceBase):
         default="tidelog",
         description="Schema of the one-row table `watermark` that dumps write their marks to.",
     )
+
+    _whole = model_validator(mode="after")(_its_details_are_there)
 
     @field_validator("url")
     @classmethod
@@ -164,6 +219,8 @@ class MySqlSourceSection(SourceBase):
     tables: list[TablePattern] = _TABLES
     snapshot: Snapshot = _SNAPSHOT
     snapshot_mode: Literal["incremental", "blocking"] = _SNAPSHOT_MODE
+    snapshot_configuration: SnapshotConfiguration | None = _SNAPSHOT_CONFIGURATION
+    snapshot_class: str | None = _SNAPSHOT_CLASS
     watermarks: Literal["table", "gtid"] = Field(
         default="table",
         description="How a chunk is placed in the log. `table`: marks in a one-row table. `gtid`: "
@@ -217,6 +274,8 @@ class MySqlSourceSection(SourceBase):
         "deleted or their referenced columns change, also by way of other tables. `accept`: "
         "copies drift from the source until dumped again.",
     )
+
+    _whole = model_validator(mode="after")(_its_details_are_there)
 
     @field_validator("url")
     @classmethod

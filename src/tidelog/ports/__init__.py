@@ -52,6 +52,7 @@ from tidelog.ports.output import (
     TaskFence,
     WriteLease,
 )
+from tidelog.ports.snapshotter import Snapshotter
 from tidelog.ports.state import Document, Election, FencedStore, Lease, StateBackend, StateStore
 
 __all__ = [
@@ -95,6 +96,7 @@ __all__ = [
     "SchemaRegistry",
     "SchemaSeen",
     "SignalSeen",
+    "Snapshotter",
     "SourceId",
     "SourceLoad",
     "StateBackend",

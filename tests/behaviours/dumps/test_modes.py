@@ -8,7 +8,8 @@ from tests.behaviours.dumps.sources import N, series
 from tests.behaviours.dumps.ways import READERS, TWO, ways
 from tests.integration.windows.live import at, crash
 
-from tidelog.errors import IncompleteDumpError
+from tidelog import Snapshotter
+from tidelog.errors import ConfigError, IncompleteDumpError
 
 pytestmark = pytest.mark.integration
 
@@ -144,3 +145,77 @@ def test_new_table_is_dumped_after_a_restart(make: Make) -> None:
     dumped.check("public.late")
     dumped.check()
     assert len(dumped.completions()) == 1
+
+
+# ---------------------------------------------------------------- decided one by one
+
+
+def test_configured_by_decision_new_tables_alone_are_dumped(make: Make) -> None:
+    decisions = "snapshot_configuration: {data: never, new_tables: true}"
+    dumped = make(snapshot="configuration_based", source_lines=decisions)
+    dumped.table(rows=12)
+    dumped.start()
+    dumped.sql.execute("CREATE TABLE late (id int PRIMARY KEY)")
+    dumped.sql.execute("INSERT INTO late VALUES (1)")
+    dumped.wait_for(lambda: dumped.completions("public.late"), "the new table is dumped")
+    assert {event.table for event in dumped.events() if event.op == "r"} == {"public.late"}
+
+
+def test_configured_to_dump_and_end(make: Make) -> None:
+    decisions = "snapshot_configuration: {data: always, stream: false}"
+    dumped = make(snapshot="configuration_based", source_lines=decisions)
+    dumped.table(rows=12)
+    for times in (1, 2):
+        dumped.start(wait=False)
+        assert dumped.ended() is None
+        assert len(dumped.completions()) == times
+
+
+class EverySecondStart(Snapshotter):
+    """As a user would write it."""
+
+    asked: list[tuple[bool, bool]] = []  # noqa: RUF012 - of the whole test
+
+    def should_snapshot(self, begun: bool, unfinished: bool) -> bool:
+        self.asked.append((begun, unfinished))
+        return len(self.asked) % 2 == 1
+
+
+def test_a_class_decides(make: Make) -> None:
+    EverySecondStart.asked.clear()
+    dumped = make(
+        snapshot="custom", source_lines=f"snapshot_class: {__name__}:{EverySecondStart.__name__}"
+    )
+    dumped.table(rows=12)
+    dumped.start()
+    dumped.dumped("initial")
+    dumped.restart()
+    dumped.catch_up()
+    assert len(dumped.completions()) == 1
+    dumped.restart()
+    dumped.wait_for(lambda: len(dumped.completions()) == 2, "it is dumped again")
+    assert EverySecondStart.asked == [(False, False), (True, False), (True, False)]
+    dumped.check()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere.at_all:Thing", "can't be made"),
+        ("tidelog.errors:TidelogError", "is not derived from tidelog.Snapshotter"),
+    ],
+)
+def test_a_class_that_can_t_decide_is_refused(make: Make, name: str, message: str) -> None:
+    dumped = make(snapshot="custom", source_lines=f"snapshot_class: {name}")
+    dumped.table(rows=1)
+    with pytest.raises(ConfigError, match=message):
+        dumped.start()
+
+
+@pytest.mark.parametrize(
+    "lines", ["snapshot_class: a:B", "snapshot_configuration: {stream: false}"]
+)
+def test_details_of_another_mode_are_refused(make: Make, lines: str) -> None:
+    dumped = make(snapshot="initial", source_lines=lines)
+    with pytest.raises(ConfigError, match="need each other"):
+        dumped.start()

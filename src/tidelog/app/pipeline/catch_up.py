@@ -105,9 +105,11 @@ def _ask(config: Config, lacking: dict[TableName, list[str]]) -> bool:
     """False: they are not dumped, and that was said."""
     outputs = ", ".join(sorted({output for each in lacking.values() for output in each}))
     tables = ", ".join(map(str, sorted(lacking)))
-    if config.source.snapshot == "no_data":
+    source = config.source
+    configured = source.snapshot == "configuration_based" and source.snapshot_configuration
+    if source.snapshot == "no_data" or (configured and configured.data == "never"):
         logger.warning(
-            "output %s: the event log does not hold all of %s, and source.snapshot is no_data: "
+            "output %s: the event log does not hold all of %s, and source.snapshot dumps nothing: "
             "what is not in the log comes with `tidelog dump` alone",
             outputs,
             tables,

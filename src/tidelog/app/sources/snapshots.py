@@ -1,0 +1,59 @@
+"""What ``source.snapshot`` and its like say, as a `Snapshotter`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+from tidelog.config.source import SnapshotConfiguration
+from tidelog.errors import ConfigError
+from tidelog.ports import Snapshotter
+
+
+class _Configured(Snapshotter):
+    def __init__(self, configuration: SnapshotConfiguration) -> None:
+        self._given = configuration
+
+    def should_snapshot(self, begun: bool, unfinished: bool) -> bool:
+        data = self._given.data
+        return data == "always" or (data == "once" and not begun)
+
+    def should_stream(self) -> bool:
+        return self._given.stream
+
+    def should_snapshot_on_gap(self) -> bool:
+        return self._given.on_gap
+
+    def should_snapshot_new_tables(self) -> bool:
+        return self._given.new_tables
+
+
+MODES: Final = {
+    "initial": SnapshotConfiguration(),
+    "initial_only": SnapshotConfiguration(stream=False),
+    "no_data": SnapshotConfiguration(data="never", new_tables=False),
+    "when_needed": SnapshotConfiguration(on_gap=True),
+    "always": SnapshotConfiguration(data="always"),
+}
+
+
+def snapshotter_of(source: Any) -> Snapshotter:
+    """Of a section ``source``. Raises ConfigError if the class that it names can't be had."""
+    if source.snapshot == "custom":
+        return _loaded(source.snapshot_class)
+    if source.snapshot == "configuration_based":
+        return _Configured(source.snapshot_configuration)
+    return _Configured(MODES[source.snapshot])
+
+
+def _loaded(name: str) -> Snapshotter:
+    module, _, attribute = name.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), attribute)()
+    except Exception as error:
+        raise ConfigError(
+            f"source.snapshot_class: {name} can't be made ({type(error).__name__})"
+        ) from error
+    if not isinstance(made, Snapshotter):
+        raise ConfigError(f"source.snapshot_class: {name} is not derived from tidelog.Snapshotter")
+    return made

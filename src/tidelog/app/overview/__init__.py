@@ -11,8 +11,11 @@ from tidelog.app.overview.document import (
     Output,
     Overview,
     Problem,
+    Reading,
     Severity,
     Source,
+    Table,
+    TableState,
 )
 from tidelog.app.overview.outputs import outputs_of
 
@@ -22,8 +25,11 @@ __all__ = [
     "Output",
     "Overview",
     "Problem",
+    "Reading",
     "Severity",
     "Source",
+    "Table",
+    "TableState",
     "outputs_of",
     "overview",
 ]

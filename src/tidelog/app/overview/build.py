@@ -11,10 +11,12 @@ from tidelog.app.overview.document import (
     Dumping,
     Output,
     Overview,
+    Reading,
     Severity,
     Source,
 )
 from tidelog.app.overview.problems import problems_of
+from tidelog.app.overview.tables import tables_of
 from tidelog.capture.dumps.states import FINISHED, UNFINISHED
 from tidelog.model.units import brief_span
 
@@ -57,6 +59,8 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
         dumps=dumps,
         problems=problems,
         pipelines=tuple(_delivering(row) for row in status.get("pipelines") or ()),
+        tables=tuple(tables_of(status)),
+        options=dict(status.get("dump_options") or {}),
     )
 
 
@@ -119,9 +123,7 @@ def _dumping(dump: Mapping[str, Any], now_ms: int) -> Dumping:
     known = True
     for table in tables:
         read = table.get("rows_read", 0)
-        expected = table.get("key_count") or table.get("estimated_rows")
-        if table.get("where") is not None and not table.get("key_count"):
-            expected = None  # the estimate is of the whole table
+        expected = _expected(table)
         if table.get("status") in FINISHED:
             expected = read
             done += 1
@@ -138,4 +140,24 @@ def _dumping(dump: Mapping[str, Any], now_ms: int) -> Dumping:
         rows=rows,
         estimated_rows=total if known else None,
         left_s=round(left * took_s / rows, 1) if known and rows and took_s > 0 else None,
+        mode=dump.get("mode") or "",
+        reason=dump.get("reason") or "",
+        paused_by=dump.get("paused_by") or "",
+        reading=tuple(
+            Reading(table["table"], table.get("rows_read", 0), _expected(table))
+            for table in tables
+            if table.get("status") == "running"
+        ),
+        failed=sum(table.get("status") == "failed" for table in tables),
     )
+
+
+def _expected(table: Mapping[str, Any]) -> int | None:
+    """Rows that a dump is to read of the table."""
+    keys: int | None = table.get("key_count")
+    if keys:
+        return keys
+    if table.get("where") is not None:
+        return None  # the estimate is of the whole table
+    estimated: int | None = table.get("estimated_rows")
+    return estimated

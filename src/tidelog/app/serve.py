@@ -20,6 +20,7 @@ from tidelog.eventlog.message_schemas import MessageSchemaStore
 if TYPE_CHECKING:
     import uvicorn
 
+    from tidelog.app.web.routes import Web
     from tidelog.control.channels.rest import Surface
 
 logger = logging.getLogger(__name__)
@@ -49,11 +50,22 @@ def open_rest(
     rest = config.control.rest
     if rest is None:
         return NotServing()
-    return RestServer(rest, leader, log_place(config), leader_url)
+    return RestServer(rest, leader, log_place(config), leader_url, config)
 
 
 def _tokens(token: str, reading: SecretStr | None) -> tuple[str, ...]:
     return (token,) if reading is None else (token, reading.get_secret_value())
+
+
+def _web(config: Config, rest: Rest) -> Web:
+    from tidelog.app.web.routes import Web
+    from tidelog.app.web.sessions import Role
+    from tidelog.app.web.site import Site
+
+    tokens = {Role.OPERATOR: rest.token.get_secret_value()}
+    if rest.viewer_token is not None:
+        tokens[Role.VIEWER] = rest.viewer_token.get_secret_value()
+    return Web([Site(config.pipeline.name, config)], tokens)
 
 
 class NotServing:
@@ -76,6 +88,7 @@ class RestServer:
         leader: the name of who leads, None if nobody does.
         log_path: the event log, beside which schemas of messages are kept.
         leader_url: where the interface of who leads is, None if that is not known.
+        config: what the web page shows; None: there is no page.
 
     Raises:
         MissingExtraError: starlette or uvicorn is not installed.
@@ -87,6 +100,7 @@ class RestServer:
         leader: Callable[[], str | None],
         log_path: str,
         leader_url: Callable[[], str | None] = lambda: None,
+        config: Config | None = None,
     ) -> None:
         try:
             import uvicorn
@@ -121,8 +135,10 @@ class RestServer:
         schemas = schema_registry.routes(
             MessageSchemaStore(log_path), _tokens(token, rest.schema_token)
         )
-        config = uvicorn.Config(
-            application(leadership, token, [*schemas, *health.routes()]),
+        self._web = None if config is None else _web(config, rest)
+        page = [] if self._web is None else self._web.routes()
+        serving = uvicorn.Config(
+            application(leadership, token, [*schemas, *health.routes(), *page]),
             access_log=False,
             log_config=None,
             log_level="error",
@@ -131,7 +147,7 @@ class RestServer:
             server_header=False,
             timeout_graceful_shutdown=3,
         )
-        self._server: uvicorn.Server = uvicorn.Server(config)
+        self._server: uvicorn.Server = uvicorn.Server(serving)
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._leader = leader
@@ -153,6 +169,8 @@ class RestServer:
         Raises:
             UsageError: the address can't be listened on, whoever leads.
         """
+        if self._web is not None:
+            self._web.start()
         if not self._listen():
             self._succeeds = self._leader() is not None
             logger.info("%s is taken, by the capture that leads as it seems", self._address())
@@ -171,6 +189,7 @@ class RestServer:
                 )
                 self._later.start()
             self._surface = surface()
+            self._tell_web(leads=True)
             return
         deadline = time.monotonic() + BIND_PATIENCE_S
         while self._socket is None and not self._listen():
@@ -181,21 +200,31 @@ class RestServer:
                 )
             time.sleep(0.1)
         self._surface = surface()
+        self._tell_web(leads=True)
 
     def stand_by(self) -> None:
         """This process leads no more."""
         self._surface = None
+        self._tell_web(leads=False)
 
     def close(self) -> None:
         """End what is being answered, for three seconds at most, and stop listening."""
         self._surface = None
         self._closed.set()
+        if self._web is not None:
+            self._web.end_streams()
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join(STOP_S)
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+        if self._web is not None:
+            self._web.close()
+
+    def _tell_web(self, *, leads: bool) -> None:
+        if self._web is not None:
+            self._web.lead(leads)
 
     def _listen_later(self) -> None:
         """Take the port once it is free. Capture does not wait for it."""

@@ -1,0 +1,96 @@
+"""What a page that is open is told: the overview once a second where it changed, tables apart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final
+
+from starlette.concurrency import run_in_threadpool
+
+from tidelog.app.overview import Overview
+from tidelog.app.web.site import Site
+from tidelog.errors import TidelogError
+
+logger = logging.getLogger(__name__)
+
+EVERY_S: Final = 1.0
+TURN_S: Final = 0.2
+BEAT_EVERY_S: Final = 4.0
+"""A page that hears nothing for a while says so, and asks anew."""
+TABLES_EVERY_S: Final = 3.0
+MOST_STREAMS: Final = 64
+
+
+class Teller:
+    """Tells one page. ``chosen``: the site whose tables it shows."""
+
+    def __init__(self, sites: Sequence[Site], chosen: int) -> None:
+        self._sites = sites
+        self._chosen = chosen
+        self._told: dict[int, dict[str, Any]] = {}
+        self._tables: dict[str, dict[str, Any]] | None = None
+        self._tables_due = 0.0
+        self._beat_due = 0.0
+
+    async def tell(
+        self, goes_on: Callable[[], bool], closed: Callable[[], bool]
+    ) -> AsyncIterator[bytes]:
+        """Events, until the session ends or the process."""
+        yield b"retry: 1000\n\n"
+        due = 0.0
+        while not closed() and goes_on():
+            now = time.monotonic()
+            if now < due:
+                await asyncio.sleep(TURN_S)
+                continue
+            due = now + EVERY_S
+            for event in await run_in_threadpool(self._news, now):
+                yield event
+        if not closed():
+            yield _event("ended", {})
+
+    def _news(self, now: float) -> list[bytes]:
+        found = []
+        for number, site in enumerate(self._sites):
+            try:
+                overview = site.look()
+                shown = {key: v for key, v in overview.to_json().items() if key != "tables"}
+                news: dict[str, Any] = {"site": number, "overview": shown}
+            except (TidelogError, OSError) as error:
+                news = {"site": number, "trouble": _told_of(error)}
+            else:
+                if number == self._chosen and now >= self._tables_due:
+                    self._tables_due = now + TABLES_EVERY_S
+                    found += self._of_tables(overview)
+            if news != self._told.get(number):
+                self._told[number] = news
+                found.insert(0, _event("overview", news))
+        if not found and now >= self._beat_due:
+            found.append(_event("beat", {}))
+        if found:
+            self._beat_due = now + BEAT_EVERY_S
+        return found
+
+    def _of_tables(self, overview: Overview) -> list[bytes]:
+        """Only what changed: there may be thousands."""
+        current = {row["table"]: row for row in overview.to_json()["tables"]}
+        before = self._tables or {}
+        changed = [row for name, row in current.items() if before.get(name) != row]
+        gone = [name for name in before if name not in current]
+        first, self._tables = self._tables is None, current
+        if not (changed or gone or first):
+            return []
+        return [_event("tables", {"first": first, "changed": changed, "gone": gone})]
+
+
+def _told_of(error: Exception) -> str:
+    """Messages of our own errors hold no values; of others only the kind is told."""
+    return str(error) if isinstance(error, TidelogError) else type(error).__name__
+
+
+def _event(name: str, data: Any) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()

@@ -321,3 +321,25 @@ def test_a_paused_dump_says_who_paused_it_and_what_it_reads() -> None:
         ("public.t", 3, 9)
     ]
     assert found.problems[0].sentence == "Dump d1 is paused by anna@host."
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        table("public.u", rows_read=50, estimated_rows=0),  # no statistics
+        table("public.u", status="pending"),  # it has not begun
+        table("public.u", rows_read=50, estimated_rows=40),  # they were old
+    ],
+)
+def test_no_end_of_a_dump_is_told_that_nobody_knows(unknown: dict[str, Any]) -> None:
+    known = table(rows_read=10, estimated_rows=100, started_ms=NOW_MS - 10_000)
+    found = overview(status(**dump(known, unknown)), NOW_MS).dumps[0]
+    assert (found.estimated_rows, found.left_s) == (None, None)
+
+
+def test_a_table_without_statistics_is_as_large_as_at_its_last_dump() -> None:
+    last = table("public.u", status="done", rows_read=90, finished_ms=NOW_MS - 60_000)
+    now = table("public.u", rows_read=30, started_ms=NOW_MS - 10_000)
+    dumps = dump(last, dump_id="d0", status="completed")["dumps"] + dump(now)["dumps"]
+    found = overview(status(dumps=dumps), NOW_MS).dumps[0]
+    assert (found.estimated_rows, found.left_s) == (90, pytest.approx(20.0, abs=2))

@@ -17,7 +17,7 @@ def tables_of(status: Mapping[str, Any]) -> Iterator[Table]:
     activity: Mapping[str, Mapping[str, Any]] = status.get("activity") or {}
     troubles = dict(_troubles(status))
     dumping = _dumping(status)
-    dumped = _dumped(status)
+    dumped = dumped_of(status)
     names = {*(status.get("captured") or ()), *troubles, *dumping, *dumped}
     for name in sorted(names):
         state, reason, remedy = troubles.get(name) or (
@@ -65,7 +65,7 @@ def _dumping(status: Mapping[str, Any]) -> dict[str, TableState]:
     return found
 
 
-def _dumped(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def dumped_of(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The newest dump of each whole table that is told of, by table."""
     found: dict[str, Mapping[str, Any]] = {}
     for dump in status.get("dumps") or ():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import socket
 import threading
@@ -13,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic import SecretStr
 
 from tidelog.app.log_location import log_place
+from tidelog.app.web.listening import http_server, listen, url_of
 from tidelog.config import Config, Rest
 from tidelog.errors import MissingExtraError, UsageError
 from tidelog.eventlog.message_schemas import MessageSchemaStore
 
 if TYPE_CHECKING:
-    import uvicorn
-
     from tidelog.app.web.routes import Web
     from tidelog.control.channels.rest import Surface
 
@@ -58,14 +56,10 @@ def _tokens(token: str, reading: SecretStr | None) -> tuple[str, ...]:
 
 
 def _web(config: Config, rest: Rest) -> Web:
-    from tidelog.app.web.routes import Web
-    from tidelog.app.web.sessions import Role
+    from tidelog.app.web.routes import Web, tokens_of
     from tidelog.app.web.site import Site
 
-    tokens = {Role.OPERATOR: rest.token.get_secret_value()}
-    if rest.viewer_token is not None:
-        tokens[Role.VIEWER] = rest.viewer_token.get_secret_value()
-    return Web([Site(config.pipeline.name, config)], tokens)
+    return Web([Site(config.pipeline.name, config)], tokens_of(rest))
 
 
 class NotServing:
@@ -103,7 +97,7 @@ class RestServer:
         config: Config | None = None,
     ) -> None:
         try:
-            import uvicorn
+            import uvicorn  # noqa: F401 - without it nothing is served
 
             from tidelog.app.metrics.routes import Health
             from tidelog.control.channels import schema_registry
@@ -137,17 +131,9 @@ class RestServer:
         )
         self._web = None if config is None else _web(config, rest)
         page = [] if self._web is None else self._web.routes()
-        serving = uvicorn.Config(
-            application(leadership, token, [*schemas, *health.routes(), *page]),
-            access_log=False,
-            log_config=None,
-            log_level="error",
-            lifespan="off",
-            ws="none",
-            server_header=False,
-            timeout_graceful_shutdown=3,
+        self._server = http_server(
+            application(leadership, token, [*schemas, *health.routes(), *page])
         )
-        self._server: uvicorn.Server = uvicorn.Server(serving)
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._leader = leader
@@ -158,10 +144,7 @@ class RestServer:
     @property
     def url(self) -> str | None:
         """Where it listens; None while it does not."""
-        if self._socket is None:
-            return None
-        host, port = self._socket.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return None if self._socket is None else url_of(self._socket)
 
     def start(self) -> None:
         """Listen, unless the port is taken: then `lead` tries again.
@@ -246,25 +229,9 @@ class RestServer:
 
     def _listen(self) -> bool:
         """Begin to listen and serve; False if the port is taken."""
-        try:
-            found = socket.getaddrinfo(
-                self._rest.host, self._rest.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )
-            family, kind, protocol, _name, address = found[0]
-            listening = socket.socket(family, kind, protocol)
-            try:
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listening.bind(address)
-                listening.listen(128)
-            except OSError:
-                listening.close()
-                raise
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                return False
-            raise UsageError(
-                f"control.rest: {self._address()} can't be listened on: {error.strerror}"
-            ) from None
+        listening = listen(self._rest.host, self._rest.port)
+        if listening is None:
+            return False
         self._socket = listening
         self._thread = threading.Thread(
             target=self._server.run, args=([listening],), name="tidelog-rest", daemon=True

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import anyio
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -32,7 +33,8 @@ from tidelog.app.web.requests import (
 )
 from tidelog.app.web.sessions import LASTS_S, Failures, Role, Session, Sessions
 from tidelog.app.web.site import Site
-from tidelog.app.web.stream import MOST_STREAMS, Teller
+from tidelog.app.web.stream import MOST_STREAMS, THREADS, Teller
+from tidelog.config import Rest
 from tidelog.errors import Policy, TidelogError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -55,6 +57,7 @@ class Web:
         self._files = page_files()
         self._closed = threading.Event()
         self._streams = 0
+        self._limiter = anyio.CapacityLimiter(THREADS)
 
     def start(self) -> None:
         """Begin to remember what was."""
@@ -172,7 +175,8 @@ class Web:
         if self._streams >= MOST_STREAMS:
             raise Refused(503, "TooMany", f"{MOST_STREAMS} pages are open already")
         cookie = request.cookies.get(cookie_name(request), "")
-        teller = Teller(self._sites, self._number(request.query_params.get("site", "0")))
+        number = self._number(request.query_params.get("site", "0"))
+        teller = Teller(self._sites, number, self._limiter)
         events = teller.tell(
             lambda: self._sessions.of(cookie, time.time()) == session, self._closed.is_set
         )
@@ -220,6 +224,14 @@ class Web:
         if not text.isascii() or not text.isdigit() or int(text[:9]) >= len(self._sites):
             raise Refused(404, "NotFound", "there is no such source on this page")
         return int(text[:9])
+
+
+def tokens_of(rest: Rest) -> dict[Role, str]:
+    """Which token gives which role."""
+    found = {Role.OPERATOR: rest.token.get_secret_value()}
+    if rest.viewer_token is not None:
+        found[Role.VIEWER] = rest.viewer_token.get_secret_value()
+    return found
 
 
 def _who(session: Session, request: Request) -> dict[str, str]:

@@ -18,7 +18,7 @@ from tidelog.app.web.settings import settings_of
 from tidelog.config import Config
 from tidelog.control.commands import Command
 from tidelog.control.mailbox import Mailbox, Outcome
-from tidelog.errors import TidelogError
+from tidelog.errors import TidelogError, UsageError
 from tidelog.state.opening import look_every_s, open_state
 
 logger = logging.getLogger(__name__)
@@ -108,8 +108,12 @@ class Site:
 
     def plan(self, tables: list[str]) -> dict[str, Any]:
         """What a dump of these would read. One at a time: it reads samples of the tables."""
-        with self._planning:
+        if not self._planning.acquire(blocking=False):
+            raise UsageError("somebody looks at a plan already; wait until that is there")
+        try:
             return plan(self._config, tables=tables)
+        finally:
+            self._planning.release()
 
     def audit(self) -> list[dict[str, Any]]:
         """Who did what, the newest first."""

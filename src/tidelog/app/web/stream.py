@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
-from starlette.concurrency import run_in_threadpool
+import anyio.to_thread
 
 from tidelog.app.overview import Overview
 from tidelog.app.web.site import Site
 from tidelog.errors import TidelogError
-
-logger = logging.getLogger(__name__)
 
 EVERY_S: Final = 1.0
 TURN_S: Final = 0.2
@@ -23,13 +20,16 @@ BEAT_EVERY_S: Final = 4.0
 """A page that hears nothing for a while says so, and asks anew."""
 TABLES_EVERY_S: Final = 3.0
 MOST_STREAMS: Final = 64
+THREADS: Final = 4
+"""That read for all of them."""
 
 
 class Teller:
-    """Tells one page. ``chosen``: the site whose tables it shows."""
+    """Tells one page. ``chosen``: the site whose tables it shows; ``limiter``: of its threads."""
 
-    def __init__(self, sites: Sequence[Site], chosen: int) -> None:
+    def __init__(self, sites: Sequence[Site], chosen: int, limiter: anyio.CapacityLimiter) -> None:
         self._sites = sites
+        self._limiter = limiter
         self._chosen = chosen
         self._told: dict[int, dict[str, Any]] = {}
         self._tables: dict[str, dict[str, Any]] | None = None
@@ -48,10 +48,14 @@ class Teller:
                 await asyncio.sleep(TURN_S)
                 continue
             due = now + EVERY_S
-            for event in await run_in_threadpool(self._news, now):
+            for event in await self._read(now):
                 yield event
         if not closed():
             yield _event("ended", {})
+
+    async def _read(self, now: float) -> list[bytes]:
+        """In threads apart: a slow state store must not take those that commands need."""
+        return await anyio.to_thread.run_sync(self._news, now, limiter=self._limiter)
 
     def _news(self, now: float) -> list[bytes]:
         found = []

@@ -77,7 +77,7 @@ function chart(title, points, series, said) {
       svg("text", { class: "axis", x: LEFT - 6, y: y(highest * part) + 4, "text-anchor": "end" }, said(highest * part))]),
     [from, (from + to) / 2, to].map((at, place) => svg("text", {
       class: "axis", x: x(at), y: HEIGHT - 5, "text-anchor": ["start", "middle", "end"][place],
-    }, clock(at * 1000).slice(-8, -3))),
+    }, clock(at * 1000).slice(-8, to - from > 600 ? -3 : undefined))),
     values.map((each, place) => [place === 0 && series.length === 1 ? svg("path", { class: "area", d: path(points, each, x, y, y(0)) }) : null,
       svg("path", { class: `line s${place}`, d: path(points, each, x, y) })]),
     cursor);

@@ -71,13 +71,20 @@ class Teller:
                     self._tables_due = now + TABLES_EVERY_S
                     found += self._of_tables(overview)
             if news != self._told.get(number):
+                found.insert(0, _event("overview", self._without_known(number, news)))
                 self._told[number] = news
-                found.insert(0, _event("overview", news))
         if not found and now >= self._beat_due:
             found.append(_event("beat", {}))
         if found:
             self._beat_due = now + BEAT_EVERY_S
         return found
+
+    def _without_known(self, number: int, news: dict[str, Any]) -> dict[str, Any]:
+        """Without the problems if they are as they were: a thousand tables may have one each."""
+        overview, told = news.get("overview"), self._told.get(number, {}).get("overview")
+        if overview is None or told is None or overview["problems"] != told["problems"]:
+            return news
+        return {**news, "overview": {k: v for k, v in overview.items() if k != "problems"}}
 
     def _of_tables(self, overview: Overview) -> list[bytes]:
         """Only what changed: there may be thousands."""

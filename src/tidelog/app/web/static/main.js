@@ -18,6 +18,8 @@ const told = new Map();
 
 const live = new Live({
   overview(news) {
+    // Problems that are as they were are not sent again.
+    if (news.overview) news.overview.problems ??= told.get(news.site)?.overview?.problems ?? [];
     told.set(news.site, news);
     if (news.site === site) draw(news);
     showSites();

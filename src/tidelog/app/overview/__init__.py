@@ -8,6 +8,7 @@ from tidelog.app.overview.build import overview
 from tidelog.app.overview.document import (
     Delivering,
     Dumping,
+    Lane,
     Output,
     Overview,
     Problem,
@@ -22,6 +23,7 @@ from tidelog.app.overview.outputs import outputs_of
 __all__ = [
     "Delivering",
     "Dumping",
+    "Lane",
     "Output",
     "Overview",
     "Problem",

@@ -15,11 +15,13 @@ from tidelog.app.overview.document import (
     Severity,
     Source,
 )
+from tidelog.app.overview.lanes import lanes_of
 from tidelog.app.overview.problems import problems_of
 from tidelog.app.overview.tables import dumped_of, tables_of
 from tidelog.capture.dumps.states import FINISHED, UNFINISHED
 from tidelog.model.units import brief_span
 
+LANES_SHOWN = 12
 _WORST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO, Severity.OK)
 
 
@@ -62,6 +64,7 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
         pipelines=tuple(_delivering(row) for row in status.get("pipelines") or ()),
         tables=tuple(tables_of(status)),
         options=dict(status.get("dump_options") or {}),
+        lanes=tuple(lanes_of(status)[-LANES_SHOWN:]),
     )
 
 

@@ -181,6 +181,28 @@ class Dumping:
     failed: int = 0
 
 
+@dataclass(slots=True)
+class Lane:
+    """One chunk of a dump between its watermarks.
+
+    Attributes:
+        begun_ms, read_ms, ended_ms: when its window began, was read and ended; None: not yet.
+        end: ``durable``, ``closed``, ``voided`` or ``failed``; empty: it is open.
+        written: its high watermark was met; the segment is not durable yet.
+        rows, superseded: read, and dropped of these.
+    """
+
+    chunk: str
+    table: str
+    begun_ms: int
+    read_ms: int | None = None
+    ended_ms: int | None = None
+    end: str = ""
+    written: bool = False
+    rows: int = 0
+    superseded: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Overview:
     """The whole.
@@ -198,6 +220,7 @@ class Overview:
         pipelines: that ever ran with this state.
         tables: by name.
         options: how dumps read now; see `tidelog set`.
+        lanes: the chunks that began last, in that order.
     """
 
     version: int
@@ -220,6 +243,7 @@ class Overview:
     pipelines: tuple[Delivering, ...] = ()
     tables: tuple[Table, ...] = ()
     options: Mapping[str, int] = field(default_factory=dict)
+    lanes: tuple[Lane, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As dicts, lists and scalars."""

@@ -164,7 +164,7 @@ class DumpStore:
             if d.status in statuses and (dump_id is None or d.dump_id == dump_id)
         ]
 
-    def pause(self, dump_id: str | None, by: str) -> list[DumpState]:
+    def pause(self, dump_id: str | None, by: str = "") -> list[DumpState]:
         selected = self.selected(dump_id, UNFINISHED - {DumpStatus.PAUSED})
         if dump_id is not None and any(dump.mode == "blocking" for dump in selected):
             raise UsageError(

@@ -98,6 +98,28 @@ function chart(title, points, series, said) {
   return el("figure", {}, head, drawing);
 }
 
+const LANE_ENDS = { durable: "done", closed: "done", voided: "void, is read again", failed: "failed" };
+const LANE = 240;
+
+// Windows between watermarks: solid while its rows are read, striped while it waits for its high watermark and the disk.
+export function lanes(rows, nowMs) {
+  const from = Math.min(...rows.map((each) => each.begun_ms));
+  const x = (at) => ((Math.max(at, from) - from) / Math.max(1000, nowMs - from)) * (LANE - 4) + 2;
+  return el("table", { class: "lanes" }, el("tbody", {}, rows.map((each) => {
+    const end = x(each.ended_ms ?? nowMs);
+    const read = each.read_ms === null ? end : Math.min(end, x(each.read_ms));
+    const begin = x(each.begun_ms);
+    const said = each.ended_ms !== null ? `${LANE_ENDS[each.end] ?? each.end}: ${Math.round(each.rows).toLocaleString("en")} rows${each.superseded ? `, ${each.superseded} superseded` : ""}`
+      : each.read_ms === null ? "reads" : each.written ? "is written" : "waits for its high watermark";
+    return el("tr", {}, el("th", { scope: "row", class: "name" }, each.table),
+      el("td", {}, svg("svg", { viewBox: `0 0 ${LANE} 14`, width: "100%", height: 14, preserveAspectRatio: "none", "aria-hidden": "true" },
+        svg("rect", { class: "lane-read", x: begin, y: 3, width: Math.max(1.5, read - begin), height: 8 }),
+        svg("line", { class: "lane-wait", x1: read, x2: Math.max(read, end), y1: 7, y2: 7 }),
+        each.ended_ms === null ? null : svg("rect", { class: each.end === "voided" || each.end === "failed" ? "lane-void" : "lane-end", x: end - 1, y: 1, width: 2.5, height: 12 }))),
+      el("td", { class: "muted" }, said));
+  })));
+}
+
 // A gap where nothing is known: a line over it would say too much.
 function path(points, values, x, y, floor) {
   let text = "";

@@ -1,6 +1,7 @@
 // Dumps that run, and what an operator does with them: each is said twice before it is done.
 
 import { post } from "./api.js";
+import { lanes } from "./charts.js";
 import { close, confirm, open } from "./dialogs.js";
 import { button, byId, el, show, toast } from "./dom.js";
 import { bytes, count, plural, span } from "./format.js";
@@ -23,8 +24,10 @@ export function showDumps(found) {
     button("Dump…", () => begin([]), { class: "primary", "data-focus": "dump" }),
   ] : []);
   show(byId("dumps-list"), [running, found.throttled, context.operator], () => running.length
-    ? [running.map(card), found.throttled ? el("p", { class: "muted" }, `Slowed down: ${found.throttled}`) : null]
+    ? [running.map(card), el("div", { id: "lanes" }), found.throttled ? el("p", { class: "muted" }, `Slowed down: ${found.throttled}`) : null]
     : el("p", { class: "muted" }, "No dump runs."));
+  const box = byId("lanes");
+  if (box) show(box, found.lanes, () => found.lanes.length ? [el("h3", {}, "Windows between watermarks"), lanes(found.lanes, found.at_ms)] : []);
 }
 
 function card(dump) {

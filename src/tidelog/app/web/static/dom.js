@@ -25,10 +25,25 @@ export function byId(id) {
   return document.getElementById(id);
 }
 
+// A button that is replaced between press and release is never clicked.
+let pressed = null;
+document.addEventListener("pointerdown", (event) => {
+  pressed = event.target;
+}, true);
+for (const end of ["pointerup", "pointercancel"]) {
+  document.addEventListener(end, () => setTimeout(() => {
+    pressed = null;
+  }), true);
+}
+
+export function isPressed(node) {
+  return pressed !== null && node.contains(pressed);
+}
+
 // Anew only if something differs: what is selected or focused stays so.
 export function show(node, key, make) {
   const text = JSON.stringify(key);
-  if (node.shownKey === text) return;
+  if (node.shownKey === text || isPressed(node)) return; // what comes next shows it
   const focused = node.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
   node.shownKey = text;
   node.replaceChildren(...[make()].flat(Infinity).filter(Boolean));

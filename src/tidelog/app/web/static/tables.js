@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { open } from "./dialogs.js";
-import { button, byId, el, sign } from "./dom.js";
+import { button, byId, el, isPressed, sign } from "./dom.js";
 import { begin, context } from "./dumps.js";
 import { clock, count, plural } from "./format.js";
 import { remedy } from "./summary.js";
@@ -60,7 +60,12 @@ export function take({ first, changed, gone }) {
     known.set(table.table, table);
     rows.delete(table.table);
   }
-  draw();
+  drawUnpressed();
+}
+
+function drawUnpressed() {
+  if (isPressed(byId("tables"))) setTimeout(drawUnpressed, 200);
+  else draw();
 }
 
 function row(table) {

@@ -106,7 +106,11 @@ def test_the_configuration_is_shown_without_secrets(tmp_path: Path) -> None:
 source: {kind: postgres, url: 'postgresql://u:hunter2@h/shop', tables: ['public.*']}
 log: {path: 's3://bucket/log', storage_options: {secret_access_key: hunter2, region: x}}
 state: {url: 'sqlite:///state.db'}
-control: {rest: {token: hunter2-token, viewer_token: hunter2-viewer}}
+control:
+  rest: {token: hunter2-token, viewer_token: hunter2-viewer}
+  alerts:
+    - {kind: webhook, name: a, url: 'https://h/hunter2'}
+    - {kind: command, name: b, command: [page, hunter2]}
 pipeline: {conf: {spark.some.password: hunter2}}
 outputs:
   - {kind: http, url: 'https://u:hunter2@h/x?key=hunter2', headers: {Authorization: hunter2}}

@@ -12,6 +12,8 @@ from tidelog.config.loading import SECRET
 from tidelog.sections import SecretUrl
 
 HIDDEN: Final = "(hidden)"
+_HIDDEN_TOO: Final = SECRET | {"command"}
+"""Arguments of commands may be tokens; whoever only looks is not to have them."""
 
 
 def settings_of(config: Config) -> list[dict[str, str]]:
@@ -30,7 +32,7 @@ def _lines(name: str, value: Any, *, secret: bool = False) -> Iterator[tuple[str
     elif isinstance(value, BaseModel):
         for field in type(value).model_fields:
             inner = f"{name}.{field}" if name else field
-            yield from _lines(inner, getattr(value, field), secret=field in SECRET)
+            yield from _lines(inner, getattr(value, field), secret=field in _HIDDEN_TOO)
     elif isinstance(value, dict):
         if not value:
             yield name, "{}"

@@ -18,8 +18,8 @@ from typing import Any
 from rich.console import Console
 
 from tidelog import app
+from tidelog.app.overview.lanes import lanes_of
 from tidelog.cli.watch.feed import recorded
-from tidelog.cli.watch.lanes import lanes_of
 from tidelog.cli.watch.view import frame
 from tidelog.config import load_config
 from tidelog.control.commands import ExecuteSnapshot

@@ -81,7 +81,7 @@ def invoke(*arguments: str) -> int:
 def test_every_command_of_the_public_surface_exists() -> None:
     commands = cli.app.registered_commands
     names = {command.name or command.callback.__name__ for command in commands}  # type: ignore[union-attr]
-    runs = {"demo", "init", "run", "capture", "pipeline", "handover"}
+    runs = {"demo", "init", "run", "capture", "pipeline", "handover", "serve"}
     dumps = {"dump", "wait", "pause", "resume", "cancel", "set", "signal"}
     assert names == runs | dumps | {"check", "plan", "status", "watch", "log", "verify", "schema"}
     groups = {group.name: group.typer_instance for group in cli.app.registered_groups}
@@ -276,7 +276,10 @@ def test_dump_wait_exits_by_how_the_dump_ended(
 
 def test_pause_cancel_and_set_become_commands(runtime: Runtime, config: str) -> None:
     assert invoke("pause", config) == 0
-    assert sent(runtime) == PauseSnapshot()
+    paused = sent(runtime)
+    assert isinstance(paused, PauseSnapshot)
+    assert paused.dump_id is None
+    assert "@" in paused.by  # who asked for it
     runtime.calls.clear()
     assert invoke("cancel", config, "d1", "-t", "a.b") == 0
     assert sent(runtime) == StopSnapshot(dump_id="d1", tables=("a.b",))

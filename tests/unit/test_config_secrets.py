@@ -31,5 +31,6 @@ def test_no_value_of_a_secret_option_is_ever_shown() -> None:
         for name, field in section.model_fields.items()
         if holds_secret(field.annotation) or holds_secret(field.metadata)
     }
-    assert {"token", "schema_token", "metrics_token", "url", "password"} <= secret
-    assert secret <= loading._SECRET
+    assert {"token", "schema_token", "metrics_token", "viewer_token"} <= secret
+    assert {"url", "password"} <= secret
+    assert secret <= loading.SECRET

@@ -220,7 +220,7 @@ def test_stop_signals(data: str | None, tables: int, mode: str) -> None:
 
 @pytest.mark.parametrize("data", [None, "", "{}", '{"type": "incremental"}', "not { JSON"])
 def test_pause_and_resume_ignore_their_data(data: str | None) -> None:
-    assert parse(Signal("x", "pause-snapshot", data)) == PauseSnapshot()
+    assert parse(Signal("x", "pause-snapshot", data)) == PauseSnapshot(by="a signal")
     assert parse(Signal("x", "resume-snapshot", data)) == ResumeSnapshot()
 
 

@@ -116,7 +116,11 @@ def test_every_reason_of_void_chunks_is_on_the_page_of_failures() -> None:
 SOURCE = re.sub(
     r'"\s*\n\s*f?"',  # texts that go on in the next line
     "",
-    "".join(p.read_text(encoding="utf-8") for p in (ROOT / "src").rglob("*.py")),
+    "".join(
+        p.read_text(encoding="utf-8")
+        for p in (ROOT / "src").rglob("*")
+        if p.suffix in (".py", ".js")  # the web page's
+    ),
 )
 
 

@@ -278,3 +278,68 @@ def test_progress_is_a_line_for_each_part_and_never_a_wall() -> None:
     assert list(progress_lines("capture", standing_by)) == [
         "capture: role=standby reason=another capture leads leader=h:1"
     ]
+
+
+def test_each_table_is_told_with_its_worst_state() -> None:
+    tables = [
+        table("public.a", status="done", rows_read=7, finished_ms=NOW_MS - 5000),
+        table("public.b", status="running", rows_read=1, estimated_rows=10),
+        table("public.c", status="pending"),
+    ]
+    document = status(
+        **dump(*tables), captured=["public.a", "public.b", "public.c", "public.d", "public.x"],
+        refused=[REFUSED], failed=[{"table": "public.e", "reason": "away"}],
+        activity={"public.a": {"records": 12, "last_ms": NOW_MS}},
+    )  # fmt: skip
+    found = {each.table: each for each in overview(document, NOW_MS).tables}
+    assert {name: each.state.value for name, each in found.items()} == {
+        "public.a": "captured", "public.b": "dumping", "public.c": "dump waits",
+        "public.d": "captured", "public.e": "dump failed", "public.x": "refused",
+    }  # fmt: skip
+    assert (found["public.a"].records, found["public.a"].last_record_ms) == (12, NOW_MS)
+    assert (found["public.a"].dumped_rows, found["public.a"].dumped_ms) == (7, NOW_MS - 5000)
+    assert (found["public.x"].reason, found["public.x"].remedy) == (
+        "no key",
+        "ALTER TABLE x\nADD k",
+    )
+
+
+def test_a_dump_of_some_rows_is_no_dump_of_the_table() -> None:
+    part = table("public.a", status="done", where="(condition)", finished_ms=NOW_MS, rows_read=1)
+    keys = table("public.b", status="done", key_set="k", finished_ms=NOW_MS, rows_read=1)
+    found = overview(status(**dump(part, keys)), NOW_MS).tables
+    assert found == ()
+
+
+def test_a_paused_dump_says_who_paused_it_and_what_it_reads() -> None:
+    document = status(
+        **dump(table(rows_read=3, estimated_rows=9), status="paused", paused_by="anna@host")
+    )
+    found = overview(document, NOW_MS)
+    assert found.dumps[0].paused_by == "anna@host"
+    assert [(r.table, r.rows, r.estimated_rows) for r in found.dumps[0].reading] == [
+        ("public.t", 3, 9)
+    ]
+    assert found.problems[0].sentence == "Dump d1 is paused by anna@host."
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        table("public.u", rows_read=50, estimated_rows=0),  # no statistics
+        table("public.u", status="pending"),  # it has not begun
+        table("public.u", rows_read=50, estimated_rows=40),  # they were old
+    ],
+)
+def test_no_end_of_a_dump_is_told_that_nobody_knows(unknown: dict[str, Any]) -> None:
+    known = table(rows_read=10, estimated_rows=100, started_ms=NOW_MS - 10_000)
+    found = overview(status(**dump(known, unknown)), NOW_MS).dumps[0]
+    assert (found.estimated_rows, found.left_s) == (None, None)
+
+
+def test_a_table_without_statistics_is_as_large_as_at_its_last_dump() -> None:
+    last = table("public.u", status="done", rows_read=90, finished_ms=NOW_MS - 60_000)
+    now = table("public.u", rows_read=30, started_ms=NOW_MS - 10_000)
+    dumps = dump(last, dump_id="d0", status="completed")["dumps"] + dump(now)["dumps"]
+    found = overview(status(dumps=dumps), NOW_MS).dumps[0]
+    assert (found.estimated_rows, found.left_s) == (90, pytest.approx(20.0, abs=2))

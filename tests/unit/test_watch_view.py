@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
+from tidelog.app.overview import Lane
+from tidelog.app.overview.lanes import lanes_of
 from tidelog.cli import main, terminal
 from tidelog.cli.watch import feed
-from tidelog.cli.watch.lanes import Lane, bar, lanes_of
+from tidelog.cli.watch.lanes import bar
 from tidelog.cli.watch.view import frame, summary
 from tidelog.errors import UsageError
 

@@ -13,6 +13,7 @@ from tidelog.app.schema_versions import fix_schema, schemas
 from tidelog.app.state_copy import copy_state
 from tidelog.app.status_feed import OnStatus, StatusFeed
 from tidelog.app.verify.compare import verify
+from tidelog.app.web.alone import serve_page
 
 __all__ = [
     "Capture",
@@ -35,6 +36,7 @@ __all__ = [
     "run",
     "schemas",
     "send_command",
+    "serve_page",
     "start_spark",
     "status",
     "store_key_file",

@@ -5,26 +5,22 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from typing import Any
 
 from tidelog.app.dumps.keys import discard_keys
-from tidelog.app.elections import LEASE_NAME, pipeline_lease
+from tidelog.app.elections import LEASE_NAME
 from tidelog.app.log_location import log_place
 from tidelog.app.overview.build import overview
-from tidelog.app.overview.outputs import outputs_of
-from tidelog.app.roster import PIPELINE_PREFIX, failing, of_pipeline, standbys
+from tidelog.app.overview.reader import StatusReader
 from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.store import DUMP_PREFIX
-from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
 from tidelog.control.commands import Command, HandOver
 from tidelog.control.mailbox import Mailbox, Outcome
 from tidelog.errors import EventLogError, TidelogError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
-from tidelog.ports import StateStore
 from tidelog.state.opening import open_election, open_state
 
 
@@ -100,61 +96,12 @@ def failed_ranges(config: Config) -> list[dict[str, Any]]:
 
 
 def status(config: Config, *, ranges: bool = False) -> dict[str, Any]:
-    """Position, lag, leader and dumps, as the leader last wrote them, with how far the outputs are
-    and the ``overview`` of all; ``ranges``: `failed_ranges` too.
-    """
-    state = open_state(config.state.place)
-    election = open_election(config.state.place, LEASE_NAME, "status", 10)
-    try:
-        document = state.get(STATUS_KEY)
-        found: dict[str, Any] = {
-            "leader": election.leader(),
-            "standbys": standbys(state),
-            "failing": failing(state),
-        }
-        found["pipelines"] = _pipelines(config, state)
-        name = config.pipeline.name
-        found["configured_outputs"] = [f"{name}/{output.name}" for output in config.outputs]
-        if ranges:
-            found["failed_ranges"] = failed_ranges(config)
-        now_ms = int(time.time() * 1000)
-        if document is None:
-            found["capture"] = None
-        else:
-            found.update(document.value)
-            found["age_ms"] = now_ms - found["updated_ms"]
-        if EventLog.exists(log_place(config)):
-            log = EventLog.open(log_place(config))
-            chain = log.chain()
-            found["log"] = {
-                "head": chain.head,
-                "next": chain.next,
-                "segments": len(chain.segments),
-                "payload_bytes": sum(meta.payload_bytes for meta in chain.segments),
-            }
-            found["outputs"] = list(outputs_of(log))
-        found["overview"] = overview(found, now_ms).to_json()
-        return found
-    finally:
-        election.close()
-        state.close()
-
-
-def _pipelines(config: Config, state: StateStore) -> list[dict[str, Any]]:
-    """Who delivers each pipeline, who did last if nobody does, and who stands by."""
-    found = []
-    for key in state.keys(PIPELINE_PREFIX):
-        name, document = key.removeprefix(PIPELINE_PREFIX), state.get(key)
-        if document is None:
-            continue
-        with closing(
-            open_election(config.state.place, pipeline_lease(name), "status", 10)
-        ) as election:
-            leader = election.leader()
-        row: dict[str, Any] = {"pipeline": name, "leader": leader}
-        row |= {each: document.value[each] for each in ("epoch", "zone", "since_ms")}
-        row["standbys"] = standbys(state, of_pipeline(name))
-        found.append(row)
+    """What `StatusReader` reads, with the ``overview`` of it; ``ranges``: `failed_ranges` too."""
+    with StatusReader(config) as reader:
+        found = reader.read()
+    if ranges:
+        found["failed_ranges"] = failed_ranges(config)
+    found["overview"] = overview(found, int(time.time() * 1000)).to_json()
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import socket
 import threading
@@ -13,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic import SecretStr
 
 from tidelog.app.log_location import log_place
+from tidelog.app.web.listening import http_server, listen, url_of
 from tidelog.config import Config, Rest
 from tidelog.errors import MissingExtraError, UsageError
 from tidelog.eventlog.message_schemas import MessageSchemaStore
 
 if TYPE_CHECKING:
-    import uvicorn
-
+    from tidelog.app.web.routes import Web
     from tidelog.control.channels.rest import Surface
 
 logger = logging.getLogger(__name__)
@@ -49,11 +48,18 @@ def open_rest(
     rest = config.control.rest
     if rest is None:
         return NotServing()
-    return RestServer(rest, leader, log_place(config), leader_url)
+    return RestServer(rest, leader, log_place(config), leader_url, config)
 
 
 def _tokens(token: str, reading: SecretStr | None) -> tuple[str, ...]:
     return (token,) if reading is None else (token, reading.get_secret_value())
+
+
+def _web(config: Config, rest: Rest) -> Web:
+    from tidelog.app.web.routes import Web, tokens_of
+    from tidelog.app.web.site import Site
+
+    return Web([Site(config.pipeline.name, config)], tokens_of(rest))
 
 
 class NotServing:
@@ -76,6 +82,7 @@ class RestServer:
         leader: the name of who leads, None if nobody does.
         log_path: the event log, beside which schemas of messages are kept.
         leader_url: where the interface of who leads is, None if that is not known.
+        config: what the web page shows; None: there is no page.
 
     Raises:
         MissingExtraError: starlette or uvicorn is not installed.
@@ -87,9 +94,10 @@ class RestServer:
         leader: Callable[[], str | None],
         log_path: str,
         leader_url: Callable[[], str | None] = lambda: None,
+        config: Config | None = None,
     ) -> None:
         try:
-            import uvicorn
+            import uvicorn  # noqa: F401 - without it nothing is served
 
             from tidelog.app.metrics.routes import Health
             from tidelog.control.channels import schema_registry
@@ -121,17 +129,11 @@ class RestServer:
         schemas = schema_registry.routes(
             MessageSchemaStore(log_path), _tokens(token, rest.schema_token)
         )
-        config = uvicorn.Config(
-            application(leadership, token, [*schemas, *health.routes()]),
-            access_log=False,
-            log_config=None,
-            log_level="error",
-            lifespan="off",
-            ws="none",
-            server_header=False,
-            timeout_graceful_shutdown=3,
+        self._web = None if config is None else _web(config, rest)
+        page = [] if self._web is None else self._web.routes()
+        self._server = http_server(
+            application(leadership, token, [*schemas, *health.routes(), *page])
         )
-        self._server: uvicorn.Server = uvicorn.Server(config)
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._leader = leader
@@ -142,10 +144,7 @@ class RestServer:
     @property
     def url(self) -> str | None:
         """Where it listens; None while it does not."""
-        if self._socket is None:
-            return None
-        host, port = self._socket.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return None if self._socket is None else url_of(self._socket)
 
     def start(self) -> None:
         """Listen, unless the port is taken: then `lead` tries again.
@@ -153,6 +152,8 @@ class RestServer:
         Raises:
             UsageError: the address can't be listened on, whoever leads.
         """
+        if self._web is not None:
+            self._web.start()
         if not self._listen():
             self._succeeds = self._leader() is not None
             logger.info("%s is taken, by the capture that leads as it seems", self._address())
@@ -171,6 +172,7 @@ class RestServer:
                 )
                 self._later.start()
             self._surface = surface()
+            self._tell_web(leads=True)
             return
         deadline = time.monotonic() + BIND_PATIENCE_S
         while self._socket is None and not self._listen():
@@ -181,21 +183,31 @@ class RestServer:
                 )
             time.sleep(0.1)
         self._surface = surface()
+        self._tell_web(leads=True)
 
     def stand_by(self) -> None:
         """This process leads no more."""
         self._surface = None
+        self._tell_web(leads=False)
 
     def close(self) -> None:
         """End what is being answered, for three seconds at most, and stop listening."""
         self._surface = None
         self._closed.set()
+        if self._web is not None:
+            self._web.end_streams()
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join(STOP_S)
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+        if self._web is not None:
+            self._web.close()
+
+    def _tell_web(self, *, leads: bool) -> None:
+        if self._web is not None:
+            self._web.lead(leads)
 
     def _listen_later(self) -> None:
         """Take the port once it is free. Capture does not wait for it."""
@@ -217,25 +229,9 @@ class RestServer:
 
     def _listen(self) -> bool:
         """Begin to listen and serve; False if the port is taken."""
-        try:
-            found = socket.getaddrinfo(
-                self._rest.host, self._rest.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )
-            family, kind, protocol, _name, address = found[0]
-            listening = socket.socket(family, kind, protocol)
-            try:
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listening.bind(address)
-                listening.listen(128)
-            except OSError:
-                listening.close()
-                raise
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                return False
-            raise UsageError(
-                f"control.rest: {self._address()} can't be listened on: {error.strerror}"
-            ) from None
+        listening = listen(self._rest.host, self._rest.port)
+        if listening is None:
+            return False
         self._socket = listening
         self._thread = threading.Thread(
             target=self._server.run, args=([listening],), name="tidelog-rest", daemon=True

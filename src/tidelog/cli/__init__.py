@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
         "run": running.run,
         "capture": running.capture,
         "pipeline": running.pipeline,
+        "serve": running.serve,
         "handover": control.handover,
     },
     "Dump": {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import socket
 from typing import Annotated
 
 import typer
@@ -16,8 +18,16 @@ def pause(
     """Pause a dump, or all; it stays paused over restarts."""
     from tidelog.control.commands import PauseSnapshot, build
 
-    command = build(PauseSnapshot, {"dump_id": dump}, "pause")
+    command = build(PauseSnapshot, {"dump_id": dump, "by": _caller()}, "pause")
     client.send(client.load(config), command, timeout, as_json=as_json)
+
+
+def _caller() -> str:
+    """Who runs this command, as far as the machine knows."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"[:200]
+    except (OSError, KeyError):  # an account without a name, as in a container
+        return socket.gethostname()[:200]
 
 
 def resume(

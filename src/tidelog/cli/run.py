@@ -79,6 +79,37 @@ def capture(config: ConfigFile, as_json: Json = False) -> None:
         work(loaded, on_status=progress.update, stop_event=stop)
 
 
+def serve(
+    configs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="CONFIG...",
+            help="Configuration files. The first one's control.rest says who may log in.",
+        ),
+    ],
+    host: Annotated[
+        str | None, typer.Option("--host", help="Where to listen; default: control.rest.host.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65_535, metavar="N", help="Default: control.rest.port."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Serve the web page of one or several Tidelogs, apart from their captures."""
+    loaded = [(file, client.load(file, several=True)) for file in configs]
+    from tidelog import app
+
+    def on_start(url: str) -> None:
+        if as_json:
+            terminal.emit({"url": url})
+        else:
+            terminal.say(f"The page is at {url}")
+
+    with stopping() as stop:
+        app.serve_page(loaded, host=host, port=port, stop_event=stop, on_start=on_start)
+
+
 def pipeline(
     config: ConfigFile,
     once: Annotated[

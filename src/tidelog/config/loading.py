@@ -82,10 +82,10 @@ _EXPLANATIONS = {
 }
 
 # Options that hold secrets, or mappings whose values are; whoever writes them into the file itself.
-_SECRET = frozenset(
+SECRET = frozenset(
     (
         *("api_key", "catalog", "conf", "headers", "metrics_token", "options", "password"),
-        *("schema_token", "settings", "storage_options", "token", "url"),
+        *("schema_token", "settings", "storage_options", "token", "url", "viewer_token"),
     )
 )
 
@@ -112,7 +112,7 @@ def _explain(details: ErrorDetails, marked: MarkedData) -> str:
         explanation = details["msg"]
     given = details["input"]
     shown = isinstance(given, (str, int, float)) and location not in marked.interpolated
-    if shown and location and not _SECRET.intersection(location):
+    if shown and location and not SECRET.intersection(location):
         explanation += f", not {given!r}"
     return f"{name}: {explanation}" if name else explanation
 

@@ -245,6 +245,19 @@ class Rest(Section):
         "Unset: `token` is needed for that, too.",
         examples=["${TIDELOG_METRICS_TOKEN}"],
     )
+    viewer_token: SecretStr | None = Field(
+        default=None,
+        min_length=8,
+        description="Who logs in to the web page with this token sees all and changes nothing; "
+        "with `token` one may act, too. Unset: the page is for those who have `token`.",
+        examples=["${TIDELOG_VIEWER_TOKEN}"],
+    )
+
+    @model_validator(mode="after")
+    def _viewers_are_not_operators(self) -> Rest:
+        if self.viewer_token is not None and self.viewer_token == self.token:
+            raise ValueError("viewer_token must not be token: who has it could act")
+        return self
 
 
 class Control(Section):

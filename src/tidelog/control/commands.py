@@ -160,10 +160,13 @@ class StopSnapshot(Command):
 
 
 class PauseSnapshot(Command):
-    """Stop starting chunks, also after a restart, until resumed. ``dump_id`` None: all dumps."""
+    """Stop starting chunks, also after a restart, until resumed. ``dump_id`` None: all dumps.
+    ``by``: who wants it, for status.
+    """
 
     type: ClassVar[str] = "pause-snapshot"
     dump_id: DumpId | None = None
+    by: str = Field(default="", max_length=200)
 
 
 class ResumeSnapshot(Command):

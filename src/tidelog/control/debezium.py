@@ -76,7 +76,7 @@ def parse(signal: Signal, *, coordinates: str = "") -> Command:
             shown.
     """
     if signal.type in ("pause-snapshot", "resume-snapshot"):  # "The data field is ignored."
-        return PauseSnapshot() if signal.type == "pause-snapshot" else ResumeSnapshot()
+        return PauseSnapshot(by="a signal") if signal.type == "pause-snapshot" else ResumeSnapshot()
     read = _READ.get(signal.type)
     if read is None:
         known = ", ".join((*_READ, "pause-snapshot", "resume-snapshot"))

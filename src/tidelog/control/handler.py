@@ -96,7 +96,7 @@ class Actor:
         if isinstance(command, StopSnapshot):
             return self._stop(command)
         if isinstance(command, PauseSnapshot):
-            return {"dumps": self._coordinator.pause(command.dump_id)}
+            return {"dumps": self._coordinator.pause(command.dump_id, command.by)}
         if isinstance(command, ResumeSnapshot):
             return {"dumps": self._coordinator.resume(command.dump_id)}
         if isinstance(command, SetDumpOptions):

@@ -8,22 +8,30 @@ from tidelog.app.overview.build import overview
 from tidelog.app.overview.document import (
     Delivering,
     Dumping,
+    Lane,
     Output,
     Overview,
     Problem,
+    Reading,
     Severity,
     Source,
+    Table,
+    TableState,
 )
 from tidelog.app.overview.outputs import outputs_of
 
 __all__ = [
     "Delivering",
     "Dumping",
+    "Lane",
     "Output",
     "Overview",
     "Problem",
+    "Reading",
     "Severity",
     "Source",
+    "Table",
+    "TableState",
     "outputs_of",
     "overview",
 ]

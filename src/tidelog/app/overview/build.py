@@ -11,13 +11,17 @@ from tidelog.app.overview.document import (
     Dumping,
     Output,
     Overview,
+    Reading,
     Severity,
     Source,
 )
+from tidelog.app.overview.lanes import lanes_of
 from tidelog.app.overview.problems import problems_of
+from tidelog.app.overview.tables import dumped_of, tables_of
 from tidelog.capture.dumps.states import FINISHED, UNFINISHED
 from tidelog.model.units import brief_span
 
+LANES_SHOWN = 12
 _WORST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO, Severity.OK)
 
 
@@ -28,9 +32,10 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
     written_ms = status.get("updated_ms")
     age_s = None if written_ms is None else max(0.0, (now_ms - written_ms) / 1000)
     source = _source(status)
+    before = {name: row.get("rows_read", 0) for name, row in dumped_of(status).items()}
     outputs = tuple(_output(row) for row in status.get("outputs") or ())
     dumps = tuple(
-        _dumping(dump, written_ms or now_ms)
+        _dumping(dump, written_ms or now_ms, before)
         for dump in status.get("dumps") or ()
         if dump.get("status") in UNFINISHED
     )
@@ -57,6 +62,9 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
         dumps=dumps,
         problems=problems,
         pipelines=tuple(_delivering(row) for row in status.get("pipelines") or ()),
+        tables=tuple(tables_of(status)),
+        options=dict(status.get("dump_options") or {}),
+        lanes=tuple(lanes_of(status)[-LANES_SHOWN:]),
     )
 
 
@@ -111,7 +119,7 @@ def _delivering(row: Mapping[str, Any]) -> Delivering:
     )
 
 
-def _dumping(dump: Mapping[str, Any], now_ms: int) -> Dumping:
+def _dumping(dump: Mapping[str, Any], now_ms: int, before: Mapping[str, int]) -> Dumping:
     tables = dump.get("tables") or ()
     done = 0
     rows = sum(table.get("rows_read", 0) for table in tables)
@@ -119,9 +127,7 @@ def _dumping(dump: Mapping[str, Any], now_ms: int) -> Dumping:
     known = True
     for table in tables:
         read = table.get("rows_read", 0)
-        expected = table.get("key_count") or table.get("estimated_rows")
-        if table.get("where") is not None and not table.get("key_count"):
-            expected = None  # the estimate is of the whole table
+        expected = _expected(table, before)
         if table.get("status") in FINISHED:
             expected = read
             done += 1
@@ -138,4 +144,27 @@ def _dumping(dump: Mapping[str, Any], now_ms: int) -> Dumping:
         rows=rows,
         estimated_rows=total if known else None,
         left_s=round(left * took_s / rows, 1) if known and rows and took_s > 0 else None,
+        mode=dump.get("mode") or "",
+        reason=dump.get("reason") or "",
+        paused_by=dump.get("paused_by") or "",
+        reading=tuple(
+            Reading(table["table"], table.get("rows_read", 0), _expected(table, before))
+            for table in tables
+            if table.get("status") == "running"
+        ),
+        failed=sum(table.get("status") == "failed" for table in tables),
     )
+
+
+def _expected(table: Mapping[str, Any], before: Mapping[str, int]) -> int | None:
+    """Rows that a dump is to read of the table. ``before``: what the last dump of each read: a
+    table that has not begun, or that the server has no statistics of, has no estimate yet.
+    """
+    keys: int | None = table.get("key_count")
+    if keys:
+        return keys
+    if table.get("where") is not None:
+        return None  # the estimate is of the whole table
+    estimated = table.get("estimated_rows") or before.get(table["table"])
+    # One that was read beyond its estimate has an end that nobody knows.
+    return estimated if estimated and estimated > table.get("rows_read", 0) else None

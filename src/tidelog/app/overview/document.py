@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -106,6 +107,51 @@ class Delivering:
     standbys: tuple[str, ...]
 
 
+class TableState(StrEnum):
+    """What capture does with a table."""
+
+    CAPTURED = "captured"
+    DUMP_WAITS = "dump waits"
+    """A dump is to read it."""
+    DUMPING = "dumping"
+    """A dump reads it; its changes are captured all the while."""
+    DUMP_FAILED = "dump failed"
+    """Its changes are captured; rows that were there before may be missing."""
+    INSERTS_ONLY = "inserts only"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table that is captured, or should be.
+
+    Attributes:
+        reason, remedy: why it is not as it should be, and what mends that; empty: it is.
+        records: that the event log holds of it, changes and rows of dumps.
+        last_record_ms: when the last of these were written; None: there are none.
+        dumped_ms, dumped_rows: of the last dump of all of it; None: not known any more, or there
+            was none.
+    """
+
+    table: str
+    state: TableState
+    reason: str
+    remedy: str
+    records: int
+    last_record_ms: int | None
+    dumped_ms: int | None
+    dumped_rows: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A table that a dump reads at the moment; ``estimated_rows``: None if not known."""
+
+    table: str
+    rows: int
+    estimated_rows: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Dumping:
     """A dump that has not ended.
@@ -114,6 +160,11 @@ class Dumping:
         tables, tables_done: how many.
         rows: read so far; of about ``estimated_rows``, None if a table's size is not known.
         left_s: seconds to go at the rate so far.
+        mode: ``incremental`` or ``blocking``.
+        reason: why there is this dump.
+        paused_by: who paused it, as far as that is known; empty: it is not paused.
+        reading: the tables that are read at the moment.
+        failed: tables of it that could not be dumped.
     """
 
     dump_id: str
@@ -123,6 +174,33 @@ class Dumping:
     rows: int
     estimated_rows: int | None
     left_s: float | None
+    mode: str = ""
+    reason: str = ""
+    paused_by: str = ""
+    reading: tuple[Reading, ...] = ()
+    failed: int = 0
+
+
+@dataclass(slots=True)
+class Lane:
+    """One chunk of a dump between its watermarks.
+
+    Attributes:
+        begun_ms, read_ms, ended_ms: when its window began, was read and ended; None: not yet.
+        end: ``durable``, ``closed``, ``voided`` or ``failed``; empty: it is open.
+        written: its high watermark was met; the segment is not durable yet.
+        rows, superseded: read, and dropped of these.
+    """
+
+    chunk: str
+    table: str
+    begun_ms: int
+    read_ms: int | None = None
+    ended_ms: int | None = None
+    end: str = ""
+    written: bool = False
+    rows: int = 0
+    superseded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +218,9 @@ class Overview:
         throttled: what slows dumps down; empty: nothing does.
         problems: the worst first.
         pipelines: that ever ran with this state.
+        tables: by name.
+        options: how dumps read now; see `tidelog set`.
+        lanes: the chunks that began last, in that order.
     """
 
     version: int
@@ -160,6 +241,9 @@ class Overview:
     dumps: tuple[Dumping, ...]
     problems: tuple[Problem, ...]
     pipelines: tuple[Delivering, ...] = ()
+    tables: tuple[Table, ...] = ()
+    options: Mapping[str, int] = field(default_factory=dict)
+    lanes: tuple[Lane, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As dicts, lists and scalars."""

@@ -272,11 +272,12 @@ def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
             )
     for dump in status.get("dumps") or ():
         if dump.get("status") == "paused":
+            by = f" by {dump['paused_by']}" if dump.get("paused_by") else ""
             yield _problem(
                 "dump-paused",
                 Severity.INFO,
                 dump["dump_id"],
-                f"Dump {dump['dump_id']} is paused.",
+                f"Dump {dump['dump_id']} is paused{by}.",
                 f"tidelog resume CONFIG {dump['dump_id']}",
                 "a-paused-dump-was-forgotten",
             )

@@ -202,10 +202,12 @@ class DumpCoordinator:
             self._actions.wake()
             return dump_id
 
-    def pause(self, dump_id: str | None) -> list[str]:
-        """Issue no more chunks; those being read end. All unfinished dumps if None."""
+    def pause(self, dump_id: str | None, by: str = "") -> list[str]:
+        """Issue no more chunks; those being read end. All unfinished dumps if None. ``by``: who
+        wants it, for status.
+        """
         with self._lock:
-            paused = self._store.pause(dump_id)
+            paused = self._store.pause(dump_id, by)
             for dump in paused:
                 self._notices.paused(dump)
             self._actions.wake()

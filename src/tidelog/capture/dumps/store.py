@@ -164,18 +164,22 @@ class DumpStore:
             if d.status in statuses and (dump_id is None or d.dump_id == dump_id)
         ]
 
-    def pause(self, dump_id: str | None) -> list[DumpState]:
+    def pause(self, dump_id: str | None, by: str = "") -> list[DumpState]:
         selected = self.selected(dump_id, UNFINISHED - {DumpStatus.PAUSED})
         if dump_id is not None and any(dump.mode == "blocking" for dump in selected):
             raise UsageError(
                 f"dump {dump_id!r} is blocking: the log waits for it, so it can't be paused; "
                 "cancel it instead"
             )
-        return self._change([d for d in selected if d.mode != "blocking"], DumpInput.PAUSE)
+        selected = [dump for dump in selected if dump.mode != "blocking"]
+        for dump in selected:
+            dump.paused_by = by
+        return self._change(selected, DumpInput.PAUSE)
 
     def resume(self, dump_id: str | None) -> list[DumpState]:
         paused = self.selected(dump_id, {DumpStatus.PAUSED})
         for dump in paused:
+            dump.paused_by = ""
             begun = any(
                 t.started_ms is not None or t.status is not TableStatus.PENDING for t in dump.tables
             )

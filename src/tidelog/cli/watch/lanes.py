@@ -3,62 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
+from tidelog.app.overview import Lane
+from tidelog.app.overview.lanes import lanes_of
 from tidelog.model.printable import printable
 
 SHORTEST_MS = 1_000
 LONGEST_MS = 30_000
-ENDS = frozenset({"closed", "durable", "voided", "failed"})
-
-
-@dataclass(slots=True)
-class Lane:
-    """One chunk: when its window was begun, read and ended; None: not yet."""
-
-    chunk: str
-    table: str
-    begun_ms: int
-    read_ms: int | None = None
-    ended_ms: int | None = None
-    end: str = ""
-    written: bool = False  # its high watermark was met; the segment is not durable yet
-    rows: int = 0
-    superseded: int = 0
-
-
-def lanes_of(status: Mapping[str, Any]) -> list[Lane]:
-    """The windows that are open and those that ended lately, by the time they began."""
-    lanes: dict[str, Lane] = {}
-    updated_ms = int(status.get("updated_ms", 0))
-    for event in status.get("events") or ():
-        chunk, kind, at_ms = str(event.get("chunk", "")), event.get("event"), event.get("at_ms", 0)
-        if kind == "begun" and chunk:
-            lanes[chunk] = Lane(chunk, str(event.get("table", "")), at_ms)
-        elif chunk in lanes:
-            lane = lanes[chunk]
-            lane.rows = event.get("rows", lane.rows)
-            lane.superseded = event.get("superseded", lane.superseded)
-            if kind == "read":
-                lane.read_ms = at_ms
-            elif kind in ENDS and lane.ended_ms is None:
-                lane.ended_ms, lane.end = at_ms, str(kind)
-    for window in status.get("windows") or ():
-        chunk = str(window.get("chunk", ""))
-        if chunk and chunk not in lanes:  # begun before the oldest event that is kept
-            begun_ms = updated_ms - int(window.get("age_ms", 0))
-            lanes[chunk] = Lane(chunk, str(window.get("table", "")), begun_ms)
-            if window.get("state") != "reading":
-                lanes[chunk].read_ms = updated_ms
-        if chunk:
-            lanes[chunk].written = window.get("state") == "closing"
-    is_open = {str(window.get("chunk", "")) for window in status.get("windows") or ()}
-    known = (lane for lane in lanes.values() if lane.ended_ms is not None or lane.chunk in is_open)
-    return sorted(known, key=lambda lane: lane.begun_ms)
 
 
 def windows_picture(status: Mapping[str, Any], now_ms: int, limit: int, width: int) -> Table:

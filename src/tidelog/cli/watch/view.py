@@ -15,8 +15,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from tidelog.app.overview.lanes import ENDS
 from tidelog.cli.watch.dumps import COLOURS, Status, dumps_table, rate_of
-from tidelog.cli.watch.lanes import ENDS, windows_picture
+from tidelog.cli.watch.lanes import windows_picture
 from tidelog.model.printable import printable
 from tidelog.model.units import brief_span, format_bytes
 

@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 MAX_BODY_BYTES = 16 << 20
 WAIT_S = 5.0
 MAX_WAIT_S = 10.0
+_BY = "the HTTP interface"
 _ASK_THERE = 307  # the same request, there
 
 
@@ -114,10 +115,10 @@ class _Interface:
             ("get", "/dumps"): lambda call: (200, {"dumps": call.surface.summary()["dumps"]}),
             ("post", "/dumps"): _start,
             ("get", "/dumps/{id}"): lambda call: (200, _dump(call)),
-            ("post", "/dumps/{id}/pause"): lambda c: c.send(PauseSnapshot(dump_id=_dump_id(c))),
+            ("post", "/dumps/{id}/pause"): _pause,
             ("post", "/dumps/{id}/resume"): lambda c: c.send(ResumeSnapshot(dump_id=_dump_id(c))),
             ("post", "/dumps/{id}/cancel"): _cancel,
-            ("post", "/pause"): lambda call: call.send(PauseSnapshot()),
+            ("post", "/pause"): lambda call: call.send(PauseSnapshot(by=_BY)),
             ("post", "/resume"): lambda call: call.send(ResumeSnapshot()),
             ("post", "/cancel"): lambda call: call.send(StopSnapshot()),
             ("get", "/options"): lambda call: (200, call.surface.summary()["dump_options"]),
@@ -248,6 +249,10 @@ def _start(call: _Call) -> tuple[int, Any]:
     if not call.surface.mailbox.was_given(key) and _known(call, dump_id) is not None:
         raise Failed(409, "Conflict", f"there is a dump {dump_id} already")
     return call.send(command, key, dump_id)
+
+
+def _pause(call: _Call) -> tuple[int, Any]:
+    return call.send(PauseSnapshot(dump_id=_dump_id(call), by=_BY))
 
 
 def _cancel(call: _Call) -> tuple[int, Any]:

@@ -1,0 +1,115 @@
+"""Reads what an overview is made of: from the state store and the event log, so that it can be had
+in every process, whoever leads, and costs capture nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import Any
+
+from tidelog.app.elections import LEASE_NAME, pipeline_lease
+from tidelog.app.log_location import log_place
+from tidelog.app.overview.activity import activity_of
+from tidelog.app.overview.outputs import outputs_of
+from tidelog.app.roster import PIPELINE_PREFIX, failing, of_pipeline, standbys
+from tidelog.capture.catalogue_watch import SHAPES_KEY
+from tidelog.capture.session import STATUS_KEY
+from tidelog.config import Config
+from tidelog.errors import EventLogError
+from tidelog.eventlog.reader import EventLog
+from tidelog.state.opening import open_election, open_state
+
+
+class StatusReader:
+    """The status document, again and again. A context manager, for one thread at a time.
+
+    Args:
+        config: whose.
+        log_every_s: what the event log says may be so old.
+    """
+
+    def __init__(self, config: Config, *, log_every_s: float = 0.0) -> None:
+        self._config = config
+        self._state = open_state(config.state.place)
+        self._election = open_election(config.state.place, LEASE_NAME, "status", 10)
+        self._log: EventLog | None = None
+        self._log_every_s = log_every_s
+        self._log_due = 0.0
+        self._of_log: dict[str, Any] = {}
+        self._times: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def __enter__(self) -> StatusReader:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._election.close()
+        self._state.close()
+
+    def read(self) -> dict[str, Any]:
+        """Position, lag, leader and dumps, as the leader last wrote them, with how far the outputs
+        are.
+        """
+        document = self._state.get(STATUS_KEY)
+        shapes = self._state.get(SHAPES_KEY)
+        name = self._config.pipeline.name
+        found: dict[str, Any] = {
+            "leader": self._election.leader(),
+            "standbys": standbys(self._state),
+            "failing": failing(self._state),
+            "pipelines": self._pipelines(),
+            "configured_outputs": [f"{name}/{output.name}" for output in self._config.outputs],
+            "captured": [] if shapes is None else sorted(shapes.value),
+        }
+        if document is None:
+            found["capture"] = None
+        else:
+            found.update(document.value)
+            found["age_ms"] = int(time.time() * 1000) - found["updated_ms"]
+        return {**found, **self._from_log()}
+
+    def _from_log(self) -> dict[str, Any]:
+        now = time.monotonic()
+        if self._log is not None and now < self._log_due:
+            return self._of_log
+        self._log_due = now + self._log_every_s
+        place = log_place(self._config)
+        try:
+            if self._log is None:
+                self._log = EventLog.open(place) if EventLog.exists(place) else None
+            if self._log is not None:
+                self._of_log = self._look(self._log)
+        except EventLogError:
+            self._log = None  # e.g. it was made anew
+            raise
+        return self._of_log
+
+    def _look(self, log: EventLog) -> dict[str, Any]:
+        chain = log.chain()
+        return {
+            "log": {
+                "head": chain.head,
+                "next": chain.next,
+                "segments": len(chain.segments),
+                "payload_bytes": sum(meta.payload_bytes for meta in chain.segments),
+            },
+            "activity": activity_of(log),
+            "outputs": list(outputs_of(log, self._times)),
+        }
+
+    def _pipelines(self) -> list[dict[str, Any]]:
+        """Who delivers each pipeline, who did last if nobody does, and who stands by."""
+        found = []
+        for key in self._state.keys(PIPELINE_PREFIX):
+            name, document = key.removeprefix(PIPELINE_PREFIX), self._state.get(key)
+            if document is None:
+                continue
+            with closing(
+                open_election(self._config.state.place, pipeline_lease(name), "status", 10)
+            ) as election:
+                leader = election.leader()
+            row: dict[str, Any] = {"pipeline": name, "leader": leader}
+            row |= {each: document.value[each] for each in ("epoch", "zone", "since_ms")}
+            row["standbys"] = standbys(self._state, of_pipeline(name))
+            found.append(row)
+        return found

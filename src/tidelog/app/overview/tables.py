@@ -1,0 +1,79 @@
+"""What an overview says of each captured table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tidelog.app.overview.document import Table, TableState
+from tidelog.capture.dumps.states import UNFINISHED
+
+_DUMPED = "done"
+_READING = "running"
+
+
+def tables_of(status: Mapping[str, Any]) -> Iterator[Table]:
+    """All that are known, by name."""
+    activity: Mapping[str, Mapping[str, Any]] = status.get("activity") or {}
+    troubles = dict(_troubles(status))
+    dumping = _dumping(status)
+    dumped = dumped_of(status)
+    names = {*(status.get("captured") or ()), *troubles, *dumping, *dumped}
+    for name in sorted(names):
+        state, reason, remedy = troubles.get(name) or (
+            dumping.get(name, TableState.CAPTURED),
+            "",
+            "",
+        )
+        seen, last = activity.get(name) or {}, dumped.get(name) or {}
+        yield Table(
+            table=name,
+            state=state,
+            reason=reason,
+            remedy=remedy,
+            records=seen.get("records", 0),
+            last_record_ms=seen.get("last_ms"),
+            dumped_ms=last.get("finished_ms"),
+            dumped_rows=last.get("rows_read"),
+        )
+
+
+def _troubles(status: Mapping[str, Any]) -> Iterator[tuple[str, tuple[TableState, str, str]]]:
+    """The worst comes last, and counts."""
+    for each in status.get("failed") or ():
+        yield each["table"], (TableState.DUMP_FAILED, each["reason"], "")
+    for each in status.get("to_repeat") or ():
+        yield each["table"], (TableState.DUMP_FAILED, each["failed"], "")
+    for kind, state in (
+        ("inserts_only", TableState.INSERTS_ONLY),
+        ("refused", TableState.REFUSED),
+    ):
+        for each in status.get(kind) or ():
+            yield each["table"], (state, each["reason"], each.get("remedy") or "")
+
+
+def _dumping(status: Mapping[str, Any]) -> dict[str, TableState]:
+    found: dict[str, TableState] = {}
+    for dump in status.get("dumps") or ():
+        if dump.get("status") not in UNFINISHED:
+            continue
+        for table in dump.get("tables") or ():
+            if table.get("status") == _READING:
+                found[table["table"]] = TableState.DUMPING
+            elif table.get("status") == "pending":
+                found.setdefault(table["table"], TableState.DUMP_WAITS)
+    return found
+
+
+def dumped_of(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The newest dump of each whole table that is told of, by table."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for dump in status.get("dumps") or ():
+        for table in dump.get("tables") or ():
+            ended = table.get("finished_ms")
+            part = table.get("where") is not None or table.get("key_set") is not None
+            if table.get("status") != _DUMPED or not ended or part:
+                continue
+            if ended >= found.get(table["table"], {}).get("finished_ms", 0):
+                found[table["table"]] = table
+    return found

@@ -1,0 +1,259 @@
+"""The page's routes. ``/`` is the page; all else is under ``/web/``.
+
+They answer in every process, whoever leads: what is shown comes from state store and event log,
+and commands go the same way.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import anyio
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from tidelog._version import __version__
+from tidelog.app.web.actions import command_of, texts
+from tidelog.app.web.files import HEADERS, page_files
+from tidelog.app.web.requests import (
+    Refused,
+    answer,
+    body_of,
+    check_from_here,
+    cookie_name,
+    operator_of,
+    refusal,
+    session_of,
+)
+from tidelog.app.web.sessions import LASTS_S, Failures, Role, Session, Sessions
+from tidelog.app.web.site import Site
+from tidelog.app.web.stream import MOST_STREAMS, THREADS, Teller
+from tidelog.config import Rest
+from tidelog.errors import Policy, TidelogError, UsageError
+
+logger = logging.getLogger(__name__)
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Web:
+    """The page of one process.
+
+    Args:
+        sites: what it shows.
+        tokens: by the role that they give.
+    """
+
+    def __init__(self, sites: Sequence[Site], tokens: Mapping[Role, str]) -> None:
+        self._sites = sites
+        self._sessions = Sessions(tokens)
+        self._failures = Failures()
+        self._files = page_files()
+        self._closed = threading.Event()
+        self._streams = 0
+        self._limiter = anyio.CapacityLimiter(THREADS)
+
+    def start(self) -> None:
+        """Begin to remember what was."""
+        for site in self._sites:
+            site.start()
+
+    def lead(self, leads: bool) -> None:
+        """Does the capture of this process lead?"""
+        for site in self._sites:
+            site.leads = leads
+
+    def end_streams(self) -> None:
+        """Before the server ends, which waits for what is being answered."""
+        self._closed.set()
+
+    def close(self) -> None:
+        self.end_streams()
+        for site in self._sites:
+            site.close()
+
+    def routes(self) -> list[Route]:
+        """See the module."""
+        gets: dict[str, Endpoint] = {
+            "/": self._page,
+            "/web/files/{name}": self._file,
+            "/web/session": self._session,
+            "/web/stream": self._stream,
+            "/web/sites/{site}/history": self._of_site(lambda site, _: site.history()),
+            "/web/sites/{site}/settings": self._of_site(lambda site, _: site.settings()),
+            "/web/sites/{site}/audit": self._of_site(lambda site, _: site.audit()),
+            "/web/sites/{site}/schema": self._of_site(
+                lambda site, request: site.schema(request.query_params.get("table", ""))
+            ),
+        }
+        posts: dict[str, Endpoint] = {
+            "/web/login": self._login,
+            "/web/logout": self._logout,
+            "/web/sites/{site}/plan": self._plan,
+            "/web/sites/{site}/commands": self._command,
+        }
+        return [
+            *(Route(path, _guarded(each), methods=["GET"]) for path, each in gets.items()),
+            *(Route(path, _guarded(each), methods=["POST"]) for path, each in posts.items()),
+        ]
+
+    # ------------------------------------------------------------ files
+
+    async def _page(self, request: Request) -> Response:
+        return self._sent("index.html", request)
+
+    async def _file(self, request: Request) -> Response:
+        return self._sent(request.path_params["name"], request)
+
+    def _sent(self, name: str, request: Request) -> Response:
+        file = self._files.get(name)
+        if file is None:
+            raise Refused(404, "NotFound", "there is no such file")
+        headers = {**HEADERS, "Cache-Control": "no-cache", "ETag": file.etag}
+        if request.headers.get("if-none-match") == file.etag:
+            return Response(status_code=304, headers=headers)
+        return Response(file.body, headers=headers, media_type=file.media_type)
+
+    # ------------------------------------------------------------ who asks
+
+    async def _login(self, request: Request) -> Response:
+        check_from_here(request)
+        body = await body_of(request)
+        address = request.client.host if request.client else ""
+        now = time.monotonic()
+        if self._failures.too_many(address, now):
+            raise Refused(429, "TooMany", "too many wrong tokens; wait a minute")
+        token, name = body.get("token"), body.get("name", "")
+        if not isinstance(token, str) or not isinstance(name, str):
+            raise Refused(400, "BadRequest", "token and name are texts")
+        cookie = self._sessions.open(token, name, time.time())
+        if cookie is None:
+            self._failures.add(address, now)
+            logger.warning("a login to the web page from %s had a wrong token", address)
+            raise Refused(403, "WrongToken", "this token is wrong")
+        response = answer({})
+        response.set_cookie(
+            cookie_name(request),
+            cookie,
+            max_age=LASTS_S,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return response
+
+    async def _logout(self, request: Request) -> Response:
+        session = session_of(request, self._sessions)
+        check_from_here(request)
+        self._sessions.close(session)
+        response = answer({})
+        response.delete_cookie(cookie_name(request), httponly=True, samesite="strict")
+        return response
+
+    async def _session(self, request: Request) -> Response:
+        session = session_of(request, self._sessions)
+        return answer(
+            {
+                "role": session.role,
+                "name": session.name,
+                "csrf": self._sessions.csrf(session),
+                "sites": [{"name": site.name, "kind": site.kind} for site in self._sites],
+                "version": __version__,
+            }
+        )
+
+    # ------------------------------------------------------------ what is shown
+
+    async def _stream(self, request: Request) -> Response:
+        session = session_of(request, self._sessions)
+        if self._streams >= MOST_STREAMS:
+            raise Refused(503, "TooMany", f"{MOST_STREAMS} pages are open already")
+        cookie = request.cookies.get(cookie_name(request), "")
+        number = self._number(request.query_params.get("site", "0"))
+        teller = Teller(self._sites, number, self._limiter)
+        events = teller.tell(
+            lambda: self._sessions.of(cookie, time.time()) == session, self._closed.is_set
+        )
+
+        async def counted() -> Any:
+            self._streams += 1
+            try:
+                async for event in events:
+                    yield event
+            finally:
+                self._streams -= 1
+
+        headers = {**HEADERS, "X-Accel-Buffering": "no"}
+        return StreamingResponse(counted(), media_type="text/event-stream", headers=headers)
+
+    def _of_site(self, get: Callable[[Site, Request], Any]) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            session_of(request, self._sessions)
+            site = self._site(request)
+            return answer(await run_in_threadpool(get, site, request))
+
+        return endpoint
+
+    # ------------------------------------------------------------ what is done
+
+    async def _plan(self, request: Request) -> Response:
+        operator_of(request, self._sessions)
+        site, body = self._site(request), await body_of(request)
+        return answer(await run_in_threadpool(site.plan, texts(body, "tables")))
+
+    async def _command(self, request: Request) -> Response:
+        session = operator_of(request, self._sessions)
+        site, body = self._site(request), await body_of(request)
+        who = _who(session, request)
+        command, about = command_of(body, f"{who['name']} on the web page")
+        found = await run_in_threadpool(site.send, command, who, about[:200])
+        if found["state"] == "failed":
+            raise Refused(400 if found["usage"] else 500, "Failed", found["error"])
+        return answer(found, 202)
+
+    def _site(self, request: Request) -> Site:
+        return self._sites[self._number(request.path_params["site"])]
+
+    def _number(self, text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text[:9]) >= len(self._sites):
+            raise Refused(404, "NotFound", "there is no such source on this page")
+        return int(text[:9])
+
+
+def tokens_of(rest: Rest) -> dict[Role, str]:
+    """Which token gives which role."""
+    found = {Role.OPERATOR: rest.token.get_secret_value()}
+    if rest.viewer_token is not None:
+        found[Role.VIEWER] = rest.viewer_token.get_secret_value()
+    return found
+
+
+def _who(session: Session, request: Request) -> dict[str, str]:
+    address = request.client.host if request.client else ""
+    return {"name": session.name or "an operator", "role": session.role, "address": address}
+
+
+def _guarded(endpoint: Endpoint) -> Endpoint:
+    """With an answer for each failure."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except Refused as refused:
+            return refusal(refused)
+        except UsageError as error:
+            return refusal(Refused(400, "UsageError", str(error)))
+        except TidelogError as error:
+            waits = error.policy in (Policy.RETRY, Policy.RESTART)
+            return refusal(Refused(503 if waits else 500, type(error).__name__, str(error)))
+        except Exception as error:  # noqa: BLE001 - its text is not ours and may hold values
+            logger.error("%s failed: %s", request.scope.get("path"), type(error).__name__)
+            return refusal(Refused(500, "InternalError", type(error).__name__))
+
+    return guarded

@@ -1,0 +1,147 @@
+// Two line charts: what was captured, and how late source and outputs were.
+
+import { get } from "./api.js";
+import { button, byId, el, svg } from "./dom.js";
+import { clock, rate, span } from "./format.js";
+
+const HEIGHT = 132;
+const LEFT = 46;
+const BOTTOM = 20;
+const TOP = 8;
+const SERIES = 5;
+const EVERY_MS = 10000;
+
+let range = "recent";
+let found = null;
+let site = 0;
+let timer = 0;
+
+export function start(number) {
+  site = number;
+  found = null;
+  clearInterval(timer);
+  timer = setInterval(load, EVERY_MS);
+  byId("history-range").replaceChildren(...[["recent", "30 min"], ["day", "24 h"]].map(([value, label]) => button(label, () => {
+    range = value;
+    for (const each of byId("history-range").children) each.setAttribute("aria-pressed", String(each.dataset.range === value));
+    draw();
+  }, { class: "chip", "data-range": value, "aria-pressed": String(range === value) })));
+  new ResizeObserver(() => draw()).observe(byId("charts"));
+  load();
+}
+
+export function stop() {
+  clearInterval(timer);
+}
+
+async function load() {
+  try {
+    found = await get(`web/sites/${site}/history`);
+  } catch {
+    return; // the page says by itself that nobody answers
+  }
+  draw();
+}
+
+function draw() {
+  if (!found) return;
+  const points = found[range];
+  const names = [...new Set(points.flatMap((each) => Object.keys(each.outputs)))].slice(0, SERIES - 1);
+  const throughput = [{ name: "captured", of: (each) => (each.over_s > 0 ? each.records / each.over_s : null) }];
+  const lag = [{ name: "capture", of: (each) => each.lag_s }, ...names.map((name) => ({ name, of: (each) => each.outputs[name] ?? null }))];
+  byId("charts").replaceChildren(
+    chart("Records a second", points, throughput, rate),
+    chart("Late by", points, lag, span));
+}
+
+function chart(title, points, series, said) {
+  const box = byId("charts");
+  const columns = getComputedStyle(box).gridTemplateColumns.split(" ").length;
+  const width = Math.max(240, Math.floor((box.clientWidth - (columns - 1) * 20) / columns));
+  const caption = el("span", { class: "reading muted" });
+  const legend = el("span", { class: "legend" }, series.length > 1 ? series.map((each, place) => el("span", { class: `key s${place}` },
+    svg("svg", { width: 22, height: 8, "aria-hidden": "true" }, svg("line", { x1: 1, x2: 21, y1: 4, y2: 4, class: `line s${place}` })), each.name)) : []);
+  const head = el("figcaption", {}, el("strong", {}, title), legend, caption);
+  if (points.length < 2) return el("figure", {}, head, el("p", { class: "muted empty" }, "Nothing is remembered yet."));
+  const values = series.map((each) => points.map(each.of));
+  const highest = nice(Math.max(1e-9, ...values.flat().filter((each) => each !== null)));
+  const [from, to] = [points[0].at_s, points.at(-1).at_s];
+  const x = (at) => LEFT + ((at - from) / Math.max(1, to - from)) * (width - LEFT - 6);
+  const y = (value) => TOP + (1 - value / highest) * (HEIGHT - TOP - BOTTOM);
+  const latest = values.map((each) => each.findLast((value) => value !== null) ?? null);
+  const summary = `${title}: ${series.map((each, place) => `${each.name} ${said(latest[place])} at last, ${said(Math.max(0, ...values[place].filter((v) => v !== null)))} at most`).join("; ")}`;
+  const cursor = svg("line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM, x1: -9, x2: -9 });
+  const drawing = svg("svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": summary },
+    [0, 0.5, 1].map((part) => [
+      svg("line", { class: "grid", x1: LEFT, x2: width - 6, y1: y(highest * part), y2: y(highest * part) }),
+      svg("text", { class: "axis", x: LEFT - 6, y: y(highest * part) + 4, "text-anchor": "end" }, said(highest * part))]),
+    [from, (from + to) / 2, to].map((at, place) => svg("text", {
+      class: "axis", x: x(at), y: HEIGHT - 5, "text-anchor": ["start", "middle", "end"][place],
+    }, clock(at * 1000).slice(-8, to - from > 600 ? -3 : undefined))),
+    values.map((each, place) => [place === 0 && series.length === 1 ? svg("path", { class: "area", d: path(points, each, x, y, y(0)) }) : null,
+      svg("path", { class: `line s${place}`, d: path(points, each, x, y) })]),
+    cursor);
+  const read = (event) => {
+    const at = from + ((event.clientX - drawing.getBoundingClientRect().left - LEFT) / Math.max(1, width - LEFT - 6)) * (to - from);
+    let nearest = 0;
+    points.forEach((each, place) => {
+      if (Math.abs(each.at_s - at) < Math.abs(points[nearest].at_s - at)) nearest = place;
+    });
+    const where = x(points[nearest].at_s);
+    cursor.setAttribute("x1", where);
+    cursor.setAttribute("x2", where);
+    caption.textContent = `${clock(points[nearest].at_s * 1000)}: ${series.map((each, place) => `${series.length > 1 ? `${each.name} ` : ""}${said(values[place][nearest])}`).join(", ")}`;
+  };
+  drawing.addEventListener("pointermove", read);
+  drawing.addEventListener("pointerdown", read);
+  caption.textContent = series.length === 1 ? `now ${said(latest[0])}` : "";
+  return el("figure", {}, head, drawing);
+}
+
+const LANE_ENDS = { durable: "done", closed: "done", voided: "void, is read again", failed: "failed" };
+const LANE = 240;
+
+// Windows between watermarks: solid while its rows are read, striped while it waits for its high watermark and the disk.
+export function lanes(rows, nowMs) {
+  const from = Math.min(...rows.map((each) => each.begun_ms));
+  const x = (at) => ((Math.max(at, from) - from) / Math.max(1000, nowMs - from)) * (LANE - 4) + 2;
+  return el("table", { class: "lanes" }, el("tbody", {}, rows.map((each) => {
+    const end = x(each.ended_ms ?? nowMs);
+    const read = each.read_ms === null ? end : Math.min(end, x(each.read_ms));
+    const begin = x(each.begun_ms);
+    const said = each.ended_ms !== null ? `${LANE_ENDS[each.end] ?? each.end}: ${Math.round(each.rows).toLocaleString("en")} rows${each.superseded ? `, ${each.superseded} superseded` : ""}`
+      : each.read_ms === null ? "reads" : each.written ? "is written" : "waits for its high watermark";
+    return el("tr", {}, el("th", { scope: "row", class: "name" }, each.table),
+      el("td", {}, svg("svg", { viewBox: `0 0 ${LANE} 14`, width: "100%", height: 14, preserveAspectRatio: "none", "aria-hidden": "true" },
+        svg("rect", { class: "lane-read", x: begin, y: 3, width: Math.max(1.5, read - begin), height: 8 }),
+        svg("line", { class: "lane-wait", x1: read, x2: Math.max(read, end), y1: 7, y2: 7 }),
+        each.ended_ms === null ? null : svg("rect", { class: each.end === "voided" || each.end === "failed" ? "lane-void" : "lane-end", x: end - 1, y: 1, width: 2.5, height: 12 }))),
+      el("td", { class: "muted" }, said));
+  })));
+}
+
+// A gap where nothing is known: a line over it would say too much.
+function path(points, values, x, y, floor) {
+  let text = "";
+  let start = null;
+  points.forEach((each, place) => {
+    if (values[place] === null) {
+      if (floor !== undefined && start !== null) text += `L${x(points[place - 1].at_s).toFixed(1)} ${floor}Z`;
+      start = null;
+      return;
+    }
+    const spot = `${x(each.at_s).toFixed(1)} ${y(values[place]).toFixed(1)}`;
+    if (start === null) {
+      start = x(each.at_s).toFixed(1);
+      text += floor === undefined ? `M${spot}` : `M${start} ${floor}L${spot}`;
+    } else text += `L${spot}`;
+  });
+  if (floor !== undefined && start !== null) text += `L${x(points.at(-1).at_s).toFixed(1)} ${floor}Z`;
+  return text;
+}
+
+function nice(value) {
+  if (value <= 1) return 1;
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 5, 10].find((each) => each * power >= value) * power;
+}

@@ -1,0 +1,41 @@
+// One dialog at a time, the browser's own: Escape closes it, and the keyboard stays inside.
+
+import { byId, button, el } from "./dom.js";
+
+const dialog = () => byId("dialog");
+
+export function open(title, content, buttons = []) {
+  const box = dialog();
+  box.replaceChildren(
+    el("div", { class: "dialog-head" }, el("h2", { id: "dialog-title" }, title),
+      button("×", close, { class: "close", "aria-label": "Close" })),
+    el("div", { class: "dialog-body" }, content),
+    buttons.length ? el("div", { class: "dialog-foot" }, buttons) : "",
+  );
+  if (!box.open) box.showModal();
+  return box;
+}
+
+export function close() {
+  dialog().close();
+}
+
+// What is to be done is done only after it was said twice; failures stay in the dialog.
+export function confirm(title, content, label, act, kind = "") {
+  const trouble = el("p", { class: "trouble", role: "alert" });
+  const yes = button(label, async () => {
+    yes.disabled = true;
+    yes.textContent = "…";
+    trouble.textContent = "";
+    try {
+      await act();
+      close();
+    } catch (error) {
+      trouble.textContent = error.message;
+      yes.disabled = false;
+      yes.textContent = label;
+    }
+  }, { class: `primary ${kind}`, "data-act": "confirm" });
+  open(title, [content, trouble], [button("Leave it", close), yes]);
+  yes.focus();
+}

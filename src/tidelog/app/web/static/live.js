@@ -1,0 +1,67 @@
+// Server-sent events, begun anew whenever they end, with a watch on silence.
+
+const SILENT_MS = 9000;
+const AGAIN_MS = 2000;
+
+export class Live {
+  // handlers: by event, and `silent(sinceMs)`, `heard()`, `ended()`.
+  constructor(handlers) {
+    this.handlers = handlers;
+    this.heardAt = Date.now();
+    this.silent = false;
+    this.source = null;
+    this.again = 0;
+    setInterval(() => this.watch(), 500);
+  }
+
+  open(site) {
+    this.close();
+    this.site = site;
+    this.source = new EventSource(`web/stream?site=${site}`);
+    for (const name of ["overview", "tables", "beat", "ended"]) {
+      this.source.addEventListener(name, (event) => this.hear(name, JSON.parse(event.data)));
+    }
+    this.source.onerror = () => this.lost();
+  }
+
+  close() {
+    clearTimeout(this.again);
+    this.source?.close();
+    this.source = null;
+  }
+
+  hear(name, data) {
+    this.heardAt = Date.now();
+    if (this.silent) {
+      this.silent = false;
+      this.handlers.heard();
+    }
+    this.handlers[name]?.(data);
+  }
+
+  // The browser tries again by itself only after some failures.
+  lost() {
+    this.close();
+    this.again = setTimeout(() => this.retry(), AGAIN_MS);
+  }
+
+  async retry() {
+    if (await this.handlers.mayGoOn()) this.open(this.site);
+    else if (this.site !== undefined) this.again = setTimeout(() => this.retry(), AGAIN_MS);
+  }
+
+  stop() {
+    this.close();
+    this.site = undefined;
+  }
+
+  watch() {
+    if (this.site === undefined) return;
+    const dead = !this.source && Date.now() - this.heardAt > 2 * AGAIN_MS;
+    if (dead || Date.now() - this.heardAt > SILENT_MS) {
+      if (!this.silent && this.source) this.lost();
+      this.silent = true;
+      this.handlers.silent(this.heardAt);
+    }
+  }
+}

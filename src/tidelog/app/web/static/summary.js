@@ -1,0 +1,162 @@
+// The first screen: verdict, how late, is the log safe, what is wrong.
+
+import { button, byId, el, show, sign, toast } from "./dom.js";
+import { bytes, clock, count, plural, rate, span, spanParts } from "./format.js";
+import { help } from "./help.js";
+
+const LATE_S = 300;
+const SHOWN_TILES = 4;
+
+export function showVerdict(site, found) {
+  const facts = [];
+  if (found.leader) {
+    facts.push(`${found.leader} captures${found.since_ms ? ` since ${clock(found.since_ms)}` : ""}`);
+  }
+  facts.push(found.standbys.length ? `${plural(found.standbys.length, "process").replace("processs", "processes")} standing by` : "nobody stands by");
+  if (found.at_ms) facts.push(`state of ${clock(found.at_ms)}`);
+  show(byId("verdict"), [found.severity, found.verdict, found.leader, found.standbys, site.name], () => [
+    sign(found.severity),
+    el("div", {}, el("h1", {}, found.verdict), el("p", {}, `${site.name} · ${site.kind} · `, el("span", { id: "facts" }))),
+  ]);
+  byId("verdict").className = `verdict ${found.severity}`;
+  byId("facts").textContent = facts.join(" · ");
+  document.title = `${found.severity === "ok" ? "" : "(!) "}${site.name} – Tidelog`;
+}
+
+function late(seconds, error) {
+  if (error) return "critical";
+  if (seconds === null) return "info";
+  return seconds >= LATE_S ? "warning" : "ok";
+}
+
+function tile(title, value, unit, note, severity, extra = null) {
+  return el("div", { class: `tile ${severity}` },
+    el("div", { class: "tile-title" }, title, sign(severity)),
+    el("div", { class: "tile-value" }, value, unit ? el("small", {}, ` ${unit}`) : ""),
+    extra, el("div", { class: "tile-note" }, note));
+}
+
+function sourceTile(source) {
+  const [value, unit] = spanParts(source.lag_s);
+  const behind = source.lag_bytes ? `${bytes(source.lag_bytes)} behind, ` : "";
+  const note = source.error ? "the database does not answer" : `${behind}at ${source.position ?? "an unknown position"}`;
+  return tile("Capture is late by", value, unit, note, late(source.lag_s, source.error));
+}
+
+function logTile(source, problems) {
+  const worst = problems.find((each) => each.kind.startsWith("log-") && each.kind !== "log-paused");
+  const severity = worst ? worst.severity : source.retained_bytes === null && source.lost_in_s === null ? "info" : "ok";
+  if (source.retained_bytes === null && source.lost_in_s === null) {
+    return tile("Log kept for capture", "–", "", "not known", severity);
+  }
+  const lost = source.lost_in_s;
+  const [value, unit] = lost === null ? ["safe", ""] : spanParts(lost);
+  const kept = source.retained_bytes === null ? "" : `${bytes(source.retained_bytes)} kept`;
+  const room = source.spare_bytes === null ? (kept ? ", no limit" : "") : `, ${bytes(source.spare_bytes)} to spare`;
+  const share = source.spare_bytes === null || source.retained_bytes === null ? null
+    : source.retained_bytes / Math.max(1, source.retained_bytes + source.spare_bytes);
+  const meter = share === null ? null : el("meter", {
+    min: 0, max: 1, high: 0.8, optimum: 0, value: String(share), "aria-label": "Share of the room in use",
+  });
+  const title = lost === null ? "Log kept for capture" : "Log kept for capture lasts";
+  return tile(title, value, unit, `${kept}${room}` || "by the server's time limit", severity, meter);
+}
+
+function outputTile(output) {
+  const [value, unit] = output.error ? ["stopped", ""] : spanParts(output.lag_s);
+  const note = output.behind_records ? `${count(output.behind_records)} records to deliver` : "has everything";
+  return tile(`${output.output} is late by`, value, unit, note, late(output.lag_s, output.error));
+}
+
+let before = null;
+let perSecond = null;
+
+function speed(found) {
+  if (before && before.since_ms === found.since_ms && found.at_ms > before.at_ms) {
+    const now = ((found.records - before.records) * 1000) / (found.at_ms - before.at_ms);
+    perSecond = perSecond === null || Math.abs(perSecond) < 1 ? now : perSecond * 0.6 + now * 0.4;
+  } else if (!before || before.since_ms !== found.since_ms) perSecond = null;
+  before = found;
+  return perSecond;
+}
+
+export function showTiles(found) {
+  const shown = found.outputs.slice(0, SHOWN_TILES);
+  const more = found.outputs.length - shown.length;
+  const persec = speed(found);
+  const parts = [
+    sourceTile(found.source),
+    ...shown.map(outputTile),
+    logTile(found.source, found.problems),
+    tile("Captures", rate(persec), "records/s", `${count(found.records)} since it leads${found.throttled ? "; dumps slowed down" : ""}`, "ok"),
+  ];
+  show(byId("tiles"), [found.source, found.outputs.map((o) => [o.output, o.lag_s, o.behind_records, o.error]), rate(persec), found.records, found.problems.length], () => parts);
+  byId("outputs-title").textContent = more > 0 ? `Outputs (${found.outputs.length})` : "Outputs";
+}
+
+export function showProblems(found) {
+  byId("problems").hidden = !found.problems.length;
+  byId("problems-title").textContent = found.problems.length > 1 ? `What is wrong (${count(found.problems.length)})` : "What is wrong";
+  show(byId("problems-list"), found.problems, () => grouped(found.problems));
+}
+
+const OF_A_KIND = 5;
+
+// Of a thousand of one kind a few are shown, so that none hides the others.
+function grouped(problems) {
+  const kinds = new Map();
+  for (const each of problems) kinds.set(each.kind, [...(kinds.get(each.kind) ?? []), each]);
+  const found = [];
+  for (const [, each] of kinds) {
+    found.push(...each.slice(0, OF_A_KIND).map(problem));
+    if (each.length > OF_A_KIND) {
+      found.push(el("details", { class: "more" }, el("summary", {}, `${count(each.length - OF_A_KIND)} more like this`),
+        each.slice(OF_A_KIND, 200).map(problem)));
+    }
+  }
+  return found;
+}
+
+function problem(each) {
+  return el("article", { class: `problem ${each.severity}` }, sign(each.severity),
+    el("div", {},
+      el("p", { class: "sentence" }, each.sentence),
+      each.remedy ? remedy(each.remedy) : el("p", { class: "muted" }, "It mends itself."),
+      button("What this means", () => help(each.page), { class: "link" })));
+}
+
+export function remedy(text) {
+  const copy = navigator.clipboard ? button("Copy", async () => {
+    await navigator.clipboard.writeText(text);
+    toast("Copied.");
+  }, { class: "small copy" }) : null;
+  return el("div", { class: "remedy" }, el("pre", {}, text), copy);
+}
+
+export function showOutputs(found) {
+  show(byId("outputs-list"), found.outputs, () => found.outputs.length
+    ? found.outputs.map((each) => el("div", { class: "row-card" },
+      sign(late(each.lag_s, each.error)),
+      el("div", {},
+        el("strong", {}, each.output), el("span", { class: "muted" }, ` of ${each.pipeline}`),
+        el("div", {}, each.error ? `stopped: ${each.error}` : each.behind_records
+          ? `${span(each.lag_s)} late, ${count(each.behind_records)} records to deliver` : "has everything"),
+        el("div", { class: "muted" }, `said so at ${clock(each.noted_ms)}; up to offset ${count(each.offset)}`))))
+    : el("p", { class: "muted" }, "No output has delivered anything yet."));
+}
+
+export function showProcesses(found) {
+  const who = (title, each, does) => el("div", { class: "row-card" },
+    sign(each.leader ? "ok" : "critical"),
+    el("div", {}, el("strong", {}, title),
+      el("div", {}, each.leader ? `${each.leader} ${does}` : `nobody ${does}`),
+      el("div", { class: "muted" }, [
+        each.since_ms ? `since ${clock(each.since_ms)}` : "", each.epoch ? `epoch ${each.epoch}` : "", each.zone,
+      ].filter(Boolean).join(", ")),
+      each.standbys.map((name) => el("div", { class: "muted" }, `${name} stands by`))));
+  const key = [found.leader, found.since_ms, found.epoch, found.zone, found.standbys, found.pipelines];
+  show(byId("processes-list"), key, () => [
+    who("Capture", found, "leads"),
+    found.pipelines.map((each) => who(`Pipeline ${each.pipeline}`, each, "delivers")),
+  ]);
+}

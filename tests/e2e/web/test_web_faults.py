@@ -1,0 +1,150 @@
+"""The web page while processes and the database die, with many tables, and its pictures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from tests.e2e.web.conftest import Open
+from tests.e2e.web.shop import OPERATOR, SQL, Shop, free_port, wait_for
+
+from tidelog import app
+from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, SetDumpOptions
+from tidelog.demo.servers.postgres import PostgresServer
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
+
+TABLES = 500
+WAIT_MS = 120_000
+IMAGES = Path(__file__).parents[3] / "docs" / "images"
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    # The port is the same when it is started again.
+    with PostgresServer(settings={"max_slot_wal_keep_size": "1GB"}, port=free_port()) as found:
+        yield found
+
+
+@pytest.fixture
+def busy(server: PostgresServer, tmp_path: Path) -> Iterator[Shop]:
+    """A shop on a server of its own; nothing captures it yet."""
+    database = server.create_database("shop")
+    with psycopg.connect(database, autocommit=True) as sql:
+        sql.execute(SQL.encode())
+    found = Shop(tmp_path, database)
+    yield found
+    found.end()
+
+
+def test_a_killed_leader_and_one_that_comes_back(busy: Shop, new_page: Open) -> None:
+    first = busy.capture()
+    wait_for(lambda: busy.role() == "leader", "no capture leads")
+    other_port = free_port()
+    other = busy.config_file("other.yaml", busy.database, other_port)
+    busy.capture(other)
+    wait_for(lambda: busy.role(other_port) == "standby", "nobody stands by")
+    here = new_page(busy.url, OPERATOR)
+    there = new_page(f"http://127.0.0.1:{other_port}/", OPERATOR, "Otto")
+    there.wait_for_selector("#tables-list tbody tr")
+    assert f":{first.pid} leads" in there.inner_text("#processes-list")
+    # A standby's page acts, too.
+    there.click("text=Dump…")
+    there.fill("#dump-tables", "public.customers")
+    there.click("[data-act=plan]")
+    there.click("[data-act=confirm]")
+    there.wait_for_selector("text=begins.", timeout=WAIT_MS)
+
+    first.kill()
+    here.wait_for_selector("text=The server does not answer since", timeout=WAIT_MS)
+    assert here.is_visible("#verdict h1")  # as it was
+    another = f"text=/:(?!{first.pid} )\\d+ leads/"
+    there.wait_for_selector(f"#processes-list >> {another}", timeout=WAIT_MS)
+
+    # It comes back, to stand by; the session goes on.
+    busy.capture()
+    here.wait_for_selector("#silence", state="hidden", timeout=WAIT_MS)
+    here.wait_for_selector("#processes-list >> text=stands by", timeout=WAIT_MS)
+    assert not here.is_visible("#token")
+
+
+def test_a_stopped_database(busy: Shop, server: PostgresServer, new_page: Open) -> None:
+    busy.capture()
+    wait_for(lambda: busy.role() == "leader", "no capture leads")
+    page = new_page(busy.url, OPERATOR)
+    server.kill()
+    page.wait_for_selector("#verdict.critical", timeout=WAIT_MS)
+    assert "capture" in page.inner_text("#problems-list").lower()
+    server.start()
+    page.wait_for_selector("#verdict:not(.critical)", timeout=WAIT_MS)
+
+
+def test_many_tables(busy: Shop, new_page: Open) -> None:
+    with psycopg.connect(busy.database, autocommit=True) as sql:
+        for number in range(TABLES):
+            sql.execute(f"CREATE TABLE part_{number:04} (id int PRIMARY KEY)".encode())
+    busy.capture()
+    wait_for(lambda: busy.role() == "leader", "no capture leads")
+    page = new_page(busy.url, OPERATOR)
+    page.wait_for_selector(f"#tables-count >> text={TABLES + 4} tables", timeout=WAIT_MS)
+    page.fill("#tables-search", "part_0499")
+    assert page.locator("#tables-list tbody tr").count() == 1
+    page.fill("#tables-search", "part_")
+    page.click("text=/show \\d+ more/")
+    assert page.locator("#tables-list tbody tr").count() == TABLES
+    page.fill("#tables-search", "no such table")
+    assert page.locator("#tables-list tbody tr").count() == 0
+    assert f"0 of {TABLES + 4} tables" in page.inner_text("#tables-count")
+
+
+def test_pictures(busy: Shop, new_page: Open, tmp_path: Path) -> None:
+    """Of a shop in which something goes on; into docs/images with TIDELOG_PICTURES=1."""
+    images = IMAGES if os.environ.get("TIDELOG_PICTURES") else tmp_path
+    with psycopg.connect(busy.database, autocommit=True) as sql:
+        for name in ("invoices", "items", "payments", "products", "returns", "shipments", "users"):
+            sql.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)".encode())
+            sql.execute(f"INSERT INTO {name} SELECT generate_series(1, 500)".encode())
+        sql.execute(b"""DO $$ BEGIN EXECUTE (SELECT format('DROP TABLE %I', relname) FROM pg_class
+            WHERE relname LIKE '<img%' AND relkind = 'r'); END $$""")
+        sql.execute(b"ANALYZE")
+    busy.capture()
+    wait_for(lambda: busy.role() == "leader", "no capture leads")
+    wait_for(lambda: app.status(busy.config)["outputs"] == [], "no log")
+    page = new_page(busy.url, OPERATOR, "Anna")
+    with psycopg.connect(busy.database, autocommit=True) as sql:
+        for number in range(60):
+            rows = 300 + 40 * (number % 7)
+            sql.execute("UPDATE orders SET note = %s WHERE id <= %s", (str(number), rows))
+            page.wait_for_timeout(500)
+            if number % 5 == 0:
+                busy.deliver({"delta": 1, "opensearch": 1})
+    busy.deliver({"delta": 1, "opensearch": 1})
+    app.send_command(busy.config, SetDumpOptions(rows_per_second=900, chunk_rows=100), timeout_s=60)
+    dump = ExecuteSnapshot(dump_id="nightly", tables=("public.orders", "public.customers"))
+    app.send_command(busy.config, dump, timeout_s=60)
+    again = ExecuteSnapshot(dump_id="items-again", tables=("public.items",))
+    app.send_command(busy.config, again, timeout_s=60)
+    pause = PauseSnapshot(dump_id="items-again", by="otto@db-host")
+    app.send_command(busy.config, pause, timeout_s=60)
+    page.wait_for_selector(".percent:text-matches('[2-9]\\\\d %')", timeout=WAIT_MS)
+    taken(page, images / "web-page.png", 1280, 1240)
+    page.emulate_media(color_scheme="dark")
+    taken(page, images / "web-page-dark.png", 1280, 800)
+    page.emulate_media(color_scheme="light")
+    page.wait_for_timeout(300)
+    taken(page, images / "web-page-phone.png", 390, 844)
+
+
+def taken(page: Page, file: Path, width: int, height: int) -> None:
+    page.set_viewport_size({"width": width, "height": height})
+    page.wait_for_timeout(800)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")  # nothing overflows
+    page.screenshot(path=file)
+    assert file.stat().st_size > 10_000

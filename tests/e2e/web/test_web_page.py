@@ -1,0 +1,200 @@
+"""The web page in Chromium, over a real capture: what it shows, and what an operator does there."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.e2e.web.conftest import Open
+from tests.e2e.web.shop import HOSTILE, OPERATOR, VIEWER, Shop, wait_for
+
+from tidelog import app
+from tidelog.control.commands import SetDumpOptions
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.integration
+
+
+def dumps(shop: Shop) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = app.status(shop.config)["dumps"]
+    return found
+
+
+def ask(
+    shop: Shop, method: str, path: str, headers: dict[str, str] | None = None, body: Any = None
+) -> tuple[int, http.client.HTTPMessage, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", shop.port, timeout=30)
+    try:
+        data = None if body is None else json.dumps(body)
+        given = {"Content-Type": "application/json"} if data else {}
+        connection.request(method, path, data, {**given, **(headers or {})})
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read()
+    finally:
+        connection.close()
+
+
+def login(shop: Shop, token: str) -> dict[str, str]:
+    """Headers of a session, its check against forgery among them."""
+    status, headers, _ = ask(shop, "POST", "/web/login", body={"token": token, "name": "x"})
+    assert status == 200
+    cookie = headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    session = {"Cookie": cookie.partition(";")[0]}
+    status, _, body = ask(shop, "GET", "/web/session", session)
+    assert status == 200
+    return {**session, "X-Tidelog-CSRF": json.loads(body)["csrf"]}
+
+
+def test_the_first_screen_and_every_action(shop: Shop, page: Page) -> None:
+    page.wait_for_selector("#tables-list tbody tr")
+    assert page.inner_text("#verdict h1").startswith("public.no_key")  # the one that is refused
+    assert "Capture is late by" in page.inner_text("#tiles")
+    assert "no_key" in page.inner_text("#problems-list")
+    assert page.locator("#problems-list pre").first.inner_text()
+    page.click("#problems-list >> text=What this means")
+    page.wait_for_selector("#dialog .prose p")
+    page.keyboard.press("Escape")
+    # Whatever a table is called, it is a text.
+    page.wait_for_selector(f"text={HOSTILE[:8]}")
+    assert page.locator("#page img").count() == 0
+    assert "owned" not in page.title()
+
+    # Limits, then a dump with its plan first, slow enough to be steered.
+    page.click("text=Limits…")
+    page.fill("#limit-rows_per_second", "400")
+    page.fill("#limit-chunk_rows", "100")
+    page.click("[data-act=limits]")
+    assert "Rows a second" in page.inner_text("#dialog")
+    page.click("[data-act=confirm]")
+    page.wait_for_selector("text=Changed.")
+    limited = {"rows_per_second": 400, "chunk_rows": 100}
+    wait_for(lambda: limited.items() <= app.status(shop.config)["dump_options"].items(), "limits")
+    page.click("text=Dump…")
+    page.fill("#dump-tables", "public.orders")
+    page.click("[data-act=plan]")
+    page.wait_for_selector("text=Start this dump?")
+    assert "public.orders" in page.inner_text("#dialog")
+    page.click("[data-act=confirm]")
+    page.wait_for_selector(".dump >> text=Pause")
+    press_slowly(page, ".dump >> text=Pause")
+    page.click("[data-act=confirm]")
+    page.wait_for_selector("text=paused by Anna on the web page")
+    page.click(".dump >> text=Resume")
+    page.click("[data-act=confirm]")
+    page.wait_for_selector(".badge:text('running')")
+    page.click(".dump >> text=Cancel")
+    page.click("text=Leave it")  # nothing was done
+    assert not any(dump["status"] == "aborted" for dump in dumps(shop))
+    page.click(".dump >> text=Cancel")
+    page.click("[data-act=confirm]")
+    page.wait_for_selector("text=No dump runs.")
+    wait_for(lambda: any(dump["status"] == "aborted" for dump in dumps(shop)), "not cancelled")
+    app.send_command(shop.config, SetDumpOptions(rows_per_second=0), timeout_s=30)
+
+    said = wait_for(lambda: (t := page.inner_text("#audit-list")).count("Anna") == 5 and t, "audit")
+    for word in ("changed limits", "dumped public.orders", "paused", "resumed", "cancelled"):
+        assert word in said
+
+    page.fill("#tables-search", "orders")
+    page.click("#tables-list >> text=public.orders")
+    page.wait_for_selector("#dialog >> text=secret_value")  # a column's name, of its schema
+    page.keyboard.press("Escape")
+    page.click("#settings-details summary")
+    page.wait_for_selector("#settings-list tr")
+    assert "control.rest.token" in page.inner_text("#settings-list")
+    whole = page.content()
+    for secret in ("hunter2-", OPERATOR, VIEWER):
+        assert secret not in whole
+    page.click("text=Log out")
+    page.wait_for_selector("#token")
+    assert page.context.cookies() == []
+
+
+def press_slowly(page: Page, what: str) -> None:
+    """As people do: meanwhile the page hears what is new, and must not replace the button."""
+    page.locator(what).click(delay=2500)
+
+
+def test_a_viewer_sees_and_does_not_act(shop: Shop, new_page: Open) -> None:
+    page = new_page(shop.url, VIEWER)
+    page.wait_for_selector("#tables-list tbody tr")
+    assert page.locator("text=Dump…").count() == 0
+    assert page.locator("text=Limits…").count() == 0
+    session = login(shop, VIEWER)
+    for path, body in (("commands", {"action": "pause", "dump": None}), ("plan", {"tables": []})):
+        status, _, text = ask(shop, "POST", f"/web/sites/0/{path}", session, body)
+        assert (status, json.loads(text)["error"]["kind"]) == (403, "NotAllowed")
+    given = f"Bearer {VIEWER}"
+    assert ask(shop, "GET", "/status", {"Authorization": given})[0] == 401  # for the page alone
+
+
+def test_requests_that_are_forged_do_nothing(shop: Shop) -> None:
+    session = login(shop, OPERATOR)
+    pause = {"action": "pause", "dump": None}
+    path = "/web/sites/0/commands"
+    without = {"Cookie": session["Cookie"]}
+    other = login(shop, OPERATOR)["X-Tidelog-CSRF"]
+    foreign = {**session, "Sec-Fetch-Site": "cross-site"}
+    assert ask(shop, "POST", path, {}, pause)[0] == 401
+    assert ask(shop, "POST", path, without, pause)[0] == 403
+    assert ask(shop, "POST", path, {**without, "X-Tidelog-CSRF": other}, pause)[0] == 403
+    assert ask(shop, "POST", path, foreign, pause)[0] == 403
+    form = {**session, "Content-Type": "text/plain"}
+    assert ask(shop, "POST", path, form, pause)[0] == 415
+    assert ask(shop, "POST", path, session, pause)[0] == 202
+    body, _, mac = session["Cookie"].partition("=")[2].partition(".")
+    for cookie in (f"{body}.{mac[:-1]}0", f"{body}x.{mac}", body, ".", "x" * 5000):
+        name = session["Cookie"].partition("=")[0]
+        assert ask(shop, "GET", "/web/session", {"Cookie": f"{name}={cookie}"})[0] == 401
+    bad: list[Any] = [
+        {}, {"action": "dump", "tables": "x"}, {"action": "drop"}, {"action": "pause", "dump": 1},
+        {"action": "pause", "dump": "a b"}, {"action": "limits", "options": {"chunk_rows": 0}},
+        {"action": "limits", "options": 7}, [],
+    ]  # fmt: skip
+    for each in bad:
+        assert ask(shop, "POST", path, session, each)[0] == 400, each
+
+
+def test_wrong_tokens_are_slowed_down(shop: Shop) -> None:
+    found = [
+        ask(shop, "POST", "/web/login", {"X-Forwarded-For": "10.9.9.9"}, {"token": f"guess-{n}"})[0]
+        for n in range(12)
+    ]
+    assert found == [403] * 10 + [429] * 2
+    login(shop, OPERATOR)  # others are not
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/web/files/../routes.py", "/web/files/..%2froutes.py", "/web/files/%2e%2e/routes.py",
+        "/web/files/..%5croutes.py", "/web/files//etc/passwd", "/web/files/%2fetc%2fpasswd",
+        "/web/files/index.html%00.js", "/web/files/", "/web/files/routes.py", "/web/sites/-1/audit",
+        "/web/sites/9/audit", "/web/sites/%D9%A1/audit",
+    ],
+)  # fmt: skip
+def test_no_other_file_is_served(shop: Shop, path: str) -> None:
+    status, _, body = ask(shop, "GET", path, login(shop, OPERATOR))
+    assert status == 404
+    assert b"import" not in body
+
+
+def test_headers_keep_others_out(shop: Shop) -> None:
+    _, headers, body = ask(shop, "GET", "/")
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert not re.search(rb"<script(?![^>]*src=)|style=|\son\w+=", body)
+    for path in ("/web/session", "/web/stream", "/web/sites/0/settings", "/web/sites/0/audit"):
+        status, headers, _ = ask(shop, "GET", path)
+        assert status == 401
+        assert headers["Cache-Control"] == "no-store"

@@ -1,0 +1,142 @@
+"""What the web page keeps and shows beside the overview: history, who did what, configuration."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from tidelog.app.overview import Overview, overview
+from tidelog.app.web import audit, history
+from tidelog.app.web.files import page_files
+from tidelog.app.web.settings import HIDDEN, settings_of
+from tidelog.config import parse_config
+from tidelog.state.sqlite import SqliteState
+
+T_S = 1_700_000_100  # a bucket begins here
+
+
+def seen(
+    at_s: float, records: int, *, lag_s: float | None = 0.0, output_s: float = 0.0, since: int = 1
+) -> Overview:
+    row = {
+        "pipeline": "p", "output": "o", "offset": 0, "behind_records": 0, "lag_s": output_s,
+        "noted_ms": 0, "state": "following",
+    }  # fmt: skip
+    at_ms = int(at_s * 1000)
+    status: dict[str, Any] = {
+        "leader": "h:1", "epoch": since, "since_ms": since, "updated_ms": at_ms, "outputs": [row],
+        "capture": {"records": records}, "source": {"lag_s": lag_s},
+    }  # fmt: skip
+    return overview(status, at_ms)
+
+
+def test_records_are_counted_between_looks_and_the_worst_lag_is_kept() -> None:
+    found = history.History()
+    assert not found.note(seen(T_S, 100))
+    assert not found.note(seen(T_S + 10, 150, lag_s=7.0, output_s=90.0))
+    assert not found.note(seen(T_S + 20, 160, lag_s=None))
+    assert found.note(seen(T_S + history.BUCKET_S, 200))
+    first = found.to_json()["day"][0]
+    assert first == {
+        "at_s": T_S, "records": 60, "over_s": 20.0, "lag_s": 7.0, "outputs": {"p/o": 90.0},
+    }  # fmt: skip
+    assert len(found.to_json()["recent"]) == 4
+
+
+def test_a_new_leader_counts_anew() -> None:
+    found = history.History()
+    found.note(seen(T_S, 1000))
+    found.note(seen(T_S + 5, 10, since=2))
+    found.note(seen(T_S + 10, 30, since=2))
+    assert [point["records"] for point in found.to_json()["recent"]] == [0, 0, 20]
+
+
+def test_one_status_is_counted_once() -> None:
+    found = history.History()
+    for _ in range(3):
+        found.note(seen(T_S, 1000))
+    assert len(found.to_json()["recent"]) == 1
+
+
+def test_a_day_survives_a_restart_and_no_more(tmp_path: Path) -> None:
+    state = SqliteState(f"sqlite:///{tmp_path}/state.db")
+    try:
+        before = history.History()
+        for number in range(history.BUCKETS + 20):
+            before.note(seen(T_S + number * history.BUCKET_S, number))
+        before.store(state)
+        after = history.History()
+        after.load(state)
+        day = after.to_json()["day"]
+        assert len(day) == history.BUCKETS
+        assert day[-1]["at_s"] == T_S + (history.BUCKETS + 18) * history.BUCKET_S
+    finally:
+        state.close()
+
+
+def test_the_list_of_who_did_what_is_bounded_and_loses_nothing(tmp_path: Path) -> None:
+    state = SqliteState(f"sqlite:///{tmp_path}/state.db")
+    try:
+
+        def act(name: str) -> None:
+            for number in range(10):
+                audit.note(state, name=name, action="pause-snapshot", about=str(number))
+
+        threads = [threading.Thread(target=act, args=(f"n{each}",)) for each in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        rows = audit.entries(state)
+        assert {(row["name"], row["about"]) for row in rows} == {
+            (f"n{each}", str(number)) for each in range(3) for number in range(10)
+        }
+        for _ in range(audit.KEPT):
+            audit.note(state, name="last")
+        rows = audit.entries(state)
+        assert len(rows) == audit.KEPT
+        assert {row["name"] for row in rows} == {"last"}
+    finally:
+        state.close()
+
+
+def test_the_configuration_is_shown_without_secrets(tmp_path: Path) -> None:
+    text = """
+source: {kind: postgres, url: 'postgresql://u:hunter2@h/shop', tables: ['public.*']}
+log: {path: 's3://bucket/log', storage_options: {secret_access_key: hunter2, region: x}}
+state: {url: 'sqlite:///state.db'}
+control:
+  rest: {token: hunter2-token, viewer_token: hunter2-viewer}
+  alerts:
+    - {kind: webhook, name: a, url: 'https://h/hunter2'}
+    - {kind: command, name: b, command: [page, hunter2]}
+pipeline: {conf: {spark.some.password: hunter2}}
+outputs:
+  - {kind: http, url: 'https://u:hunter2@h/x?key=hunter2', headers: {Authorization: hunter2}}
+  - {kind: postgres, url: 'postgresql://u:hunter2@h/copy'}
+"""
+    found = settings_of(parse_config(text, "test", tmp_path, {}))
+    shown = {row["option"]: row["value"] for row in found}
+    assert "hunter2" not in repr(shown)
+    assert shown["source.url"] == "postgresql://u:***@h/shop"
+    assert shown["source.tables"] == "public.*"
+    assert shown["control.rest.token"] == HIDDEN
+    assert shown["control.rest.viewer_token"] == HIDDEN
+    assert shown["control.rest.metrics_token"] == "unset"
+    assert shown["capture.flush_ms"] == "50"
+
+
+def test_no_file_of_the_page_has_scripts_or_styles_inside() -> None:
+    """The policy of its headers forbids them, and what reads texts as markup."""
+    files = page_files()
+    assert {"index.html", "page.css", "main.js", "failure-modes.md"} <= files.keys()
+    page = files["index.html"].body.decode()
+    assert "style=" not in page
+    assert "<script>" not in page
+    assert "http:" not in page
+    for name, file in files.items():
+        if name.endswith(".js"):
+            text = file.body.decode()
+            for forbidden in ("innerHTML", "insertAdjacentHTML", "eval(", "document.write"):
+                assert forbidden not in text, name

@@ -6,6 +6,7 @@ broadcasts by itself.
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 import time
@@ -161,13 +162,12 @@ class _SharedContext:
         with self._lock:
             context: SparkContext | None = SparkContext._active_spark_context
             if context is None:
-                try:
-                    context = self._ours = session().sparkContext
-                except NotImplementedError:
+                if os.environ.get("SPARK_REMOTE"):
                     raise ConfigError(
                         "record_processing_on: spark needs a classic Spark session, not one of "
                         "Spark Connect: unset SPARK_REMOTE"
-                    ) from None
+                    )
+                context = self._ours = session().sparkContext
                 self._users = 0
             self._users += context is self._ours
             return context

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from tests.support.engine_functions import append, die, fail, hang, mark
 from tests.support.engines import (
     Gates,
@@ -26,6 +26,7 @@ from tidelog.app.async_engine.engine import AsyncEngine
 from tidelog.app.async_engine.serializing import FormatSerializer
 from tidelog.engine.core import EngineCore
 from tidelog.engine.events import Event
+from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import Committer, Message
 from tidelog.engine.processing.dead_letters import DeadLetters
 from tidelog.engine.processing.workers import Work
@@ -218,6 +219,16 @@ def test_what_can_not_be_sent_is_refused(on_spark: Make, tmp_path: Path) -> None
         on_spark(Gates(tmp_path), **given)
     with pytest.raises(ConfigError, match="belongs to this process"):
         AsyncEngine(CONFIG, record_processing_on="spark", **given)
+
+
+def test_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setenv("SPARK_REMOTE", "sc://nowhere")
+    work = Work((), None, EngineOptions(), tolerant=False, consumer=None)
+    workers = SparkWorkers(lambda: pytest.fail("a session was begun"), 1, work)
+    with pytest.raises(ConfigError, match="not one of Spark Connect"):
+        workers.open()
+    workers.close()
 
 
 def test_a_consumer_is_not_given_to_tasks_that_may_run_twice(

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from tests.e2e.history_spec import ROOT
 from tests.support.oracle.dumps import REFETCH, PlacedChunk
@@ -21,6 +21,11 @@ from tests.support.oracle.values import Change
 
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import ChunkMeta
+
+START_S = 300.0
+"""For a fork, and before the first one for all imports: on a machine with many times more to do
+than it has cores, a process may get no turn for a minute.
+"""
 
 
 class Collector(threading.Thread):
@@ -96,7 +101,8 @@ class Nursery:
         )
         self._started: SimpleQueue[int] = SimpleQueue()
         self._ended: dict[int, int] = {}
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
         atexit.register(self._close)
 
     @classmethod
@@ -110,9 +116,15 @@ class Nursery:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(arguments) + "\n")
         self._process.stdin.flush()
-        pid = self._started.get(timeout=60)
-        self._ended.pop(pid, None)  # of an earlier process
-        return pid
+        deadline = time.monotonic() + START_S
+        while True:
+            with contextlib.suppress(Empty):
+                return self._started.get(timeout=0.5)
+            code = self._process.poll()
+            if code is not None or not self._listener.is_alive():
+                raise RuntimeError(f"the nursery of captures has ended (exit code {code})")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the nursery of captures lives, but began none in {START_S} s")
 
     def ended(self, pid: int) -> int | None:
         """Its exit code; None while it runs."""
@@ -123,6 +135,7 @@ class Nursery:
         for line in self._process.stdout:
             what, *numbers = line.split()
             if what == "started":
+                self._ended.pop(int(numbers[0]), None)  # of an earlier process
                 self._started.put(int(numbers[0]))
             else:
                 self._ended[int(numbers[0])] = int(numbers[1])

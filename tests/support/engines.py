@@ -26,9 +26,11 @@ PATIENCE_S = 60.0
 COLUMNS = {"id": "int64", "note": "text"}
 
 
-def until(condition: Callable[[], object], what: str = "it") -> None:
+def until(
+    condition: Callable[[], object], what: str = "it", patience_s: float = PATIENCE_S
+) -> None:
     """Wait for what must come."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not come"
         time.sleep(0.002)

@@ -18,13 +18,15 @@ class EngineSection(Section):
         default=None,
         ge=1,
         description="Threads that transform, serialize and, where events are consumed in parallel, "
-        "consume; processes, if these are asked for. Unset: as many as cores.",
+        "consume; processes, or Spark's tasks at once, if these are asked for. Unset: as many as "
+        "this machine has cores.",
         examples=[4],
     )
-    record_processing_on: Literal["threads", "processes"] = Field(
+    record_processing_on: Literal["threads", "processes", "spark"] = Field(
         default="threads",
         description="`processes`: for transforms in Python that cost more than to send an event "
-        "there and back; they, and a consumer in parallel, must be functions of a module.",
+        "there and back; they, and a consumer in parallel, must be functions of a module. `spark`: "
+        "on executors, in the session that runs or one of `pipeline.master` and `pipeline.conf`.",
     )
     consume_records_async: bool = Field(
         default=False, description="Call the consumer of single events in parallel."

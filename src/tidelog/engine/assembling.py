@@ -25,13 +25,19 @@ from tidelog.engine.ports import (
 )
 from tidelog.engine.processing.chain import Chain
 from tidelog.engine.processing.dead_letters import DeadLetters
-from tidelog.engine.processing.processes import ProcessChain, Work, WorkerProcesses
+from tidelog.engine.processing.processes import WorkerProcesses
 from tidelog.engine.processing.processors import BatchProcessor, InOrderProcessor, ParallelProcessor
+from tidelog.engine.processing.workers import MakeWorkers, Work, WorkerChain, Workers
 from tidelog.engine.retries import Retries
 from tidelog.engine.running_task import Processes
 from tidelog.errors import ConfigError
 
 MakeRecordProcessor = Callable[[], RecordProcessor]
+
+
+def _no_spark(count: int, work: Work) -> Workers:
+    del count, work
+    raise ConfigError("record_processing_on: spark is for engines of a configuration")
 
 
 def assemble(
@@ -48,8 +54,11 @@ def assemble(
     on_completion: OnCompletion | None = None,
     dead_letters: DeadLetters | None = None,
     clock: Clock = time.monotonic,
+    on_spark: MakeWorkers = _no_spark,
 ) -> EngineCore:
     """An engine over any connector, in the mode that the arguments choose.
+
+    ``on_spark`` makes workers on executors: nothing is known of Spark here.
 
     Raises:
         ConfigError: they do not go together.
@@ -74,11 +83,12 @@ def assemble(
             "errors_tolerance and record_processing_on are for the engine's own processing: a "
             "record_processor has taken it over"
         )
-    processes = None
-    if options.record_processing_on == "processes":
+    workers: Workers | None = None
+    if options.record_processing_on != "threads":
         away = consumer if consume_records_async else None
-        work = Work(transforms, serializer, options, dead_letters, away)
-        processes = WorkerProcesses(options.record_processing_threads, work)
+        work = Work(transforms, serializer, options, dead_letters is not None, away)
+        makers = {"processes": WorkerProcesses, "spark": on_spark}
+        workers = makers[options.record_processing_on](options.record_processing_threads, work)
 
     made: list[RecordProcessor] = []
 
@@ -99,8 +109,8 @@ def assemble(
             processor.initialize(service, transforms, serializer, committer)
             return processor
         chain = Chain(transforms, serializer, retries, dead_letters)
-        if processes is not None:
-            chain = ProcessChain(transforms, serializer, retries, dead_letters, processes)
+        if workers is not None:
+            chain = WorkerChain(transforms, serializer, retries, dead_letters, workers)
         if change_consumer is not None:
             return BatchProcessor(chain, service, committer, change_consumer)
         assert consumer is not None
@@ -111,9 +121,8 @@ def assemble(
 
     told = {"on_connector": on_connector, "on_completion": on_completion}
     given: dict[str, Any] = {name: each for name, each in told.items() if each is not None}
-    closing = [] if processes is None else [processes.close]
     return EngineCore(
-        connector, options, make, transforms=transforms, clock=clock, closing=closing, **given
+        connector, options, make, transforms=transforms, clock=clock, workers=workers, **given
     )
 
 

@@ -25,6 +25,7 @@ from tidelog.engine.ports import (
     Transform,
 )
 from tidelog.engine.processing.pool import ThreadPool
+from tidelog.engine.processing.workers import Workers
 from tidelog.engine.retries import Retries
 from tidelog.engine.running_task import Processes, RunningTask
 from tidelog.engine.states import EngineState, StateCell
@@ -55,7 +56,7 @@ class EngineCore:
         on_completion: told once: success, a message, the error.
         transforms: for the contexts.
         clock: seconds that never go back.
-        closing: called once the pool has ended.
+        workers: opened before the connector starts, closed once the pool has ended.
     """
 
     def __init__(
@@ -68,11 +69,11 @@ class EngineCore:
         on_completion: OnCompletion = _ignore,
         transforms: Sequence[Transform] = (),
         clock: Clock = time.monotonic,
-        closing: Sequence[Callable[[], None]] = (),
+        workers: Workers | None = None,
     ) -> None:
         self._connector, self._options, self._make_processor = connector, options, processor
         self._on_connector, self._on_completion = on_connector, on_completion
-        self._transforms, self._clock, self._closing = tuple(transforms), clock, closing
+        self._transforms, self._clock, self._workers = tuple(transforms), clock, workers
         self._states = StateCell()
         self._stopping = threading.Event()
         self._ended = threading.Event()
@@ -153,6 +154,8 @@ class EngineCore:
     # ------------------------------------------------ up
 
     def _start_and_wait(self) -> None:
+        if self._workers is not None:
+            self._workers.open()
         self._connector_touched = True
         self._connector.start()
         self._tell("started", None)
@@ -252,8 +255,8 @@ class EngineCore:
         processing_s = self._options.polling_shutdown_timeout_ms / 1000
         processing_until = time.monotonic() + processing_s
         self._guarded(lambda: self._close_pool(processing_s))
-        for close in self._closing:
-            self._guarded(close)
+        if self._workers is not None:
+            self._guarded(self._workers.close)
         until = time.monotonic() + self._timeout_s
         threads = [self._stop_in_thread(task, processing_until, until) for task in self._tasks]
         for task, thread, errors in threads:

@@ -11,7 +11,7 @@ from tidelog.errors import ConfigError
 CommitPolicy = Literal["always", "periodic"]
 Order = Literal["total", "key", "none"]
 Tolerance = Literal["none", "dead_letter"]
-ProcessingOn = Literal["threads", "processes"]
+ProcessingOn = Literal["threads", "processes", "spark"]
 
 _AT_LEAST = {
     "record_processing_threads": 1,
@@ -38,7 +38,8 @@ class EngineOptions:
     Attributes:
         record_processing_threads: of the pool that transforms, serializes and, where events are
             consumed in parallel, consumes.
-        record_processing_on: ``threads``, or ``processes``: as many as threads.
+        record_processing_on: ``threads``, or ``processes``: as many as threads; ``spark``: as many
+            tasks at once.
         order: ``total``: events are consumed in the log's order; ``key``: events of one key are,
             keys at once; ``none``: in any order. The last two need a per-record consumer.
         task_management_timeout_ms: for all tasks to start; again for all of them to stop.

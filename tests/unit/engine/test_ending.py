@@ -157,24 +157,28 @@ def test_the_first_job_gets_no_thread_and_all_is_stopped(
 def test_all_is_stopped_though_what_is_closed_with_the_pool_raises(tmp_path: Path) -> None:
     task = two(tmp_path)[0]
     connector = Tasks(task)
-    closed: list[int] = []
+    calls: list[str] = []
 
-    def fail() -> None:
-        raise OSError("no")
+    class Failing:
+        jobs_are_dear = False
+
+        def open(self) -> None:
+            calls.append(f"opened after {connector.calls}")
+
+        def call(self, events: Any) -> Any: ...
+
+        def close(self) -> None:
+            calls.append("closed")
+            raise OSError("no")
 
     class Nothing:
         def process_records(self, records: Any) -> None: ...
 
-    core = EngineCore(
-        connector,
-        EngineOptions(),
-        lambda *_: Nothing(),
-        closing=[fail, lambda: closed.append(1)],
-    )
+    core = EngineCore(connector, EngineOptions(), lambda *_: Nothing(), workers=Failing())
     with running(core) as run:
         assert core.wait_for_polling()
     assert isinstance(run.error, OSError)
-    assert closed == [1]
+    assert calls == ["opened after []", "closed"]
     assert task.calls[-1] == "stop"
     assert connector.calls[-1] == "stop"
     assert no_threads_left()

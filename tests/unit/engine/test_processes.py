@@ -31,8 +31,8 @@ ON: dict[str, Any] = {"record_processing_on": "processes", "record_processing_th
 
 @pytest.mark.parametrize(
     ("format_name", "batches"),
-    [(None, True), ("debezium", False)],
-    ids=["mode 1", "mode 4"],
+    [(None, True), ("debezium", True), (None, False), ("debezium", False)],
+    ids=["mode 1", "mode 2", "mode 3", "mode 4"],
 )
 def test_what_comes_back_is_in_order_and_of_the_originals(
     tmp_path: Path, format_name: str | None, batches: bool
@@ -62,14 +62,23 @@ def test_what_comes_back_is_in_order_and_of_the_originals(
     assert not multiprocessing.active_children()
 
 
-@pytest.mark.parametrize("order", ["none", "key"])
+@pytest.mark.parametrize(
+    ("format_name", "order"),
+    [(None, "none"), ("debezium", "none"), (None, "key")],
+    ids=["mode 5", "mode 6", "by key"],
+)
 def test_the_consumer_runs_there_too_where_events_are_consumed_at_once(
-    tmp_path: Path, order: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, format_name: str | None, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TIDELOG_TEST_FILE", str(tmp_path / "seen"))
     built = orders_log(tmp_path / "log", ROWS)
     core = engine(
-        Gates(tmp_path / "log"), consumer=append, consume_records_async=True, order=order, **ON
+        Gates(tmp_path / "log"),
+        consumer=append,
+        serializer=None if format_name is None else FormatSerializer(format_name),
+        consume_records_async=True,
+        order=order,
+        **ON,
     )
     with running(core):
         until(lambda: committed(tmp_path / "log") == built.writer.next_offset)

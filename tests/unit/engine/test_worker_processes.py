@@ -18,7 +18,8 @@ from tests.support.engines import PATIENCE_S, Gates, orders_log
 from tidelog.engine.events import Event, Events
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import Message
-from tidelog.engine.processing.processes import ProcessChain, Work, WorkerProcesses
+from tidelog.engine.processing.processes import WorkerProcesses
+from tidelog.engine.processing.workers import Work, WorkerChain
 from tidelog.engine.retries import Retries, StoppingError
 from tidelog.errors import ConfigError, ConsumerError, TidelogError
 
@@ -87,7 +88,7 @@ def polled(path: Path, rows: int) -> Events:
 
 @contextmanager
 def one_process(**work: Any) -> Iterator[WorkerProcesses]:
-    given = {"transforms": (), "serializer": None, "dead_letters": None, "consumer": None, **work}
+    given = {"transforms": (), "serializer": None, "tolerant": False, "consumer": None, **work}
     processes = WorkerProcesses(1, Work(options=EngineOptions(), **given))
     try:
         yield processes
@@ -96,7 +97,7 @@ def one_process(**work: Any) -> Iterator[WorkerProcesses]:
 
 
 def call(processes: WorkerProcesses, events: Events) -> list[int]:
-    return [number for number, *_ in processes.call(events)]
+    return [number for number, *_ in processes.call(events).told]
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -105,7 +106,7 @@ def test_an_error_of_the_programs_own_is_told_without_its_text(tmp_path: Path, o
     with one_process(serializer=Refusing(own=own)) as processes:
         with pytest.raises(ConsumerError if own else ConfigError) as raised:
             call(processes, events)
-        assert str(raised.value) == ("a process raised OwnError" if own else "mend this")
+        assert str(raised.value) == ("a worker raised OwnError" if own else "mend this")
         [process] = multiprocessing.active_children()
         assert call(processes, events) == [0, 1, 2]
         assert multiprocessing.active_children() == [process]
@@ -173,8 +174,10 @@ def test_events_in_no_order_are_given_away_as_slices(
     tmp_path: Path, rows: int, groups: int
 ) -> None:
     events = polled(tmp_path, rows)
-    chain = ProcessChain((), None, Retries(EngineOptions(), threading.Event()))
-    found = chain.groups([[event] for event in events], 2)
+    retries = Retries(EngineOptions(), threading.Event())
+    with one_process() as processes:
+        chain = WorkerChain((), None, retries, None, processes)
+        found = chain.groups([[event] for event in events], 2)
     assert len(found) == groups
     assert [event.number for group in found for event in group] == list(range(rows))
     assert {len(Events.of(group, events.end).parts) for group in found} == {1}

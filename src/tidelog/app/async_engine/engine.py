@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from tidelog.app.async_engine.capture_task import CaptureTask
 from tidelog.app.async_engine.log_task import OffsetStore
+from tidelog.app.async_engine.on_spark import on_spark
 from tidelog.app.async_engine.serializing import FormatSerializer
 from tidelog.app.async_engine.steps import routes, split
 from tidelog.config import Config, load_config, parse_config
@@ -124,6 +125,7 @@ class AsyncEngine:
             on_connector=on_connector,
             on_completion=on_completion,
             dead_letters=dead_letters,
+            on_spark=on_spark(self.config),
         )
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None

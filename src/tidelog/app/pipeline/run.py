@@ -16,7 +16,7 @@ from tidelog.app.roster import Roster, of_pipeline, this_holder
 from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.capture.leadership import LeaseKeeper, lead
 from tidelog.config import Config
-from tidelog.errors import EventLogError, OutputError, UsageError
+from tidelog.errors import EventLogError, IncompleteDumpError, OutputError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.outputs.base.executors.lease_file import LeaseFile
 from tidelog.state.opening import open_state
@@ -171,7 +171,7 @@ def pipeline(
 def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.Event) -> None:
     """Capture and pipeline together; ends when either ends, and raises what ended it. Each leads or
     stands by for itself. Where capture is complete (``snapshot: initial_only``), what it captured
-    is delivered first.
+    is delivered first; then IncompleteDumpError is raised if that lacks tables.
     """
     if config.outputs:
         check_spark(config)
@@ -179,6 +179,7 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
     ended = threading.Event()
     complete = threading.Event()
     failures: list[BaseException] = []
+    lacking: list[IncompleteDumpError] = []
     shown: dict[str, Any] = {}
 
     def show(part: str, document: dict[str, Any]) -> None:
@@ -194,7 +195,10 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
             ended.set()
 
     def capturing() -> None:
-        capture(config, on_status=lambda s: show("capture", s), stop_event=ended)
+        try:
+            capture(config, on_status=lambda s: show("capture", s), stop_event=ended)
+        except IncompleteDumpError as error:
+            lacking.append(error)
         if not ended.is_set():
             complete.set()
 
@@ -220,3 +224,5 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
             )
         except LedElsewhereError as error:
             logger.warning("what was captured is delivered elsewhere: %s", error)
+    if lacking:
+        raise lacking[0]

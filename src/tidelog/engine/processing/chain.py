@@ -5,15 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Consumer, Message, Serializer, Transform
-from tidelog.engine.processing.dead_letters import DeadLetters
+from tidelog.engine.processing.dead_letters import TakesLetters
 from tidelog.engine.retries import Retries, StoppingError
 from tidelog.errors import ConsumerError, TidelogError
 
 Lane = Sequence[Event | Message]
+
+_MOST_EVENTS: Final = 256  # of one job: few enough that the pool's threads end together
+_LEAST_SERIALIZED: Final = (
+    2048  # where nothing else is done: a serializer's call costs milliseconds
+)
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class Chain:
     transforms: Sequence[Transform]
     serializer: Serializer | None
     retries: Retries
-    dead_letters: DeadLetters | None = None
+    dead_letters: TakesLetters | None = None
 
     @property
     def does_nothing(self) -> bool:
@@ -114,6 +119,12 @@ class Chain:
     def consuming(self) -> Chain:
         """The last step alone."""
         return Chain((), None, self.retries, self.dead_letters)
+
+    def size_of_piece(self, events: int, workers: int) -> int:
+        """Of so many events, how many are `prepared` by one job of the pool."""
+        if self.transforms:
+            return max(1, min(_MOST_EVENTS, -(-events // (2 * workers))))
+        return max(_LEAST_SERIALIZED, -(-events // workers))
 
     def groups(self, lanes: Sequence[Lane], workers: int) -> list[Lane]:
         """Lanes as they are given to the pool's threads, which take one after the other."""

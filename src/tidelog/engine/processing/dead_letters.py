@@ -6,10 +6,37 @@ import errno
 import json
 import os
 from pathlib import Path
+from typing import Any, Protocol
 
 from tidelog.engine.events import Event
 from tidelog.errors import ConsumerError
 from tidelog.system.private_files import create_directory, create_file, fsync_directory
+
+Letter = dict[str, Any]
+"""What is told of an event."""
+
+
+class TakesLetters(Protocol):
+    """Where a chain tells of events that it passes over."""
+
+    def put(self, event: Event, error: ConsumerError) -> None: ...
+
+    def write(self, letter: Letter) -> None:
+        """`put`, of what was put elsewhere."""
+        ...
+
+
+class HeldLetters:
+    """They are sent to where they are told."""
+
+    def __init__(self) -> None:
+        self.held: list[Letter] = []
+
+    def put(self, event: Event, error: ConsumerError) -> None:
+        self.write(_letter(event, error))
+
+    def write(self, letter: Letter) -> None:
+        self.held.append(letter)
 
 
 class DeadLetters:
@@ -25,25 +52,32 @@ class DeadLetters:
 
     def put(self, event: Event, error: ConsumerError) -> None:
         """Raises OSError."""
-        line = {
-            "database": event.source.database,
-            "table": str(event.table),
-            "version": event.version,
-            "op": event.op,
-            "reason": str(error),
-        }
+        self.write(_letter(event, error))
+
+    def write(self, letter: Letter) -> None:
+        """Raises OSError."""
         directory = self._file.parent
         if not directory.is_dir():
             create_directory(directory)
             fsync_directory(directory.parent)
         descriptor = create_file(self._file, os.O_RDWR | os.O_APPEND)
         try:
-            _append(descriptor, f"{json.dumps(line)}\n".encode())
+            _append(descriptor, f"{json.dumps(letter)}\n".encode())
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
         # Each time: who made the file may have died before its name was durable.
         fsync_directory(directory)
+
+
+def _letter(event: Event, error: ConsumerError) -> Letter:
+    return {
+        "database": event.source.database,
+        "table": str(event.table),
+        "version": event.version,
+        "op": event.op,
+        "reason": str(error),
+    }
 
 
 def _append(descriptor: int, line: bytes) -> None:

@@ -17,7 +17,6 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
-from typing import Final
 
 from tidelog.engine.committing import TaskCommitter
 from tidelog.engine.events import Event, Events
@@ -31,11 +30,6 @@ from tidelog.engine.ports import (
 from tidelog.engine.processing.chain import Chain, Lane
 from tidelog.engine.processing.lanes import stages
 from tidelog.engine.retries import StoppingError
-
-_MOST_EVENTS: Final = 256  # of one job: few enough that the pool's threads end together
-_LEAST_SERIALIZED: Final = (
-    2048  # where nothing else is done: a serializer's call costs milliseconds
-)
 
 
 class BatchProcessor:
@@ -181,12 +175,11 @@ def _prepared(
 ) -> Iterator[tuple[Sequence[Event], list[Event | Message]]]:
     """Slices of the events and what became of them, in order; all are under way at once."""
     parts: list[Sequence[Event]]
+    size = chain.size_of_piece(len(records), service.threads)
     if chain.transforms:
         events = list(records)
-        size = max(1, min(_MOST_EVENTS, -(-len(events) // (2 * service.threads))))
         parts = [events[low : low + size] for low in range(0, len(events), size)]
     else:
-        size = max(_LEAST_SERIALIZED, -(-len(records) // service.threads))
         parts = list(records.pieces(size))
     futures = []
     try:

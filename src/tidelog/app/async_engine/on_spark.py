@@ -1,0 +1,21 @@
+"""An engine's work on Spark's executors, over the session that the configuration asks for."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tidelog.app.pipeline.run import check_spark, session
+from tidelog.config import Config
+from tidelog.engine.processing.workers import MakeWorkers, Work, Workers
+
+
+def on_spark(config: Config) -> MakeWorkers:
+    """What makes them. They use the session that runs, or one as `tidelog pipeline` starts it."""
+
+    def make(count: int, work: Work) -> Workers:
+        check_spark(config)
+        from tidelog.spark.engine_jobs import SparkWorkers
+
+        return SparkWorkers(partial(session, config), count, work)
+
+    return make

@@ -1,0 +1,216 @@
+"""``record_processing_on: spark``: an engine's jobs on Spark's executors.
+
+Each is a Spark job of one task. Events go there as Arrow; what is greater than a megabyte Spark
+broadcasts by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from tidelog.engine.events import Events
+from tidelog.engine.processing.workers import Done, Work, answer_to, failed_answer, read_answer
+from tidelog.engine.retries import StoppingError
+from tidelog.errors import ConfigError, ConsumerError
+from tidelog.spark.failures import failed_with
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.core.broadcast import Broadcast
+    from pyspark.sql import SparkSession
+
+_CANCELLED_S: Final = 10.0  # a Python worker that hangs is ended by Spark after four seconds
+_LOOK_S: Final = 0.05
+_MOST_WORKS: Final = 8
+
+
+class SparkWorkers:
+    """`tidelog.engine.processing.workers.Workers`: so many tasks at once.
+
+    Args:
+        session: gives the session, if none runs. It ends with the last engine that uses it.
+        count: how many.
+        work: of each.
+
+    Raises:
+        ConfigError: something in the work can't be sent.
+    """
+
+    jobs_are_dear = True
+
+    def __init__(self, session: Callable[[], SparkSession], count: int, work: Work) -> None:
+        self._session, self._count = session, count
+        self._consumes = work.consumer is not None
+        self._pickled = _pickled(work)
+        self._name = f"tidelog-engine-{uuid.uuid4()}"
+        self._changed = threading.Condition()
+        self._closed = False
+        self._running = 0
+        self._context: SparkContext | None = None
+        self._work: Broadcast[bytes] | None = None
+
+    def open(self) -> None:
+        context = _shared.take(self._session)
+        self._context = context
+        if self._consumes and context.getConf().get("spark.speculation", "false") == "true":
+            raise ConfigError(
+                "record_processing_on: spark with consume_records_async consumes events in Spark's "
+                "tasks, and spark.speculation would have two do so at once: set it to false"
+            )
+        self._work = context.broadcast(self._pickled)
+
+    def call(self, events: Events) -> Done:
+        context, work = self._context, self._work
+        assert context is not None
+        assert work is not None
+        job = _Job(self._name, work, pickle.dumps(events))
+        with self._changed:
+            if self._closed:
+                raise StoppingError("spark")
+            self._running += 1
+        try:
+            # Of this thread. Without interrupting tasks: Spark forgets a Python worker whose task
+            # was interrupted, and one that hangs would live on.
+            context.setJobGroup(self._name, "events of an engine", interruptOnCancel=False)
+            [answer] = context.parallelize([0], 1).map(job).collect()
+        except Exception as error:
+            if self._closed:
+                raise StoppingError("spark") from error
+            raise ConsumerError(f"Spark could not process records: {failed_with(error)}") from error
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+        return read_answer(answer)
+
+    def close(self) -> None:
+        context, self._context = self._context, None
+        with self._changed:
+            self._closed = True
+        if context is None:
+            return
+        try:
+            if not _is_stopped(context):
+                self._cancel(context)
+        finally:
+            _shared.give_back(context)
+
+    def _cancel(self, context: SparkContext) -> None:
+        """And wait until executors have let go of it: who starts next consumes the same events."""
+        until = time.monotonic() + _CANCELLED_S
+        with self._changed:
+            cancelled = self._running > 0
+            while self._running and time.monotonic() < until:
+                # Again: a job may have been about to begin.
+                context.cancelJobGroup(self._name)
+                self._changed.wait(_LOOK_S)
+        while cancelled and self._has_tasks(context) and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+
+    def _has_tasks(self, context: SparkContext) -> bool:
+        tracker = context.statusTracker()
+        jobs = sorted(tracker.getJobIdsForGroup(self._name))[-2 * self._count :]
+        infos = [info for job in jobs if (info := tracker.getJobInfo(job)) is not None]
+        stages = [tracker.getStageInfo(stage) for info in infos for stage in info.stageIds]
+        return any(stage is not None and stage.numActiveTasks for stage in stages)
+
+
+class _Job:
+    """What a task does; `pickle` finds it by its name there."""
+
+    def __init__(self, name: str, work: Broadcast[bytes], events: bytes) -> None:
+        self._name, self._work, self._events = name, work, events
+
+    def __call__(self, _nothing: int) -> bytes:
+        work = _works.get(self._name)
+        if work is None:
+            try:
+                work = pickle.loads(self._work.value)  # noqa: S301 - from the engine's process
+            except ModuleNotFoundError as error:
+                return failed_answer(_not_there(error))
+            except Exception as error:  # noqa: BLE001 - raised where the job comes from
+                return failed_answer(error)
+            while len(_works) >= _MOST_WORKS:  # of engines that ended long ago
+                del _works[next(iter(_works))]
+            _works[self._name] = work
+        return answer_to(self._events, work)
+
+
+_works: Final[dict[str, Work]] = {}
+"""In a Python worker of Spark, which lives on from task to task: what it was given, by engine."""
+
+
+class _SharedContext:
+    """The session of engines: the one that runs, or one that they start, and end together."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ours: SparkContext | None = None
+        self._users = 0
+
+    def take(self, session: Callable[[], SparkSession]) -> SparkContext:
+        """Raises ConfigError: it is one of Spark Connect, which has no executors to give."""
+        from pyspark import SparkContext
+
+        with self._lock:
+            context: SparkContext | None = SparkContext._active_spark_context
+            if context is None:
+                if os.environ.get("SPARK_REMOTE"):
+                    raise ConfigError(
+                        "record_processing_on: spark needs a classic Spark session, not one of "
+                        "Spark Connect: unset SPARK_REMOTE"
+                    )
+                context = self._ours = session().sparkContext
+                self._users = 0
+            self._users += context is self._ours
+            return context
+
+    def give_back(self, context: SparkContext) -> None:
+        with self._lock:
+            if context is not self._ours:
+                return
+            self._users -= 1
+            if not self._users:
+                self._ours = None
+                context.stop()
+
+
+_shared: Final = _SharedContext()
+
+
+def _is_stopped(context: Any) -> bool:
+    """Did the program, or Java's death, end it?"""
+    if context._jsc is None:
+        return True
+    with suppress(Exception):  # Py4J's, of a Java process that is gone
+        return bool(context._jsc.sc().isStopped())
+    return True
+
+
+def _pickled(work: Work) -> bytes:
+    from pyspark import cloudpickle
+
+    try:
+        pickled: bytes = cloudpickle.dumps(work)  # type: ignore[no-untyped-call]
+    except Exception as error:  # noqa: BLE001 - whatever its __reduce__ raises
+        raise ConfigError(
+            "record_processing_on: spark sends transforms, and with consume_records_async the "
+            "consumer, to executors: they must hold nothing that belongs to this process (a lock, "
+            f"a connection): {type(error).__name__}"
+        ) from None
+    return pickled
+
+
+def _not_there(error: ModuleNotFoundError) -> ConfigError:
+    return ConfigError(
+        f"record_processing_on: spark: executors have no module {error.name}, which transforms or "
+        "the consumer need: give it to them by spark.submit.pyFiles, PYTHONPATH, or as a package "
+        "that is installed there"
+    )

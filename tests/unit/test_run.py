@@ -1,0 +1,49 @@
+"""`tidelog run`: what ends it, and what it does before it ends."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidelog.app.pipeline import run as run_module
+from tidelog.config import parse_config
+from tidelog.errors import IncompleteDumpError
+
+CONFIG = {
+    "source": {"kind": "postgres", "url": "postgresql://nowhere/shop", "tables": ["public.*"]},
+    "log": {"path": "log"},
+    "state": {"url": "sqlite:///state.db"},
+    "outputs": [{"kind": "files", "path": "files"}],
+}
+
+
+def test_what_was_captured_is_delivered_before_it_says_what_the_dump_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    lacking = IncompleteDumpError("the initial dump lacks public.keyless")
+
+    def capture(*_config: Any, **_given: Any) -> None:
+        calls.append("captured")
+        raise lacking
+
+    def pipeline(
+        _config: Any, *, stop_event: threading.Event, once: bool = False, **_given: Any
+    ) -> None:
+        if once:
+            calls.append("delivered")
+        else:
+            assert stop_event.wait(30)
+
+    monkeypatch.setattr(run_module, "capture", capture)
+    monkeypatch.setattr(run_module, "pipeline", pipeline)
+    monkeypatch.setattr(run_module, "check_spark", lambda _config: False)
+    config = parse_config(json.dumps(CONFIG), "configuration", tmp_path, {})
+    with pytest.raises(IncompleteDumpError) as raised:
+        run_module.run(config, stop_event=threading.Event())
+    assert raised.value is lacking
+    assert calls == ["captured", "delivered"]

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from typing import Any
 
 from tidelog.app.capture_run import OnStatus, ignore
 from tidelog.app.dumps.keys import discard_keys
-from tidelog.app.elections import LEASE_NAME, pipeline_lease
+from tidelog.app.elections import LEASE_NAME
 from tidelog.app.log_location import log_place
 from tidelog.app.overview.build import overview
 from tidelog.app.overview.outputs import outputs_of
-from tidelog.app.roster import PIPELINE_PREFIX, failing, of_pipeline, standbys
+from tidelog.app.status_feed import StatusFeed
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.store import DUMP_PREFIX
-from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
 from tidelog.control.commands import Command, HandOver
 from tidelog.control.mailbox import Mailbox, Outcome
 from tidelog.errors import EventLogError, TidelogError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
-from tidelog.ports import StateStore
 from tidelog.state.opening import open_election, open_state
 
 
@@ -103,26 +101,10 @@ def status(config: Config, *, ranges: bool = False) -> dict[str, Any]:
     """Position, lag, leader and dumps, as the leader last wrote them, with how far the outputs are
     and the ``overview`` of all; ``ranges``: `failed_ranges` too.
     """
-    state = open_state(config.state.place)
-    election = open_election(config.state.place, LEASE_NAME, "status", 10)
-    try:
-        document = state.get(STATUS_KEY)
-        found: dict[str, Any] = {
-            "leader": election.leader(),
-            "standbys": standbys(state),
-            "failing": failing(state),
-        }
-        found["pipelines"] = _pipelines(config, state)
-        name = config.pipeline.name
-        found["configured_outputs"] = [f"{name}/{output.name}" for output in config.outputs]
+    with StatusFeed(config) as feed:
+        found = feed.noted()
         if ranges:
             found["failed_ranges"] = failed_ranges(config)
-        now_ms = int(time.time() * 1000)
-        if document is None:
-            found["capture"] = None
-        else:
-            found.update(document.value)
-            found["age_ms"] = now_ms - found["updated_ms"]
         if EventLog.exists(log_place(config)):
             log = EventLog.open(log_place(config))
             chain = log.chain()
@@ -133,29 +115,8 @@ def status(config: Config, *, ranges: bool = False) -> dict[str, Any]:
                 "payload_bytes": sum(meta.payload_bytes for meta in chain.segments),
             }
             found["outputs"] = list(outputs_of(log))
-        found["overview"] = overview(found, now_ms).to_json()
+        found["overview"] = overview(found, int(time.time() * 1000)).to_json()
         return found
-    finally:
-        election.close()
-        state.close()
-
-
-def _pipelines(config: Config, state: StateStore) -> list[dict[str, Any]]:
-    """Who delivers each pipeline, who did last if nobody does, and who stands by."""
-    found = []
-    for key in state.keys(PIPELINE_PREFIX):
-        name, document = key.removeprefix(PIPELINE_PREFIX), state.get(key)
-        if document is None:
-            continue
-        with closing(
-            open_election(config.state.place, pipeline_lease(name), "status", 10)
-        ) as election:
-            leader = election.leader()
-        row: dict[str, Any] = {"pipeline": name, "leader": leader}
-        row |= {each: document.value[each] for each in ("epoch", "zone", "since_ms")}
-        row["standbys"] = standbys(state, of_pipeline(name))
-        found.append(row)
-    return found
 
 
 def dump_wait(
@@ -219,10 +180,12 @@ def log_lines(
     *,
     table: str | None = None,
     start: int | None = None,
+    tail: int | None = None,
     follow: bool = False,
     dumps: bool = False,
 ) -> Iterator[str]:
-    """Change events in Debezium's envelope as JSON texts, from ``start`` (the head if None).
+    """Change events in Debezium's envelope as JSON texts, from ``start`` (the head if None), or the
+    last ``tail`` of them.
 
     With ``dumps`` also the log's records about dumps: ``op`` is ``dump``, and ``dump`` what the
     record says, e.g. that a table's dump is complete (docs/how-to/wait-for-a-dump.md).
@@ -241,6 +204,13 @@ def log_lines(
     offset = log.head_offset if start is None else start
     if offset < 0:
         raise UsageError("--from: an offset is not negative")
+    if tail is not None:
+        end = log.latest_offset(durable=False)
+        last = lines(log, path, _tail_begins(log, end, table, tail), end, table, dumps=dumps)
+        yield from deque(last if tail else (), maxlen=tail)
+        offset = end
+        if not follow:
+            return
     while True:
         end = log.latest_offset(durable=False)
         if end > offset:
@@ -249,3 +219,15 @@ def log_lines(
         if not follow:
             return
         time.sleep(0.1)
+
+
+def _tail_begins(log: EventLog, end: int, table: str | None, count: int) -> int:
+    """An offset from which on there are at least ``count`` events, if the log holds so many."""
+    found = 0
+    chain = log.chain()
+    for meta in reversed(chain.between(chain.head, end)):
+        if found >= count:
+            return meta.next
+        rows = meta.rows_by_table
+        found += sum(rows.values()) if table is None else rows.get(table, 0)
+    return log.head_offset

@@ -10,6 +10,7 @@ import typer
 from tidelog.cli import client, terminal
 from tidelog.cli.arguments import ConfigFile, Json, exit_unless
 from tidelog.cli.exits import stopping
+from tidelog.cli.watch.beside import beside
 from tidelog.errors import UsageError
 
 
@@ -63,9 +64,13 @@ def run(config: ConfigFile, as_json: Json = False) -> None:
     from tidelog import app
     from tidelog.config.databases import databases_of
 
-    with stopping() as stop, terminal.TerminalProgress("run", as_json=as_json) as progress:
-        work = app.capture_databases if databases_of(loaded) else app.run
-        work(loaded, on_status=progress.update, stop_event=stop)
+    parts = ("capture", *(("pipeline",) if loaded.outputs else ()))
+    shown = beside(loaded, config, "run", parts, as_json=as_json)
+    with stopping() as stop, shown as told:
+        if databases_of(loaded):
+            app.capture_databases(loaded, on_status=told, stop_event=stop)
+        else:
+            app.run(loaded, on_status=told, stop_event=stop)
 
 
 def capture(config: ConfigFile, as_json: Json = False) -> None:
@@ -74,9 +79,10 @@ def capture(config: ConfigFile, as_json: Json = False) -> None:
     from tidelog import app
     from tidelog.config.databases import databases_of
 
-    with stopping() as stop, terminal.TerminalProgress("capture", as_json=as_json) as progress:
+    shown = beside(loaded, config, "capture", ("capture",), as_json=as_json)
+    with stopping() as stop, shown as told:
         work = app.capture_databases if databases_of(loaded) else app.capture
-        work(loaded, on_status=progress.update, stop_event=stop)
+        work(loaded, on_status=told, stop_event=stop)
 
 
 def pipeline(
@@ -92,5 +98,6 @@ def pipeline(
         raise UsageError(f"{config}: there are no outputs; add one under 'outputs'")
     from tidelog import app
 
-    with stopping() as stop, terminal.TerminalProgress("pipeline", as_json=as_json) as progress:
-        app.pipeline(loaded, once=once, on_progress=progress.update, stop_event=stop)
+    shown = beside(loaded, config, "pipeline", ("pipeline",), as_json=as_json)
+    with stopping() as stop, shown as told:
+        app.pipeline(loaded, once=once, on_progress=told, stop_event=stop)

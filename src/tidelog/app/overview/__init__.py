@@ -4,7 +4,7 @@
 nothing themselves.
 """
 
-from tidelog.app.overview.build import overview
+from tidelog.app.overview.build import dumping, overview
 from tidelog.app.overview.document import (
     Delivering,
     Dumping,
@@ -24,6 +24,7 @@ __all__ = [
     "Problem",
     "Severity",
     "Source",
+    "dumping",
     "outputs_of",
     "overview",
 ]

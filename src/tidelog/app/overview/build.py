@@ -15,7 +15,7 @@ from tidelog.app.overview.document import (
     Source,
 )
 from tidelog.app.overview.problems import problems_of
-from tidelog.capture.dumps.states import FINISHED, UNFINISHED
+from tidelog.capture.dumps.states import FINISHED, UNFINISHED, TableStatus
 from tidelog.model.units import brief_span
 
 _WORST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO, Severity.OK)
@@ -30,7 +30,7 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
     source = _source(status)
     outputs = tuple(_output(row) for row in status.get("outputs") or ())
     dumps = tuple(
-        _dumping(dump, written_ms or now_ms)
+        dumping(dump, written_ms or now_ms)
         for dump in status.get("dumps") or ()
         if dump.get("status") in UNFINISHED
     )
@@ -111,25 +111,35 @@ def _delivering(row: Mapping[str, Any]) -> Delivering:
     )
 
 
-def _dumping(dump: Mapping[str, Any], now_ms: int) -> Dumping:
+def dumping(dump: Mapping[str, Any], now_ms: int) -> Dumping:
+    """How far a dump is, from its summary in a status document."""
     tables = dump.get("tables") or ()
     done = 0
     rows = sum(table.get("rows_read", 0) for table in tables)
     total, left = 0, 0
     known = True
+    shares = 0.0
     for table in tables:
         read = table.get("rows_read", 0)
         expected = table.get("key_count") or table.get("estimated_rows")
+        if table.get("status") == TableStatus.PENDING and not expected:
+            expected = None  # its rows are estimated when it begins
         if table.get("where") is not None and not table.get("key_count"):
             expected = None  # the estimate is of the whole table
         if table.get("status") in FINISHED:
             expected = read
             done += 1
         known = known and expected is not None
+        shares += min(1.0, read / expected) if expected else table.get("status") in FINISHED
         total += max(read, expected or 0)
         left += max(0, (expected or 0) - read)
     began = min((t["started_ms"] for t in tables if t.get("started_ms")), default=None)
     took_s = 0.0 if began is None else (now_ms - began) / 1000
+    left_s = None
+    if known and rows and took_s > 0:
+        left_s = round(left * took_s / rows, 1)
+    elif rows and shares and took_s > 0:  # as if those to come were as large as those before
+        left_s = round(took_s * (len(tables) - shares) / shares, 1)
     return Dumping(
         dump_id=dump["dump_id"],
         status=dump["status"],
@@ -137,5 +147,5 @@ def _dumping(dump: Mapping[str, Any], now_ms: int) -> Dumping:
         tables_done=done,
         rows=rows,
         estimated_rows=total if known else None,
-        left_s=round(left * took_s / rows, 1) if known and rows and took_s > 0 else None,
+        left_s=left_s,
     )

@@ -247,7 +247,11 @@ def verify(
     """Compare source and outputs, and list the keys that differ. Exits 1 if any does."""
     loaded = client.load(config)
     from tidelog import app
+    from tidelog.cli.facts import verify_facts
+    from tidelog.cli.live.facts import live_facts
 
-    report = app.verify(loaded, tables=table or [], repair=repair)
+    quiet = as_json or not sys.stdout.isatty()  # a pipe gets the report alone
+    with live_facts("verify", verify_facts, as_json=False, quiet=quiet) as told:
+        report = app.verify(loaded, tables=table or [], repair=repair, on_progress=told)
     terminal.show(report, as_json=as_json)
     exit_unless(report["equal"])

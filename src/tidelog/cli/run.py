@@ -10,6 +10,8 @@ import typer
 from tidelog.cli import client, terminal
 from tidelog.cli.arguments import ConfigFile, Json, exit_unless
 from tidelog.cli.exits import stopping
+from tidelog.cli.facts import demo_facts
+from tidelog.cli.live.facts import live_facts
 from tidelog.cli.watch.beside import beside
 from tidelog.errors import UsageError
 
@@ -44,14 +46,15 @@ def demo(
     known = [kind for kind in SOURCES if kind == source]
     if not known:
         raise UsageError(f"--source is one of {', '.join(SOURCES)}, not {source!r}")
-    with stopping() as stop, terminal.TerminalProgress("demo", as_json=as_json) as progress:
+    shown = live_facts("demo", demo_facts, as_json=as_json)
+    with stopping() as stop, shown as told:
         report = run_demo(
             source=known[0],
             directory=directory,
             rows=rows,
             seconds=seconds,
             keep=keep,
-            on_status=progress.update,
+            on_status=told,
             stop_event=stop,
         )
     terminal.show(report, as_json=as_json)

@@ -11,11 +11,9 @@ import json
 import shutil
 import sys
 import textwrap
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tidelog.model.printable import printable
@@ -23,7 +21,6 @@ from tidelog.model.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
-    from rich.live import Live
     from rich.table import Table
 
 PLAIN_INTERVAL_S = 10.0
@@ -93,7 +90,7 @@ def show(document: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         emit(document)
     elif sys.stdout.isatty():
-        _console().print(_view(document))
+        _console().print(view(document))
     else:
         for line in plain_lines(document):
             say(line)
@@ -176,64 +173,6 @@ def plain_line(document: Mapping[str, Any]) -> str:
     )
 
 
-# ---------------------------------------------------------------- progress
-
-
-class TerminalProgress:
-    """Shows what `update` is given: redrawn on a terminal, else a line now and then, or JSON.
-
-    A context manager; thread-safe as far as one caller at a time goes. Once ``quiet`` it shows
-    nothing.
-    """
-
-    def __init__(self, title: str, *, as_json: bool, quiet: bool = False) -> None:
-        self._title = title
-        self._as_json = as_json
-        self._quiet = quiet
-        self._live: Live | None = None
-        self._last_line_at = float("-inf")
-        self._pending: Mapping[str, Any] | None = None
-
-    def __enter__(self) -> TerminalProgress:
-        if not self._quiet and not self._as_json and sys.stdout.isatty():
-            from rich.live import Live
-
-            self._live = Live(console=_console(), refresh_per_second=4, transient=False)
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
-        elif self._pending is not None and kind is None:
-            self._line(self._pending)
-
-    def update(self, document: Mapping[str, Any]) -> None:
-        """Show ``document`` in place of what was given before."""
-        if self._quiet:
-            return
-        if self._live is not None:
-            self._live.update(_view(document, self._title))
-            return
-        now = time.monotonic()
-        self._pending = document
-        if self._as_json or now - self._last_line_at >= PLAIN_INTERVAL_S:
-            self._last_line_at = now
-            self._line(document)
-
-    def _line(self, document: Mapping[str, Any]) -> None:
-        self._pending = None
-        if self._as_json:
-            emit(document)
-        else:
-            say(f"{self._title}: {plain_line(document)}")
-
-
 # ---------------------------------------------------------------- shapes
 
 
@@ -285,7 +224,7 @@ def _without_moments(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _view(document: Mapping[str, Any], title: str = "") -> Group:
+def view(document: Mapping[str, Any], title: str = "") -> Group:
     """Scalars as names and values, then each list of dicts as a table."""
     from rich.console import Group
     from rich.table import Table

@@ -37,8 +37,7 @@ def beside(
         as_json: what is told becomes lines of JSON, and no more is shown.
     """
     if as_json:
-        with terminal.TerminalProgress(title, as_json=True) as progress:
-            yield progress.update
+        yield terminal.emit
         return
     from tidelog.config.databases import databases_of
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from tidelog._version import __version__
-from tidelog.cli import client, control, dump, init, inspect, state, terminal
+from tidelog.cli import client, control, dump, init, inspect, reset, state, terminal
 from tidelog.cli import run as running
 from tidelog.cli.exits import exit_code_of
 from tidelog.cli.log_format import FORMATS
@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
         "capture": running.capture,
         "pipeline": running.pipeline,
         "handover": control.handover,
+        "reset": reset.reset,
     },
     "Dump": {
         "dump": dump.dump,

@@ -391,6 +391,32 @@ def test_cancel_without_an_id_lists_the_dumps_where_nobody_can_answer(
     assert runtime.calls[-1][1]["arguments"][1] == StopSnapshot()
 
 
+def test_reset_changes_nothing_unless_somebody_consents(
+    runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime.answers["reset_plan"] = {"log": "/l", "captured_until_ms": None, "tables": ["a.b"]}
+    assert invoke("reset", config) == 2
+    written = capsys.readouterr()
+    assert "Dumped again, so that copies are right: 1 tables: a.b." in written.out
+    assert "nothing is changed" in written.err
+    assert [name for name, _ in runtime.calls] == ["reset_plan"]
+    assert invoke("reset", config, "--yes") == 0
+    assert [name for name, _ in runtime.calls][1:] == ["reset_plan", "reset"]
+
+
+def test_check_writes_its_sql_alone(
+    runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for can_start, code in ((True, 0), (False, 2)):
+        runtime.answers["check_script"] = (["-- as app:", "GRANT x;"], can_start)
+        assert invoke("check", config, "--sql") == code
+        assert capsys.readouterr().out == "-- as app:\nGRANT x;\n"
+    runtime.answers["check_script"] = ([], True)
+    assert invoke("check", config, "--sql") == 0
+    assert capsys.readouterr().out == "-- nothing is to be mended\n"
+    assert invoke("check", config, "--sql", "--json") == 2
+
+
 def test_who_ends_the_waiting_hears_that_the_dump_goes_on(
     runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -111,8 +111,9 @@ class _One(_Showing):
                 self._feed = self._opened.enter_context(self._make())
             self._shown.history.add(self._feed.latest())
         except (TidelogError, OSError) as error:
-            self._shown.view.note = f"what is going on can't be read: {error}"
+            self._shown.view.here["view"] = f"what is going on can't be read: {error}"
             return 1.0
+        self._shown.view.here.pop("view", None)
         return self._feed.ask_every_s
 
     def act(self, keys: list[str]) -> None:

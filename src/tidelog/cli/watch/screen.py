@@ -96,7 +96,7 @@ def _verdict(found: Overview, view: View, now_ms: int, width: int) -> Section:
 
 def _here(view: View, width: int) -> Section:
     """What this process does."""
-    lines = [line for text in view.here.values() for line in fact("here", text, width)]
+    lines = [line for text in tuple(view.here.values()) for line in fact("here", text, width)]
     return section(0, lines, 2)
 
 

@@ -1,5 +1,5 @@
 # Every target works on a fresh clone: what it needs is installed into .venv first.
-# Variables: PYTHON (3.11 or later), WORKERS (parallel tests), TIDELOG_SOAK_SECONDS.
+# Variables: PYTHON (3.11 or later), WORKERS and SPARK_WORKERS (parallel tests), TIDELOG_SOAK_SECONDS.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -10,6 +10,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 VENV := .venv
 PY := $(VENV)/bin/python
 WORKERS ?= 3
+SPARK_WORKERS ?= 2
 TIDELOG_SOAK_SECONDS ?= 600
 # The log, its slot, chunks and windows: where versions of PostgreSQL differ.
 CORE := $(addprefix tests/integration/postgres/test_,log_reader.py chunks.py resume_and_gaps.py blocking.py) \
@@ -70,8 +71,8 @@ test: test-fast test-spark ## All tests but the soak
 test-fast: venv ## Tests without Spark, in parallel
 	tools/run_tests.sh fast $(PY) -n $(WORKERS) --dist worksteal -m "not spark and not soak and not thorough" $(ARGS)
 
-test-spark: venv ## Tests that start Spark, one after the other
-	tools/run_tests.sh spark $(PY) -m "spark and not soak and not thorough" $(ARGS)
+test-spark: venv ## Tests that start Spark, in two processes
+	tools/run_tests.sh spark $(PY) -n $(SPARK_WORKERS) --dist loadfile -m "spark and not soak and not thorough" $(ARGS)
 
 test-iceberg: $(ICEBERG_INSTALLED) ## Tests of the Iceberg output, with the Spark that it needs, in .venv-iceberg
 	PYSPARK_PYTHON=$(CURDIR)/$(ICEBERG_PY) tools/run_tests.sh iceberg $(ICEBERG_PY) -m "spark and not thorough" -k iceberg \

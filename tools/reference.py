@@ -22,6 +22,7 @@ from tidelog.capture.dumps.states import CHUNKS, DUMPS, TABLE_RUNS, TABLES
 from tidelog.capture.transitions import Transitions
 from tidelog.capture.windows.states import WINDOWS
 from tidelog.config import SECTIONS, Config, Rest
+from tidelog.config.alerts import CommandAlert, WebhookAlert
 from tidelog.config.source import MySqlSourceSection
 from tidelog.model.units import format_bytes, format_milliseconds
 from tidelog.outputs.registry import (
@@ -71,13 +72,15 @@ outputs:
 def configuration() -> Iterator[str]:
     yield NOTE + CONFIGURATION_HEAD
     sections: list[tuple[str, type[BaseModel]]] = [*SECTIONS.items(), ("control.rest", Rest)]
+    sections += [("control.alerts", WebhookAlert), ("control.alerts", CommandAlert)]
     sections.insert(1, ("source", MySqlSourceSection))
     sections += [("outputs", model) for kind, model in OUTPUTS.items() if kind != "delta"]
     sections += [("outputs.steps", StepSection), ("outputs.dead_letter", DeadLetter)]
     sections.append(("outputs.debezium", DebeziumModes))
     sections += [("outputs.documents", JoinedDocument), ("outputs.documents.parts", DocumentPart)]
+    lists = ["outputs", "outputs.steps", "outputs.documents", "outputs.documents.parts"]
+    lists += ["control.alerts", "dumps"]
     for name, model in sections:
-        lists = ("outputs", "outputs.steps", "outputs.documents", "outputs.documents.parts")
         several = " (a list)" if name in lists else ""
         kind = f", kind {kind_of(model)}" if "kind" in model.model_fields else ""
         yield f"\n## `{name}`{several}{kind}\n\n{(model.__doc__ or '').strip()}\n"
@@ -160,7 +163,7 @@ def type_of(option: str, schema: dict[str, Any]) -> str:
         return "duration"
     if schema.get("format") == "path":
         return "path"
-    if schema["type"] == "array" and "$ref" in schema["items"]:
+    if schema["type"] == "array" and {"$ref", "oneOf"} & schema["items"].keys():
         return "list of sections, below"
     if schema["type"] == "array":
         return "list of texts"

@@ -1,7 +1,7 @@
 """Wires adapters to ports, alone in that; what the command line and embedding programs call."""
 
 from tidelog.app.capture_group import CaptureGroup, capture_databases
-from tidelog.app.capture_run import Capture, OnStatus, capture
+from tidelog.app.capture_run import Capture, capture
 from tidelog.app.client import dump_wait, hand_over, log_lines, read_log, send_command, status
 from tidelog.app.dumps.finalize import wait_finalized
 from tidelog.app.dumps.keys import missing_keys, store_key_file
@@ -12,7 +12,7 @@ from tidelog.app.pipeline.run import pipeline, run, start_spark
 from tidelog.app.preflight import check, check_script
 from tidelog.app.schema_versions import fix_schema, schemas
 from tidelog.app.state_copy import copy_state
-from tidelog.app.status_feed import StatusFeed
+from tidelog.app.status_feed import OnStatus, StatusFeed
 from tidelog.app.verify.compare import verify
 
 __all__ = [

@@ -8,8 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal
 
-from tidelog.app.capture_run import OnStatus, capture, ignore
+from tidelog.app.capture_run import capture
 from tidelog.app.pipeline.run import run
+from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.config import Config, load_config
 from tidelog.config.databases import databases_of, of_each_database
 from tidelog.errors import ConfigError

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tidelog.app.alerts import Alerts, open_alerts
 from tidelog.app.channels import Channels
 from tidelog.app.elections import LEASE_NAME, CaptureElection
 from tidelog.app.log_location import log_place
@@ -18,6 +18,7 @@ from tidelog.app.roster import Roster, this_holder
 from tidelog.app.serve import Serving, open_rest
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.state_copy import check_whole
+from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.app.table_patterns import unmatched
 from tidelog.app.upkeep import Upkeep
 from tidelog.capture.catalogue_watch import CatalogueWatch
@@ -62,11 +63,6 @@ from tidelog.state.opening import fenced, look_every_s, open_state
 logger = logging.getLogger(__name__)
 
 STATUS_MARGIN = 1 << 40  # far more than is written between two status documents
-OnStatus = Callable[[dict[str, Any]], None]
-
-
-def ignore(_status: dict[str, Any]) -> None:
-    """Nobody wants to know."""
 
 
 class Capture:
@@ -124,7 +120,10 @@ class Capture:
             return self._open_session(state, keeper, on_status, rest, election)
 
         rest: Serving | None = None
+        alerts: Alerts | None = None
         try:
+            alerts = open_alerts(config, state, self.holder)
+            alerts.start()
             rest = open_rest(config, election.leader, lambda: _leader_url(state, election))
             rest.start()
             while True:
@@ -137,6 +136,8 @@ class Capture:
                         raise
                     self._gap = error
         finally:
+            if alerts is not None:
+                alerts.close()
             if rest is not None:
                 rest.close()
             roster.leave()

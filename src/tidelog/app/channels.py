@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tidelog.app.dumps.schedule import DumpSchedule
 from tidelog.app.notify import AppendControl, Notifier, OnNotification
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.store import KEEP_FINISHED
@@ -60,6 +61,7 @@ class Channels:
             None if control.signal_file is None else SignalFile(control.signal_file, state, intake)
         )
         self._actor: Actor | None = None
+        self._schedule: DumpSchedule | None = None
         self._look_every_s = look_every_s(config.state.place)
         self._look_at = 0.0
 
@@ -87,6 +89,12 @@ class Channels:
             notify=self._notifier.notify,
             hand_over=hand_over,
         )
+        self._schedule = DumpSchedule(
+            self._config.dumps,
+            state=self._state,
+            mailbox=self.mailbox,
+            dumps=coordinator.dumps,
+        )
         self._notifier.start()
 
     def surface(self) -> Surface:
@@ -105,6 +113,8 @@ class Channels:
         self._table.deliver()
         if self._file is not None:
             self._file.poll()
+        if self._schedule is not None:
+            self._schedule.act()
         if self._actor is None or not self._is_due():
             return
         if self._actor.act(self.mailbox) >= MOST_AT_ONCE:

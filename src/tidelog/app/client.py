@@ -8,13 +8,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tidelog.app.capture_run import OnStatus, ignore
 from tidelog.app.dumps.keys import discard_keys
 from tidelog.app.elections import LEASE_NAME
 from tidelog.app.log_location import log_place
 from tidelog.app.overview.build import overview
 from tidelog.app.overview.outputs import outputs_of
-from tidelog.app.status_feed import StatusFeed
+from tidelog.app.status_feed import OnStatus, StatusFeed, ignore
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.config import Config

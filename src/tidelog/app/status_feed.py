@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from tidelog.app.elections import LEASE_NAME, pipeline_lease
@@ -18,6 +19,12 @@ from tidelog.state.opening import look_every_s, open_election, open_state
 
 _ASK_EVERY_S = 0.5  # capture publishes about once a second
 _OUTPUTS_EVERY_S = 1.0
+
+OnStatus = Callable[[dict[str, Any]], None]
+
+
+def ignore(_status: dict[str, Any]) -> None:
+    """Nobody wants to know."""
 
 
 class StatusFeed:

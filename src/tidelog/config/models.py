@@ -14,7 +14,9 @@ from pydantic import (
     model_validator,
 )
 
+from tidelog.config.alerts import AnyAlert
 from tidelog.config.engine import EngineSection
+from tidelog.config.schedules import ScheduledDump
 from tidelog.config.source import AnySource, PostgresSourceSection
 from tidelog.eventlog.storage.opening import is_url
 from tidelog.model.dump_options import DumpOptions
@@ -263,12 +265,23 @@ class Control(Section):
     notification_file: LocalPath | None = Field(
         default=None, description="For `file`.", examples=["./notifications.jsonl"]
     )
+    alerts: list[AnyAlert] = Field(
+        default=[], description="Who is told when something is wrong, and when that is over."
+    )
 
     @model_validator(mode="after")
     def _file_is_named(self) -> Control:
         if "file" in self.notifications and self.notification_file is None:
             raise ValueError("notifications to a file need notification_file")
         return self
+
+    @field_validator("alerts")
+    @classmethod
+    def _alerts_differ(cls, alerts: list[AnyAlert]) -> list[AnyAlert]:
+        keys = [each.key for each in alerts]
+        if len(set(keys)) < len(keys):
+            raise ValueError("several alerts of one kind: give each a name of its own")
+        return alerts
 
 
 class Pipeline(Section):
@@ -321,6 +334,9 @@ class Config(Section):
     state: State = Field(default=_EMPTY)
     capture: CaptureSection = Field(default=_EMPTY)
     dump: Dump = Field(default=_EMPTY)
+    dumps: list[ScheduledDump] = Field(
+        default=[], description="Dumps that are asked for again and again, at times."
+    )
     control: Control = Field(default=_EMPTY)
     pipeline: Pipeline = Field(default=_EMPTY)
     engine: EngineSection = Field(default=_EMPTY)
@@ -381,13 +397,14 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _names_of_outputs_differ(self) -> Config:
-        names = [output.name for output in self.outputs]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(
-                    f"{names.count(name)} outputs are named {name!r}; give each a name"
-                )
+    def _names_differ(self) -> Config:
+        for what, named in (("outputs", self.outputs), ("dumps", self.dumps)):
+            names = [each.name for each in named]
+            for name in names:
+                if names.count(name) > 1:
+                    raise ValueError(
+                        f"{names.count(name)} {what} are named {name!r}; give each a name"
+                    )
         return self
 
 
@@ -397,6 +414,7 @@ SECTIONS: dict[str, type[Section]] = {
     "state": State,
     "capture": CaptureSection,
     "dump": Dump,
+    "dumps": ScheduledDump,
     "control": Control,
     "pipeline": Pipeline,
     "engine": EngineSection,

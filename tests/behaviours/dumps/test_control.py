@@ -6,12 +6,13 @@ import time
 from typing import Any
 
 import pytest
-from tests.behaviours.dumps.dumped import Make, gate
+from tests.behaviours.dumps.dumped import Dumped, Make, gate
 from tests.behaviours.dumps.sources import N, series
-from tests.behaviours.dumps.ways import READERS, Way, ways
+from tests.behaviours.dumps.ways import READERS, TWO, Way, ways
 
 from tidelog.control.commands import SetDumpOptions, StopSnapshot
 from tidelog.eventlog.reader import EventLog
+from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration
 
@@ -218,3 +219,28 @@ def test_two_dumps_of_one_table_at_once(make: Make) -> None:
     dumped.dumped(first)
     dumped.dumped(second)
     dumped.check()
+
+
+@ways(TWO)
+def test_a_scheduled_dump_is_made_once_for_what_was_missed(make: Make) -> None:
+    monthly = 'dumps: [{name: often, cron: "0 0 1 * *", tables: ["*.t"]}]'
+    dumped = make(dump_lines=f"delay_ms: 0\n{monthly}")
+    dumped.table(rows=20)
+    state = SqliteState(f"sqlite:///{dumped.directory}/state.db")
+    state.put("schedule/often", "2020-01-01T00:00:00+00:00", None)
+    dumped.start()
+    dumped.wait_for(lambda: scheduled(dumped), "the dump is asked for")
+    [dump] = scheduled(dumped)
+    dumped.dumped(dump)
+    assert len(dumped.rows_of(dump)) == 20
+    document = state.get("schedule/often")
+    state.close()
+    assert document is not None
+    assert not document.value.startswith("2020")
+    assert scheduled(dumped) == [dump]
+    dumped.check()
+
+
+def scheduled(dumped: Dumped) -> list[str]:
+    found = (dump["dump_id"] for dump in dumped.seen.get("dumps", ()))
+    return [dump_id for dump_id in found if dump_id.startswith("often-")]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tidelog.app.capture_run import OnStatus, ignore
 from tidelog.app.log_location import log_place
+from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.capture.dumps.coordinator import DUMP_PREFIX
 from tidelog.config import Config
 from tidelog.control.mailbox import Mailbox

@@ -7,7 +7,6 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.app.capture_run import OnStatus
 from tidelog.app.elections import pipeline_lease
 from tidelog.app.log_location import log_place
 from tidelog.app.pipeline.catch_up import catch_up
@@ -19,6 +18,7 @@ from tidelog.app.pipeline.destinations import (
 )
 from tidelog.app.pipeline.outputs import make_outputs
 from tidelog.app.roster import PIPELINE_PREFIX
+from tidelog.app.status_feed import OnStatus
 from tidelog.capture.leadership import Leader, LeaseKeeper
 from tidelog.config import Config
 from tidelog.errors import LeaseLostError, TidelogError

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
-from tidelog.app.capture_run import OnStatus, capture, ignore, leader_of
+from tidelog.app.capture_run import capture, leader_of
 from tidelog.app.elections import LedElsewhereError, PipelineElection, acquired
 from tidelog.app.log_location import log_place
 from tidelog.app.pipeline.destinations import check_apart
 from tidelog.app.roster import Roster, of_pipeline, this_holder
+from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.capture.leadership import LeaseKeeper, lead
 from tidelog.config import Config
 from tidelog.errors import EventLogError, OutputError, UsageError

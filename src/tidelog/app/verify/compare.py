@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tidelog.app.capture_run import OnStatus, ignore
 from tidelog.app.client import send_command
 from tidelog.app.log_location import log_place
 from tidelog.app.pipeline.run import check_spark, session
 from tidelog.app.sources.kinds import source_kind
+from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.app.verify.copies import OpenReader, copies, has_copies
 from tidelog.capture.session import GENERATION_KEY, STATUS_KEY
 from tidelog.config import Config

@@ -185,9 +185,19 @@ class PostgresServer(EmbeddedServer):
         return self.dsn(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database with its slots, whoever is connected to it."""
+        """Drop a database with its slots, whoever is connected to it.
+
+        The server waits until every session of it, of whatever database, has come by: one that
+        writes to a client that reads no more would hold this up for ever.
+        """
+        import psycopg
+
         self.drop_slots(name)
-        self.execute(f"DROP DATABASE IF EXISTS {_quoted(name)} WITH (FORCE)")
+        command = f"DROP DATABASE IF EXISTS {_quoted(name)} WITH (FORCE)"
+        with psycopg.connect(
+            self.dsn(), autocommit=True, connect_timeout=30, options="-c statement_timeout=60s"
+        ) as connection:
+            connection.execute(command.encode())
 
     def drop_slots(self, dbname: str) -> None:
         """Drop a database's replication slots, whoever reads them."""

@@ -1,0 +1,89 @@
+"""What is to be told to whom, from the problems that are seen again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tidelog.app.overview.document import Problem, Severity
+
+_RANK = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What one alert is to be told: problems as JSON objects, with ``since_ms``."""
+
+    begun: tuple[dict[str, Any], ...]
+    ended: tuple[dict[str, Any], ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.begun or self.ended)
+
+
+class Ledger:
+    """Of one alert: what was seen, and what it was told.
+
+    Args:
+        severity: what is less bad is not told.
+        after_s: how long a problem must be there, and be gone, before that is told.
+        told: as `told` was when another process ended.
+    """
+
+    def __init__(
+        self, severity: Severity, after_s: float, told: Iterable[dict[str, Any]] = ()
+    ) -> None:
+        self._severity = severity
+        self._after_s = after_s
+        self._told = {_key(each): each for each in told}
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
+        self._gone: dict[tuple[str, str], float] = {}
+
+    @property
+    def told(self) -> list[dict[str, Any]]:
+        """What it was told and has not been told the end of; JSON objects."""
+        return list(self._told.values())
+
+    def look(self, problems: Iterable[Problem], now: float, now_ms: int) -> News:
+        """What is to be told now; it is so again and again until `tell`.
+
+        ``now``: of a clock that nobody sets, in seconds; ``now_ms``: of the calendar's.
+        """
+        present = {}
+        for problem in problems:
+            if _RANK[problem.severity] >= _RANK[self._severity]:
+                present[problem.kind, problem.about] = problem
+        self._seen = {key: self._seen.get(key, (now, now_ms)) for key in present}
+        begun = []
+        for key, problem in present.items():
+            since, since_ms = self._seen[key]
+            if key not in self._told and now - since >= self._after_s:
+                begun.append(_told_of(problem, since_ms))
+        absent = [key for key in self._told if key not in present]
+        self._gone = {key: self._gone.get(key, now) for key in absent}
+        ended = [self._told[key] for key in absent if now - self._gone[key] >= self._after_s]
+        return News(tuple(begun), tuple(ended))
+
+    def tell(self, news: News) -> None:
+        """It was told."""
+        for each in news.ended:
+            self._told.pop(_key(each), None)
+        for each in news.begun:
+            self._told[_key(each)] = each
+
+
+def _key(told: dict[str, Any]) -> tuple[str, str]:
+    return told["kind"], told["about"]
+
+
+def _told_of(problem: Problem, since_ms: int) -> dict[str, Any]:
+    return {
+        "kind": problem.kind,
+        "severity": str(problem.severity),
+        "about": problem.about,
+        "sentence": problem.sentence,
+        "remedy": problem.remedy,
+        "page": problem.page,
+        "since_ms": since_ms,
+    }

@@ -1,0 +1,100 @@
+"""Sections of dumps that are asked for again and again: ``dumps``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+from pydantic import Field, field_validator, model_validator
+
+from tidelog.control.commands import OUR_IDS, ExecuteSnapshot
+from tidelog.errors import UsageError
+from tidelog.sections import Section
+
+FIELDS = 5
+
+
+class ScheduledDump(Section):
+    """A dump that capture asks for by itself, at the times that ``cron`` tells
+    (docs/how-to/dump-a-table.md).
+    """
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9_-]{1,40}$",
+        description="Its dumps are called this, and the time they are of.",
+        examples=["nightly"],
+    )
+    cron: str = Field(
+        description="When: minute, hour, day of month, month, day of week, as Debian's cron has "
+        "them. A time that passed while no capture led is made up for, once.",
+        examples=["0 3 * * *"],
+    )
+    time_zone: str = Field(default="UTC", description="Of `cron`.", examples=["Europe/Berlin"])
+    tables: list[str] = Field(
+        default=[],
+        description="Patterns, as in `source.tables`; none: all captured tables.",
+        examples=[["public.orders"]],
+    )
+    where: str | None = Field(
+        default=None,
+        description="SQL condition on the rows of the one table.",
+        examples=["changed > now() - interval '2 days'"],
+    )
+    mode: Literal["incremental", "blocking"] = Field(
+        default="incremental", description="How it reads."
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _is_not_ours(cls, name: str) -> str:
+        if OUR_IDS.fullmatch(f"{name}-0"):
+            raise ValueError("this name is used by capture itself: choose another")
+        return name
+
+    @field_validator("time_zone")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        try:
+            ZoneInfo(name)
+        except (KeyError, ValueError, OSError):
+            raise ValueError("no such time zone; expected a name such as Europe/Berlin") from None
+        return name
+
+    @field_validator("cron")
+    @classmethod
+    def _is_understood(cls, cron: str) -> str:
+        try:
+            if len(cron.split()) != FIELDS:
+                raise CronSimError("wrong number of fields")
+            next(CronSim(cron, datetime.now(UTC)))
+        except CronSimError as error:
+            raise ValueError(f"{str(error).lower()}; expected five fields, as 0 3 * * *") from None
+        except StopIteration:
+            raise ValueError("no such time comes in the next 50 years") from None
+        return cron
+
+    @model_validator(mode="after")
+    def _can_be_asked_for(self) -> ScheduledDump:
+        self.command(datetime.now(UTC))
+        return self
+
+    def last_due(self, now: datetime) -> datetime | None:
+        """The newest time of it until ``now``, inclusive; None: there was none."""
+        # Backward from a time with a fraction its own second is the first.
+        local = now.astimezone(ZoneInfo(self.time_zone)).replace(microsecond=1)
+        found = next(CronSim(self.cron, local, reverse=True), None)
+        return None if found is None else found.astimezone(UTC)
+
+    def command(self, due: datetime) -> ExecuteSnapshot:
+        """What asks for the dump of that time."""
+        try:
+            return ExecuteSnapshot(
+                dump_id=f"{self.name}-{due.astimezone(UTC):%Y%m%dT%H%MZ}",
+                tables=tuple(self.tables),
+                where=self.where,
+                mode=self.mode,
+            )
+        except UsageError as error:
+            raise ValueError(str(error)) from None

@@ -1,0 +1,90 @@
+"""When a problem, and its end, is told: once, not at once, and also by the next leader."""
+
+from __future__ import annotations
+
+from tidelog.app.alerts.decisions import Ledger, News
+from tidelog.app.alerts.sending import LINES, message_of
+from tidelog.app.overview.document import Problem, Severity
+
+
+def problem(kind: str = "late", severity: Severity = Severity.WARNING, about: str = "") -> Problem:
+    return Problem(kind, severity, about, f"{kind} {about}.", "Mend it.", "page")
+
+
+def kinds(news: News) -> tuple[list[str], list[str]]:
+    return [each["kind"] for each in news.begun], [each["kind"] for each in news.ended]
+
+
+def looked(ledger: Ledger, problems: list[Problem], now: float) -> tuple[list[str], list[str]]:
+    """What is told, which then has been."""
+    news = ledger.look(problems, now, int(now * 1000))
+    ledger.tell(news)
+    return kinds(news)
+
+
+def test_what_lasts_is_told_once_and_so_is_its_end() -> None:
+    ledger = Ledger(Severity.WARNING, 60)
+    assert looked(ledger, [problem()], 0) == ([], [])
+    assert looked(ledger, [problem()], 59) == ([], [])
+    assert looked(ledger, [problem()], 61) == (["late"], [])
+    assert looked(ledger, [problem()], 500) == ([], [])
+    assert looked(ledger, [], 501) == ([], [])
+    assert looked(ledger, [], 562) == ([], ["late"])
+    assert looked(ledger, [], 900) == ([], [])
+    assert ledger.told == []
+
+
+def test_what_comes_and_goes_is_not_told() -> None:
+    ledger = Ledger(Severity.WARNING, 60)
+    for now in range(0, 600, 50):
+        assert looked(ledger, [problem()] if now % 100 else [], now) == ([], [])
+
+
+def test_a_gap_in_a_problem_that_was_told_is_not_its_end() -> None:
+    ledger = Ledger(Severity.WARNING, 60)
+    looked(ledger, [problem()], 0)
+    looked(ledger, [problem()], 60)
+    looked(ledger, [], 70)
+    looked(ledger, [problem()], 100)
+    assert looked(ledger, [], 140) == ([], [])
+    assert looked(ledger, [], 200) == ([], ["late"])
+
+
+def test_what_could_not_be_told_is_tried_again() -> None:
+    ledger = Ledger(Severity.WARNING, 0)
+    assert kinds(ledger.look([problem()], 0, 0)) == (["late"], [])
+    assert kinds(ledger.look([problem()], 5, 5)) == (["late"], [])
+
+
+def test_less_bad_problems_are_not_told_and_worse_ones_are() -> None:
+    ledger = Ledger(Severity.CRITICAL, 0)
+    both = [problem(), problem("lost", Severity.CRITICAL), problem("held", Severity.INFO)]
+    assert looked(ledger, both, 0) == (["lost"], [])
+    assert looked(ledger, [problem("lost")], 1) == ([], ["lost"])  # it is only a warning now
+
+
+def test_each_table_is_a_problem_of_its_own() -> None:
+    ledger = Ledger(Severity.WARNING, 0)
+    looked(ledger, [problem(about="a")], 0)
+    news = ledger.look([problem(about="a"), problem(about="b")], 1, 1)
+    assert [each["about"] for each in news.begun] == ["b"]
+
+
+def test_the_next_leader_tells_only_what_is_new_and_what_ended() -> None:
+    first = Ledger(Severity.WARNING, 0)
+    looked(first, [problem(about="a"), problem(about="b")], 0)
+    second = Ledger(Severity.WARNING, 0, first.told)
+    news = second.look([problem(about="b"), problem(about="c")], 100, 100)
+    assert [each["about"] for each in news.begun] == ["c"]
+    assert [each["about"] for each in news.ended] == ["a"]
+
+
+def test_the_text_names_the_first_and_counts_the_others() -> None:
+    many = [problem(about=f"t{n}") for n in range(LINES + 5)]
+    news = Ledger(Severity.WARNING, 0).look(many, 0, 0)
+    message = message_of("shop", "host:1", news, 7)
+    lines = message["text"].splitlines()
+    assert lines[0] == "Tidelog shop"
+    assert lines[1] == "warning: late t0. Mend it."
+    assert lines[-1] == "… and 5 more: tidelog status"
+    assert len(message["begun"]) == LINES + 5

@@ -15,12 +15,15 @@ from typing import Any
 
 from rich.console import Console
 
-from tidelog.cli.terminal import _view
+from tidelog.cli.facts import demo_facts
+from tidelog.cli.live.facts import drawn_facts
+from tidelog.cli.terminal import view
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "demo.svg"
+WIDTH = 104
 SHOWN = (
     "step", "transactions", "records", "events_per_s", "lag_s", "chunks", "dumped_rows",
-    "superseded_rows", "windows_open", "chunks_voided", "merged_rows",
+    "superseded_rows", "windows_open", "chunks_voided", "merged_rows", "dump",
 )  # fmt: skip
 
 
@@ -38,10 +41,11 @@ def main() -> None:
         {name: value for name, value in table.items() if name != "note"}
         for table in report["tables"]
     ]
-    console = Console(record=True, width=104, file=io.StringIO(), highlight=False)
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), highlight=False)
     console.print("$ tidelog demo", style="bold")
-    console.print(_view(status, "demo"))
-    console.print(_view(result))
+    for line in drawn_facts(demo_facts(status), WIDTH):
+        console.print(line)
+    console.print(view(result))
     drawn = console.export_svg(title="tidelog demo")
     # without the fonts that Rich would have the reader's browser fetch from elsewhere
     PICTURE.write_text(re.sub(r"@font-face \{.*?\n    \}\n", "", drawn, flags=re.DOTALL))

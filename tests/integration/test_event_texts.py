@@ -120,6 +120,16 @@ def test_the_commands_lines_are_the_texts_of_messages(postgres_log: Config) -> N
         assert line.endswith(f',"key":{key.decode()},{value[1:].decode()}')
 
 
+def test_the_last_lines_are_those_of_the_whole(postgres_log: Config) -> None:
+    whole = list(log_lines(postgres_log))
+    for count in (0, 1, 2, len(whole), 1000):
+        assert list(log_lines(postgres_log, tail=count)) == whole[max(0, len(whole) - count) :]
+    of_table = list(log_lines(postgres_log, table="public.t"))
+    assert list(log_lines(postgres_log, table="public.t", tail=1)) == of_table[-1:]
+    following = log_lines(postgres_log, tail=1, follow=True)
+    assert next(following) == whole[-1]
+
+
 def test_mysql_keys_are_spelled_as_the_row(mysql_log: Config) -> None:
     check_keys(mysql_log)
 

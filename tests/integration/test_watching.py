@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from tests.integration.one_table import ROWS, capturing
 
 from tidelog import app
-from tidelog.cli.watch.view import frame, summary
+from tidelog.cli.watch.screen import screen
+from tidelog.cli.watch.view import View
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions
 
@@ -33,7 +32,7 @@ def dump(config: Config, dump_id: str) -> Iterator[dict[str, Any]]:
         seen = 0
         while True:
             status = feed.latest()
-            if status is not None and status["updated_ms"] != seen:
+            if status.get("updated_ms", seen) != seen:
                 seen = status["updated_ms"]
                 yield status
                 ids = {d["dump_id"]: d["status"] for d in status["dumps"]}
@@ -42,10 +41,9 @@ def dump(config: Config, dump_id: str) -> Iterator[dict[str, Any]]:
             time.sleep(0.05)
 
 
-def text_of(picture: Any) -> str:
-    console = Console(record=True, width=120, file=io.StringIO(), highlight=False)
-    console.print(picture)
-    return console.export_text()
+def text_of(history: list[dict[str, Any]], view: View) -> str:
+    lines = screen(history, view, history[-1]["updated_ms"], 120, 60)
+    return "\n".join(line.plain for line in lines)
 
 
 def test_a_dump_keeps_to_its_rows_a_second_and_shows_it(config: Config) -> None:
@@ -56,17 +54,16 @@ def test_a_dump_keeps_to_its_rows_a_second_and_shows_it(config: Config) -> None:
     pictures = []
     for status in dump(config, "limited"):
         history.append(status)
-        pictures.append(text_of(frame(history, status["updated_ms"], width=120)))
+        pictures.append(text_of(history, View(windows=True)))
     seconds = time.monotonic() - begun
     # the last status may be a second old; chunks that began at once are a burst
     assert ROWS / limit * 0.9 <= seconds <= ROWS / limit * 1.3 + 3
-    during = [p for p in pictures if "running" in p]
+    during = [p for p in pictures if "1 running" in p]
     assert any("as many rows a second are read as rows_per_second allows" in p for p in during)
-    assert any("≤ 12,000" in p and "public.t" in p for p in during)
+    assert any("at most 12,000 rows a second" in p and "public.t" in p for p in during)
     assert any("durable" in p and "]" in p for p in during)
-    finished = text_of(summary(history[-1]))
-    assert "100%" in finished
-    assert f"{ROWS:,}" in finished
+    finished = text_of(history, View())
+    assert f"limited, is completed: 1 of 1 tables, {ROWS:,} rows" in finished
 
 
 def test_a_dump_goes_on_under_a_limit_that_is_always_exceeded(config: Config) -> None:

@@ -29,6 +29,31 @@ outputs: [{kind: delta, path: lake}]
 """
 
 
+class Feed:
+    """Where nothing was noted yet."""
+
+    ask_every_s = 0.5
+
+    def __init__(self, _config: Any) -> None:
+        pass
+
+    def __enter__(self) -> Feed:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+    def latest(self) -> dict[str, Any]:
+        return {"leader": None, "capture": None}
+
+
+TOLD: dict[str, dict[str, Any]] = {
+    "dump_wait": {"dump_id": "x", "status": "running", "tables": []},
+    "wait_finalized": {"dump_id": "x", "status": "running", "tables": []},
+}
+"""What commands are told while they wait; others: as below."""
+
+
 class Runtime(ModuleType):
     """Records what the command line asks for; stands where `tidelog.app` is imported."""
 
@@ -39,6 +64,8 @@ class Runtime(ModuleType):
             "send_command": {"id": "1", "state": "done", "details": {"paused": 1}, "error": None}
         }
         self.failure: BaseException | None = None
+        self.failures: dict[str, BaseException] = {}
+        self.StatusFeed = Feed
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -46,11 +73,12 @@ class Runtime(ModuleType):
 
         def call(*arguments: Any, **options: Any) -> Any:
             self.calls.append((name, {"arguments": arguments, **options}))
-            if self.failure is not None:
-                raise self.failure
+            failure = self.failures.get(name, self.failure)
+            if failure is not None:
+                raise failure
             for option in ("on_status", "on_progress"):
                 if option in options:
-                    options[option]({"position": "0/1", "rows": 7})
+                    options[option](TOLD.get(name, {"position": "0/1", "rows": 7}))
             return self.answers.get(name)
 
         return call
@@ -81,7 +109,7 @@ def invoke(*arguments: str) -> int:
 def test_every_command_of_the_public_surface_exists() -> None:
     commands = cli.app.registered_commands
     names = {command.name or command.callback.__name__ for command in commands}  # type: ignore[union-attr]
-    runs = {"demo", "init", "run", "capture", "pipeline", "handover", "serve"}
+    runs = {"demo", "init", "run", "capture", "pipeline", "handover", "reset", "serve"}
     dumps = {"dump", "wait", "pause", "resume", "cancel", "set", "signal"}
     assert names == runs | dumps | {"check", "plan", "status", "watch", "log", "verify", "schema"}
     groups = {group.name: group.typer_instance for group in cli.app.registered_groups}
@@ -185,6 +213,8 @@ def test_check_says_how_to_mend_and_exits_2_only_for_errors(
     assert invoke("check", config) == 2
     assert capsys.readouterr().out == (
         "✓ wal_level: logical\n✗ slots: none free\n      ALTER SYSTEM …;\n"
+        "2 checks: 1 in order, 1 that keeps capture from starting; --sql writes the SQL as one "
+        "script\n"
     )
     assert invoke("check", config, "--json") == 2
     assert json.loads(capsys.readouterr().out) == {"ok": False, "findings": [ok, bad]}
@@ -234,7 +264,7 @@ def test_keys_that_a_dump_did_not_find_are_shown(
 def test_waiting_for_outputs_exits_by_what_they_hold(runtime: Runtime, config: str) -> None:
     runtime.answers["dump_wait"] = {"dump_id": "x", "status": "completed"}
     for held, code in ((True, 0), (False, 1)):
-        runtime.answers["wait_finalized"] = {"dump_id": "x", "delivered": held}
+        runtime.answers["wait_finalized"] = {"dump_id": "x", "delivered": held, "tables": []}
         assert invoke("dump", config, "--wait", "--delivered", "--id", "x") == code
         assert invoke("wait", config, "x", "--output", "delta", "--timeout", "3") == code
     call = [call for name, call in runtime.calls if name == "wait_finalized"][-1]
@@ -314,6 +344,93 @@ def test_log_writes_json_lines(
     assert (call["table"], call["start"], call["follow"]) == ("a.b", 17, True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "start", "tail"),
+    [
+        ([], None, None),
+        (["--follow"], None, 0),
+        (["--follow", "--from", "oldest"], None, None),
+        (["--follow", "--tail", "3"], None, 3),
+        (["--from", "0"], 0, None),
+    ],
+)
+def test_log_begins_where_it_is_told(
+    runtime: Runtime, config: str, arguments: list[str], start: int | None, tail: int | None
+) -> None:
+    runtime.answers["log_lines"] = iter([])
+    assert invoke("log", config, *arguments) == 0
+    [(_, call)] = runtime.calls
+    assert (call["start"], call["tail"]) == (start, tail)
+
+
+@pytest.mark.parametrize("arguments", [["--from", "-1"], ["--from", "x"], ["--tail", "-1"]])
+def test_log_refuses_what_is_no_place(runtime: Runtime, config: str, arguments: list[str]) -> None:
+    assert invoke("log", config, *arguments) == 2
+    assert invoke("log", config, "--from", "1", "--tail", "1") == 2
+    assert runtime.calls == []
+
+
+RUNNING = [
+    {"dump_id": "d1", "status": "running", "tables": [{"table": "a.b"}]},
+    {"dump_id": "d0", "status": "completed", "tables": []},
+    {"dump_id": "d2", "status": "paused", "tables": []},
+]
+
+
+def test_cancel_without_an_id_lists_the_dumps_where_nobody_can_answer(
+    runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime.answers["status"] = {"dumps": RUNNING}
+    assert invoke("cancel", config) == 2
+    written = capsys.readouterr().err
+    assert "d1 is running: 0 of 1 tables" in written
+    assert "d2 is paused" in written
+    assert "d0" not in written
+    runtime.answers["status"] = {"dumps": []}
+    assert invoke("cancel", config) == 0
+    assert "no dump runs" in capsys.readouterr().out
+    assert [name for name, _ in runtime.calls] == ["status", "status"]
+    assert invoke("cancel", config, "--all") == 0
+    assert runtime.calls[-1][1]["arguments"][1] == StopSnapshot()
+
+
+def test_reset_changes_nothing_unless_somebody_consents(
+    runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime.answers["reset_plan"] = {"log": "/l", "captured_until_ms": None, "tables": ["a.b"]}
+    assert invoke("reset", config) == 2
+    written = capsys.readouterr()
+    assert "Dumped again, so that copies are right: 1 tables: a.b." in written.out
+    assert "nothing is changed" in written.err
+    assert [name for name, _ in runtime.calls] == ["reset_plan"]
+    assert invoke("reset", config, "--yes") == 0
+    assert [name for name, _ in runtime.calls][1:] == ["reset_plan", "reset"]
+
+
+def test_check_writes_its_sql_alone(
+    runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for can_start, code in ((True, 0), (False, 2)):
+        runtime.answers["check_script"] = (["-- as app:", "GRANT x;"], can_start)
+        assert invoke("check", config, "--sql") == code
+        assert capsys.readouterr().out == "-- as app:\nGRANT x;\n"
+    runtime.answers["check_script"] = ([], True)
+    assert invoke("check", config, "--sql") == 0
+    assert capsys.readouterr().out == "-- nothing is to be mended\n"
+    assert invoke("check", config, "--sql", "--json") == 2
+
+
+def test_who_ends_the_waiting_hears_that_the_dump_goes_on(
+    runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in (["dump", config, "--id", "d1", "--wait"], ["wait", config, "d1"]):
+        runtime.failures = {"dump_wait": KeyboardInterrupt(), "wait_finalized": KeyboardInterrupt()}
+        assert invoke(*arguments) == 130
+        assert f"dump d1 goes on; to wait again: tidelog wait {config} d1; to end it: tidelog " in (
+            capsys.readouterr().err
+        )
+
+
 def test_verify_exits_1_when_a_key_differs(runtime: Runtime, config: str) -> None:
     runtime.answers["verify"] = {"equal": True, "tables": []}
     assert invoke("verify", config) == 0
@@ -336,7 +453,7 @@ def test_progress_is_json_lines_with_json_and_plain_lines_without_a_terminal(
     assert invoke("capture", config, "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"position": "0/1", "rows": 7}
     assert invoke("pipeline", config, "--once") == 0
-    assert capsys.readouterr().out == "pipeline: position=0/1 rows=7\n"
+    assert not capsys.readouterr().err
 
 
 def test_pipeline_without_outputs_is_refused(runtime: Runtime, tmp_path: Path) -> None:
@@ -362,12 +479,19 @@ def test_signal_ends_capture_in_order(
     script = (
         "import sys, types\n"
         "import tidelog\n"
+        "import tidelog.app.overview\n"
         "runtime = types.ModuleType('tidelog.app')\n"
         "def capture(config, on_status, stop_event):\n"
         "    print('ready', flush=True)\n"
         "    assert stop_event.wait(60)\n"
         "    print('stopped in order', flush=True)\n"
         "runtime.capture = capture\n"
+        "class Feed:\n"
+        "    ask_every_s = 0.5\n"
+        "    __init__ = __exit__ = lambda self, *a: None\n"
+        "    __enter__ = lambda self: self\n"
+        "    latest = lambda self: {'leader': None, 'capture': None}\n"
+        "runtime.StatusFeed = Feed\n"
         "sys.modules['tidelog.app'] = tidelog.app = runtime\n"
         "from tidelog.cli import main\n"
         f"main(['capture', {config!r}])\n"
@@ -375,10 +499,11 @@ def test_signal_ends_capture_in_order(
     child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     process.append(child)
     assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
+    while child.stdout.readline() != "ready\n":
+        pass
     child.send_signal(number)
     out, _ = child.communicate(timeout=30)
-    assert out == "stopped in order\n"
+    assert "stopped in order\n" in out
     assert child.returncode == 0
 
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from tidelog.cli import terminal
-from tidelog.cli.log_format import OneLine
+from tidelog.cli.facts import demo_facts, verify_facts
+from tidelog.cli.live.facts import drawn_facts, live_facts
+from tidelog.cli.log_format import JsonLines, OneLine
 
 DOCUMENT = {
     "leader": "host-1",
@@ -92,22 +94,67 @@ def test_a_log_record_is_one_line() -> None:
     assert others[0].startswith("Traceback")
 
 
-def test_live_view_is_redrawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = FakeTerminal()
-    monkeypatch.setattr(sys, "stdout", screen)
-    with terminal.TerminalProgress("capture", as_json=False) as progress:
-        progress.update({"records": 1})
-        progress.update({"records": 2000})
-    assert "2,000" in screen.getvalue()
+def test_a_log_record_is_a_json_object_without_values() -> None:
+    try:
+        raise ValueError("-".join(["a", "value"]))
+    except ValueError:
+        error = sys.exc_info()
+    record = logging.LogRecord("n", logging.WARNING, "p", 1, "table %s", (HOSTILE,), error)
+    text = JsonLines().format(record)
+    found = json.loads(text)
+    assert "\n" not in text
+    assert "a-value" not in text
+    assert (found["level"], found["logger"], found["kind"]) == ("warning", "n", "ValueError")
+    assert found["message"] == f"table {HOSTILE}"
+    assert "test_cli_terminal" in found["where"]
+    assert datetime.fromisoformat(found["at"]).timestamp() == pytest.approx(
+        record.created, abs=0.001
+    )
 
 
-def test_plain_progress_is_limited_but_ends_with_the_last_state(
+STEPS = [
+    {"step": "starting MySQL and Spark"},
+    {
+        "step": "workload, capture, dump and pipeline run", "transactions": 1234, "records": 5000,
+        "events_per_s": 700, "lag_s": 4.2, "superseded_rows": 17, "merged_rows": 9000,
+        "dump": {
+            "dump_id": "initial", "status": "running", "tables": 4, "tables_done": 1,
+            "rows": 5000, "estimated_rows": 20_000,
+        },
+    },
+]  # fmt: skip
+
+
+def test_the_demo_shows_source_capture_dump_and_copy_under_each_other() -> None:
+    assert [line.plain.rstrip() for line in drawn_facts(demo_facts(STEPS[1]), 80)] == [
+        "demo     workload, capture, dump and pipeline run",
+        "source   1,234 transactions were written",
+        "capture  5,000 records, 700 a second, 4.2s behind",
+        "dump     initial is running: 1 of 4 tables, 5,000 rows, 17 superseded",
+        "copy     9,000 rows were merged into Delta Lake",
+    ]
+    wide = [line.plain for line in drawn_facts(demo_facts(STEPS[1]), 120)]
+    assert wide[3].endswith("17 superseded  █████░░░░░░░░░░░░░░░")
+
+
+def test_a_new_step_is_told_at_once_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with terminal.TerminalProgress("dump", as_json=False) as progress:
-        for number in range(100):
-            progress.update({"rows": number})
-    assert capsys.readouterr().out == "dump: rows=0\ndump: rows=99\n"
+    with live_facts("demo", demo_facts, as_json=False) as told:
+        for step in (STEPS[0], STEPS[0], STEPS[1], STEPS[1]):
+            told(step)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "demo: starting MySQL and Spark"
+    assert lines[1].startswith("demo: workload, capture, dump and pipeline run; 1,234 transactions")
+    assert len(lines) == 2
+    with live_facts("demo", demo_facts, as_json=True) as told:
+        told(STEPS[1])
+    assert json.loads(capsys.readouterr().out) == STEPS[1]
+
+
+def test_verify_says_which_table_it_compares() -> None:
+    told = {"table": "public.orders", "output": "lake", "number": 2, "of": 4}
+    assert verify_facts(told) == [("verify", "table 2 of 4: public.orders with lake", 0.25)]
 
 
 def test_json_has_a_form_for_everything() -> None:

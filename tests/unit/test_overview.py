@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tidelog.app.overview import Overview, Severity, overview
-from tidelog.cli.status_lines import lines
-from tidelog.cli.terminal import progress_lines
+from tidelog.cli.status_lines import brief, closing, lines
 
 NOW_MS = 1_700_000_000_000
 ROOT = Path(__file__).resolve().parents[2]
@@ -265,19 +264,22 @@ def test_a_document_of_an_older_capture_is_shown_as_far_as_it_goes() -> None:
     assert "not asked yet" in told(found)
 
 
-def test_progress_is_a_line_for_each_part_and_never_a_wall() -> None:
+def test_a_line_for_a_log_says_what_moves() -> None:
     running = dump(table(rows_read=100, estimated_rows=400), dump_id="initial")
-    capture = {**status(**running, refused=[REFUSED] * 2), "dump_options": {}, "outputs": []}
-    written = list(progress_lines("run", {"capture": capture, "pipeline": {"rows": 5}}))
-    assert written == [
-        "capture: up to date at 0/208C0C0; 1,234 records; initial is running: 0 of 1 tables, 100 "
-        "rows of about 400 (25 %); public.x is not captured: no key (and 1 more problems)",
-        "run: pipeline.rows=5",
-    ]
-    standing_by = {"role": "standby", "reason": "another capture leads", "leader": "h:1"}
-    assert list(progress_lines("capture", standing_by)) == [
-        "capture: role=standby reason=another capture leads leader=h:1"
-    ]
+    found = overview(status(**running, refused=[REFUSED] * 2), NOW_MS)
+    assert brief(found) == (
+        "up to date at 0/208C0C0; 1,234 records; shop/delta is up to date; initial is running: 0 "
+        "of 1 tables, 100 rows of about 400 (25 %); public.x is not captured: no key (and 1 more "
+        "problems)"
+    )
+
+
+def test_what_is_said_last_tells_how_far_it_came() -> None:
+    running = dump(table(rows_read=100, estimated_rows=400), dump_id="initial")
+    assert closing(overview(status(**running), NOW_MS)) == (
+        "stopped: 1,234 records were captured, up to 0/208C0C0; shop/delta is up to date; dump "
+        "initial goes on at the next start."
+    )
 
 
 def test_each_table_is_told_with_its_worst_state() -> None:
@@ -327,7 +329,6 @@ def test_a_paused_dump_says_who_paused_it_and_what_it_reads() -> None:
     "unknown",
     [
         table("public.u", rows_read=50, estimated_rows=0),  # no statistics
-        table("public.u", status="pending"),  # it has not begun
         table("public.u", rows_read=50, estimated_rows=40),  # they were old
     ],
 )
@@ -335,6 +336,12 @@ def test_no_end_of_a_dump_is_told_that_nobody_knows(unknown: dict[str, Any]) -> 
     known = table(rows_read=10, estimated_rows=100, started_ms=NOW_MS - 10_000)
     found = overview(status(**dump(known, unknown)), NOW_MS).dumps[0]
     assert (found.estimated_rows, found.left_s) == (None, None)
+
+
+def test_tables_that_have_not_begun_are_as_large_as_the_others() -> None:
+    known = table(rows_read=10, estimated_rows=100, started_ms=NOW_MS - 10_000)
+    found = overview(status(**dump(known, table("public.u", status="pending"))), NOW_MS).dumps[0]
+    assert (found.estimated_rows, found.left_s) == (None, pytest.approx(190, abs=20))
 
 
 def test_a_table_without_statistics_is_as_large_as_at_its_last_dump() -> None:

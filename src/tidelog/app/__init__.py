@@ -7,8 +7,9 @@ from tidelog.app.dumps.finalize import wait_finalized
 from tidelog.app.dumps.keys import missing_keys, store_key_file
 from tidelog.app.dumps.plan import plan
 from tidelog.app.dumps.repair import repair
+from tidelog.app.dumps.reset import reset, reset_plan
 from tidelog.app.pipeline.run import pipeline, run, start_spark
-from tidelog.app.preflight import check
+from tidelog.app.preflight import check, check_script
 from tidelog.app.schema_versions import fix_schema, schemas
 from tidelog.app.state_copy import copy_state
 from tidelog.app.status_feed import OnStatus, StatusFeed
@@ -23,6 +24,7 @@ __all__ = [
     "capture",
     "capture_databases",
     "check",
+    "check_script",
     "copy_state",
     "dump_wait",
     "fix_schema",
@@ -33,6 +35,8 @@ __all__ = [
     "plan",
     "read_log",
     "repair",
+    "reset",
+    "reset_plan",
     "run",
     "schemas",
     "send_command",

@@ -28,6 +28,7 @@ from tidelog.capture.engine import CaptureEngine, CaptureOptions
 from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, lead
 from tidelog.capture.refused_tables import RefusedTables, RefusingCatalogue
 from tidelog.capture.session import (
+    CONSENT_KEY,
     GAP_KEY,
     INITIAL_DUMP,
     START_DUMP,
@@ -307,7 +308,8 @@ class Capture:
                 raise gap
             begin = reader.start(writer.resume)
         except GapError as error:
-            if not self._consented or writer.resume is None:
+            consented = self._consented or state.get(CONSENT_KEY) is not None
+            if not consented or writer.resume is None:
                 raise
             logger.warning("all tables are dumped again, because changes were missed: %s", error)
             missed = writer.resume
@@ -322,6 +324,7 @@ class Capture:
         else:
             if writer.resume is None:
                 writer.append_position(begin)
+        state.delete(CONSENT_KEY)  # it was given for this start
         self._streaming = True
         return begin
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -166,10 +167,12 @@ def log_lines(
     *,
     table: str | None = None,
     start: int | None = None,
+    tail: int | None = None,
     follow: bool = False,
     dumps: bool = False,
 ) -> Iterator[str]:
-    """Change events in Debezium's envelope as JSON texts, from ``start`` (the head if None).
+    """Change events in Debezium's envelope as JSON texts, from ``start`` (the head if None), or the
+    last ``tail`` of them.
 
     With ``dumps`` also the log's records about dumps: ``op`` is ``dump``, and ``dump`` what the
     record says, e.g. that a table's dump is complete (docs/how-to/wait-for-a-dump.md).
@@ -188,6 +191,13 @@ def log_lines(
     offset = log.head_offset if start is None else start
     if offset < 0:
         raise UsageError("--from: an offset is not negative")
+    if tail is not None:
+        end = log.latest_offset(durable=False)
+        last = lines(log, path, _tail_begins(log, end, table, tail), end, table, dumps=dumps)
+        yield from deque(last if tail else (), maxlen=tail)
+        offset = end
+        if not follow:
+            return
     while True:
         end = log.latest_offset(durable=False)
         if end > offset:
@@ -196,3 +206,15 @@ def log_lines(
         if not follow:
             return
         time.sleep(0.1)
+
+
+def _tail_begins(log: EventLog, end: int, table: str | None, count: int) -> int:
+    """An offset from which on there are at least ``count`` events, if the log holds so many."""
+    found = 0
+    chain = log.chain()
+    for meta in reversed(chain.between(chain.head, end)):
+        if found >= count:
+            return meta.next
+        rows = meta.rows_by_table
+        found += sum(rows.values()) if table is None else rows.get(table, 0)
+    return log.head_offset

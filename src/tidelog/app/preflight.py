@@ -21,6 +21,7 @@ from tidelog.eventlog.storage.opening import is_url, storage_at
 from tidelog.model.patterns import matches
 from tidelog.model.printable import printable
 from tidelog.model.schema import TableName
+from tidelog.sources.scripts import script
 from tidelog.state.opening import state_path
 from tidelog.system.private_files import seen_by_others, users_of
 
@@ -50,6 +51,14 @@ def check(config: Config) -> list[dict[str, Any]]:
     if config.outputs:
         findings += _check_spark(config)
     return [*findings, *check_authorities(config), *_check_places(config)]
+
+
+def check_script(config: Config) -> tuple[list[str], bool]:
+    """The SQL that `check` prints, as the lines of one script, and whether nothing that was found
+    keeps capture from starting. Only the source is asked.
+    """
+    findings = source_kind(config).check()
+    return list(script(findings)), all(finding.level != "fail" for finding in findings)
 
 
 def _check_store(config: Config) -> dict[str, Any]:

@@ -1,15 +1,18 @@
-"""The status that a leading capture publishes, asked for again and again."""
+"""The status, for whoever watches it."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from tidelog.app.elections import LEASE_NAME
-from tidelog.capture.session import STATUS_KEY
+from tidelog.app.overview.reader import StatusReader
 from tidelog.config import Config
-from tidelog.state.opening import open_election, open_state
+from tidelog.errors import EventLogError, StorageError
+from tidelog.state.opening import look_every_s
+
+_ASK_EVERY_S = 0.5  # capture publishes about once a second
+_LOG_EVERY_S = 1.0
 
 OnStatus = Callable[[dict[str, Any]], None]
 
@@ -19,23 +22,28 @@ def ignore(_status: dict[str, Any]) -> None:
 
 
 class StatusFeed:
-    """Reads the state store alone, so that looking costs capture nothing. A context manager."""
+    """`StatusReader` for who looks all the time. A context manager, for one thread.
+
+    Attributes:
+        ask_every_s: seconds between two looks; longer for a store whose requests are paid for.
+    """
 
     def __init__(self, config: Config) -> None:
-        self._state = open_state(config.state.place)
-        self._election = open_election(config.state.place, LEASE_NAME, "watch", 10)
+        self.ask_every_s = max(_ASK_EVERY_S, look_every_s(config.state.place))
+        self._reader = StatusReader(config, log_every_s=max(_LOG_EVERY_S, self.ask_every_s))
+        self._of_log: dict[str, Any] = {"outputs": []}
 
     def __enter__(self) -> StatusFeed:
         return self
 
-    def __exit__(self, *_error: object) -> None:
-        self._election.close()
-        self._state.close()
+    def __exit__(self, *error: object) -> None:
+        self._reader.__exit__(*error)
 
-    def latest(self) -> dict[str, Any] | None:
-        """The last status with its ``leader`` and ``age_ms``; None before the first."""
-        document = self._state.get(STATUS_KEY)
-        if document is None:
-            return None
-        age_ms = int(time.time() * 1000) - document.value["updated_ms"]
-        return {"leader": self._election.leader(), **document.value, "age_ms": age_ms}
+    def latest(self) -> dict[str, Any]:
+        """As `tidelog.app.status`; ``capture`` is None before the first. An event log that can't be
+        read now is as it was.
+        """
+        found = self._reader.noted()
+        with suppress(EventLogError, StorageError, OSError):
+            self._of_log = self._reader.from_log()
+        return {**found, **self._of_log}

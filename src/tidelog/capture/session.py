@@ -42,6 +42,8 @@ STATUS_KEY = "status"
 GENERATION_KEY = "log-generation"
 GAP_KEY = "log-gap"
 """Set while a gap in the log, that the user consented to, waits for its dump."""
+CONSENT_KEY = "log-gap-consent"
+"""Set by a person who consents to a gap, once, for the next start."""
 TURN_S, SLOW_TURN_S = 0.1, 1.0
 JOIN_S = 10.0
 STATUS_EVERY_S = 1.0

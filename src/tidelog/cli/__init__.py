@@ -14,10 +14,10 @@ from typing import Annotated, Any
 import typer
 
 from tidelog._version import __version__
-from tidelog.cli import client, control, dump, init, inspect, state, terminal
+from tidelog.cli import client, control, dump, init, inspect, reset, state, terminal
 from tidelog.cli import run as running
 from tidelog.cli.exits import exit_code_of
-from tidelog.cli.log_format import OneLine
+from tidelog.cli.log_format import FORMATS
 
 COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     "Run": {
@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
         "pipeline": running.pipeline,
         "serve": running.serve,
         "handover": control.handover,
+        "reset": reset.reset,
     },
     "Dump": {
         "dump": dump.dump,
@@ -85,6 +86,15 @@ def _options(
             help="debug, info, warning or error.",
         ),
     ] = "warning",
+    log_format: Annotated[
+        str,
+        typer.Option(
+            "--log-format",
+            envvar="TIDELOG_LOG_FORMAT",
+            metavar="FORMAT",
+            help="text, or json: an object a line.",
+        ),
+    ] = "text",
     database: Annotated[
         str | None,
         typer.Option(
@@ -98,8 +108,10 @@ def _options(
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
         raise typer.BadParameter(f"{log_level!r} is not a level", param_hint="--log-level")
+    if log_format not in FORMATS:
+        raise typer.BadParameter(f"{log_format!r} is not a format", param_hint="--log-format")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(FORMATS[log_format])
     logging.basicConfig(level=level, handlers=[handler])
     for noisy in ("py4j", "numba"):
         logging.getLogger(noisy).setLevel(max(level, logging.WARNING))

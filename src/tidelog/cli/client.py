@@ -41,22 +41,21 @@ def send(
     name: str | None = None,
     quiet: bool = False,
 ) -> None:
-    """Give a command to capture and show what became of it."""
+    """Give a command to capture and show what became of it; ``quiet``: only if it waits."""
     from tidelog import app
 
     result = app.send_command(config, command, timeout_s=timeout_s)
     if result["error"] is not None:
         raise (UsageError if result.get("usage") else TidelogError)(result["error"])
-    if quiet:
-        return
     if as_json:
-        terminal.emit({"dump": name, **result} if name else result)
+        if not quiet:
+            terminal.emit({"dump": name, **result} if name else result)
     elif result["state"] == "waiting":
         terminal.say(
             f"{name or command.type}: waiting. No capture has acted on it within {timeout_s:g} s; "
             "the next one that leads will."
         )
-    else:
+    elif not quiet:
         terminal.show(
             {"dump": name, **result["details"]} if name else result["details"], as_json=False
         )

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import getpass
 import socket
-from typing import Annotated
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidelog.cli import client, terminal
 from tidelog.cli.arguments import ConfigFile, DumpArgument, Json, Tables, Wait
+from tidelog.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidelog.config import Config
 
 
 def pause(
@@ -42,16 +48,51 @@ def resume(
 
 def cancel(
     config: ConfigFile,
-    dump: DumpArgument = None,
+    dump: Annotated[
+        str | None, typer.Argument(metavar="[DUMP]", help="The dump's id; asked for if missing.")
+    ] = None,
     table: Tables = None,
+    every: Annotated[bool, typer.Option("--all", help="All dumps.")] = False,
     timeout: Wait = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Cancel a dump, all, or some of their tables; what is read already stays."""
+    """Cancel a dump, all, or some of their tables; what is read already stays.
+
+    Without a dump's id it asks which; where nobody can answer it lists them, and exits 2.
+    """
     from tidelog.control.commands import StopSnapshot, build
 
+    loaded = client.load(config)
+    if dump is None and not every and not table:
+        dump = _which(loaded, config)
+        if dump is None:
+            return
     command = build(StopSnapshot, {"dump_id": dump, "tables": table or []}, "cancel")
-    client.send(client.load(config), command, timeout, as_json=as_json)
+    client.send(loaded, command, timeout, as_json=as_json)
+
+
+def _which(config: Config, file: Path) -> str | None:
+    """The dump that is to be cancelled; None: none runs, or whoever was asked wants none."""
+    from tidelog import app
+    from tidelog.cli.watch.dumps import unfinished
+    from tidelog.cli.watch.waiting import sentence
+
+    running = unfinished(app.status(config))
+    if not running:
+        terminal.say("no dump runs")
+        return None
+    sentences = "\n".join(f"  {sentence(dump)}" for dump in running)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(f"name the dump to cancel, or --all; there are:\n{sentences}")
+    terminal.say(sentences)
+    if len(running) == 1:
+        name: str = running[0]["dump_id"]
+        return name if typer.confirm(f"Cancel {name}?") else None
+    names = [dump["dump_id"] for dump in running]
+    chosen = typer.prompt("Which one (its id; empty: none)", default="", show_default=False)
+    if chosen and chosen not in names:
+        raise UsageError(f"no dump {chosen} runs; `tidelog status {file}` lists them")
+    return chosen or None
 
 
 def handover(

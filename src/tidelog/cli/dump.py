@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tidelog.cli import client, terminal
 from tidelog.cli.arguments import ConfigFile, Json, Tables, Wait, exit_unless
 from tidelog.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidelog.config import Config
 
 
 def dump(
@@ -90,23 +96,45 @@ def dump(
 
         data |= app.store_key_file(loaded, keys_file, data["tables"])
         command = build(ExecuteSnapshot, data, "dump")
-    client.send(
-        loaded, command, timeout, as_json=as_json, name=data["dump_id"], quiet=wait and as_json
-    )
+    shown_later = wait and (as_json or sys.stdout.isatty())
+    client.send(loaded, command, timeout, as_json=as_json, name=data["dump_id"], quiet=shown_later)
     if wait:
-        from tidelog import app
-
-        with terminal.TerminalProgress("dump", as_json=as_json) as progress:
-            report = app.dump_wait(loaded, data["dump_id"], on_progress=progress.update)
-            if delivered:
-                finalized = app.wait_finalized(loaded, data["dump_id"], on_progress=progress.update)
-                report["delivered"] = finalized["delivered"]
+        with going_on(config, data["dump_id"]):
+            report = _wait_for(loaded, data["dump_id"], delivered=delivered, as_json=as_json)
         if missing == "list":
+            from tidelog import app
+
             report["missing_keys"] = list(app.missing_keys(loaded, data["dump_id"]))
-        terminal.show_with_keys(report, as_json=as_json)
+        terminal.show_dump(report, as_json=as_json)
         whole = all(table["status"] == "done" for table in report.get("tables", ()))
         done = report["status"] == "completed" and whole
         exit_unless(done and report.get("delivered", True))
+
+
+def _wait_for(config: Config, dump_id: str, *, delivered: bool, as_json: bool) -> dict[str, Any]:
+    from tidelog import app
+    from tidelog.cli.watch.waiting import dump_bars
+
+    with dump_bars(as_json=as_json) as bars:
+        report = app.dump_wait(config, dump_id, on_progress=bars.update)
+        if delivered:
+            finalized = app.wait_finalized(config, dump_id, on_progress=bars.delivery)
+            report["delivered"] = finalized["delivered"]
+    return report
+
+
+@contextmanager
+def going_on(config: Path, dump_id: str) -> Iterator[None]:
+    """Says, where somebody ends the waiting, that the dump does not end with it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        terminal.say_in_words(
+            f"dump {dump_id} goes on; to wait again: tidelog wait {config} {dump_id}; to end it: "
+            f"tidelog cancel {config} {dump_id}",
+            error=True,
+        )
+        raise
 
 
 def wait(
@@ -124,10 +152,15 @@ def wait(
     """Wait until the outputs hold a dump's tables completely. Exits 1 if one of them failed."""
     loaded = client.load(config)
     from tidelog import app
+    from tidelog.cli.watch.waiting import delivery_sentence, dump_bars
 
-    with terminal.TerminalProgress("wait", as_json=as_json, quiet=as_json) as progress:
+    with going_on(config, dump), dump_bars(as_json=False, quiet=as_json) as bars:
+        told = None if as_json else bars.delivery
         report = app.wait_finalized(
-            loaded, dump, output, timeout_s=timeout, on_progress=progress.update
+            loaded, dump, output, timeout_s=timeout, on_progress=told or (lambda _found: None)
         )
-    terminal.show(report, as_json=as_json)
+    if as_json or not sys.stdout.isatty():
+        terminal.show(report, as_json=as_json)
+    else:
+        terminal.say_in_words(delivery_sentence(report))
     exit_unless(report["delivered"])

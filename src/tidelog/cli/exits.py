@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tidelog.cli import terminal
@@ -14,6 +14,9 @@ from tidelog.errors import Policy, TidelogError
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
+
+before_exit: list[Callable[[], None]] = []
+"""What gives a terminal back as it was, where a process ends without unwinding."""
 
 
 @contextmanager
@@ -23,6 +26,8 @@ def stopping() -> Iterator[threading.Event]:
 
     def request(number: int, frame: object) -> None:
         if stop.is_set():
+            for restore in before_exit:
+                restore()
             os._exit(128 + number)
         stop.set()
 

@@ -16,14 +16,32 @@ from tidelog.cli.exits import stopping
 from tidelog.errors import UsageError
 
 
-def check(config: ConfigFile, as_json: Json = False) -> None:
+def check(
+    config: ConfigFile,
+    sql: Annotated[
+        bool,
+        typer.Option(
+            "--sql", help="Only the SQL that mends what was found, as a script, by who runs it."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Check that the source is ready for capture; each failure comes with the SQL that mends it.
 
     Exits 2 if capture could not start.
     """
+    if sql and as_json:
+        raise UsageError("give --sql or --json, not both")
     loaded = client.load(config)
     from tidelog import app
 
+    if sql:
+        lines, can_start = app.check_script(loaded)
+        for line in lines or ["-- nothing is to be mended"]:
+            terminal.say(line)
+        if not can_start:
+            raise typer.Exit(UsageError.exit_code)
+        return
     findings = app.check(loaded)
     terminal.show_findings(findings, as_json=as_json)
     if terminal.any_error(findings):
@@ -143,7 +161,7 @@ def watch(
     ] = 1.0,
     as_json: Json = False,
 ) -> None:
-    """Show the log in motion: open windows, chunks, superseded rows, throttle and lag."""
+    """Show whether all is well, how late it is, and dumps in motion; keys steer them."""
     from tidelog.cli.watch import feed as watching
 
     if (config is None) == (replay is None):
@@ -159,9 +177,18 @@ def watch(
         assert config is not None
         loaded = client.load(config)
         from tidelog import app
+        from tidelog.cli.watch.steering import Steering
 
         with app.StatusFeed(loaded) as feed:
-            watching.watch(feed.latest, stop, record=record, once=once, as_json=as_json)
+            watching.watch(
+                feed.latest,
+                stop,
+                record=record,
+                once=once,
+                as_json=as_json,
+                every_s=feed.ask_every_s,
+                steering=Steering(loaded, str(config)),
+            )
 
 
 def log(
@@ -170,20 +197,38 @@ def log(
         str | None, typer.Option("--table", "-t", metavar="TABLE", help="Only this table's events.")
     ] = None,
     start: Annotated[
-        int | None, typer.Option("--from", metavar="OFFSET", help="First offset; default: oldest.")
+        str | None,
+        typer.Option("--from", metavar="OFFSET", help="First offset, or oldest, the default."),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new events.")] = False,
+    tail: Annotated[
+        int | None, typer.Option("--tail", "-n", min=0, metavar="N", help="Only the last N events.")
+    ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Go on with new events; begins now without --from and --tail."
+        ),
+    ] = False,
     dumps: Annotated[
         bool, typer.Option("--dumps", help="Also where dumps of tables began and were complete.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", hidden=True)] = False,
 ) -> None:
     """Write change events as JSON lines, in Debezium's envelope."""
+    if start is not None and tail is not None:
+        raise UsageError("give --from or --tail, not both")
+    if start is not None and start != "oldest" and not (start.isascii() and start.isdigit()):
+        raise UsageError(f"--from is an offset or oldest, not {start!r}")
+    first = int(start) if start is not None and start != "oldest" else None
+    if follow and start is None and tail is None:
+        tail = 0
     loaded = client.load(config)
     from tidelog import app
 
     try:
-        lines = app.log_lines(loaded, table=table, start=start, follow=follow, dumps=dumps)
+        lines = app.log_lines(
+            loaded, table=table, start=first, tail=tail, follow=follow, dumps=dumps
+        )
         for line in lines:
             terminal.say(line)
     except BrokenPipeError:
@@ -202,7 +247,11 @@ def verify(
     """Compare source and outputs, and list the keys that differ. Exits 1 if any does."""
     loaded = client.load(config)
     from tidelog import app
+    from tidelog.cli.facts import verify_facts
+    from tidelog.cli.live.facts import live_facts
 
-    report = app.verify(loaded, tables=table or [], repair=repair)
+    quiet = as_json or not sys.stdout.isatty()  # a pipe gets the report alone
+    with live_facts("verify", verify_facts, as_json=False, quiet=quiet) as told:
+        report = app.verify(loaded, tables=table or [], repair=repair, on_progress=told)
     terminal.show(report, as_json=as_json)
     exit_unless(report["equal"])

@@ -1,8 +1,12 @@
-"""The form of log lines."""
+"""The forms of log lines."""
 
 from __future__ import annotations
 
+import json
 import logging
+import traceback
+from datetime import UTC, datetime
+from typing import Any
 
 from tidelog.model.printable import printable
 
@@ -12,3 +16,30 @@ class OneLine(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         return printable(super().formatMessage(record))
+
+
+class JsonLines(logging.Formatter):
+    """A record is a JSON object on a line: ``at``, ``level``, ``logger``, ``message``, ``thread``;
+    of an error also its ``kind`` and ``where`` it happened, not its text: that may hold values.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC)
+        document: dict[str, Any] = {
+            "at": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "thread": record.threadName,
+        }
+        if record.exc_info and record.exc_info[0] is not None:
+            document["kind"] = record.exc_info[0].__name__
+            document["where"] = "".join(traceback.format_tb(record.exc_info[2]))
+        return json.dumps(document, ensure_ascii=False)
+
+
+FORMATS: dict[str, logging.Formatter] = {
+    "text": OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"),
+    "json": JsonLines(),
+}
+"""By what ``--log-format`` says."""

@@ -10,6 +10,9 @@ import typer
 from tidelog.cli import client, terminal
 from tidelog.cli.arguments import ConfigFile, Json, exit_unless
 from tidelog.cli.exits import stopping
+from tidelog.cli.facts import demo_facts
+from tidelog.cli.live.facts import live_facts
+from tidelog.cli.watch.beside import beside
 from tidelog.errors import UsageError
 
 
@@ -43,14 +46,15 @@ def demo(
     known = [kind for kind in SOURCES if kind == source]
     if not known:
         raise UsageError(f"--source is one of {', '.join(SOURCES)}, not {source!r}")
-    with stopping() as stop, terminal.TerminalProgress("demo", as_json=as_json) as progress:
+    shown = live_facts("demo", demo_facts, as_json=as_json)
+    with stopping() as stop, shown as told:
         report = run_demo(
             source=known[0],
             directory=directory,
             rows=rows,
             seconds=seconds,
             keep=keep,
-            on_status=progress.update,
+            on_status=told,
             stop_event=stop,
         )
     terminal.show(report, as_json=as_json)
@@ -63,9 +67,13 @@ def run(config: ConfigFile, as_json: Json = False) -> None:
     from tidelog import app
     from tidelog.config.databases import databases_of
 
-    with stopping() as stop, terminal.TerminalProgress("run", as_json=as_json) as progress:
-        work = app.capture_databases if databases_of(loaded) else app.run
-        work(loaded, on_status=progress.update, stop_event=stop)
+    parts = ("capture", *(("pipeline",) if loaded.outputs else ()))
+    shown = beside(loaded, config, "run", parts, as_json=as_json)
+    with stopping() as stop, shown as told:
+        if databases_of(loaded):
+            app.capture_databases(loaded, on_status=told, stop_event=stop)
+        else:
+            app.run(loaded, on_status=told, stop_event=stop)
 
 
 def capture(config: ConfigFile, as_json: Json = False) -> None:
@@ -74,9 +82,10 @@ def capture(config: ConfigFile, as_json: Json = False) -> None:
     from tidelog import app
     from tidelog.config.databases import databases_of
 
-    with stopping() as stop, terminal.TerminalProgress("capture", as_json=as_json) as progress:
+    shown = beside(loaded, config, "capture", ("capture",), as_json=as_json)
+    with stopping() as stop, shown as told:
         work = app.capture_databases if databases_of(loaded) else app.capture
-        work(loaded, on_status=progress.update, stop_event=stop)
+        work(loaded, on_status=told, stop_event=stop)
 
 
 def serve(
@@ -123,5 +132,6 @@ def pipeline(
         raise UsageError(f"{config}: there are no outputs; add one under 'outputs'")
     from tidelog import app
 
-    with stopping() as stop, terminal.TerminalProgress("pipeline", as_json=as_json) as progress:
-        app.pipeline(loaded, once=once, on_progress=progress.update, stop_event=stop)
+    shown = beside(loaded, config, "pipeline", ("pipeline",), as_json=as_json)
+    with stopping() as stop, shown as told:
+        app.pipeline(loaded, once=once, on_progress=told, stop_event=stop)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SHOWN, OF_A_KIND = 8, 2
 """Outputs and problems that are shown of each; ``--json`` has all."""
+BRIEFLY = 3
+"""Outputs that a line of a log names."""
 _NAME = 9
 
 
@@ -32,20 +34,20 @@ def lines(found: Overview, *, colour: bool = False) -> Iterator[str]:
     """The worst first: verdict, facts, then each problem with what to do."""
     yield _signed(found.severity, found.verdict, colour)
     if found.at_ms is not None:
-        yield _fact("capture", _capture(found))
-        yield _fact("source", _source(found))
+        yield _fact("capture", of_capture(found))
+        yield _fact("source", of_source(found))
     for pipeline in found.pipelines[:SHOWN]:
-        yield _fact("pipeline", _pipeline(pipeline))
+        yield _fact("pipeline", of_pipeline(pipeline))
     yield from _more(len(found.pipelines), "pipelines")
     for output in found.outputs[:SHOWN]:
-        yield _fact("output", _output(output))
+        yield _fact("output", of_output(output))
     yield from _more(len(found.outputs), "outputs")
     for dump in found.dumps[:SHOWN]:
-        yield _fact("dump", _dump(dump))
+        yield _fact("dump", of_dump(dump))
     yield from _more(len(found.dumps), "dumps")
     if found.dumps and found.throttled:
         yield _fact("", f"slowed down: {found.throttled}")
-    few = _few_of_each(found.problems)
+    few = few_of_each(found.problems)
     for place, problem in enumerate(few):
         if place or problem.sentence != found.verdict:
             yield _signed(problem.severity, problem.sentence, colour)
@@ -55,7 +57,7 @@ def lines(found: Overview, *, colour: bool = False) -> Iterator[str]:
         yield f"  … {more} more problems: --json has them"
 
 
-def _few_of_each(problems: Sequence[Problem]) -> list[Problem]:
+def few_of_each(problems: Sequence[Problem]) -> list[Problem]:
     """So many that none hides behind a thousand of another kind."""
     kinds: Counter[str] = Counter()
     found = []
@@ -74,7 +76,8 @@ def brief(found: Overview) -> str:
         parts.insert(0, _late(source.lag_s))
     if source.position is not None:
         parts[0] += f" at {source.position}"
-    parts += [_dump(dump) for dump in found.dumps[:1]]
+    parts += [of_output(output) for output in found.outputs if output.error is None][:BRIEFLY]
+    parts += [of_dump(dump) for dump in found.dumps[:1]]
     if len(found.dumps) > 1:
         parts.append(f"{len(found.dumps) - 1} more dumps")
     if found.problems:
@@ -98,11 +101,13 @@ def _signed(severity: str, sentence: str, colour: bool) -> str:
     return f"{coloured(sign, code) if colour else sign} {printable(sentence)}"
 
 
-def _capture(found: Overview) -> str:
+def of_capture(found: Overview) -> str:
+    """Who leads capture, and how much was captured."""
     return f"{_who(found, 'leads')}; {found.records:,} records"
 
 
-def _pipeline(found: Delivering) -> str:
+def of_pipeline(found: Delivering) -> str:
+    """Who delivers."""
     return f"{found.pipeline}: {_who(found, 'delivers')}"
 
 
@@ -125,7 +130,8 @@ def _who(found: Overview | Delivering, does: str) -> str:
     return who
 
 
-def _source(found: Overview) -> str:
+def of_source(found: Overview) -> str:
+    """How late capture is, and what the server keeps for it."""
     source = found.source
     parts = []
     if source.position is not None:
@@ -147,7 +153,8 @@ def _late(seconds: float) -> str:
     return "up to date" if seconds < 1 else f"{brief_span(seconds * 1000)} behind"
 
 
-def _output(output: Output) -> str:
+def of_output(output: Output) -> str:
+    """How late an output is."""
     name = f"{output.pipeline}/{output.output}"
     if output.error is not None:
         return f"{name} has stopped"
@@ -159,7 +166,8 @@ def _output(output: Output) -> str:
     return f"{name} is {brief_span(output.lag_s * 1000)} behind ({records})"
 
 
-def _dump(dump: Dumping) -> str:
+def of_dump(dump: Dumping) -> str:
+    """How far a dump is."""
     text = f"{dump.dump_id} is {dump.status}: {dump.tables_done} of {dump.tables} tables"
     text += f", {dump.rows:,} rows"
     if dump.estimated_rows:
@@ -168,6 +176,16 @@ def _dump(dump: Dumping) -> str:
     if dump.left_s is not None and dump.status == "running":
         text += f", about {brief_span(dump.left_s * 1000)} left"
     return text
+
+
+def closing(found: Overview) -> str:
+    """What is left behind when a process ends that ran capture, a pipeline or both."""
+    parts = [f"stopped: {found.records:,} records were captured"]
+    if found.source.position is not None:
+        parts[0] += f", up to {found.source.position}"
+    parts += [of_output(output) for output in found.outputs[:BRIEFLY]]
+    parts += [f"dump {each.dump_id} goes on at the next start" for each in found.dumps[:1]]
+    return printable("; ".join(parts) + ".")
 
 
 def _local(at_ms: int) -> str:

@@ -8,11 +8,12 @@ needs no change here.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-import time
+import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tidelog.model.printable import printable
@@ -20,12 +21,10 @@ from tidelog.model.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
-    from rich.live import Live
     from rich.table import Table
 
 PLAIN_INTERVAL_S = 10.0
 MOMENTS = frozenset({"events", "windows"})
-STATUS_FIELDS = frozenset({"capture", "dumps", "dump_options"})
 SIGNS = {
     "ok": ("32", "✓"), "info": ("36", "·"), "warning": ("33", "!"),
     "error": ("31", "✗"), "critical": ("31", "✗"),
@@ -63,6 +62,15 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
+def say_in_words(sentence: str, *, error: bool = False) -> None:
+    """As `say`; on a terminal in lines that break between words. ``error``: to stderr."""
+    stream = sys.stderr if error else sys.stdout
+    width = max(20, shutil.get_terminal_size().columns) if stream.isatty() else sys.maxsize
+    for line in textwrap.wrap(sentence, width, break_long_words=False, break_on_hyphens=False):
+        stream.write(line + "\n")
+    stream.flush()
+
+
 def complain(text: str) -> None:
     """Write an error to stderr."""
     label = "\033[1;31merror:\033[0m" if sys.stderr.isatty() else "error:"
@@ -82,20 +90,29 @@ def show(document: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         emit(document)
     elif sys.stdout.isatty():
-        _console().print(_picture(document))
+        _console().print(view(document))
     else:
         for line in plain_lines(document):
             say(line)
 
 
-def show_with_keys(report: Mapping[str, Any], *, as_json: bool) -> None:
-    """A dump's result; the keys that it did not find as a JSON list a line."""
-    keys = report.get("missing_keys", ())
+def show_dump(report: Mapping[str, Any], *, as_json: bool) -> None:
+    """A dump that has ended: on a terminal in a sentence, with why tables failed; the keys that it
+    did not find as a JSON list a line.
+    """
     if as_json:
         emit(report)
         return
-    show({name: v for name, v in report.items() if name != "missing_keys"}, as_json=False)
-    for key in keys:
+    if sys.stdout.isatty():
+        from tidelog.cli.watch.waiting import sentence
+
+        say_in_words(sentence(report))
+        for table in report.get("tables", ()):
+            if table["status"] != "done":
+                say_in_words(printable(f"{table['table']} {table['status']}: {table['reason']}"))
+    else:
+        show({name: v for name, v in report.items() if name != "missing_keys"}, as_json=False)
+    for key in report.get("missing_keys", ()):
         say(f"missing: {to_json(key)}")
 
 
@@ -113,6 +130,18 @@ def show_findings(findings: Sequence[Mapping[str, Any]], *, as_json: bool) -> No
             for line in (finding.get("fix") or "").split("\n"):
                 if line:
                     say(f"      {printable(line)}")
+    say(_count(findings))
+
+
+def _count(findings: Sequence[Mapping[str, Any]]) -> str:
+    by_level = Counter(finding["level"] for finding in findings)
+    parts = [f"{by_level['ok']} in order"]
+    if warnings := by_level["warning"]:
+        parts.append(f"{warnings} to look at")
+    if errors := by_level["error"]:
+        parts.append(f"{errors} that {'keeps' if errors == 1 else 'keep'} capture from starting")
+    mended = "; --sql writes the SQL as one script" if warnings or errors else ""
+    return f"{len(findings)} checks: {', '.join(parts)}{mended}"
 
 
 def any_error(findings: Sequence[Mapping[str, Any]]) -> bool:
@@ -142,84 +171,6 @@ def plain_line(document: Mapping[str, Any]) -> str:
     return " ".join(
         f"{name}={_text(name, value)}" for name, value in _flat(document) if not _is_table(value)
     )
-
-
-def progress_lines(title: str, document: Mapping[str, Any]) -> Iterator[str]:
-    """What is under way, on a line for each part of it, e.g. capture and pipeline."""
-    if document.keys() >= STATUS_FIELDS:
-        from tidelog.app.overview import overview
-        from tidelog.cli.status_lines import brief
-
-        yield f"{title}: {brief(overview(document, document['updated_ms']))}"
-        return
-    parts = {
-        name: value
-        for name, value in document.items()
-        if isinstance(value, Mapping) and value.keys() & {"role", *STATUS_FIELDS}
-    }
-    for name, value in parts.items():
-        yield from progress_lines(name, value)
-    if rest := {name: value for name, value in document.items() if name not in parts}:
-        yield f"{title}: {plain_line(rest)}"
-
-
-# ---------------------------------------------------------------- progress
-
-
-class TerminalProgress:
-    """Shows what `update` is given: redrawn on a terminal, else a line now and then, or JSON.
-
-    A context manager; thread-safe as far as one caller at a time goes. Once ``quiet`` it shows
-    nothing.
-    """
-
-    def __init__(self, title: str, *, as_json: bool, quiet: bool = False) -> None:
-        self._title = title
-        self._as_json = as_json
-        self._quiet = quiet
-        self._live: Live | None = None
-        self._last_line_at = float("-inf")
-        self._pending: Mapping[str, Any] | None = None
-
-    def __enter__(self) -> TerminalProgress:
-        if not self._quiet and not self._as_json and sys.stdout.isatty():
-            from rich.live import Live
-
-            self._live = Live(console=_console(), refresh_per_second=4, transient=False)
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
-        elif self._pending is not None and kind is None:
-            self._line(self._pending)
-
-    def update(self, document: Mapping[str, Any]) -> None:
-        """Show ``document`` in place of what was given before."""
-        if self._quiet:
-            return
-        if self._live is not None:
-            self._live.update(_picture(document, self._title))
-            return
-        now = time.monotonic()
-        self._pending = document
-        if self._as_json or now - self._last_line_at >= PLAIN_INTERVAL_S:
-            self._last_line_at = now
-            self._line(document)
-
-    def _line(self, document: Mapping[str, Any]) -> None:
-        self._pending = None
-        if self._as_json:
-            emit(document)
-        else:
-            for line in progress_lines(self._title, document):
-                say(line)
 
 
 # ---------------------------------------------------------------- shapes
@@ -273,21 +224,7 @@ def _without_moments(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _picture(document: Mapping[str, Any], title: str = "") -> Group:
-    """Capture's status, alone or beside the pipeline's, has a view of its own; the rest follows."""
-    from rich.console import Group
-
-    status = document if document.keys() >= STATUS_FIELDS else document.get("capture")
-    if not isinstance(status, Mapping) or not status.keys() >= STATUS_FIELDS:
-        return _view(document, title)
-    from tidelog.cli.watch.view import SHOWN, summary
-
-    hidden = SHOWN if status is document else {"capture"}
-    rest = {name: value for name, value in document.items() if name not in hidden}
-    return Group(summary(status, _console().width), *([_view(rest)] if rest else []))
-
-
-def _view(document: Mapping[str, Any], title: str = "") -> Group:
+def view(document: Mapping[str, Any], title: str = "") -> Group:
     """Scalars as names and values, then each list of dicts as a table."""
     from rich.console import Group
     from rich.table import Table

@@ -11,10 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tidelog import app
+from tidelog.app.overview import dumping
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.demo.shop import TABLES, Sizes
@@ -180,13 +182,14 @@ def _run(
         again = f"demo-{int(time.time())}"
         if tidelog.running:  # everything once more, while everything goes on
             app.send_command(config, ExecuteSnapshot(dump_id=again), timeout_s=30)
+            shown.step = "every table is dumped once more, while everything goes on"
             app.dump_wait(config, again, timeout_s=120)
         workload.stop()
         if not tidelog.running:
             tidelog.result()
             raise TidelogError("capture or pipeline ended early")
-        shown.step = "comparing every table with its Delta copy"
-        report = app.verify(config)
+        shown.step = "waiting until the copy has all, then comparing every table"
+        report = app.verify(config, on_progress=shown.compares)
     finally:
         workload.stop()
         stop.set()
@@ -238,19 +241,24 @@ class _Shown:
             }
         )
 
+    def compares(self, told: dict[str, Any]) -> None:
+        """The tables that are compared one after the other."""
+        if told["number"] > 1:
+            self.step = f"comparing {told['table']}, {told['number']} of {told['of']}"
+
     def _note(self, status: dict[str, Any]) -> None:
         progress, counters = status["capture"], status["dump_counters"]
         now = time.monotonic()
         since, before = self._last
         rate = (progress["records"] - before) / max(now - since, 1e-9)
         self._last = (now, progress["records"])
-        lag_s = max(0.0, time.time() - progress["last_commit_ts"] / 1e6)
         dumps = status["dumps"]
         self.dump_completed = bool(dumps) and all(d["status"] == "completed" for d in dumps)
         self.totals = {
             "records": progress["records"],
             "events_per_s": round(rate),
-            "lag_s": round(lag_s, 2) if progress["last_commit_ts"] else None,
+            "lag_s": status["source"]["lag_s"],
+            "dump": asdict(dumping(dumps[-1], status["updated_ms"])) if dumps else None,
             "log_offset": progress["next_offset"],
             "chunks": counters["chunks"],
             "dumped_rows": counters["rows"],

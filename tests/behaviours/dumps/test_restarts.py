@@ -11,8 +11,9 @@ from tests.behaviours.dumps.test_changes_during_dumps import writers
 from tests.behaviours.dumps.ways import EVERY, ONE, READERS, TWO, only, ways
 from tests.integration.windows.live import at, crash
 
+from tidelog.app import reset, reset_plan
 from tidelog.control.commands import StopSnapshot
-from tidelog.errors import GapError, SourceChangedError
+from tidelog.errors import GapError, SourceChangedError, UsageError
 
 pytestmark = pytest.mark.integration
 
@@ -193,6 +194,33 @@ def test_lost_log_with_when_needed_dumps_again(make: Make) -> None:
     dumped.wait_for(lambda: len(dumped.completions()) == 2, "it is dumped again")
     dumped.check()
     assert [e for e in dumped.events() if e.control and e.control["type"] == "gap"]
+
+
+@ways(READERS)
+def test_a_reset_is_the_consent_to_one_gap(make: Make) -> None:
+    dumped = make(snapshot="initial")
+    dumped.table(rows=20)
+    dumped.start()
+    dumped.dumped("initial")
+    dumped.catch_up()
+    with pytest.raises(UsageError, match="leads: stop capture first"):
+        reset(dumped.config)
+    dumped.stop()
+    for consented in (True, False):
+        changes = ("DELETE FROM t WHERE id = 4", f"UPDATE t SET n = {N} WHERE id = 5")
+        dumped.on.lose_log(dumped.sql, changes)
+        dumped.sql.execute("TRUNCATE TABLE aside.ledger")
+        if not consented:
+            dumped.start(wait=False)
+            assert isinstance(dumped.ended(), GapError)
+            continue
+        assert [t for t in reset_plan(dumped.config)["tables"] if t.endswith(".t")]
+        reset(dumped.config)
+        dumped.start()
+        dumped.wait_for(lambda: len(dumped.completions()) == 2, "it is dumped again")
+        dumped.check()
+        assert [e for e in dumped.events() if e.control and e.control["type"] == "gap"]
+        dumped.stop()
 
 
 @pytest.mark.parametrize("capture", ["is down", "reads on", "reads nothing"])

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from tests.integration.postgres.conftest import Capture
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.sources.findings import SUPERUSER, Finding
 from tidelog.sources.postgres.preflight.checks import Preflight
+from tidelog.sources.scripts import CAPTURE, script
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]
@@ -191,6 +193,39 @@ def test_what_check_prints_leads_to_a_capture(shop: Shop, strategy: Any, prepare
         "public.parted",
     }
     capture.reader.close()
+
+
+def run_as_printed(shop: Shop, lines: list[str]) -> list[str]:
+    """Each part of the script through psql, by the role that its first line names."""
+    parts = "\n".join(lines).split("\n-- as ")[1:]
+    for part in parts:
+        role, _, text = part.partition(":\n")
+        role = {SUPERUSER: "postgres", CAPTURE: "capture"}.get(role, role)
+        url = shop.dsn(role.removeprefix(f"{shop.name}_"))
+        psql = [str(shop.server.binary("psql")), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", url]
+        done = subprocess.run(psql, input=text, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        shop.work()
+    return [part.partition(":\n")[0] for part in parts]
+
+
+def test_the_script_runs_as_it_is_printed_and_leads_to_a_green_check(shop: Shop) -> None:
+    options: dict[str, Any] = {
+        "signal_table": "public.signals",
+        "keys": {"public.audit": ["event"]},
+    }
+    capture = Capture(shop.dsn("capture"), tables=["public.*"], options=options)
+    preflight = Preflight(shop.dsn("capture"), slot=capture.slot, tables=["public.*"], **options)
+    lines = list(script(preflight.check()))
+    assert lines[0].startswith("-- What tidelog check found")
+    assert set(run_as_printed(shop, lines)) >= {SUPERUSER, f"{shop.name}_app"}
+    deadline = time.monotonic() + PATIENCE_S
+    while any(finding.name == "disk" for finding in not_sound(preflight.check())):
+        assert time.monotonic() < deadline  # the server reads its settings again
+    assert not_sound(preflight.check()) == []
+    again = list(script(preflight.check()))
+    assert run_as_printed(shop, again) == []
+    assert all(line.startswith("--") or not line for line in again)
 
 
 def test_fresh_database_of_a_superuser_needs_nothing(server: PostgresServer) -> None:

@@ -4,7 +4,7 @@
 nothing themselves.
 """
 
-from tidelog.app.overview.build import overview
+from tidelog.app.overview.build import dumping, overview
 from tidelog.app.overview.document import (
     Delivering,
     Dumping,
@@ -32,6 +32,7 @@ __all__ = [
     "Source",
     "Table",
     "TableState",
+    "dumping",
     "outputs_of",
     "overview",
 ]

@@ -18,7 +18,7 @@ from tidelog.app.overview.document import (
 from tidelog.app.overview.lanes import lanes_of
 from tidelog.app.overview.problems import problems_of
 from tidelog.app.overview.tables import dumped_of, tables_of
-from tidelog.capture.dumps.states import FINISHED, UNFINISHED
+from tidelog.capture.dumps.states import FINISHED, UNFINISHED, TableStatus
 from tidelog.model.units import brief_span
 
 LANES_SHOWN = 12
@@ -35,7 +35,7 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
     before = {name: row.get("rows_read", 0) for name, row in dumped_of(status).items()}
     outputs = tuple(_output(row) for row in status.get("outputs") or ())
     dumps = tuple(
-        _dumping(dump, written_ms or now_ms, before)
+        dumping(dump, written_ms or now_ms, before)
         for dump in status.get("dumps") or ()
         if dump.get("status") in UNFINISHED
     )
@@ -119,12 +119,19 @@ def _delivering(row: Mapping[str, Any]) -> Delivering:
     )
 
 
-def _dumping(dump: Mapping[str, Any], now_ms: int, before: Mapping[str, int]) -> Dumping:
+def dumping(
+    dump: Mapping[str, Any], now_ms: int, before: Mapping[str, int] | None = None
+) -> Dumping:
+    """How far a dump is, from its summary in a status document. ``before``: rows that the last dump
+    of each table read.
+    """
+    before = before or {}
     tables = dump.get("tables") or ()
     done = 0
     rows = sum(table.get("rows_read", 0) for table in tables)
     total, left = 0, 0
     known = True
+    shares, endless = 0.0, False
     for table in tables:
         read = table.get("rows_read", 0)
         expected = _expected(table, before)
@@ -132,10 +139,19 @@ def _dumping(dump: Mapping[str, Any], now_ms: int, before: Mapping[str, int]) ->
             expected = read
             done += 1
         known = known and expected is not None
+        endless = endless or (expected is None and table.get("status") != TableStatus.PENDING)
+        shares += min(1.0, read / expected) if expected else table.get("status") in FINISHED
         total += max(read, expected or 0)
         left += max(0, (expected or 0) - read)
     began = min((t["started_ms"] for t in tables if t.get("started_ms")), default=None)
     took_s = 0.0 if began is None else (now_ms - began) / 1000
+    left_s = None
+    if known and rows and took_s > 0:
+        left_s = round(left * took_s / rows, 1)
+    elif (
+        rows and shares and took_s > 0 and not endless
+    ):  # as if those to come were as large as those before
+        left_s = round(took_s * (len(tables) - shares) / shares, 1)
     return Dumping(
         dump_id=dump["dump_id"],
         status=dump["status"],
@@ -143,7 +159,7 @@ def _dumping(dump: Mapping[str, Any], now_ms: int, before: Mapping[str, int]) ->
         tables_done=done,
         rows=rows,
         estimated_rows=total if known else None,
-        left_s=round(left * took_s / rows, 1) if known and rows and took_s > 0 else None,
+        left_s=left_s,
         mode=dump.get("mode") or "",
         reason=dump.get("reason") or "",
         paused_by=dump.get("paused_by") or "",

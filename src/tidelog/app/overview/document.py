@@ -159,7 +159,8 @@ class Dumping:
     Attributes:
         tables, tables_done: how many.
         rows: read so far; of about ``estimated_rows``, None if a table's size is not known.
-        left_s: seconds to go at the rate so far.
+        left_s: seconds to go at the rate so far; while tables are to come whose size is not known,
+            as if they were as large as the others. None: not known.
         mode: ``incremental`` or ``blocking``.
         reason: why there is this dump.
         paused_by: who paused it, as far as that is known; empty: it is not paused.

@@ -5,7 +5,6 @@ in every process, whoever leads, and costs capture nothing.
 from __future__ import annotations
 
 import time
-from contextlib import closing
 from typing import Any
 
 from tidelog.app.elections import LEASE_NAME, pipeline_lease
@@ -18,6 +17,7 @@ from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
 from tidelog.errors import EventLogError
 from tidelog.eventlog.reader import EventLog
+from tidelog.ports import Election
 from tidelog.state.opening import open_election, open_state
 
 
@@ -32,7 +32,7 @@ class StatusReader:
     def __init__(self, config: Config, *, log_every_s: float = 0.0) -> None:
         self._config = config
         self._state = open_state(config.state.place)
-        self._election = open_election(config.state.place, LEASE_NAME, "status", 10)
+        self._elections: dict[str, Election] = {}
         self._log: EventLog | None = None
         self._log_every_s = log_every_s
         self._log_due = 0.0
@@ -43,18 +43,23 @@ class StatusReader:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._election.close()
+        for election in self._elections.values():
+            election.close()
         self._state.close()
 
     def read(self) -> dict[str, Any]:
-        """Position, lag, leader and dumps, as the leader last wrote them, with how far the outputs
-        are.
+        """`noted` and `from_log`."""
+        return {**self.noted(), **self.from_log()}
+
+    def noted(self) -> dict[str, Any]:
+        """Position, lag, leader and dumps, as the leader last wrote them, and who would lead, of
+        capture and of each pipeline. ``capture`` is None before the first.
         """
         document = self._state.get(STATUS_KEY)
         shapes = self._state.get(SHAPES_KEY)
         name = self._config.pipeline.name
         found: dict[str, Any] = {
-            "leader": self._election.leader(),
+            "leader": self._election(LEASE_NAME).leader(),
             "standbys": standbys(self._state),
             "failing": failing(self._state),
             "pipelines": self._pipelines(),
@@ -66,9 +71,12 @@ class StatusReader:
         else:
             found.update(document.value)
             found["age_ms"] = int(time.time() * 1000) - found["updated_ms"]
-        return {**found, **self._from_log()}
+        return found
 
-    def _from_log(self) -> dict[str, Any]:
+    def from_log(self) -> dict[str, Any]:
+        """How far the outputs are, and what the event log holds; nothing before there is one.
+        Raises EventLogError.
+        """
         now = time.monotonic()
         if self._log is not None and now < self._log_due:
             return self._of_log
@@ -104,12 +112,14 @@ class StatusReader:
             name, document = key.removeprefix(PIPELINE_PREFIX), self._state.get(key)
             if document is None:
                 continue
-            with closing(
-                open_election(self._config.state.place, pipeline_lease(name), "status", 10)
-            ) as election:
-                leader = election.leader()
+            leader = self._election(pipeline_lease(name)).leader()
             row: dict[str, Any] = {"pipeline": name, "leader": leader}
             row |= {each: document.value[each] for each in ("epoch", "zone", "since_ms")}
             row["standbys"] = standbys(self._state, of_pipeline(name))
             found.append(row)
         return found
+
+    def _election(self, lease: str) -> Election:
+        if lease not in self._elections:
+            self._elections[lease] = open_election(self._config.state.place, lease, "status", 10)
+        return self._elections[lease]

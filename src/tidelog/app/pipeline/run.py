@@ -122,6 +122,7 @@ def pipeline(
     from tidelog.app.pipeline.leading import PipelineSession, check_places
 
     check_places(config)
+    on_progress({"role": "starting", "reason": "Spark, which fetches jars the first time"})
     spark = _Spark(config)
     name, holder = config.pipeline.name, this_holder()
     with ExitStack() as opened:

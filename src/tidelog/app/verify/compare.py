@@ -12,6 +12,7 @@ from tidelog.app.client import send_command
 from tidelog.app.log_location import log_place
 from tidelog.app.pipeline.run import check_spark, session
 from tidelog.app.sources.kinds import source_kind
+from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.app.verify.copies import OpenReader, copies, has_copies
 from tidelog.capture.session import GENERATION_KEY, STATUS_KEY
 from tidelog.config import Config
@@ -40,8 +41,18 @@ NO_COPIES = (
 )
 
 
-def verify(config: Config, *, tables: Sequence[str] = (), repair: bool = False) -> dict[str, Any]:
-    """Compare source and outputs; with ``repair``, dump the keys that differ."""
+def verify(
+    config: Config,
+    *,
+    tables: Sequence[str] = (),
+    repair: bool = False,
+    on_progress: OnStatus = ignore,
+) -> dict[str, Any]:
+    """Compare source and outputs; with ``repair``, dump the keys that differ.
+
+    ``on_progress`` is told each ``table`` and ``output`` before it is compared, with its ``number``
+    ``of`` all. The first may take as long as the output is behind, up to three minutes.
+    """
     if not config.outputs:
         raise UsageError("there are no outputs to compare with; add one under 'outputs'")
     sections = [section for section in config.outputs if has_copies(section)]
@@ -58,11 +69,16 @@ def verify(config: Config, *, tables: Sequence[str] = (), repair: bool = False) 
         source = ComparedSource(config)
         try:
             spark = _session(config)
+            of = sum(matches(each.tables, table) for each in sections for table in chosen)
+            number = 0
             for section in sections:
                 kept = copies(config, section, spark, source.log.source)
                 try:
                     for table in chosen:
                         if matches(section.tables, table):
+                            number += 1
+                            told = {"table": str(table), "output": section.name}
+                            on_progress({**told, "number": number, "of": of})
                             reports += _compared(
                                 config, section.name, catalogue, kept, source, spark, table, repair
                             )

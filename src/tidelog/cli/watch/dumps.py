@@ -1,98 +1,141 @@
-"""Dumps of a status document as a table of progress bars, with rates from several documents."""
+"""Dumps of a status document as lines with bars, and rates from several documents."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rich import box
-from rich.console import Group
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
+from tidelog.capture.dumps.states import FINISHED, UNFINISHED
+from tidelog.cli.watch.lines import NAME, wrapped
 from tidelog.model.printable import printable
 from tidelog.model.units import brief_span
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
 Status = Mapping[str, Any]
+Progress = Mapping[str, Any]
 
 RATE_OVER_MS = 3_000
-NUMBERS = ("rows", "of about", "rows/s", "left", "chunks", "superseded", "voided")
-WIDE = 100
-LEFT_OUT = {"of about": 120, "left": WIDE, "voided": WIDE}  # where the terminal is narrower
+WIDE, WIDEST = 100, 130
+FULL, EMPTY = "█", "░"
 COLOURS = {
     "running": "cyan", "completed": "green", "done": "green", "paused": "yellow",
     "aborted": "red", "failed": "red", "cancelled": "dim", "queued": "dim", "pending": "dim",
     "read": "cyan", "closed": "blue", "durable": "green", "voided": "magenta",
 }  # fmt: skip
+_FIRST = ("running", "paused", "failed", "pending", "cancelled", "done")
+"""By what a person looks for."""
+_FOLDED = frozenset({"pending", "done", "cancelled"})
+_SAID = {"pending": "to come"}
 
 
-def dumps_table(
-    history: Sequence[Status], *, active_only: bool, width: int = 110
-) -> RenderableType:
-    """Each table of each dump with its progress; tables of finished dumps only if asked for, or if
-    there is no other. A narrow terminal (``width`` columns) is told less.
+def unfinished(status: Status) -> list[Mapping[str, Any]]:
+    """Dumps that have not ended, the oldest first."""
+    return [each for each in status.get("dumps") or () if each.get("status") in UNFINISHED]
+
+
+def bar(share: float, cells: int, style: str = "cyan") -> Text:
+    """``share`` of so many cells; full only at the end."""
+    full = cells if share >= 1 else min(cells - 1, int(share * cells))
+    return Text(FULL * full, style=style).append(EMPTY * (cells - full), style="dim")
+
+
+def total_line(history: Sequence[Status], dump: Mapping[str, Any], width: int) -> Text:
+    """A bar for all of it, and how fast it is read."""
+    shares = [share_read(table) for table in dump.get("tables") or ()]
+    known = [share for share, _ in shares if share is not None]
+    read, total = _rows(dump)
+    share = read / total if total else sum(known) / max(1, len(shares))
+    if dump.get("status") in UNFINISHED:
+        share = min(0.99, share)
+    text = Text(" " * NAME).append_text(bar(share, max(10, min(60, width - 44))))
+    text.append(f" {share:4.0%}", style="bold")
+    name = str(dump.get("dump_id", ""))
+    rate = rate_of(history, lambda s: _rows(_dump_of(s, name))[0])
+    if rate and dump.get("status") == "running":
+        text.append(f"  {rate:,.0f} rows a second")
+    return text
+
+
+def _rows(dump: Mapping[str, Any]) -> tuple[int, int]:
+    """Read, and of about how many; 0: a table's size is not known."""
+    read, total = 0, 0
+    known = True
+    for table in dump.get("tables") or ():
+        rows = table.get("rows_read", 0)
+        read += rows
+        expected = rows if table.get("status") in FINISHED else share_read(table)[1]
+        known = known and bool(expected or table.get("status") in FINISHED)
+        total += max(rows, expected)
+    return read, total if known else 0
+
+
+def table_lines(
+    history: Sequence[Status], dump: Mapping[str, Any], width: int, scroll: int
+) -> tuple[list[Text], Text]:
+    """Tables of a dump, what moves first; what has ended and what has not begun is a line alone,
+    unless somebody scrolls (``scroll`` lines) to it.
     """
-    dumps: Sequence[Mapping[str, Any]] = history[-1].get("dumps") or ()
-    shown = [d for d in dumps if d.get("status") not in ("completed", "aborted")]
-    if not active_only:
-        shown = list(dumps)
-    elif not shown:
-        shown = list(dumps[-1:])
-    if not shown:
-        return Text("no dumps", style="dim")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for name in ("dump", "table", "state", "progress"):
-        table.add_column(name, no_wrap=name != "table", overflow="fold")
-    numbers = [name for name in NUMBERS if width >= LEFT_OUT.get(name, 0)]
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    notes = []
-    for dump in shown:
-        for place, progress in enumerate(dump.get("tables", ())):
-            found = _numbers(history, dump, progress)
-            table.add_row(
-                Text(str(dump.get("dump_id", ""))[:14] if place == 0 else "", style="bold"),
-                Text(printable(str(progress.get("table", "")))),
-                Text(_state(dump, progress), style=COLOURS.get(_state(dump, progress), "")),
-                _bar(share_read(progress)[0], _state(dump, progress), 12 if width >= WIDE else 8),
-                *(found[name] for name in numbers),
-            )
-            if note := _note(dump, progress):
-                notes.append(note)
-    return Group(table, *notes)
+    tables = sorted(dump.get("tables") or (), key=lambda t: _FIRST.index(_state(dump, t)))
+    states = Counter(_state(dump, table) for table in tables)
+    shown = [t for t in tables if _state(dump, t) not in _FOLDED] if not scroll else tables[scroll:]
+    names = [printable(str(table.get("table", ""))) for table in shown]
+    room = width - NAME - (48 if width < WIDE else 64 if width < WIDEST else 92)
+    longest = min(max(map(len, names), default=0), max(12, room))
+    lines = []
+    for name, table in zip(names, shown, strict=True):
+        lines.append(_table_line(history, dump, table, name, longest, width))
+        lines += _note(dump, table, width)
+    folded = [f"{states[each]:,} {_SAID.get(each, each)}" for each in _FIRST if states[each]]
+    hint = "   ↑ ↓ go through them" if len(tables) > len(lines) else ""
+    return lines, Text(f"{'':<{NAME}}{', '.join(folded)}{hint}", style="dim")
 
 
-def _state(dump: Mapping[str, Any], progress: Mapping[str, Any]) -> str:
-    state = str(progress.get("status", ""))
-    waiting = state in ("pending", "running") and dump.get("status") == "paused"
-    return "paused" if waiting else state
-
-
-def _numbers(
-    history: Sequence[Status], dump: Mapping[str, Any], progress: Mapping[str, Any]
-) -> dict[str, Text]:
-    name, table = str(dump.get("dump_id", "")), str(progress.get("table"))
-    read = progress.get("rows_read", 0)
-    total = share_read(progress)[1]
-    running = _state(dump, progress) == "running"
-    rate = rate_of(history, lambda s: _table_of(s, name, table)["rows_read"]) if running else None
+def _table_line(
+    history: Sequence[Status],
+    dump: Mapping[str, Any],
+    table: Progress,
+    name: str,
+    longest: int,
+    width: int,
+) -> Text:
+    if len(name) > longest:  # tables of one kind differ at their end
+        end = longest // 2
+        name = f"{name[: longest - end - 1]}…{name[-end:]}"
+    state = _state(dump, table)
+    text = Text(f"{'':<{NAME}}{name:<{longest}} ")
+    share, total = share_read(table)
+    read = table.get("rows_read", 0)
+    if share is None:
+        text.append(f"{'?' if state == 'running' else '':<15} ", style="dim")
+    else:
+        text.append_text(bar(share, 10, COLOURS.get(state, "cyan"))).append(f" {share:4.0%} ")
+    text.append(f"{read:>11,}")
+    if width >= WIDE:
+        text.append(f" {f'of {total:,}' if total else '':<15}", style="dim")
+    if state != "running":
+        return text.append(f"  {_SAID.get(state, state)}", style=COLOURS.get(state, ""))
+    key = str(dump.get("dump_id", "")), str(table.get("table"))
+    rate = rate_of(history, lambda s: _table_of(s, *key)["rows_read"])
     left = (total - read) * 1000 / rate if total > read and rate else None
-    return {
-        "rows": Text(f"{read:,}"),
-        "of about": Text(f"{total:,}" if total else "", style="dim"),
-        "rows/s": Text(f"{rate:,.0f}" if rate else ""),
-        "left": Text("" if left is None else f"≈{brief_span(left)}"),
-        "chunks": Text(f"{progress.get('chunks', 0):,}"),
-        "superseded": _count(progress.get("rows_superseded", 0), "blue"),
-        "voided": _count(progress.get("chunks_voided", 0), "magenta"),
-    }
+    text.append(f" {f'{rate:,.0f}/s' if rate else '':>10}")
+    text.append(f" {'' if left is None else f'≈{brief_span(max(1000, round(left, -3)))}':>8}")
+    if width >= WIDEST:
+        superseded, voided = table.get("rows_superseded", 0), table.get("chunks_voided", 0)
+        text.append(f"  {superseded:,} superseded" if superseded else "", style="blue")
+        text.append(f"  {voided:,} void" if voided else "", style="magenta")
+    return text
 
 
-def share_read(progress: Mapping[str, Any]) -> tuple[float | None, int]:
+def _state(dump: Mapping[str, Any], progress: Progress) -> str:
+    state = str(progress.get("status", ""))
+    if state == "running" and dump.get("status") == "paused":
+        return "paused"
+    return state if state in _FIRST else "pending"
+
+
+def share_read(progress: Progress) -> tuple[float | None, int]:
     """How much of the table is read, None if not known, and of how many rows or keys."""
     if progress.get("status") == "done":
         return 1.0, 0
@@ -104,20 +147,10 @@ def share_read(progress: Mapping[str, Any]) -> tuple[float | None, int]:
     return min(0.99, progress.get("rows_read", 0) / total), total
 
 
-def _bar(share: float | None, state: str, cells: int) -> RenderableType:
-    if share is None:
-        return Text("?" if state == "running" else "", style="dim")
-    grid = Table.grid(padding=(0, 1))
-    colour = COLOURS.get(state, "cyan")
-    bar = ProgressBar(100, share * 100, cells, complete_style=colour, finished_style=colour)
-    grid.add_row(bar, f"{share:4.0%}")
-    return grid
-
-
-def _note(dump: Mapping[str, Any], progress: Mapping[str, Any]) -> Text | None:
+def _note(dump: Mapping[str, Any], progress: Progress, width: int) -> list[Text]:
     """What a person should know of a table beside its numbers."""
     parts = []
-    if progress.get("reason"):
+    if progress.get("reason") and progress.get("status") == "failed":
         parts.append(str(progress["reason"]))
     if failed := progress.get("failed_ranges"):
         parts.append(f"{failed} key ranges could not be read (`tidelog status --ranges`)")
@@ -126,24 +159,27 @@ def _note(dump: Mapping[str, Any], progress: Mapping[str, Any]) -> Text | None:
     if dump.get("mode") == "blocking" and progress.get("status") == "running":
         parts.append("blocking: the log waits")
     if not parts:
-        return None
+        return []
     failed_state = progress.get("status") == "failed" or progress.get("failed_ranges")
-    text = f"  {progress.get('table')}: {'; '.join(parts)}"
-    return Text(printable(text), style="red" if failed_state else "dim")
+    indent = " " * (NAME + 2)
+    style = "red" if failed_state else "dim"
+    return wrapped("; ".join(parts), width, first=indent, rest=indent, style=style)
 
 
-def _table_of(status: Status, dump_id: str, table: str) -> Mapping[str, Any]:
+def _dump_of(status: Status, dump_id: str) -> Mapping[str, Any]:
     for dump in status.get("dumps") or ():
         if dump.get("dump_id") == dump_id:
-            for progress in dump.get("tables", ()):
-                if progress.get("table") == table:
-                    found: Mapping[str, Any] = progress
-                    return found
+            found: Mapping[str, Any] = dump
+            return found
+    raise KeyError(dump_id)
+
+
+def _table_of(status: Status, dump_id: str, table: str) -> Progress:
+    for progress in _dump_of(status, dump_id).get("tables", ()):
+        if progress.get("table") == table:
+            found: Progress = progress
+            return found
     raise KeyError(table)
-
-
-def _count(number: int, colour: str) -> Text:
-    return Text(f"{number:,}", style=colour if number else "dim")
 
 
 def rate_of(history: Sequence[Status], value: Callable[[Status], Any]) -> float | None:
@@ -155,7 +191,7 @@ def rate_of(history: Sequence[Status], value: Callable[[Status], Any]) -> float 
             continue
         try:
             grown = value(newest) - value(older)
-        except (KeyError, TypeError, IndexError):
+        except (AttributeError, KeyError, TypeError):  # it was not there yet
             return None
         return grown * 1000 / span_ms if span_ms > 0 and grown >= 0 else None
     return None

@@ -3,44 +3,22 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO
 
 from tidelog.cli import terminal
+from tidelog.cli.watch.picture import Document, Picture, StatusHistory, picture
+from tidelog.cli.watch.steering import Steering
 from tidelog.errors import UsageError
+from tidelog.model.units import brief_span
 from tidelog.system.private_files import append_text
 
-if TYPE_CHECKING:
-    from rich.console import Console, Group
-
-DRAWS_PER_S = 4
-ASK_EVERY_S = 0.5  # capture publishes about once a second
-KEEP = 120  # documents, for rates and the line of the log's motion
 LONGEST_GAP_S = 5.0  # a pause of a recorded run is shortened to this
-FIXED_LINES = 20  # what a frame takes beside lanes and events
-
-Document = dict[str, Any]
-
-
-class StatusHistory:
-    """The last documents, each once."""
-
-    def __init__(self) -> None:
-        self.documents: deque[Document] = deque(maxlen=KEEP)
-
-    def add(self, document: Document) -> bool:
-        """False if it is the one that came last."""
-        last = self.documents[-1] if self.documents else None
-        if last is not None and last.get("updated_ms") == document.get("updated_ms"):
-            self.documents[-1] = document  # the leader may have gone since
-            return False
-        self.documents.append(document)
-        return True
+TURN_S = 0.25
+_ALL_LINES = 200
 
 
 def recorded(path: Path) -> Iterator[Document]:
@@ -68,33 +46,65 @@ def recorded(path: Path) -> Iterator[Document]:
 
 def replay(path: Path, stop: threading.Event, *, speed: float, once: bool) -> None:
     """Play a recorded run; ``once`` draws its last frame alone."""
-    history = StatusHistory()
     if once:
+        history = StatusHistory()
         for document in recorded(path):
             history.add(document)
         _print_frame(history, path)
         return
-    with _Screen() as screen:
+    with picture("watch", whole=True) as shown:
+        shown.view.config = ""
+        pace = _Pace(shown, speed)
         for document in recorded(path):
-            last = history.documents[-1] if history.documents else None
-            if last is not None:
-                gap_s = max(0.0, (document["updated_ms"] - last["updated_ms"]) / 1000)
-                _wait(screen, history, stop, min(gap_s, LONGEST_GAP_S) / speed, speed)
+            if shown.history.documents:
+                last_ms = shown.history.documents[-1]["updated_ms"]
+                gap_s = max(0.0, (document["updated_ms"] - last_ms) / 1000)
+                pace.let_pass(min(gap_s, LONGEST_GAP_S), stop)
             if stop.is_set():
                 return
-            history.add(document)
-            screen.draw(history, document["updated_ms"])
-        if not history.documents:
+            shown.history.add(document)
+            pace.turn(document["updated_ms"], 0)
+        if not shown.history.documents:
             raise UsageError(f"{path} holds no status")
+
+
+class _Pace:
+    """Time of a recorded run, which keys speed up and stop."""
+
+    def __init__(self, shown: Picture, speed: float) -> None:
+        self._shown = shown
+        self._speed = speed
+        self._paused = False
+
+    def let_pass(self, seconds: float, stop: threading.Event) -> None:
+        """The time between two documents."""
+        at_ms = self._shown.history.documents[-1]["updated_ms"]
+        passed_s = 0.0
+        while passed_s < seconds and not stop.is_set():
+            began = time.monotonic()
+            left_s = (seconds - passed_s) / self._speed
+            self.turn(int(at_ms + passed_s * 1000), TURN_S if self._paused else min(TURN_S, left_s))
+            if not self._paused:
+                passed_s += (time.monotonic() - began) * self._speed
+
+    def turn(self, now_ms: int, timeout_s: float) -> None:
+        for key in self._shown.turn(now_ms, timeout_s):
+            if key == "p":
+                self._paused = not self._paused
+            elif key in ("+", "-"):
+                self._speed = min(64.0, max(1 / 64, self._speed * (2 if key == "+" else 0.5)))
+            self._shown.view.note = f"{'stands' if self._paused else 'plays'} · {self._speed:g} ×"
 
 
 def watch(
     ask: Callable[[], Document | None],
     stop: threading.Event,
     *,
-    record: Path | None,
-    once: bool,
-    as_json: bool,
+    record: Path | None = None,
+    once: bool = False,
+    as_json: bool = False,
+    every_s: float = 0.5,
+    steering: Steering | None = None,
 ) -> None:
     """Draw what ``ask`` tells until ``stop``.
 
@@ -104,24 +114,32 @@ def watch(
         record: each new document becomes a line of this file, after what is in there.
         once: one frame, and end.
         as_json: the documents as lines of stdout, instead of a picture.
+        every_s: how often it is asked.
+        steering: what keys do.
     """
-    history = StatusHistory()
     file = None if record is None else _append_to(record)
     try:
         if once:
+            history = StatusHistory()
             _note(history, ask(), file, as_json)
             if not as_json:
                 _print_frame(history, None)
             return
-        with _Screen(quiet=as_json) as screen:
+        began = time.monotonic()
+        with picture("watch", whole=True, quiet=as_json) as shown:
+            shown.view.config = "CONFIG" if steering is None else steering.config_file
             due = 0.0
             while not stop.is_set():
                 now = time.monotonic()
                 if now >= due:
-                    due = now + ASK_EVERY_S
-                    _note(history, ask(), file, as_json)
-                screen.draw(history, int(time.time() * 1000))
-                stop.wait(1 / DRAWS_PER_S)
+                    due = now + every_s
+                    _note(shown.history, ask(), file, as_json)
+                keys = shown.turn(int(time.time() * 1000), TURN_S)
+                if steering is not None:
+                    steering.act(keys, shown)
+        if shown.redrawn:
+            span = brief_span((time.monotonic() - began) * 1000)
+            terminal.say(f"watched for {span}; what runs goes on")
     finally:
         if file is not None:
             file.close()
@@ -130,7 +148,7 @@ def watch(
 def _note(
     history: StatusHistory, document: Document | None, file: IO[str] | None, as_json: bool
 ) -> None:
-    if document is None or not history.add(document):
+    if document is None or not history.add(document) or "updated_ms" not in document:
         return
     if file is not None:
         file.write(terminal.to_json(document) + "\n")
@@ -146,19 +164,11 @@ def _append_to(path: Path) -> IO[str]:
         raise UsageError(f"--record: {path} can't be written: {error.strerror}") from None
 
 
-def _wait(
-    screen: _Screen, history: StatusHistory, stop: threading.Event, seconds: float, speed: float
-) -> None:
-    """Let the time between two documents pass, drawn."""
-    begun = time.monotonic()
-    at_ms = history.documents[-1]["updated_ms"]
-    while (passed := time.monotonic() - begun) < seconds and not stop.is_set():
-        screen.draw(history, int(at_ms + passed * speed * 1000))
-        stop.wait(min(1 / DRAWS_PER_S, seconds - passed))
-
-
 def _print_frame(history: StatusHistory, path: Path | None) -> None:
     from rich.console import Console
+
+    from tidelog.cli.watch.screen import screen
+    from tidelog.cli.watch.view import View
 
     if not history.documents:
         if path is not None:
@@ -166,52 +176,7 @@ def _print_frame(history: StatusHistory, path: Path | None) -> None:
         terminal.say("no capture has run yet")
         return
     console = Console(highlight=False)
-    now_ms = history.documents[-1].get("updated_ms", 0)
-    console.print(_frame(history, now_ms, console.width, 200))
-
-
-def _frame(history: StatusHistory, now_ms: int, width: int, height: int) -> Group:
-    from tidelog.cli.watch.view import frame
-
-    room = max(6, height - FIXED_LINES)
-    lanes = min(16, max(3, room * 2 // 3))
-    events = min(8, max(2, room - lanes))
-    return frame(list(history.documents), now_ms, lanes=lanes, events=events, width=width)
-
-
-class _Screen:
-    """A terminal that is redrawn; where there is none, a plain line now and then."""
-
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._console: Console | None = None
-        self._quiet = quiet
-        self._line_at = float("-inf")
-
-    def __enter__(self) -> _Screen:
-        if not self._quiet and sys.stdout.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            self._console = Console(highlight=False)
-            self._live = Live(console=self._console, auto_refresh=False, screen=True)
-            self._live.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        if self._console is not None:
-            self._live.stop()
-
-    def draw(self, history: StatusHistory, now_ms: int) -> None:
-        if self._console is not None:
-            from rich.text import Text
-
-            width, height = self._console.size
-            picture: Group | Text = Text("no capture has run yet")
-            if history.documents:
-                picture = _frame(history, now_ms, width, height)
-            self._live.update(picture, refresh=True)
-        elif not self._quiet and history.documents:
-            now = time.monotonic()
-            if now - self._line_at >= terminal.PLAIN_INTERVAL_S:
-                self._line_at = now
-                terminal.say(f"watch: {terminal.plain_line(history.documents[-1])}")
+    now_ms = history.documents[-1].get("updated_ms", int(time.time() * 1000))
+    view = View(steers=False, windows=True)
+    for line in screen(list(history.documents), view, now_ms, console.width, _ALL_LINES):
+        console.print(line, soft_wrap=True)

@@ -1,0 +1,56 @@
+"""The way out of a gap: consent, once, to go on without what the source can't give any more."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import Any
+
+from tidelog.app.elections import LEASE_NAME
+from tidelog.app.log_location import log_place
+from tidelog.app.sources.kinds import source_kind
+from tidelog.capture.session import CONSENT_KEY, STATUS_KEY
+from tidelog.config import Config
+from tidelog.errors import UsageError
+from tidelog.eventlog.reader import EventLog
+from tidelog.state.opening import open_election, open_state
+
+
+def reset_plan(config: Config) -> dict[str, Any]:
+    """What `reset` would lead to; asks the source for its tables, and changes nothing.
+
+    ``captured_until_ms``: when the newest transaction was committed that is captured; None: not
+    known. ``tables``: those that are dumped again.
+
+    Raises:
+        UsageError: a capture leads, or nothing was ever captured.
+    """
+    if not EventLog.exists(log_place(config)):
+        raise UsageError(f"{log_place(config)} holds no event log: there is nothing to reset")
+    with (
+        closing(open_state(config.state.place)) as state,
+        closing(open_election(config.state.place, LEASE_NAME, "reset", 10)) as election,
+    ):
+        if (leader := election.leader()) is not None:
+            raise UsageError(
+                f"{leader} leads: stop capture first, those that stand by too. A capture that "
+                "leads has no gap"
+            )
+        status = state.get(STATUS_KEY)
+    last_us = 0 if status is None else (status.value.get("capture") or {}).get("last_commit_ts", 0)
+    with closing(source_kind(config).catalogue()) as catalogue:
+        tables = sorted(str(table) for table in catalogue.tables(config.source.tables))
+    return {
+        "log": log_place(config),
+        "captured_until_ms": last_us // 1000 or None,
+        "tables": tables,
+    }
+
+
+def reset(config: Config) -> None:
+    """The next capture that leads may go on behind a gap, if there is one: it notes it in the event
+    log, and dumps all tables again. Raises UsageError as `reset_plan` does.
+    """
+    reset_plan(config)
+    with closing(open_state(config.state.place)) as state:
+        state.put(CONSENT_KEY, {"at_ms": int(time.time() * 1000)}, None)

@@ -1,0 +1,72 @@
+"""The way out of a gap."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from tidelog.cli import client, terminal
+from tidelog.cli.arguments import ConfigFile, Json
+from tidelog.errors import UsageError
+from tidelog.model.printable import printable
+
+_NAMED = 10
+
+
+def reset(
+    config: ConfigFile,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Let capture go on behind a gap (GapError): what is lost, what is dumped again, and your word.
+
+    Changes nothing but a note in the state store: the next start acts on it, if there is a gap.
+    Exits 2 while a capture leads.
+    """
+    loaded = client.load(config)
+    from tidelog import app
+
+    plan = app.reset_plan(loaded)
+    if not as_json:
+        for line in _told(plan):
+            terminal.say_in_words(line)
+    if not yes:
+        if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise UsageError("nothing is changed: nobody can be asked here. With --yes it is done")
+        if not typer.confirm("Go on without what is lost?"):
+            terminal.say("nothing is changed")
+            return
+    app.reset(loaded)
+    if as_json:
+        terminal.emit(plan)
+    else:
+        terminal.say(f"next: tidelog run {config}   # or tidelog capture")
+
+
+def _told(plan: Mapping[str, Any]) -> Iterator[str]:
+    until = plan["captured_until_ms"]
+    tables = plan["tables"]
+    named = ", ".join(map(printable, tables[:_NAMED])) or "none"
+    more = f" and {len(tables) - _NAMED} more" if len(tables) > _NAMED else ""
+    at = (
+        ""
+        if until is None
+        else time.strftime(
+            ", whose newest transaction is of %Y-%m-%d %H:%M:%S", time.localtime(until / 1000)
+        )
+    )
+    yield f"The event log is {plan['log']}{at}."
+    yield (
+        "Lost: each change after that which the server can't give any more. It will never be in "
+        "the event log: outputs that keep every change (Kafka, files, HTTP) lack it."
+    )
+    yield f"Dumped again, so that copies are right: {len(tables)} tables: {named}{more}."
+    yield (
+        "Until that dump (gap-…) is delivered, copies may hold rows that the source has no more. "
+        "The event log, the outputs and their progress stay; if there is no gap, capture goes on "
+        "as ever."
+    )

@@ -1,0 +1,141 @@
+"""What is going on, drawn again and again on a terminal, or a plain line now and then."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tidelog.cli import terminal
+from tidelog.cli.live.area import LiveArea, can_be_redrawn
+from tidelog.cli.live.errors_above import ErrorsAbove
+from tidelog.cli.live.keys import Keys
+from tidelog.cli.watch.view import View
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+Document = dict[str, Any]
+Draw = Callable[[int, int, int], "list[Text]"]
+
+KEEP = 120
+"""Documents, for rates and the line of the log's motion."""
+_ARROWS = {"left": ("dump", -1), "right": ("dump", 1), "up": ("scroll", -1), "down": ("scroll", 1)}
+
+
+class StatusHistory:
+    """The last documents, each once."""
+
+    def __init__(self) -> None:
+        self.documents: deque[Document] = deque(maxlen=KEEP)
+
+    def add(self, document: Document) -> bool:
+        """False if it is the one that came last."""
+        last = self.documents[-1] if self.documents else None
+        if last is not None and last.get("updated_ms") == document.get("updated_ms"):
+            self.documents[-1] = document  # the leader may have gone since
+            return False
+        self.documents.append(document)
+        return True
+
+
+class Picture:
+    """What has come, and what whoever looks wants to see of it; `turn` shows it.
+
+    Args:
+        title: begins plain lines.
+        area: None: there is no terminal.
+        keys: None: none are read.
+        quiet: nothing is shown at all.
+        draw: other than `screen`: what of, ``(now_ms, width, height)``.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        area: LiveArea | None,
+        keys: Keys | None,
+        *,
+        quiet: bool = False,
+        draw: Draw | None = None,
+    ) -> None:
+        self.history = StatusHistory()
+        self.view = View()
+        self._title = title
+        self._area = area
+        self._keys = keys
+        self._quiet = quiet
+        self._draw = draw or self._screen
+        self._line_at = float("-inf")
+
+    @property
+    def redrawn(self) -> bool:
+        """Is it a terminal's?"""
+        return self._area is not None
+
+    def turn(self, now_ms: int, timeout_s: float) -> list[str]:
+        """Show it as it is now, and wait so long for keys; those that are not about the view."""
+        if self._area is not None:
+            self._area.draw(self._draw(now_ms, *self._area.size()))
+        elif not self._quiet and time.monotonic() - self._line_at >= terminal.PLAIN_INTERVAL_S:
+            self._plain_line(now_ms)
+        if self._keys is None:
+            time.sleep(timeout_s)
+            return []
+        pressed = self._keys.pressed(timeout_s)
+        return [key for key in pressed if not self._is_of_view(key)]
+
+    def say(self, line: str) -> None:
+        """What stays: above the picture, or in its place among the lines."""
+        if self._area is not None:
+            self._area.above(line)
+        elif not self._quiet:
+            terminal.say(line)
+
+    def _screen(self, now_ms: int, width: int, height: int) -> list[Text]:
+        from tidelog.cli.watch.screen import screen
+
+        return screen(list(self.history.documents), self.view, now_ms, width, height)
+
+    def _plain_line(self, now_ms: int) -> None:
+        if not self.history.documents:
+            return
+        from tidelog.app.overview import overview
+        from tidelog.cli.status_lines import brief
+
+        self._line_at = time.monotonic()
+        terminal.say(f"{self._title}: {brief(overview(self.history.documents[-1], now_ms))}")
+
+    def _is_of_view(self, key: str) -> bool:
+        self.view.note = ""
+        if key in _ARROWS:
+            name, step = _ARROWS[key]
+            setattr(self.view, name, max(0, getattr(self.view, name) + step))
+        elif key == "?":
+            self.view.words = not self.view.words
+        elif key == "w":
+            self.view.windows = not self.view.windows
+        else:
+            return False
+        return True
+
+
+@contextmanager
+def picture(
+    title: str, *, whole: bool, quiet: bool = False, draw: Draw | None = None
+) -> Iterator[Picture]:
+    """A picture on stdout, if that is a terminal: of all of it (``whole``), or of its last lines.
+    Lines of stderr stand above it.
+    """
+    with ExitStack() as opened:
+        area = keys = None
+        if not quiet and can_be_redrawn(sys.stdout):
+            area = opened.enter_context(LiveArea(sys.stdout, whole=whole))
+            opened.enter_context(ErrorsAbove(area.above))
+            keys = opened.enter_context(Keys())
+        shown = Picture(title, area, keys, quiet=quiet, draw=draw)
+        shown.view.steers = keys is not None
+        yield shown

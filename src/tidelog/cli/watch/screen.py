@@ -1,0 +1,237 @@
+"""One picture of the whole for a terminal, what matters most first.
+
+A pure function: documents in, lines out. A field that a document lacks is left out: the view must
+show what another version of capture wrote.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.text import Text
+
+from tidelog.app.overview import Overview, Severity, overview
+from tidelog.cli import status_lines as say
+from tidelog.cli.terminal import SIGNS
+from tidelog.cli.watch.dumps import Status, rate_of, table_lines, total_line, unfinished
+from tidelog.cli.watch.lines import Section, fact, fitted, section, wrapped
+from tidelog.cli.watch.throttle import readers_lines
+from tidelog.cli.watch.view import View
+from tidelog.cli.watch.windows import windows_lines
+from tidelog.cli.watch.words import words_lines
+from tidelog.model.printable import printable
+
+STYLES = {"32": "green", "36": "cyan", "33": "yellow", "31": "red"}
+SPARKS = " ▁▂▃▄▅▆▇█"
+STALE_AFTER_S = 10.0
+LEAST = (40, 8)
+OTHERS = 3
+"""Dumps that have a line beside the one that is shown with its tables."""
+
+
+def screen(
+    history: Sequence[Status], view: View, now_ms: int, width: int, height: int
+) -> list[Text]:
+    """At most ``height`` lines of at most ``width`` columns.
+
+    Args:
+        history: status documents, the newest last. Rates come from several.
+        view: what is asked for; what is out of bounds in it is set right.
+        now_ms: the time of the picture, on the clock of the documents' ``updated_ms``.
+        width: columns of the terminal.
+        height: its lines.
+    """
+    width, height = max(width, LEAST[0]), max(height, LEAST[1])
+    if view.words:
+        return [*words_lines(width)[: height - 1], _keys(view, width)]
+    status = history[-1] if history else {}
+    if "pipeline" in view.here:  # it is about to deliver
+        status = {**status, "configured_outputs": []}
+    found = overview(status, now_ms)
+    if view.starting:  # what was noted before says nothing about now
+        begins = [_verdict(found, view, now_ms, width), _here(view, width)]
+        return [*fitted(begins, height - 1), _keys(view, width)]
+    sections = [
+        _verdict(found, view, now_ms, width),
+        _here(view, width),
+        section(1, _source(found, width), 2),
+        section(2, _outputs(found, width), 3, "outputs: tidelog status --json"),
+        *_dumps(found, history, view, width),
+        _problems(found, view, width),
+        section(5, _who(found, history, width), 1, "lines about who leads"),
+        section(6, readers_lines(status, width) if _reads(status) or height > 30 else [], 0),
+    ]
+    if view.windows:
+        room = max(6, height // 3)
+        lines = windows_lines(status, now_ms, width, room)
+        sections.append(section(4, lines, min(room, 8), "windows"))
+    shown = fitted(sections, height - 1)
+    return [*shown, _keys(view, width)]
+
+
+def _reads(status: Status) -> bool:
+    return bool(unfinished(status))
+
+
+def _verdict(found: Overview, view: View, now_ms: int, width: int) -> Section:
+    """In one sentence, with what to do about it."""
+    severity, verdict = found.severity, found.verdict
+    if view.starting:
+        severity, verdict = Severity.INFO, "Starting."
+    code, sign = SIGNS[severity]
+    clock = time.strftime("%H:%M:%S", time.localtime(now_ms / 1000))
+    style = f"bold {STYLES[code]}"
+    text = f"{sign} {verdict}"
+    lines = wrapped(text, width - len(clock) - 2, rest="  ", style=style)
+    clock_style = "dim"
+    if found.age_s is not None and found.age_s > STALE_AFTER_S:
+        clock_style = "yellow"
+    lines[0].append(" " * (width - lines[0].cell_len - len(clock))).append(clock, clock_style)
+    worst = found.problems[0] if found.problems else None
+    if worst is not None and worst.sentence == verdict:
+        lines += _remedy(worst.remedy, worst.page, width)
+    return section(0, lines, 5)
+
+
+def _here(view: View, width: int) -> Section:
+    """What this process does."""
+    lines = [line for text in tuple(view.here.values()) for line in fact("here", text, width)]
+    return section(0, lines, 2)
+
+
+def _remedy(remedy: str, page: str, width: int) -> Iterator[Text]:
+    for line in remedy.split("\n"):
+        yield from wrapped(line, width, first="  → ", rest="    ")
+    yield from wrapped(f"see {page}", width, first="    ", rest="    ", style="dim")
+
+
+def _source(found: Overview, width: int) -> list[Text]:
+    return [] if found.at_ms is None else fact("source", say.of_source(found), width)
+
+
+def _outputs(found: Overview, width: int) -> list[Text]:
+    """The latest first."""
+    late = sorted(
+        found.outputs,
+        key=lambda o: (o.error is None, -(o.lag_s if o.lag_s is not None else o.behind_records)),
+    )
+    return [line for each in late for line in fact("output", say.of_output(each), width)]
+
+
+def _dumps(found: Overview, history: Sequence[Status], view: View, width: int) -> Iterator[Section]:
+    status = history[-1]
+    running = unfinished(status)
+    if not running:
+        yield section(5, _last_dump(status, width), 1)
+        return
+    view.dump = max(0, min(view.dump, len(running) - 1))
+    dump = running[view.dump]
+    view.scroll = max(0, min(view.scroll, len(dump.get("tables") or ()) - 1))
+    told = {each.dump_id: say.of_dump(each) for each in found.dumps}
+    head = fact("dump", told[dump["dump_id"]], width)
+    head.append(total_line(history, dump, width))
+    yield section(3, head, len(head))
+    tables, folded = table_lines(history, dump, width, view.scroll)
+    yield section(4, tables, 3, "tables")
+    yield section(3, [folded], 1)
+    if found.throttled:
+        yield section(4, fact("", f"slowed down: {found.throttled}", width, style="yellow"), 1)
+    others = [each for each in running if each is not dump]
+    lines = [fact("dump", told[each["dump_id"]], width)[0] for each in others]
+    yield section(4, lines, min(1, len(lines)), "dumps: ← → shows another one")
+
+
+def _last_dump(status: Status, width: int) -> list[Text]:
+    ended = list(status.get("dumps") or ())
+    if not ended:
+        return [] if status.get("capture") is None else fact("dump", "there was none", width)
+    last = ended[-1]
+    tables = last.get("tables") or ()
+    rows = sum(table.get("rows_read", 0) for table in tables)
+    done = sum(table.get("status") == "done" for table in tables)
+    text = f"none runs; the last, {last.get('dump_id')}, is {last.get('status')}: "
+    return fact("dump", f"{text}{done} of {len(tables)} tables, {rows:,} rows", width, style="dim")
+
+
+def _problems(found: Overview, view: View, width: int) -> Section:
+    """Beside the one that the verdict tells; whole ones, so many as there is room for."""
+    first = int(bool(found.problems) and found.problems[0].sentence == found.verdict)
+    total = len(found.problems) - first
+    each_lines = []
+    for problem in say.few_of_each(found.problems)[first:]:
+        code, sign = SIGNS[problem.severity]
+        lines = wrapped(f"{sign} {problem.sentence}", width, rest="  ", style=STYLES[code])
+        each_lines.append([*lines, *_remedy(problem.remedy, problem.page, width)])
+
+    def lines_in(room: int) -> Sequence[Text]:
+        shown: list[Text] = []
+        left = total
+        for lines in each_lines:
+            if len(shown) + len(lines) + (left > 1) > room:
+                break
+            shown += lines
+            left -= 1
+        if left and room:
+            more = f"  … {left} more problems: tidelog status {view.config}"
+            shown.append(Text(more, style="yellow"))
+        return shown
+
+    wanted = sum(map(len, each_lines)) + (total > len(each_lines))
+    return Section(3, wanted, min(wanted, 1), lines_in)
+
+
+def _who(found: Overview, history: Sequence[Status], width: int) -> list[Text]:
+    """Who captures and delivers, and how busy the log is."""
+    if found.at_ms is None:
+        return []
+    text = say.of_capture(found)
+    rate = rate_of(history, lambda s: s["capture"].get("records"))
+    if rate is not None:
+        text += f", {rate:,.0f} a second"
+    if found.age_s is not None and found.age_s > STALE_AFTER_S:
+        text += f"; it said so {found.age_s:,.0f} s ago"
+    lines = fact("capture", text, width)
+    room = width - lines[-1].cell_len - 2
+    if room >= 12:
+        lines[-1].append("  ").append_text(_spark(history, min(room, 24)))
+    for pipeline in found.pipelines:
+        lines += fact("pipeline", say.of_pipeline(pipeline), width)
+    return lines
+
+
+def _spark(history: Sequence[Status], width: int) -> Text:
+    steps = [
+        rate_of(history[at : at + 2], lambda s: s["capture"].get("records")) or 0.0
+        for at in range(max(0, len(history) - width - 1), len(history) - 1)
+    ]
+    most = max(steps, default=0.0)
+    bars = (SPARKS[round(step / most * 8)] if most else SPARKS[0] for step in steps)
+    return Text("".join(bars), style="cyan")
+
+
+def _keys(view: View, width: int) -> Text:
+    if view.note:
+        return Text(printable(view.note), style="reverse")
+    if not view.steers:
+        return Text("")
+    keys = ["? words", "w windows", "↑↓ tables", "p pause", "+ - speed", "Ctrl-C ends"]
+    if view.words:
+        keys = ["? back"]
+    return Text("  ".join(keys), style="dim")
+
+
+def several(found: Mapping[str, Sequence[Status]], now_ms: int, width: int) -> list[Text]:
+    """Of several databases: a verdict and how late each is."""
+    lines: list[Text] = []
+    for name, history in found.items():
+        if not history:
+            lines += fact("", f"{name}: nothing is known yet", width, style="dim")
+            continue
+        its = overview(history[-1], now_ms)
+        code, sign = SIGNS[its.severity]
+        told = f"{sign} {name}: {its.verdict}"
+        lines += wrapped(told, width, rest="  ", style=f"bold {STYLES[code]}")
+        lines += [*_source(its, width), *_outputs(its, width)]
+        lines += [line for each in its.dumps for line in fact("dump", say.of_dump(each), width)]
+    return lines

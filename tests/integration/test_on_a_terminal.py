@@ -1,0 +1,73 @@
+"""`tidelog watch`, `capture` and `dump --wait` on a real terminal: what its screen shows."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+from tests.support.pseudo_terminal import PseudoTerminal
+
+pytestmark = pytest.mark.integration
+TABLES = 20
+
+
+@pytest.fixture
+def directory(database: str, tmp_path: Path) -> Path:
+    with psycopg.connect(database, autocommit=True) as connection:
+        for at in range(TABLES):
+            connection.execute(f"CREATE TABLE t{at:02} (id bigint PRIMARY KEY, note text)")
+            connection.execute(f"INSERT INTO t{at:02} SELECT n, '' FROM generate_series(1, 2000) n")
+        connection.execute("ANALYZE")
+    (tmp_path / "tidelog.yaml").write_text(
+        f"source: {{kind: postgres, url: {json.dumps(database)}, snapshot: no_data}}\n"
+        "log: {path: ./log}\nstate: {url: 'sqlite:///state.db'}\n"
+        "dump: {chunk_rows: 500, rows_per_second: 1000}\n"
+    )
+    return tmp_path
+
+
+def on_terminal(directory: Path, *arguments: str) -> PseudoTerminal:
+    return PseudoTerminal([sys.executable, "-m", "tidelog", *arguments], directory, 80, 24)
+
+
+def test_capture_dump_and_watch_at_80x24(directory: Path) -> None:
+    with on_terminal(directory, "capture", "tidelog.yaml") as capture:
+        capture.wait(lambda text: "up to date" in text and "leads since" in text, 60)
+        with on_terminal(directory, "watch", "tidelog.yaml") as watch:
+            watch.wait(lambda text: "All is well" in text)
+            with on_terminal(directory, "dump", "tidelog.yaml", "--id", "d1", "--wait") as dump:
+                seen = dump.wait(lambda text: " done" in text)
+                assert "public.t" in seen
+                assert "rows a second" in seen
+                dump.interrupt()
+                seen = dump.wait_ended()
+                assert dump.exit_code == 130
+                assert "d1 goes on" in seen
+                assert "tidelog cancel tidelog.yaml d1" in " ".join(seen.split())
+                assert "░" not in seen
+            seen = watch.wait(lambda text: "d1 is running" in text and " done" in text)
+            assert "public.t" in seen
+            watch.press("p")
+            watch.wait(lambda text: "d1 is paused" in text)
+            watch.press("?")
+            assert "superseded" in watch.wait(lambda text: "? back" in text)
+            watch.press("?")
+            watch.resize(60, 20)
+            seen = watch.wait(lambda text: "Dump d1 is paused." in text)
+            lines = seen.splitlines()
+            assert len(lines) <= 20
+            assert sum(line.startswith("dump ") for line in lines) == 1
+            watch.interrupt()
+            assert watch.wait_ended().startswith("watched for")
+            assert watch.exit_code == 0
+        capture.resize(70, 20)
+        seen = capture.wait(lambda text: "d1 is paused" in text)
+        assert sum(line.startswith("source ") for line in seen.splitlines()) == 1, seen
+        capture.interrupt()
+        seen = capture.wait_ended()
+        assert capture.exit_code == 0
+        assert "stopped:" in seen
+        assert "Ctrl-C ends" not in seen

@@ -1,0 +1,104 @@
+"""The lines that are redrawn on a terminal: what its screen holds afterwards."""
+
+from __future__ import annotations
+
+import io
+
+import pyte
+import pytest
+from rich.text import Text
+
+from tidelog.cli import exits
+from tidelog.cli.live.area import LiveArea, can_be_redrawn
+
+WIDTH, HEIGHT = 30, 10
+
+
+class Terminal(io.StringIO):
+    """What is written to it is shown by an emulator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.screen = pyte.Screen(WIDTH, HEIGHT)
+        self._stream = pyte.Stream(self.screen)
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self._stream.feed(text)
+        return len(text)
+
+    @property
+    def lines(self) -> list[str]:
+        return [line.rstrip() for line in self.screen.display if line.strip()]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    monkeypatch.setenv("LINES", str(HEIGHT))
+    return Terminal()
+
+
+def texts(*lines: str) -> list[Text]:
+    return [Text(line, style="bold") for line in lines]
+
+
+def test_lines_of_a_log_stand_above_and_nothing_remains(terminal: Terminal) -> None:
+    with LiveArea(terminal, whole=False) as area:
+        area.draw(texts("one", "two", "three"))
+        area.above("a line of a log that is wider than the terminal is")
+        area.draw(texts("four", "x" * 50))
+        assert terminal.lines == [
+            "a line of a log that is wider", "than the terminal is", "four", "x" * 29 + "…",
+        ]  # fmt: skip
+        assert terminal.screen.cursor.hidden
+        area.above("another")
+    assert terminal.lines[-2:] == ["than the terminal is", "another"]
+    assert not terminal.screen.cursor.hidden
+
+
+def test_a_picture_higher_than_the_terminal_is_cut_off(terminal: Terminal) -> None:
+    with LiveArea(terminal, whole=False) as area:
+        for round_ in range(3):
+            area.draw(texts(*(f"{round_} {at}" for at in range(30))))
+        assert terminal.lines == [f"2 {at}" for at in range(HEIGHT - 1)]
+
+
+def test_a_narrower_terminal_keeps_no_remnant(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LiveArea(terminal, whole=False) as area:
+        area.draw(texts("a" * WIDTH, "b" * WIDTH))
+        monkeypatch.setenv("COLUMNS", "20")
+        terminal.screen.resize(HEIGHT, 20)
+        area.draw(texts("a" * 20, "b" * 20))
+        assert terminal.lines == ["a" * 20, "b" * 20]
+
+
+def test_what_is_said_on_the_whole_screen_comes_when_it_ends(terminal: Terminal) -> None:
+    with LiveArea(terminal, whole=True) as area:
+        area.draw(texts("one"))
+        area.above("said meanwhile")
+        assert terminal.lines == ["one"]
+    assert terminal.lines == ["said meanwhile"]
+
+
+def test_a_process_that_ends_at_once_gives_the_terminal_back(terminal: Terminal) -> None:
+    with LiveArea(terminal, whole=False) as area:
+        area.draw(texts("one"))
+        for restore in exits.before_exit:
+            restore()
+        assert terminal.lines == []
+        assert not terminal.screen.cursor.hidden
+    assert exits.before_exit == []
+
+
+def test_a_terminal_that_can_only_print_is_not_redrawn(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert can_be_redrawn(terminal)
+    monkeypatch.setenv("TERM", "dumb")
+    assert not can_be_redrawn(terminal)

@@ -61,6 +61,16 @@ class PostgresStandby(PostgresServer):
         """Make it a primary of its own; returns when it is."""
         self.execute("SELECT pg_promote(wait => true)")
 
+    def cut_off(self) -> None:
+        """Receive nothing more from the primary."""
+        self.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        self.execute("SELECT pg_reload_conf()")
+        deadline = time.monotonic() + 30
+        while self.execute("SELECT 1 FROM pg_stat_wal_receiver"):
+            if time.monotonic() > deadline:
+                raise TidelogError("the standby still receives")
+            time.sleep(0.02)
+
     def close(self) -> None:
         super().close()
         if self.primary.running:
@@ -82,6 +92,8 @@ class PostgresStandby(PostgresServer):
             "--create-slot",
             f"--slot={self.slot}",
             "--write-recovery-conf",
+            # With a database in primary_conninfo a standby can copy slots (17 and later).
+            "--dbname=dbname=postgres",
         )
         if done.returncode != 0:
             raise TidelogError(f"pg_basebackup of {self.version} failed:\n{done.stdout}")

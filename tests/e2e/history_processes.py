@@ -144,6 +144,7 @@ class CaptureProcess:
         mutation: str = "",
         window_ms: int = 0,
         engine: str = "",
+        host: str = "",
     ) -> None:
         self.failpoint = failpoint
         self.log_file = log_file
@@ -157,6 +158,7 @@ class CaptureProcess:
             mutation=mutation,
             window_ms=str(window_ms),
             engine=engine,
+            host=host,
         )
         self.frozen = False
 

@@ -28,6 +28,7 @@ LEASE_S = 3.0
 LIVELY_S = 60.0
 LAG_S = 5.0
 DUMP_EVERY_S = 10.0
+BEGIN_S = 300.0
 OpenPlace = Callable[[Path, ExitStack], Place]
 
 
@@ -123,6 +124,16 @@ class CampaignRun(Run):
 
     def _asked_to_end(self, capture: CaptureProcess) -> bool:
         return any(host.capture is capture and host.leaves for host in self.hosts)
+
+    def _await_capture(self, collector: Collector) -> None:
+        """For as long as kernels may have to be compiled: that heeds no signal."""
+        deadline = time.monotonic() + BEGIN_S
+        while collector.begin is None:
+            time.sleep(0.05)
+            self._watch_processes()
+            if time.monotonic() > deadline:
+                raise HistoryError(f"no capture leads {BEGIN_S:.0f} s after the start")
+        self._note("capture leads")
 
     def _disturb(self) -> None:
         self._nemesis = Nemesis(

@@ -26,7 +26,12 @@ from tests.support.oracle.source import OracleSource
 
 from tidelog.demo.servers.postgres import PostgresServer
 
-SOURCES = ("oracle16", "oracle_mysql80", "oracle18", "oracle_mariadb1011")
+SOURCES = {
+    "oracle16": "PostgreSQL 16",
+    "oracle_mysql80": "MySQL 8.0",
+    "oracle18": "PostgreSQL 18",
+    "oracle_mariadb1011": "MariaDB 10.11",
+}
 STATES = ("log", "postgresql", "zookeeper")
 SECONDS = 40.0
 
@@ -74,7 +79,7 @@ def one(
 ) -> Outcome:
     """Run and judge. Raises HistoryError."""
     server: OracleSource = request.getfixturevalue(source)
-    make = partial(CampaignRun, open_place=place_of(state, request), name=source[7:])
+    make = partial(CampaignRun, open_place=place_of(state, request), name=SOURCES[source])
     spec = spec_of(seed, server, seconds)
     done = run(spec, server, directory / "campaign", make)
     assert isinstance(done, CampaignRun)
@@ -99,7 +104,7 @@ def test_campaign(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     report = Path(os.environ.get("TIDELOG_CAMPAIGN_JSON", "campaign.json"))
     found: dict[str, Any] = {"hours": 0.0, "runs": [], "violations": [], "empty": 0}
     while time.monotonic() < end:
-        source, state = SOURCES[seed % len(SOURCES)], STATES[seed % len(STATES)]
+        source, state = list(SOURCES)[seed % len(SOURCES)], STATES[seed % len(STATES)]
         try:
             outcome = one(seed, source, state, request, tmp_path)
             found["runs"].append(outcome.to_json())

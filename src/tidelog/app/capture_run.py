@@ -23,6 +23,7 @@ from tidelog.app.upkeep import Upkeep
 from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.engine import CaptureEngine, CaptureOptions
+from tidelog.capture.farewell import end_later
 from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, lead
 from tidelog.capture.refused_tables import RefusedTables, RefusingCatalogue
 from tidelog.capture.session import (
@@ -249,7 +250,7 @@ class Capture:
             assert session is not None
             if command.leader == self.holder:
                 election.hand_over(command.to)
-                session.end()
+                end_later(session.end, keeper.announce)
             return {"leader": self.holder}
 
         self._tell_unmatched(catalogue)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -164,22 +165,34 @@ class CampaignRun(Run):
         super()._settle(config, collector)
 
     def _await_liveness(self, collector: Collector) -> float:
+        came: list[tuple[float, int]] = []
         while True:
             asked = time.monotonic()
             mark = self.source.last_write(self.rng)
             while not self.source.reached(mark, collector.xids):
                 time.sleep(0.02)
                 self._watch_processes()
-                if time.monotonic() > self._healed_at + LIVELY_S + LAG_S:
-                    tails = "\n".join(capture.tail for capture in self.captures)
+                if collector.failure is not None:
+                    collector.stop()
+                now = time.monotonic() - self._healed_at
+                if not came or now > came[-1][0] + 5:
+                    came.append((round(now), len(collector.records)))
+                if now > LIVELY_S + LAG_S:
                     raise HistoryError(
-                        f"{LIVELY_S:.0f} s after the last fault nothing is captured within "
-                        f"{LAG_S:.0f} s\n{tails}"
+                        f"{self._stacks()}\n{LIVELY_S:.0f} s after the last fault nothing is "
+                        f"captured within {LAG_S:.0f} s; records by the second: {came}"
                     )
             now = time.monotonic()
             if now - asked < LAG_S:
                 self._note("captures again, without a hand")
                 return now - self._healed_at
+
+    def _stacks(self) -> str:
+        """What each capture says that it does."""
+        for capture in self.captures:
+            capture.send(signal.SIGUSR1)
+        time.sleep(1.0)
+        return "\n".join(capture.log_file.read_text()[-20_000:] for capture in self.captures)
 
     def _check(self, config: Config, collector: Collector) -> SourceHistory:
         history = super()._check(config, collector)

@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.campaign.campaign_run import CampaignRun, OpenPlace, Outcome
+from tests.campaign.campaign_run import (
+    LAG_S,
+    LEASE_S,
+    LIVELY_S,
+    CampaignRun,
+    OpenPlace,
+    Outcome,
+)
+from tests.campaign.nemesis import KINDS
 from tests.campaign.places import OnS3, Place, StateInPostgres, StateInZooKeeper
 from tests.e2e.history_run import NothingShownError, run
 from tests.e2e.history_spec import Spec
@@ -89,6 +97,7 @@ def one(
 
 @pytest.mark.integration
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_short_campaign(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     outcome = one(1, "oracle16", "log", request, tmp_path, 25.0)
     assert sum(outcome.faults.values()) > 3
@@ -103,6 +112,7 @@ def test_campaign(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     seed = int(os.environ.get("TIDELOG_CAMPAIGN_SEED", "1"))
     report = Path(os.environ.get("TIDELOG_CAMPAIGN_JSON", "campaign.json"))
     found: dict[str, Any] = {"hours": 0.0, "runs": [], "violations": [], "empty": 0}
+    found |= {"kinds": KINDS, "lease_s": LEASE_S, "lag_s": LAG_S, "lively_s": LIVELY_S}
     while time.monotonic() < end:
         source, state = list(SOURCES)[seed % len(SOURCES)], STATES[seed % len(STATES)]
         try:
@@ -113,7 +123,8 @@ def test_campaign(request: pytest.FixtureRequest, tmp_path: Path) -> None:
             found["empty"] += 1
             shown = "no dump was completed"
         except HistoryError as error:
-            found["violations"].append({"seed": seed, "error": str(error)[:20_000]})
+            what = str(error).splitlines()[-1][:300]
+            found["violations"].append({"seed": seed, "what": what, "error": str(error)[:20_000]})
             shown = f"VIOLATION\n{error}"
         print(f"seed {seed}, {source}, {state}: {shown}", flush=True)
         found["hours"] = round((time.monotonic() - begun) / 3600, 3)

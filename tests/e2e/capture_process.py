@@ -8,6 +8,7 @@ On stdin: a JSON line with the arguments of `_capture`. On stdout: ``started PID
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import logging
 import os
@@ -67,6 +68,7 @@ def _capture(
             oracle_mutations.apply(mutation)
         if host:
             _move_to(host)
+            faulthandler.register(signal.SIGUSR1)  # what it does, for whoever finds it stuck
         if int(window_ms):
             _widen_windows(_wait(int(window_ms) / 1000))
         failpoints._armed.update(failpoints.parse(failpoint))

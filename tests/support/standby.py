@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.demo.servers.postgres_binaries import usable_installation
 from tidelog.errors import TidelogError
 
 # A standby refuses to start with fewer of these than its primary.
@@ -18,6 +19,8 @@ _AT_LEAST_AS_PRIMARY = (
     "max_prepared_transactions",
     "max_locks_per_transaction",
 )
+
+NEWEST = 18
 
 _numbers = itertools.count(1)
 
@@ -80,8 +83,11 @@ class PostgresStandby(PostgresServer):
 
     def _initialise(self) -> None:
         """Copy the primary instead of making a new cluster."""
+        program = self.binary("pg_basebackup")
+        if not program.exists():  # a newer one copies older servers, too
+            program = usable_installation(NEWEST, self._account) / "bin" / program.name
         done = self._run(
-            "pg_basebackup",
+            str(program),
             f"--pgdata={self.data_dir}",
             f"--host={self.primary.socket_dir}",
             f"--port={self.primary.port}",

@@ -12,6 +12,7 @@ import os
 import random
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,11 +85,15 @@ def one(
     request: pytest.FixtureRequest,
     directory: Path,
     seconds: float = SECONDS,
+    kinds: tuple[str, ...] = tuple(KINDS),
+    mutation: str = "",
 ) -> Outcome:
     """Run and judge. Raises HistoryError."""
     server: OracleSource = request.getfixturevalue(source)
-    make = partial(CampaignRun, open_place=place_of(state, request), name=SOURCES[source])
-    spec = spec_of(seed, server, seconds)
+    make = partial(
+        CampaignRun, open_place=place_of(state, request), name=SOURCES[source], kinds=kinds
+    )
+    spec = replace(spec_of(seed, server, seconds), mutation=mutation)
     done = run(spec, server, directory / "campaign", make)
     assert isinstance(done, CampaignRun)
     print(*done.events, sep="\n")
@@ -131,3 +136,18 @@ def test_campaign(request: pytest.FixtureRequest, tmp_path: Path) -> None:
         report.write_text(json.dumps(found, indent=1))
         seed += 1
     assert not found["violations"]
+
+
+@pytest.mark.soak
+@pytest.mark.skipif("TIDELOG_CAMPAIGN_MUTATIONS" not in os.environ, reason="asked for by itself")
+@pytest.mark.parametrize("mutation", ["late_appends_overwrite"])
+def test_the_campaign_catches(
+    mutation: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    for seed in (1, 2, 3):
+        try:
+            one(seed, "oracle16", "postgresql", request, tmp_path, 30.0, ("freeze",), mutation)
+        except HistoryError as error:
+            print(f"seed {seed}: {str(error).splitlines()[-1][:300]}")
+            return
+    pytest.fail("three runs hold")

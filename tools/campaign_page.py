@@ -41,7 +41,7 @@ def page(notes: dict[str, Any], gaps: list[float]) -> str:
     lively = sorted(run["lively_s"] for run in runs)
     kinds = "\n".join(f"| {kind} | {what} | {faults[kind]} |" for kind, what in described.items())
     places = "\n".join(f"| {s} | `{place}` | {n} |" for (s, place), n in sorted(pairs.items()))
-    told = "\n".join(f"- seed {each['seed']}: {each['what']}" for each in violations)
+    told = "".join(f"\n- seed {each['seed']}: {each['what']}" for each in violations)
     records = sum(run["records"] for run in runs)
     transactions = sum(run["transactions"] for run in runs)
     return f"""# The campaign
@@ -49,7 +49,7 @@ def page(notes: dict[str, Any], gaps: list[float]) -> str:
 Two captures on two hosts, that share nothing but a source, an event log and a state store; writers; dumps; and a nemesis that takes
 parts away and gives them back, at most two at a time. The history oracle then holds the event log against what the source
 committed: invariants 1, 2, 3, 7 and 8 of [these](../INVARIANTS.md). And once the last fault is over, what is written has to be
-captured within {lag_s:.0f} s, {lively_s:.0f} s later at the latest, without a hand. `make campaign` runs it; a short one is among the tests.
+captured within {lag_s:.0f} s, {lively_s:.0f} s later at the latest, without a hand. `make campaign` runs it; a short one is among the thorough tests.
 
 This page is written by `tools/campaign_page.py` from [the notes](campaign.json) of one campaign.
 
@@ -62,9 +62,7 @@ This page is written by `tools/campaign_page.py` from [the notes](campaign.json)
 | faults in the runs that hold | {sum(faults.values())} |
 | violations | {len(violations)} |
 | until captured again, after the last fault | half of the runs {at(lively, 0.5)} s, at most {at(lively, 1)} s |
-
 {told}
-
 ## Faults
 
 | fault | what it is | times |

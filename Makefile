@@ -12,6 +12,7 @@ PY := $(VENV)/bin/python
 WORKERS ?= 3
 SPARK_WORKERS ?= 2
 TIDELOG_SOAK_SECONDS ?= 600
+TIDELOG_CAMPAIGN_SECONDS ?= 14400
 # The log, its slot, chunks and windows: where versions of PostgreSQL differ.
 CORE := $(addprefix tests/integration/postgres/test_,log_reader.py chunks.py resume_and_gaps.py blocking.py) \
 	tests/integration/windows tests/faults/test_slot_owner.py
@@ -26,7 +27,7 @@ ICEBERG_VENV := .venv-iceberg
 ICEBERG_PY := $(ICEBERG_VENV)/bin/python
 ICEBERG_INSTALLED := $(STAMPS)/iceberg
 
-.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-fast test-spark test-iceberg test-versions test-thorough bench bench-quick regress samples soak lint format docs lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-fast test-spark test-iceberg test-versions test-thorough bench bench-quick regress samples soak campaign lint format docs lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +91,9 @@ test-thorough: venv $(ICEBERG_INSTALLED) ## The ways of reading and the sources 
 
 soak: venv ## The history oracle for TIDELOG_SOAK_SECONDS (600)
 	$(PY) -m pytest -m soak --timeout 0 $(ARGS)
+
+campaign: venv ## Two captures on two hosts under a nemesis for TIDELOG_CAMPAIGN_SECONDS (14400): campaign.json
+	TIDELOG_CAMPAIGN_SECONDS=$(TIDELOG_CAMPAIGN_SECONDS) $(PY) -m pytest -s -m soak --timeout 0 tests/campaign $(ARGS)
 
 regress: venv ## PostgreSQL's own regression SQL beside a capture: REGRESS_SQL=<checkout>/src/test/regress/sql
 	$(PY) -m tests.e2e.regress_sql $(REGRESS_SQL) $(ARGS)

@@ -300,3 +300,27 @@ def test_how_long_a_lease_may_run_that_was_found_is_known():
     looking._look_at = 0.0
     assert looking.acquire() is None
     assert looking.patience_s == 0
+
+
+def test_a_lease_that_is_about_to_be_given_back_is_watched():
+    """Where looks are paid for, one that stands by looks seldom; but not if it is to take over."""
+    store = Forgetful()
+    a, b = (LeaseElection(store, "led", holder, 30.0, look_every_s=0.5) for holder in "ab")
+    lease = a.acquire()
+    assert b.acquire() is None
+    assert not b.on_watch
+    on_watch_at = time.monotonic() + a.announce(lease)
+    assert a.renew(lease).epoch == lease.epoch, "it leads meanwhile"
+    while time.monotonic() < on_watch_at:
+        assert b.acquire() is None
+        time.sleep(0.01)
+    assert b.on_watch
+    b._look_at += 0.05  # it looked just now
+    a.release(lease)
+    released = time.monotonic()
+    while (taken := b.acquire()) is None:
+        time.sleep(0.01)
+    assert taken.epoch == lease.epoch + 1
+    assert time.monotonic() - released < 0.35
+    assert a.acquire() is None
+    assert not a.on_watch, "what is said of one lease is not of the next"

@@ -8,6 +8,7 @@ On stdin: a JSON line with the arguments of `_capture`. On stdout: ``started PID
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import logging
 import os
@@ -24,18 +25,26 @@ from tests.e2e import engine_program
 from tidelog import app
 from tidelog.capture import session
 from tidelog.cli import main
-from tidelog.system import failpoints
+from tidelog.state.beside_log import LogBackend
+from tidelog.system import failpoints, processes
 
 session.STATUS_EVERY_S = 0.2
 session.LOOK_EVERY_S = 0.4
 session.LOOK_SHARE = 1.0
 session.MAINTAIN_EVERY_S = 0.7
+LogBackend.look_every_s = 0.4
 TURN_S = 0.02
 IN_WINDOWS = ("chunk.after_low", "chunk.after_read")
 
 
 def _capture(
-    config: str, log_file: str, failpoint: str, mutation: str, window_ms: str, engine: str
+    config: str,
+    log_file: str,
+    failpoint: str,
+    mutation: str,
+    window_ms: str,
+    engine: str,
+    host: str,
 ) -> int:
     """In the fork; its exit code.
 
@@ -46,6 +55,7 @@ def _capture(
         mutation: of `tests.e2e.oracle_mutations`, or nothing.
         window_ms: see `tests.e2e.history_spec.Spec`.
         engine: as there; not a capture but a program with one.
+        host: as if it ran on a host of this name; empty: on this one.
     """
     log = os.open(log_file, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o644)
     null = os.open(os.devnull, os.O_RDWR)
@@ -56,6 +66,9 @@ def _capture(
             from tests.e2e import oracle_mutations
 
             oracle_mutations.apply(mutation)
+        if host:
+            _move_to(host)
+            faulthandler.register(signal.SIGUSR1)  # what it does, for whoever finds it stuck
         if int(window_ms):
             _widen_windows(_wait(int(window_ms) / 1000))
         failpoints._armed.update(failpoints.parse(failpoint))
@@ -71,6 +84,12 @@ def _capture(
         traceback.print_exc()
         return 70
     return 0
+
+
+def _move_to(host: str) -> None:
+    """Captures on other hosts don't see whether this one has ended, nor it whether they have."""
+    here = processes._where()
+    processes._where = lambda: f"{here} {host}"
 
 
 def _wait(most_s: float) -> failpoints.Action:

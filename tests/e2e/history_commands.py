@@ -27,7 +27,7 @@ from tidelog.control.commands import (
     StopSnapshot,
 )
 from tidelog.errors import TidelogError
-from tidelog.state.sqlite import SqliteState
+from tidelog.state.opening import open_state
 
 MOST_PARALLEL = 16
 ACT_S = 3.0
@@ -203,7 +203,7 @@ class Commander:
         return [document for _, document in self._documents(DUMP_PREFIX)]
 
     def _documents(self, prefix: str) -> list[tuple[str, Any]]:
-        state = SqliteState(self._config.state.url)
+        state = open_state(self._config.state.place)
         try:
             found = [(key, state.get(key)) for key in state.keys(prefix)]
             return [(key, document.value) for key, document in found if document is not None]

@@ -19,6 +19,7 @@ from tests.support.oracle.dumps import REFETCH, PlacedChunk
 from tests.support.oracle.log import read_event_log
 from tests.support.oracle.values import Change
 
+from tidelog.errors import StorageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import ChunkMeta
 
@@ -51,7 +52,10 @@ class Collector(threading.Thread):
                 return
             log = EventLog.open(self._path)
             while not self._stopping.wait(0.03):
-                self.read(log)
+                with contextlib.suppress(
+                    StorageError
+                ):  # the store restarts; a consumer tries again
+                    self.read(log)
         except BaseException as failure:  # noqa: BLE001 - raised by stop
             self.failure = failure
 
@@ -157,6 +161,7 @@ class CaptureProcess:
         mutation: str = "",
         window_ms: int = 0,
         engine: str = "",
+        host: str = "",
     ) -> None:
         self.failpoint = failpoint
         self.log_file = log_file
@@ -170,6 +175,7 @@ class CaptureProcess:
             mutation=mutation,
             window_ms=str(window_ms),
             engine=engine,
+            host=host,
         )
         self.frozen = False
 

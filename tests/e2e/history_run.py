@@ -37,8 +37,8 @@ from tidelog.capture.dumps.store import KeySets, missing_set
 from tidelog.config import Config, load_config
 from tidelog.errors import OffsetGoneError
 from tidelog.eventlog.reader import EventLog
-from tidelog.ports import Catalogue
-from tidelog.state.sqlite import SqliteState
+from tidelog.ports import Catalogue, StateStore
+from tidelog.state.opening import open_state
 
 LEASE_S = 1.0
 SETTLE_S = 240.0
@@ -240,7 +240,7 @@ class Run:
         self.commander.quicken()
         deadline = time.monotonic() + SETTLE_S
         calm = 0
-        state = SqliteState(config.state.url)
+        state = open_state(config.state.place)
         catalogue = source_kind(config).catalogue()
         try:
             while calm < 4:
@@ -277,7 +277,7 @@ class Run:
             catalogue.close()
             state.close()
 
-    def _shapes_are_known(self, state: SqliteState, catalogue: Catalogue, config: Config) -> bool:
+    def _shapes_are_known(self, state: StateStore, catalogue: Catalogue, config: Config) -> bool:
         stored = state.get(SHAPES_KEY)
         for table in catalogue.tables(config.source.tables):
             shape = catalogue.shape(table)

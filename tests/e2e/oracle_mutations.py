@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.campaign import mutations as of_campaign
 from tests.integration.windows import mutations as of_windows
 
 from tidelog.capture import engine, log_pause
@@ -385,5 +386,6 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = {
         of_windows.schema_changes_ignored,
         of_windows.moved_keys_ignored,
         of_windows.absent_rows_stay,
+        of_campaign.late_appends_overwrite,
     )
 }

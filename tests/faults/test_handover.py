@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.faults.capture_fixture import Source
+from tests.support.s3 import S3Server
 
 from tidelog import app
 from tidelog.errors import UsageError
+from tidelog.eventlog.reader import EventLog
 
 pytestmark = pytest.mark.integration
 
@@ -55,3 +59,37 @@ def test_the_leadership_goes_to_whom_it_is_given_and_back(source: Source) -> Non
     assert not first.died
     assert not second.died
     assert not third.died
+
+
+def test_a_leader_that_ends_leads_until_the_standby_is_on_the_watch(
+    s3: S3Server, database: str, tmp_path: Path
+) -> None:
+    """With ``log:`` a standby looks every tenth of the lease: here every 6 s."""
+    place = s3.url("farewell")
+    source = Source(database, tmp_path, place, s3.options, state="log:")
+    text = source.config_file.read_text().replace("lease_ms: 1500", "lease_ms: 60s")
+    source.config_file.write_text(text)
+    try:
+        first = source.start()
+        source.wait_led()
+        second = source.start()
+        source.wait_for(lambda: app.status(source.config)["standbys"])
+        first.send(signal.SIGTERM)
+        source.write(1, 10)
+        log = EventLog.open(place)
+
+        def epochs() -> set[int]:
+            return {segment.epoch for segment in log.chain().segments if segment.rows}
+
+        source.wait_for(lambda: source.inserted() == list(range(1, 11)))
+        assert epochs() == {1}, "it was asked to end before"
+        for number in range(11, 2000):
+            source.write(number, number)
+            if first.died and len(epochs()) == 2:
+                break
+            time.sleep(0.02)
+        assert first.wait(60) == 0
+        source.wait_for(lambda: source.inserted() == list(range(1, number + 1)))
+        assert not second.died
+    finally:
+        source.close()

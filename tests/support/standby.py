@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.demo.servers.postgres_binaries import usable_installation
 from tidelog.errors import TidelogError
 
 # A standby refuses to start with fewer of these than its primary.
@@ -18,6 +19,8 @@ _AT_LEAST_AS_PRIMARY = (
     "max_prepared_transactions",
     "max_locks_per_transaction",
 )
+
+NEWEST = 18
 
 _numbers = itertools.count(1)
 
@@ -61,6 +64,16 @@ class PostgresStandby(PostgresServer):
         """Make it a primary of its own; returns when it is."""
         self.execute("SELECT pg_promote(wait => true)")
 
+    def cut_off(self) -> None:
+        """Receive nothing more from the primary."""
+        self.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        self.execute("SELECT pg_reload_conf()")
+        deadline = time.monotonic() + 30
+        while self.execute("SELECT 1 FROM pg_stat_wal_receiver"):
+            if time.monotonic() > deadline:
+                raise TidelogError("the standby still receives")
+            time.sleep(0.02)
+
     def close(self) -> None:
         super().close()
         if self.primary.running:
@@ -70,8 +83,11 @@ class PostgresStandby(PostgresServer):
 
     def _initialise(self) -> None:
         """Copy the primary instead of making a new cluster."""
+        program = self.binary("pg_basebackup")
+        if not program.exists():  # a newer one copies older servers, too
+            program = usable_installation(NEWEST, self._account) / "bin" / program.name
         done = self._run(
-            "pg_basebackup",
+            str(program),
             f"--pgdata={self.data_dir}",
             f"--host={self.primary.socket_dir}",
             f"--port={self.primary.port}",
@@ -82,6 +98,8 @@ class PostgresStandby(PostgresServer):
             "--create-slot",
             f"--slot={self.slot}",
             "--write-recovery-conf",
+            # With a database in primary_conninfo a standby can copy slots (17 and later).
+            "--dbname=dbname=postgres",
         )
         if done.returncode != 0:
             raise TidelogError(f"pg_basebackup of {self.version} failed:\n{done.stdout}")

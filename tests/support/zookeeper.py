@@ -26,6 +26,7 @@ class ZooKeeperServer(EmbeddedServer):
     """One server, also over TLS, that knows one user by SASL. Use it as a context manager."""
 
     title = "ZooKeeper"
+    _main = "ZooKeeperServerMain"
 
     def __init__(self) -> None:
         super().__init__("tidelog-zookeeper-")
@@ -46,8 +47,8 @@ class ZooKeeperServer(EmbeddedServer):
         if self.running:
             return
         fixed = self.port
-        if not fixed:
-            (self._base / "data").mkdir(exist_ok=True)
+        if not (self._base / "data").exists():
+            (self._base / "data").mkdir()
             for path in (self._base, self._base / "data"):
                 self._own(path)
             self._write_keys()
@@ -94,6 +95,7 @@ class ZooKeeperServer(EmbeddedServer):
             "authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
             "admin.enableServer": "false",
             "4lw.commands.whitelist": "ruok",
+            **self._of_ensemble(),
         }
         configuration, jaas = self._base / "zoo.cfg", self._base / "jaas.conf"
         configuration.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
@@ -102,8 +104,12 @@ class ZooKeeperServer(EmbeddedServer):
         for path in (configuration, jaas, self.ca):
             self._own(path)
         arguments = [f"-Djava.security.auth.login.config={jaas}", "-cp", f"{self._jars()}/*"]
-        main = ["org.apache.zookeeper.server.ZooKeeperServerMain", str(configuration)]
+        main = [f"org.apache.zookeeper.server.{self._main}", str(configuration)]
         return [java(self.title), *_JVM, *arguments, *main]
+
+    def _of_ensemble(self) -> dict[str, object]:
+        """Further settings."""
+        return {}
 
     def _jars(self) -> Path:
         """Where the server's user may read them."""

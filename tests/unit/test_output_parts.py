@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tidelog.config import load_config
-from tidelog.errors import ConfigError, OutputRefusedError
+from tidelog.errors import ConfigError, OutputError, OutputRefusedError, Policy
 from tidelog.outputs.base.evolving import change, described
 from tidelog.outputs.base.parts import hash_partition_counts
 from tidelog.outputs.base.progress import OutputProgress
@@ -31,6 +31,22 @@ def test_progress_is_kept_and_a_second_pipeline_stops(tmp_path: Path) -> None:
         two.finish(10)
     assert OutputProgress(SqliteState(url), "g", "o").done == 10
     assert OutputProgress(SqliteState(url), "other", "o").done is None
+
+
+def test_progress_that_an_earlier_leader_created_late_is_read_again(tmp_path: Path) -> None:
+    """It was sent before the lease ended, and came after the new leader had seen none."""
+    state = SqliteState(f"sqlite:///{tmp_path / 'state.db'}")
+    earlier, ours = OutputProgress(state, "g", "o"), OutputProgress(state, "g", "o")
+    earlier.begin(10)
+    with pytest.raises(OutputError, match="noted its progress late") as told:
+        ours.begin(7)
+    assert told.value.policy is Policy.RETRY
+    assert ours.begun == 10, "nothing shorter than what was begun is brought over"
+    ours.begin(10)
+    ours.finish(10)
+    with pytest.raises(OutputRefusedError, match="another pipeline"):
+        earlier.finish(10)
+    assert OutputProgress(state, "g", "o").done == 10
 
 
 def test_progress_that_could_not_be_stored_is_stored_by_the_next_try(

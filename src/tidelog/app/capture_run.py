@@ -25,6 +25,7 @@ from tidelog.app.upkeep import Upkeep
 from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.engine import CaptureEngine, CaptureOptions
+from tidelog.capture.farewell import end_later
 from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, lead
 from tidelog.capture.refused_tables import RefusedTables, RefusingCatalogue
 from tidelog.capture.session import (
@@ -44,6 +45,7 @@ from tidelog.control.commands import Command, HandOver
 from tidelog.control.mailbox import Mailbox, Outcome, new_id
 from tidelog.errors import GapError, StateError, TidelogError
 from tidelog.eventlog.emitted import EmittedTransactions
+from tidelog.eventlog.led_by import claim
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
@@ -165,6 +167,8 @@ class Capture:
         reader = kind.log_reader(registry, state, None if log is None else log.captured_from)
         identity = reader.identify()
         epoch = keeper.lease.epoch
+        if log is not None:  # before the fence: it would shut out whom this is to spare
+            claim(log.storage, log.generation, state, self._store)
         writer = EventLogWriter.create(
             path,
             identity,
@@ -173,7 +177,9 @@ class Capture:
             check_lease=keeper.check,
             schemas=registry,
         )
-        log = EventLog.open(path)
+        if log is None:
+            log = EventLog.open(path)
+            claim(log.storage, log.generation, state, self._store)
         reader.belongs_to(log.generation, log.last_transaction)
         begin = self._begin(state, reader, writer)
         parts = kind.parts(registry)
@@ -249,7 +255,7 @@ class Capture:
             assert session is not None
             if command.leader == self.holder:
                 election.hand_over(command.to)
-                session.end()
+                end_later(session.end, keeper.announce)
             return {"leader": self.holder}
 
         self._tell_unmatched(catalogue)
@@ -350,6 +356,11 @@ class Capture:
     def _url(self) -> str | None:
         rest = self.config.control.rest
         return None if rest is None else rest.url
+
+    @property
+    def _store(self) -> str:
+        """For people: the kind of state store, and which host asks."""
+        return f"{self.config.state.place.reveal().partition(':')[0]} as of {self.holder}"
 
     @property
     def _consented(self) -> bool:

@@ -91,6 +91,16 @@ class LogElection:
         below.close()
         return self._election.acquire()
 
+    @property
+    def on_watch(self) -> bool:
+        """Is the lease about to be given back by who has it?"""
+        return bool(getattr(self._election, "on_watch", False))
+
+    def announce(self, lease: Lease) -> float:
+        """See `tidelog.state.lease.LeaseElection.announce`; 0: nobody has to be told."""
+        announce = getattr(self._election, "announce", None)
+        return 0.0 if announce is None else float(announce(lease))
+
     def renew(self, lease: Lease) -> Lease:
         return self._election.renew(lease)
 
@@ -160,6 +170,11 @@ class CaptureElection(LogElection):
         if time.monotonic() < self._not_before:
             return None
         return super().acquire()
+
+    def announce(self, lease: Lease) -> float:
+        if not self._look_every_s or self._state is None or not standbys(self._state):
+            return 0.0
+        return super().announce(lease)
 
     def hand_over(self, to: str | None) -> None:
         """Before the lease is released: leave it to ``to`` (None: to any other) for a while.

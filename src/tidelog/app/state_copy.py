@@ -13,6 +13,7 @@ from tidelog.app.roster import PIPELINE_PREFIX
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import load_config
 from tidelog.errors import UsageError
+from tidelog.eventlog.led_by import STORE_KEY
 from tidelog.ports import StateStore
 from tidelog.sections import StateUrl
 from tidelog.state.opening import checked_url, open_election, open_state, state_exists
@@ -20,6 +21,7 @@ from tidelog.state.opening import checked_url, open_election, open_state, state_
 COPYING: Final = "copying"
 """A document of a store that a copy is being made into; the last one to go."""
 
+_OF_ONE_STORE: Final = (COPYING, STORE_KEY)
 _HOLDER: Final = "tidelog state copy"
 _LEASE_S: Final = 20.0
 PATIENCE_S: Final = 30.0
@@ -50,7 +52,7 @@ def copy_state(source: str, target: str) -> dict[str, Any]:
             opened.enter_context(_leading(taken, pipeline_lease(name), 1, what))
         new = opened.enter_context(closing(open_state(given)))
         _make_room(new, given)
-        keys = [key for key in old.keys("") if key != COPYING]
+        keys = [key for key in old.keys("") if key not in _OF_ONE_STORE]
         copied = 0
         for key in keys:
             document = old.get(key)
@@ -59,7 +61,9 @@ def copy_state(source: str, target: str) -> dict[str, Any]:
             if document is not None:
                 new.put(key, document.value, 0)
                 copied += 1
-        missing = set(keys).symmetric_difference(key for key in new.keys("") if key != COPYING)
+        missing = set(keys).symmetric_difference(
+            key for key in new.keys("") if key not in _OF_ONE_STORE
+        )
         if missing:
             raise UsageError(f"{taken} was changed meanwhile: is a capture running? Copy again")
         new.delete(COPYING)

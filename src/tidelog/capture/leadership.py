@@ -14,12 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tidelog.capture.farewell import Farewell
 from tidelog.errors import LeaseLostError, Policy, TidelogError
 from tidelog.ports import Document, Election, Lease, StateStore
 
 logger = logging.getLogger(__name__)
 
 ASK_EVERY_S = 0.5
+ASK_ON_WATCH_S = 0.05
 RENEW_AGAIN_S = 1.0
 RETRY_FIRST_S = 0.5
 RETRY_MOST_S = 30.0
@@ -84,6 +86,14 @@ class LeaseKeeper:
                 f"the lease of epoch {self._lease.epoch} ended before it was renewed; another "
                 "process may lead now. This one stands by"
             )
+
+    @property
+    def announce(self) -> Callable[[], float] | None:
+        """Says that the lease will be given back; how long to lead on then. None: nobody looks so
+        seldom that it need be told.
+        """
+        announce: Callable[[Lease], float] | None = getattr(self._election, "announce", None)
+        return None if announce is None else lambda: announce(self._lease)
 
     def _keep(self) -> None:
         pause_s = self._every_s
@@ -179,7 +189,8 @@ def lead(
             if time.monotonic() >= told_at:
                 on_state("standby", f"another {what} leads")
                 told_at = time.monotonic() + renew_every_s
-            stop.wait(min(renew_every_s, ASK_EVERY_S))
+            on_watch = getattr(election, "on_watch", False)
+            stop.wait(min(renew_every_s, ASK_ON_WATCH_S if on_watch else ASK_EVERY_S))
             continue
         told_at = 0.0
         keeper = LeaseKeeper(election, lease, renew_every_s, on_lease)
@@ -188,8 +199,9 @@ def lead(
         try:
             session = open_session(keeper)
             on_state("leading", "")
-            if session.run(stop):
-                return
+            with Farewell(stop, keeper.announce) as farewell:
+                if session.run(farewell.ends):
+                    return
         except TidelogError as error:
             if error.policy is Policy.STOP:
                 raise

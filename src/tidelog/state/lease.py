@@ -23,6 +23,11 @@ MARGIN: Final = 0.2
 """Of the lease, in which its holder acts no more and nobody else begins."""
 
 _SLACK_S: Final = 2.0
+_MOST_ABOUT: Final = 1.2
+ON_WATCH_S: Final = 0.1
+"""Between two looks at a lease that is about to be given back,"""
+_WATCH_S: Final = 10.0
+"""for so long at most."""
 
 
 class LeaseElection:
@@ -68,6 +73,13 @@ class LeaseElection:
         self._seen: tuple[str, float] = ("", 0.0)
         self._held_s = ttl_s
         self._renewed = False
+        self._leaving = False
+        self._left: tuple[str, float] = ("", 0.0)
+
+    @property
+    def on_watch(self) -> bool:
+        """Is the lease that `acquire` found about to be given back?"""
+        return time.monotonic() < self._left[1]
 
     @property
     def patience_s(self) -> float:
@@ -82,7 +94,8 @@ class LeaseElection:
             if found is not None and self._held(found):
                 self._holders = found.value["process"]
                 # Several that stand by do not ask at one moment.
-                self._look_at = time.monotonic() + self._look_every_s * _about()
+                pause_s = ON_WATCH_S if self._is_left(found.value) else self._look_every_s
+                self._look_at = time.monotonic() + pause_s * _about()
                 return None
             self._look_at = 0.0
             epoch = self._next_epoch
@@ -93,7 +106,7 @@ class LeaseElection:
             except StateConflictError:
                 self._unsure = unsure  # an earlier attempt of ours may have come late
                 return None
-            self._unsure = False
+            self._unsure = self._leaving = False
             self._next_epoch = epoch + 1
             return self._lease(epoch, begun)
 
@@ -111,6 +124,16 @@ class LeaseElection:
                 except StateConflictError:
                     raise self._lost(lease, self._look()) from None
             return self._lease(lease.epoch, begun)
+
+    def announce(self, lease: Lease) -> float:
+        """Say that the lease is about to be given back; after how many seconds all that stand by
+        have seen it, and look often.
+        """
+        if not self._look_every_s:
+            return 0.0
+        self._leaving = True
+        self.renew(lease)
+        return self._look_every_s * _MOST_ABOUT + ON_WATCH_S
 
     def release(self, lease: Lease) -> None:
         """Let others take over at once; the epoch is kept. Does nothing if the lease is lost."""
@@ -157,6 +180,14 @@ class LeaseElection:
             self._seen = (content, now)
         return now < self._seen[1] + self._held_s
 
+    def _is_left(self, value: dict[str, Any]) -> bool:
+        """Will its holder give it back soon? One that said so is watched for a while only."""
+        if not value.get("leaving"):
+            return False
+        if self._left[0] != value["instance"]:
+            self._left = (value["instance"], time.monotonic() + _WATCH_S)
+        return self.on_watch
+
     def _ours(self, found: Document, lease: Lease) -> bool:
         same = found.value["instance"] == self._instance and found.value["epoch"] == lease.epoch
         return same and found.value["holder"] is not None
@@ -170,6 +201,8 @@ class LeaseElection:
             "ttl_s": self.ttl_s,
             "until": time.time() + self.ttl_s,
         }
+        if self._leaving:
+            value["leaving"] = True
         self._version = self._documents.put(self.name, value, version)
 
     def _lease(self, epoch: int, begun: float) -> Lease:
@@ -187,4 +220,4 @@ class LeaseElection:
 
 
 def _about() -> float:
-    return random.uniform(0.8, 1.2)  # noqa: S311 - it hides nothing
+    return random.uniform(0.8, _MOST_ABOUT)  # noqa: S311 - it hides nothing

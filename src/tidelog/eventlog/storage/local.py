@@ -15,6 +15,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from tidelog.errors import EventLogError, StorageError
+from tidelog.eventlog.storage.directory_probe import probe
 from tidelog.eventlog.storage.port import Guard, Tag
 from tidelog.system import failpoints
 from tidelog.system.private_files import create_directory, create_file, fsync_directory
@@ -165,6 +166,7 @@ class LocalStorage:
                 for path in place.iterdir() if place.is_dir() else ():
                     if path.name.startswith(_TEMPORARY):
                         path.unlink(missing_ok=True)
+            probe(self.root)
 
     @contextmanager
     def exclusive(self, name: str) -> Iterator[bool]:

@@ -4,7 +4,8 @@
 ``done`` is in the destination; a batch up to ``begun`` was begun. After a failure nothing shorter
 than that is brought over, so that a key whose newest state is there already never gets an older one
 of a batch that was cut differently. The document is compared and set: of two pipelines with one
-output's name, one stops.
+output's name, one stops. But where there was none, an earlier leader of the same pipeline may have
+created it late: then it is read again, and the batch is tried again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tidelog.errors import OutputRefusedError, StateConflictError
+from tidelog.errors import OutputError, OutputRefusedError, StateConflictError
 from tidelog.ports import StateStore
 
 Columns = list[list[str]]  # name and type of each
@@ -25,12 +26,18 @@ class OutputProgress:
         self._state = state
         self._output = output
         self._key = f"output/{generation}/{output}"
-        found = state.get(self._key)
+        self.done: int | None
+        self.begun: int
+        self.columns: dict[str, Columns]
+        self._read()
+
+    def _read(self) -> None:
+        found = self._state.get(self._key)
         value: dict[str, Any] = found.value if found else {}
         self._version = found.version if found else 0
-        self.done: int | None = value.get("done")
-        self.begun: int = value.get("begun", 0)
-        self.columns: dict[str, Columns] = value.get("columns", {})
+        self.done = value.get("done")
+        self.begun = value.get("begun", 0)
+        self.columns = value.get("columns", {})
 
     def begin(self, end: int) -> None:
         """Durable before the first record of a batch up to ``end`` is written."""
@@ -54,6 +61,12 @@ class OutputProgress:
         try:
             self._version = self._state.put(self._key, value, self._version)
         except StateConflictError:
+            if not self._version:
+                self._read()
+                raise OutputError(
+                    f"output {self._output}: another process noted its progress late, where there "
+                    "was none. What it began is taken up"
+                ) from None
             raise OutputRefusedError(
                 f"output {self._output}: another pipeline moved its progress on meanwhile. Run one "
                 "pipeline for each output, or give the outputs names of their own."

@@ -70,6 +70,19 @@ def silence_s(connection: psycopg.Connection[Any]) -> float | None:
     return connection.silence_s if isinstance(connection, Session) else None
 
 
+def finish_connecting(pgconn: pq.abc.PGconn, deadline: float) -> None:
+    """Bring a connection that was begun to its end, good or bad. Raises TimeoutError."""
+    while pgconn.status != pq.ConnStatus.BAD:
+        step = pgconn.connect_poll()
+        if step in (pq.PollingStatus.OK, pq.PollingStatus.FAILED):
+            return
+        waiter = select.poll()
+        reading = step == pq.PollingStatus.READING
+        waiter.register(pgconn.socket, select.POLLIN if reading else select.POLLOUT)
+        if not waiter.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise TimeoutError
+
+
 def comes(pgconn: pq.abc.PGconn) -> bool:
     """Wait for what the network brings next; False if that is nothing for `SLICE_S`: then it is to
     be read all the same.

@@ -26,6 +26,7 @@ from tidelog.errors import (
 )
 from tidelog.sources.postgres import answers
 from tidelog.sources.postgres.encodings import adapt, unreadable, use_own_encoding
+from tidelog.sources.postgres.hosts import first_that_answers
 
 APPLICATION = "tidelog"
 
@@ -235,6 +236,14 @@ def connect(
         ConnectionLostError: trying again may help.
     """
     info = conninfo(dsn, application=f"{APPLICATION}-{purpose}", settings=settings)
+    silence_ms = int((settings or {}).get("statement_timeout", "0"))
+    connection = first_that_answers(info, lambda host: _session(host, silence_ms))
+    connection.autocommit = autocommit
+    return connection
+
+
+def _session(info: str, silence_ms: int) -> answers.Session:
+    """One host's SQL connection, in autocommit."""
     try:
         # No server-side prepared statements: each would outlive DDL on the tables it names.
         connection = answers.Session.connect(info, autocommit=True, prepare_threshold=None)
@@ -247,8 +256,7 @@ def connect(
     except PreflightError:
         connection.close()
         raise
-    answers.limit_silence(connection, int((settings or {}).get("statement_timeout", "0")))
-    connection.autocommit = autocommit
+    answers.limit_silence(connection, silence_ms)
     if texts is not None:
         adapt(connection, texts)
     _reached.add(_host(info))
@@ -264,12 +272,18 @@ def give_way(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
 
 def connect_replication(dsn: str, *, purpose: str) -> pq.abc.PGconn:
     """A walsender connection to the database of ``dsn``; raises as `connect` does."""
-    application = f"{APPLICATION}-{purpose}"
-    info = conninfo(dsn, application=application, replication=True)
+    info = conninfo(dsn, application=f"{APPLICATION}-{purpose}", replication=True)
+    return first_that_answers(info, _walsender)
+
+
+def _walsender(info: str) -> pq.abc.PGconn:
+    """One host's walsender connection. libpq minds no time limit where it does not wait itself."""
     pgconn = pq.PGconn.connect_start(info.encode())
-    deadline = time.monotonic() + CONNECT_TIMEOUT_S + 5
+    given = str(conninfo_to_dict(info).get("connect_timeout", ""))
+    timeout_s = int(given) if given.isdecimal() else 0
+    deadline = time.monotonic() + (timeout_s or CONNECT_TIMEOUT_S)
     try:
-        _finish_connecting(pgconn, deadline)
+        answers.finish_connecting(pgconn, deadline)
     except OSError:
         pgconn.finish()
         raise connection_error(info, "timeout expired") from None
@@ -297,20 +311,6 @@ def set_newer_timeouts(server_version: int) -> bytes:
     """Statements that switch off the timeouts of `NEWER_TIMEOUTS` that the server has."""
     names = [name for name, since in NEWER_TIMEOUTS.items() if server_version >= since]
     return "; ".join(f"SET {name} = 0" for name in names).encode()
-
-
-def _finish_connecting(pgconn: pq.abc.PGconn, deadline: float) -> None:
-    import select
-
-    while pgconn.status != pq.ConnStatus.BAD:
-        step = pgconn.connect_poll()
-        if step in (pq.PollingStatus.OK, pq.PollingStatus.FAILED):
-            return
-        waiter = select.poll()
-        reading = step == pq.PollingStatus.READING
-        waiter.register(pgconn.socket, select.POLLIN if reading else select.POLLOUT)
-        if not waiter.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            raise TimeoutError
 
 
 def connection_error(info: str, message: str) -> TidelogError:

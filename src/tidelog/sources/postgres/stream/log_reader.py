@@ -15,7 +15,6 @@ from tidelog.codecs.postgres.texts import to_utf8
 from tidelog.errors import (
     ConnectionLostError,
     Policy,
-    SourceBusyError,
     SourceError,
 )
 from tidelog.model.patterns import matches
@@ -41,7 +40,8 @@ from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.watermarks import Strategy
 from tidelog.sources.postgres.connect import connect, translated
-from tidelog.sources.postgres.stream import slots
+from tidelog.sources.postgres.stream import failover, slots
+from tidelog.sources.postgres.stream.busy import when_free
 from tidelog.sources.postgres.stream.messages import is_ours, message_batch, watermark_of
 from tidelog.sources.postgres.stream.metadata_tables import PostgresMetadataTables
 from tidelog.sources.postgres.stream.past import check_past
@@ -51,8 +51,6 @@ from tidelog.sources.postgres.stream.slot_owner import SlotOwner, reader_of
 from tidelog.system import failpoints
 
 RETRY_REFUSED_S = 5.0
-BUSY_S = 30.0
-BUSY_TURN_S = 0.05
 
 
 class PostgresLogReader:
@@ -123,6 +121,8 @@ class PostgresLogReader:
         self._metadata_tables = PostgresMetadataTables(self._publications)
         self._idle_at = 0
         self._source: SourceId | None = None
+        self._told: SourceId | None = None
+        self._promoted = False  # since the event log was written
 
     # ------------------------------------------------------------------ port
 
@@ -147,10 +147,17 @@ class PostgresLogReader:
         with translated(f"starting to read slot {self._slot!r}"):
             check_server(sql, self._publications.strategy)
             # Before anything is made or altered: it may be another server.
-            self._source = identify(stream, resume, self._expected or self._source)
+            # What an earlier start found holds all that `expected` holds.
+            before = self._source or self._expected
+            source = identify(stream, resume, before)
+            failover.check_told(self._told, source)
+            self._source = source
+            if before is not None and before.timeline not in (0, source.timeline):
+                self._promoted = True
             begin = self._prepare_slot(sql, resume)
             next_xid = one_value(sql, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8")
         slots.take_over(sql, self._slot, self._owner)
+        failover.prepare(sql, self._dsn, self._slot)
         stream.start(self._slot, begin.acknowledge, self._publications.names)
         self._scanner = PgoutputScanner(begin, next_xid)
         self._bound.clear()
@@ -239,7 +246,8 @@ class PostgresLogReader:
                 found = stream.identify()
             finally:
                 stream.close()
-            return SourceId("postgres", found.system, found.database, found.timeline)
+            self._told = SourceId("postgres", found.system, found.database, found.timeline)
+            return self._told
         return self._source
 
     def check_publications(
@@ -260,7 +268,7 @@ class PostgresLogReader:
     ) -> Resume:
         state = slots.find_slot(sql, self._slot)
         if state is None and resume is not None:
-            raise slots.missing_slot(self._slot, resume)
+            raise slots.missing_slot(self._slot, resume, self._promoted)
         if state is not None:
             # All of this before anything is taken from whoever reads it.
             slots.check_slot(state, self._slot, sql.info.dbname)
@@ -278,7 +286,7 @@ class PostgresLogReader:
                 slots.drop_useless(sql, self._slot)  # its first changes could not be decoded
             state = slots.find_slot(sql, self._slot)
             if state is None and resume is not None:
-                raise slots.missing_slot(self._slot, resume)
+                raise slots.missing_slot(self._slot, resume, self._promoted)
         # Before the slot: a publication must be older than the first change that is decoded.
         # A new event log's tables are all dumped at first: what is published now is no news.
         self._publications.sync(sql, strict=resume is None, told=resume is None)
@@ -326,7 +334,11 @@ class PostgresLogReader:
         bound = self._bound.get(seen.relation_id)
         previous = bound or self._registry.latest(table)
         try:
-            schema = self._look_up(table, seen)
+            schema = when_free(
+                f"looking up {table}",
+                lambda: self._finder.of_relation(self._connected(), seen),
+                meanwhile=self.keepalive,
+            )
         except SourceError as error:
             if error.policy is not Policy.STOP:
                 raise
@@ -351,21 +363,6 @@ class PostgresLogReader:
         self._retried_at = time.monotonic()
         for seen in list(self._refused.values()):
             yield from self._relation(seen)
-
-    def _look_up(self, table: TableName, seen: RelationSeen) -> TableSchema:
-        """Its schema. A lock on the catalogue that others hold is waited for in short turns: our
-        sessions give way before a deadlock is noticed.
-        """
-        deadline = time.monotonic() + BUSY_S
-        while True:
-            try:
-                with translated(f"looking up {table}"):
-                    return self._finder.of_relation(self._connected(), seen)
-            except SourceBusyError:
-                if time.monotonic() > deadline:
-                    raise
-                self.keepalive()
-                time.sleep(BUSY_TURN_S)
 
     def _watermark_seen(self, item: LogicalMessage) -> Iterator[LogEvent]:
         watermark = watermark_of(item) if self._publications.strategy == "message" else None

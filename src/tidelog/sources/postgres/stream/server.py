@@ -63,16 +63,29 @@ def identify(
 
 def _check_timeline(stream: ReplicationStream, ours: int, theirs: int, resume: Resume) -> None:
     """A promotion is harmless if it happened after all that we have."""
+    ours_to = max(resume.acknowledge, resume.position)
+    where = f"the event log holds timeline {ours} up to {lsn_text(ours_to)}"
+    if theirs < ours:
+        # It has no history of what came after it, and would say so as if WAL were missing.
+        raise SourceChangedError(
+            f"the source is on timeline {theirs}, and {where}: source.url leads to a former "
+            "primary, which another server took the place of. Correct source.url, and let "
+            "applications write to the new one only"
+        )
+    forked: int | None = None
     for line in stream.timeline_history(theirs).splitlines():
         fields = line.split()
         if len(fields) >= 2 and fields[0] == str(ours):
-            if lsn_value(fields[1]) >= resume.acknowledge:
-                return
-            break
+            forked = lsn_value(fields[1])
+    # A commit's record begins at its position: that one is there if the fork came behind it.
+    if forked is not None and forked >= resume.acknowledge and forked > resume.position:
+        return
+    begun = "does not come from it" if forked is None else f"left it at {lsn_text(forked)} already"
     raise SourceChangedError(
-        f"the source is on timeline {theirs}; the event log holds timeline {ours} up to "
-        f"{lsn_text(resume.acknowledge)}, which the new one does not contain: changes were "
-        "lost in a failover. Begin a new event log and dump the tables again"
+        f"the source is on timeline {theirs}, which {begun}; {where}: the standby that was "
+        "promoted had not received all that was captured, so the event log and the outputs hold "
+        "changes that the source lost in the failover. Begin a new event log and dump the tables "
+        "again; docs/how-to/source-failover.md says how to prevent it"
     )
 
 

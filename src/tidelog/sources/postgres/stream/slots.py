@@ -12,6 +12,7 @@ import psycopg
 from tidelog.errors import GapError, PreflightError, SourceBusyError, SourceError
 from tidelog.model.records import Resume
 from tidelog.sources.postgres.connect import give_way, lsn_text, lsn_value, translated
+from tidelog.sources.postgres.stream.failover import copied_to_standbys
 from tidelog.sources.postgres.stream.open_transactions import named_while_waiting, who_is_open
 from tidelog.sources.postgres.stream.slot_owner import START_ANEW, SlotOwner, reader_of
 from tidelog.sources.postgres.stream.standby import LOG_SNAPSHOT, hint_while_waiting, in_recovery
@@ -44,6 +45,7 @@ class SlotState:
     restart: int
     lost: str | None  # why the slot can't be used any more
     two_phase: bool
+    copy: bool  # the standby keeps it as its primary's is, and nobody can read it there
     retained_bytes: int
 
 
@@ -54,6 +56,7 @@ def find_slot(connection: Connection, slot: str) -> SlotState | None:
         b"SELECT s.plugin, s.slot_type, s.database, s.active_pid, s.confirmed_flush_lsn::text, "
         b"s.restart_lsn::text, s.wal_status, s.two_phase, "
         b"to_jsonb(s) ->> 'invalidation_reason', coalesce(to_jsonb(s) ->> 'conflicting', 'false'), "
+        b"pg_catalog.pg_is_in_recovery() AND coalesce(to_jsonb(s) ->> 'synced', 'false') = 'true', "
         b"pg_catalog.pg_wal_lsn_diff(CASE WHEN pg_catalog.pg_is_in_recovery() "
         b"THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_lsn() END, "
         b"s.restart_lsn)::int8 "
@@ -73,6 +76,7 @@ def find_slot(connection: Connection, slot: str) -> SlotState | None:
         two_phase,
         reason,
         conflict,
+        copy,
         size,
     ) = row
     lost: str | None = None
@@ -92,6 +96,7 @@ def find_slot(connection: Connection, slot: str) -> SlotState | None:
         restart=lsn_value(restart) if restart else 0,
         lost=lost,
         two_phase=bool(two_phase),
+        copy=copy,
         retained_bytes=size or 0,
     )
 
@@ -103,14 +108,15 @@ def create_slot(connection: Connection, slot: str, connect: Callable[[], Connect
     waits until its primary logs which those are. ``connect``: another connection, to find out.
     """
     standby = in_recovery(connection)
+    failover = b", failover => true" if copied_to_standbys(connection) else b""
     connection.execute(f"SET statement_timeout = '{CREATE_TIMEOUT}'".encode())
     # Open transactions are waited for by their locks. Nobody waits for us then.
     connection.execute(b"SET lock_timeout = 0")
     try:
         with hint_while_waiting(slot) if standby else named_while_waiting(slot, connect):
             row = connection.execute(
-                "SELECT lsn::text "
-                "FROM pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput')",
+                b"SELECT lsn::text FROM pg_catalog.pg_create_logical_replication_slot"
+                b"(%s, 'pgoutput'" + failover + b")",
                 (slot,),
             ).fetchone()
     except psycopg.errors.ObjectNotInPrerequisiteState as error:
@@ -172,6 +178,12 @@ def check_slot(state: SlotState, slot: str, database: str) -> None:
             f"slot {slot!r} belongs to database {state.database!r}, not to {database!r}: name "
             "another one in source.slot"
         )
+    if state.copy:
+        raise PreflightError(
+            f"slot {slot!r} is the standby's copy of its primary's, which is read only once the "
+            "standby is promoted: let source.url lead to the primary (of several hosts by "
+            "target_session_attrs=read-write), or name another slot in source.slot"
+        )
     if state.two_phase:
         raise PreflightError(f"slot {slot!r} was created with two_phase, which is not read: {mend}")
     if state.lost is not None:
@@ -191,10 +203,17 @@ def check_position(state: SlotState, slot: str, resume: Resume) -> None:
         )
 
 
-def missing_slot(slot: str, resume: Resume) -> GapError:
-    """The error for a slot that is gone while an event log needs it."""
+def missing_slot(slot: str, resume: Resume, promoted: bool) -> GapError:
+    """The error for a slot that is gone while an event log needs it. ``promoted``: the server was a
+    standby when the event log was written.
+    """
+    why = (
+        " on the server that was promoted: it was not copied there (docs/how-to/source-failover.md)"
+        if promoted
+        else " any more"
+    )
     return GapError(
-        f"slot {slot!r} does not exist any more; the event log ends at "
+        f"slot {slot!r} does not exist{why}; the event log ends at "
         f"{lsn_text(resume.acknowledge)} and nothing kept the changes after it. {START_ANEW}"
     )
 

@@ -1,0 +1,52 @@
+"""A URL that names several hosts: they are tried one after the other.
+
+libpq and psycopg can do so too, but each in its own way: where a host vanished, libpq's connection
+that does not wait would stay with it for as long as the network lets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tidelog.errors import ConnectionLostError, TidelogError
+
+_Connection = TypeVar("_Connection")
+_LISTS = ("host", "hostaddr", "port")
+
+
+def each_host(info: str) -> list[str]:
+    """A connection string for each host of ``info``, in its order."""
+    parameters = conninfo_to_dict(info)
+    lists = {name: str(parameters[name]).split(",") for name in _LISTS if name in parameters}
+    count = max((len(values) for values in lists.values()), default=1)
+    if count == 1 or any(len(values) not in (1, count) for values in lists.values()):
+        return [info]  # libpq says what does not fit
+    return [
+        make_conninfo(
+            info,
+            **{name: values[i % len(values)] for name, values in lists.items()},
+        )
+        for i in range(count)
+    ]
+
+
+def first_that_answers(info: str, connect: Callable[[str], _Connection]) -> _Connection:
+    """What ``connect`` makes of the first host that lets it.
+
+    Raises the one host's error. Of several, all are told, and where one of them may be there later
+    (it is down, or has yet to be promoted), trying again may help.
+    """
+    failures: list[TidelogError] = []
+    for host in each_host(info):
+        try:
+            return connect(host)
+        except TidelogError as failure:
+            failures.append(failure)
+    if len(failures) == 1:
+        raise failures[0]
+    lost = [failure for failure in failures if isinstance(failure, ConnectionLostError)]
+    kind = type((lost or failures)[0])
+    raise kind("; ".join(str(failure) for failure in failures))

@@ -1,0 +1,76 @@
+"""The source's own failover: a physical standby is promoted, and capture goes on there.
+
+PostgreSQL 17 and later copy a logical slot to the standbys if it has the property ``failover``
+(manual, "Logical Replication Failover"). So ours has it wherever it can be had. Earlier versions
+lose the slot with the server.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import psycopg
+from psycopg import pq
+
+from tidelog.errors import ConnectionLostError, TidelogError
+from tidelog.ports import SourceId
+from tidelog.sources.postgres import answers
+from tidelog.sources.postgres.connect import connect_replication, quote_ident
+from tidelog.sources.postgres.encodings import encoded
+from tidelog.sources.postgres.stream.standby import in_recovery
+
+logger = logging.getLogger(__name__)
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+MIN_VERSION = 17
+
+
+def copied_to_standbys(connection: Connection) -> bool:
+    """Can a slot that is made there have the property ``failover``? A standby's own can't."""
+    return connection.info.server_version >= MIN_VERSION * 10_000 and not in_recovery(connection)
+
+
+def prepare(connection: Connection, dsn: str, slot: str) -> None:
+    """Give the slot the property if it was made without. Nobody reads it."""
+    if not copied_to_standbys(connection):
+        return
+    row = connection.execute(
+        "SELECT failover FROM pg_catalog.pg_replication_slots WHERE slot_name = %s", (slot,)
+    ).fetchone()
+    if row is None or row[0]:
+        return
+    try:
+        _set_failover(dsn, slot)
+    except TidelogError as error:
+        logger.warning("slot %r will be lost if a standby is promoted: %s", slot, error)
+    else:
+        logger.info("slot %r is copied to standbys from now on (failover)", slot)
+
+
+def check_told(told: SourceId | None, found: SourceId) -> None:
+    """Is it still the server whose timeline was told before? What is captured is noted with that.
+
+    Raises ConnectionLostError: another one was promoted in between.
+    """
+    if told is not None and told.timeline != found.timeline:
+        raise ConnectionLostError(
+            f"the source went from timeline {told.timeline} to {found.timeline} while capture "
+            "began: a standby was promoted; it is tried again"
+        )
+
+
+def _set_failover(dsn: str, slot: str) -> None:
+    """Only a walsender's command changes a slot."""
+    pgconn = connect_replication(dsn, purpose="capture")
+    try:
+        command = f"ALTER_REPLICATION_SLOT {quote_ident(slot)} (FAILOVER true)"
+        result = answers.commanded(pgconn, encoded(pgconn, command))
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"connection lost"
+            raise TidelogError(f"the server refuses: {message.decode(errors='replace')}")
+    except psycopg.Error as error:
+        raise ConnectionLostError(f"the replication connection was lost: {error}") from None
+    finally:
+        pgconn.finish()

@@ -1,0 +1,224 @@
+"""One run of the campaign: a history whose captures are on two hosts, under a nemesis."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from tests.campaign.hosts import Host
+from tests.campaign.nemesis import DATABASE, KINDS, Nemesis
+from tests.campaign.places import Place
+from tests.e2e.history_processes import CaptureProcess, Collector
+from tests.e2e.history_run import Run
+from tests.e2e.history_spec import Spec
+from tests.support.oracle.history import HistoryError, SourceHistory
+from tests.support.oracle.source import OracleSource
+
+from tidelog.app.log_location import log_place
+from tidelog.config import Config, load_config
+from tidelog.eventlog.reader import EventLog
+
+LEASE_S = 3.0
+LIVELY_S = 60.0
+LAG_S = 5.0
+DUMP_EVERY_S = 10.0
+BEGIN_S = 300.0
+OpenPlace = Callable[[Path, ExitStack], Place]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run showed.
+
+    Attributes:
+        lively_s: from the last fault's end to the first record that came within `LAG_S`.
+        leaderless_s: from each leader's last record to the next one's first.
+    """
+
+    seed: int
+    source: str
+    state: str
+    seconds: float
+    transactions: int
+    records: int
+    faults: dict[str, int]
+    lively_s: float
+    leaderless_s: list[float]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class CampaignRun(Run):
+    """See `Run`. ``kinds``: of faults, see `KINDS`; ``name``: of the source, for people."""
+
+    outcome: Outcome
+
+    def __init__(
+        self,
+        spec: Spec,
+        source: OracleSource,
+        directory: Path,
+        *,
+        open_place: OpenPlace,
+        name: str = "",
+        kinds: Sequence[str] = tuple(KINDS),
+    ) -> None:
+        super().__init__(spec, source, directory)
+        self._open_place = open_place
+        self._title = name
+        self._kinds = tuple(kinds)
+        self._opened = ExitStack()
+        self.hosts: list[Host] = []
+
+    def __call__(self) -> SourceHistory:
+        with self._opened:
+            return super().__call__()
+
+    def _write_config(self) -> Path:
+        section = self.source.section(self.spec.watermarks, self.spec.initial)
+        self.place = self._open_place(self.directory, self._opened)
+        database = self.source.server.port
+        targets = {DATABASE: database, **self.place.ports}
+        rest = (
+            f"capture: {{flush_bytes: 16KiB, flush_ms: 20, buffer_bytes: 128KiB, "
+            f"lease_ms: {int(LEASE_S * 1000)}}}\n"
+            f"dump: {{chunk_rows: {self.spec.chunk_rows}, parallelism: {self.spec.parallelism}}}\n"
+        )
+        for name in ("a", "b"):
+            host = Host(name, self.directory, targets, self._opened, self.spec.mutation)
+            through = section.replace(f":{database}/", f":{host.paths[DATABASE].port}/")
+            assert through != section
+            host.config_file.write_text(
+                f"source: {through}\n{self.place.sections(host.ports)}{rest}"
+            )
+            self.hosts.append(host)
+        directly = self.directory / "tidelog.yaml"
+        directly.write_text(f"source: {section}\n{self.place.sections(self.place.ports)}{rest}")
+        return directly
+
+    def _launch(self, failpoint: str = "") -> CaptureProcess:
+        for host in self.hosts:
+            host.start()
+        self._watch_processes()
+        return self.captures[0]
+
+    def _note(self, what: str) -> None:
+        """Also for who looks on."""
+        super()._note(what)
+        with (self.directory / "events.txt").open("a") as events:
+            events.write(self.events[-1] + "\n")
+
+    def _watch_processes(self) -> None:
+        """None ends by itself, whatever it can't reach."""
+        self.captures = [host.capture for host in self.hosts if host.capture is not None]
+        for capture in self.captures:
+            if capture.died and not self._asked_to_end(capture):
+                raise HistoryError(f"capture ended by itself with {capture.code}\n{capture.tail}")
+
+    def _asked_to_end(self, capture: CaptureProcess) -> bool:
+        return any(host.capture is capture and host.leaves for host in self.hosts)
+
+    def _await_capture(self, collector: Collector) -> None:
+        """For as long as kernels may have to be compiled: that heeds no signal."""
+        deadline = time.monotonic() + BEGIN_S
+        while collector.begin is None:
+            time.sleep(0.05)
+            self._watch_processes()
+            if time.monotonic() > deadline:
+                raise HistoryError(f"no capture leads {BEGIN_S:.0f} s after the start")
+        self._note("capture leads")
+
+    def _disturb(self) -> None:
+        self._nemesis = Nemesis(
+            random.Random(f"nemesis {self.spec.seed}"),
+            self.hosts,
+            self.source,
+            self.place,
+            load_config(self.config_file, {}),
+            LEASE_S,
+            self.spec.fault_every_s,
+            self._kinds,
+            self._note,
+        )
+        end = time.monotonic() + self.spec.seconds
+        dump_at = time.monotonic() + DUMP_EVERY_S
+        while time.monotonic() < end:
+            time.sleep(0.05)
+            self._watch_processes()
+            self._nemesis.turn()
+            if time.monotonic() >= dump_at:
+                dump_at = time.monotonic() + DUMP_EVERY_S
+                self.commander.dump()
+        self._nemesis.heal()
+        self._healed_at = time.monotonic()
+
+    def _settle(self, config: Config, collector: Collector) -> None:
+        self._lively_s = self._await_liveness(collector)
+        super()._settle(config, collector)
+
+    def _await_liveness(self, collector: Collector) -> float:
+        came: list[tuple[float, int]] = []
+        while True:
+            asked = time.monotonic()
+            mark = self.source.last_write(self.rng)
+            while not self.source.reached(mark, collector.xids):
+                time.sleep(0.02)
+                self._watch_processes()
+                if collector.failure is not None:
+                    collector.stop()
+                now = time.monotonic() - self._healed_at
+                if not came or now > came[-1][0] + 5:
+                    came.append((round(now), len(collector.records)))
+                if now > LIVELY_S + LAG_S:
+                    raise HistoryError(
+                        f"{self._stacks()}\n{LIVELY_S:.0f} s after the last fault nothing is "
+                        f"captured within {LAG_S:.0f} s; records by the second: {came}"
+                    )
+            now = time.monotonic()
+            if now - asked < LAG_S:
+                self._note("captures again, without a hand")
+                return now - self._healed_at
+
+    def _stacks(self) -> str:
+        """What each capture says that it does."""
+        for capture in self.captures:
+            capture.send(signal.SIGUSR1)
+        time.sleep(1.0)
+        return "\n".join(capture.log_file.read_text()[-20_000:] for capture in self.captures)
+
+    def _check(self, config: Config, collector: Collector) -> SourceHistory:
+        history = super()._check(config, collector)
+        self.outcome = Outcome(
+            seed=self.spec.seed,
+            source=self._title,
+            state=self.place.name,
+            seconds=self.spec.seconds,
+            transactions=len({record.xid for record in collector.records}),
+            records=len(collector.records),
+            faults=dict(self._nemesis.counts),
+            lively_s=round(self._lively_s, 2),
+            leaderless_s=self._leaderless(config),
+        )
+        return history
+
+    def _leaderless(self, config: Config) -> list[float]:
+        segments = [s for s in EventLog.open(log_place(config)).chain().segments if s.rows]
+        files = self.place.files()
+        times = {
+            int(path.name[:20]): path.stat().st_ctime_ns / 1e9
+            for path in files.rglob("*")
+            if path.name[:20].isdigit()
+        }
+        return [
+            round(times[after.first] - times[before.first], 2)
+            for before, after in pairwise(segments)
+            if after.epoch > before.epoch
+        ]

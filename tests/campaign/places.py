@@ -1,0 +1,119 @@
+"""Where two hosts keep their event log and their state, with the paths that lead there."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+from tests.support.faulty_network import FaultyNetwork
+from tests.support.s3 import S3Server
+from tests.support.zookeeper import ZooKeeperServer
+
+from tidelog.demo.servers.embedded import EmbeddedServer
+from tidelog.demo.servers.postgres import PostgresServer
+
+
+class Place(Protocol):
+    """
+    Attributes:
+        name: for the report.
+        ports: where each path of a host leads, beside that to the database.
+    """
+
+    name: str
+    ports: dict[str, int]
+
+    def sections(self, ports: Mapping[str, int]) -> str:
+        """``log`` and ``state`` of a configuration that goes by these ports."""
+        ...
+
+    def files(self) -> Path:
+        """Where the event log's segments are, for whoever looks at their times."""
+        ...
+
+    def restart(self) -> None:
+        """Restart what keeps the state."""
+        ...
+
+
+class OnS3:
+    """Log and state in one bucket (``log:``). S3Proxy looks at conditions before it writes, so
+    requests of both hosts come one after the other.
+    """
+
+    name = "log:"
+
+    def __init__(self, server: S3Server, opened: ExitStack) -> None:
+        self._server = server
+        self._prefix = f"campaign-{secrets.token_hex(4)}"
+        in_turn = opened.enter_context(FaultyNetwork(server.port, one_at_a_time=True))
+        self.ports = {"log and state": in_turn.port}
+
+    def sections(self, ports: Mapping[str, int]) -> str:
+        endpoint = f"http://127.0.0.1:{ports['log and state']}"
+        options = {**self._server.options, "endpoint": endpoint}
+        log = {"path": self._server.url(self._prefix), "storage_options": options}
+        return f"log: {json.dumps({**log, 'rollup_bytes': 0})}\nstate: {{url: 'log:'}}\n"
+
+    def files(self) -> Path:
+        return self._server.files(self._prefix)
+
+    def restart(self) -> None:
+        _restart(self._server)
+
+
+class _Shared:
+    """The log in a directory that both hosts have."""
+
+    ports: dict[str, int]
+
+    def __init__(self, directory: Path) -> None:
+        self._log = directory / "log"
+
+    def _section(self, url: str) -> str:
+        return f"log: {{path: '{self._log}', rollup_bytes: 0}}\nstate: {{url: '{url}'}}\n"
+
+    def files(self) -> Path:
+        return self._log
+
+
+class StateInPostgres(_Shared):
+    name = "postgresql://"
+
+    def __init__(self, server: PostgresServer, directory: Path) -> None:
+        super().__init__(directory)
+        self._server = server
+        self._database = f"state_{secrets.token_hex(4)}"
+        server.create_database(self._database)
+        self.ports = {"state": server.port}
+
+    def sections(self, ports: Mapping[str, int]) -> str:
+        return self._section(f"postgresql://postgres@127.0.0.1:{ports['state']}/{self._database}")
+
+    def restart(self) -> None:
+        self._server.restart(mode="immediate")
+
+
+class StateInZooKeeper(_Shared):
+    name = "zookeeper://"
+
+    def __init__(self, server: ZooKeeperServer, directory: Path) -> None:
+        super().__init__(directory)
+        self._server = server
+        self._path = f"/tidelog/{secrets.token_hex(4)}"
+        self.ports = {"state": server.port}
+
+    def sections(self, ports: Mapping[str, int]) -> str:
+        return self._section(f"zookeeper://127.0.0.1:{ports['state']}{self._path}")
+
+    def restart(self) -> None:
+        _restart(self._server)
+
+
+def _restart(server: EmbeddedServer) -> None:
+    server.kill()
+    server.start()

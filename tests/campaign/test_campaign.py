@@ -1,0 +1,153 @@
+"""The campaign: two captures on two hosts while a nemesis takes parts of them away. The history
+oracle judges the event log, and capture has to go on without a hand once all is back.
+
+`make campaign` runs it for TIDELOG_CAMPAIGN_SECONDS, sources and state stores taking turns by seed,
+from TIDELOG_CAMPAIGN_SEED on, and writes what it showed to TIDELOG_CAMPAIGN_JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.campaign.campaign_run import (
+    LAG_S,
+    LEASE_S,
+    LIVELY_S,
+    CampaignRun,
+    OpenPlace,
+    Outcome,
+)
+from tests.campaign.nemesis import KINDS
+from tests.campaign.places import OnS3, Place, StateInPostgres, StateInZooKeeper
+from tests.e2e.history_run import NothingShownError, run
+from tests.e2e.history_spec import Spec
+from tests.support.oracle.history import HistoryError
+from tests.support.oracle.source import OracleSource
+
+from tidelog.demo.servers.postgres import PostgresServer
+
+SOURCES = {
+    "oracle16": "PostgreSQL 16",
+    "oracle_mysql80": "MySQL 8.0",
+    "oracle18": "PostgreSQL 18",
+    "oracle_mariadb1011": "MariaDB 10.11",
+}
+STATES = ("log", "postgresql", "zookeeper")
+SECONDS = 40.0
+
+
+def spec_of(seed: int, source: OracleSource, seconds: float = SECONDS) -> Spec:
+    rng = random.Random(f"campaign {seed}")
+    return Spec(
+        seed,
+        seconds,
+        writers=rng.choice((1, 2)),
+        watermarks=rng.choice(source.strategies),
+        parallelism=rng.choice((1, 4)),
+        chunk_rows=rng.choice((7, 23, 200)),
+        commands=(),
+        blocking=False,
+        fault_every_s=rng.choice((1.5, 3.0, 6.0)),
+    )
+
+
+def place_of(state: str, request: pytest.FixtureRequest) -> OpenPlace:
+    def open_place(directory: Path, opened: ExitStack) -> Place:
+        if state == "log":
+            return OnS3(request.getfixturevalue("s3"), opened)
+        if state == "zookeeper":
+            return StateInZooKeeper(request.getfixturevalue("zookeeper"), directory)
+        return StateInPostgres(request.getfixturevalue("state_server"), directory)
+
+    return open_place
+
+
+@pytest.fixture(scope="module")
+def state_server() -> Any:
+    """Of its own: it is restarted."""
+    with PostgresServer(16) as server:
+        yield server
+
+
+def one(
+    seed: int,
+    source: str,
+    state: str,
+    request: pytest.FixtureRequest,
+    directory: Path,
+    seconds: float = SECONDS,
+    kinds: tuple[str, ...] = tuple(KINDS),
+    mutation: str = "",
+) -> Outcome:
+    """Run and judge. Raises HistoryError."""
+    server: OracleSource = request.getfixturevalue(source)
+    make = partial(
+        CampaignRun, open_place=place_of(state, request), name=SOURCES[source], kinds=kinds
+    )
+    spec = replace(spec_of(seed, server, seconds), mutation=mutation)
+    done = run(spec, server, directory / "campaign", make)
+    assert isinstance(done, CampaignRun)
+    print(*done.events, sep="\n")
+    return done.outcome
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_short_campaign(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    outcome = one(1, "oracle16", "log", request, tmp_path, 25.0)
+    assert sum(outcome.faults.values()) > 3
+    assert outcome.leaderless_s, "nobody took over: nothing was tested"
+
+
+@pytest.mark.soak
+@pytest.mark.skipif("TIDELOG_CAMPAIGN_SECONDS" not in os.environ, reason="asked for by itself")
+def test_campaign(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    begun = time.monotonic()
+    end = begun + float(os.environ["TIDELOG_CAMPAIGN_SECONDS"])
+    seed = int(os.environ.get("TIDELOG_CAMPAIGN_SEED", "1"))
+    report = Path(os.environ.get("TIDELOG_CAMPAIGN_JSON", "campaign.json"))
+    found: dict[str, Any] = {"hours": 0.0, "runs": [], "violations": [], "empty": 0}
+    found |= {"kinds": KINDS, "lease_s": LEASE_S, "lag_s": LAG_S, "lively_s": LIVELY_S}
+    while time.monotonic() < end:
+        source, state = list(SOURCES)[seed % len(SOURCES)], STATES[seed % len(STATES)]
+        try:
+            outcome = one(seed, source, state, request, tmp_path)
+            found["runs"].append(outcome.to_json())
+            shown = json.dumps(outcome.to_json())
+        except NothingShownError:
+            found["empty"] += 1
+            shown = "no dump was completed"
+        except HistoryError as error:
+            what = str(error).splitlines()[-1][:300]
+            found["violations"].append({"seed": seed, "what": what, "error": str(error)[:20_000]})
+            shown = f"VIOLATION\n{error}"
+        print(f"seed {seed}, {source}, {state}: {shown}", flush=True)
+        found["hours"] = round((time.monotonic() - begun) / 3600, 3)
+        report.write_text(json.dumps(found, indent=1))
+        seed += 1
+    assert not found["violations"]
+
+
+@pytest.mark.soak
+@pytest.mark.skipif("TIDELOG_CAMPAIGN_MUTATIONS" not in os.environ, reason="asked for by itself")
+@pytest.mark.parametrize("mutation", ["late_appends_overwrite"])
+def test_the_campaign_catches(
+    mutation: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    for seed in (1, 2, 3):
+        try:
+            one(seed, "oracle16", "postgresql", request, tmp_path, 30.0, ("freeze",), mutation)
+        except HistoryError as error:
+            print(f"seed {seed}: {str(error).splitlines()[-1][:300]}")
+            return
+    pytest.fail("three runs hold")

@@ -1,0 +1,131 @@
+"""Write docs/explanation/campaign.md and its picture from what a campaign noted:
+``python tools/campaign_page.py [campaign.json]``. The notes are kept beside the page.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parents[1] / "docs"
+NOTES = DOCS / "explanation" / "campaign.json"
+PAGE = DOCS / "explanation" / "campaign.md"
+PICTURE = DOCS / "images" / "campaign.svg"
+EDGES_S = (0.5, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30)
+"""Upper ends of the picture's bars."""
+WIDTH, HEIGHT, BASE, LEFT = 720, 220, 180, 30
+
+
+def main() -> None:
+    if len(sys.argv) > 1 and Path(sys.argv[1]).resolve() != NOTES:
+        shutil.copyfile(sys.argv[1], NOTES)
+    notes = json.loads(NOTES.read_text())
+    gaps = sorted(gap for run in notes["runs"] for gap in run["leaderless_s"])
+    PICTURE.write_text(picture(gaps))
+    PAGE.write_text(page(notes, gaps))
+
+
+def page(notes: dict[str, Any], gaps: list[float]) -> str:
+    """The page, of the campaign's notes."""
+    runs, violations, described = notes["runs"], notes["violations"], notes["kinds"]
+    lease_s, lag_s, lively_s = notes["lease_s"], notes["lag_s"], notes["lively_s"]
+    faults = Counter[str]()
+    for run in runs:
+        faults.update(run["faults"])
+    pairs = Counter((run["source"], run["state"]) for run in runs)
+    lively = sorted(run["lively_s"] for run in runs)
+    kinds = "\n".join(f"| {kind} | {what} | {faults[kind]} |" for kind, what in described.items())
+    places = "\n".join(f"| {s} | `{place}` | {n} |" for (s, place), n in sorted(pairs.items()))
+    told = "".join(f"\n- seed {each['seed']}: {each['what']}" for each in violations)
+    records = sum(run["records"] for run in runs)
+    transactions = sum(run["transactions"] for run in runs)
+    return f"""# The campaign
+
+Two captures on two hosts, that share nothing but a source, an event log and a state store; writers; dumps; and a nemesis that takes
+parts away and gives them back, at most two at a time. The history oracle then holds the event log against what the source
+committed: invariants 1, 2, 3, 7 and 8 of [these](../INVARIANTS.md). And once the last fault is over, what is written has to be
+captured within {lag_s:.0f} s, {lively_s:.0f} s later at the latest, without a hand. `make campaign` runs it; a short one is among the thorough tests.
+
+This page is written by `tools/campaign_page.py` from [the notes](campaign.json) of one campaign.
+
+| | |
+|---|---|
+| hours, with the judging | {notes["hours"]:.2f} |
+| runs | {len(runs) + len(violations)} |
+| transactions captured in the runs that hold | {transactions:,} |
+| records and dumped rows held against the source | {records:,} |
+| faults in the runs that hold | {sum(faults.values())} |
+| violations | {len(violations)} |
+| until captured again, after the last fault | half of the runs {at(lively, 0.5)} s, at most {at(lively, 1)} s |
+{told}
+## Faults
+
+| fault | what it is | times |
+|---|---|---|
+{kinds}
+
+A path is that of one host to the database, to the state store, or to the bucket; TCP proxies stand in between. Both hosts are one
+machine: each capture is made to believe that the other is elsewhere, so it sees of an ended one only that the lease is not renewed.
+
+| source | `state.url` | runs |
+|---|---|---|
+{places}
+
+## Without a leader
+
+From the last record of a leader to the first one of the next, {len(gaps)} times; the lease lasts {lease_s:.0f} s. Half of them are below
+{at(gaps, 0.5)} s, nine of ten below {at(gaps, 0.9)} s, the longest is {at(gaps, 1)} s. They include what else was away meanwhile (the
+database, the state store), and a machine of two cores that other work keeps busy: they are no measure of how fast a standby is.
+
+![How long nothing was captured between two leaders](../images/campaign.svg)
+
+## What it does not have
+
+Namespaces of the network and `tc`, disks that are full or fail, a stepped wall clock, a quorum that is lost, promoted standbys (each
+has tests of its own), and pipelines.
+"""
+
+
+def at(values: list[float], share: float) -> str:
+    """The quantile, as text."""
+    if not values:
+        return "–"
+    return f"{values[max(0, math.ceil(share * len(values)) - 1)]:.1f}"
+
+
+def picture(gaps: list[float]) -> str:
+    """A histogram as SVG."""
+    lower = (0.0, *EDGES_S)
+    edges = (*EDGES_S, math.inf)
+    counts = [sum(a <= gap < b for gap in gaps) for a, b in zip(lower, edges, strict=True)]
+    most = max(*counts, 1)
+    step = (WIDTH - 2 * LEFT) / len(counts)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        'font-family="sans-serif" font-size="11" text-anchor="middle">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
+    ]
+    for i, count in enumerate(counts):
+        x, height = LEFT + i * step, count / most * (BASE - 30)
+        parts.append(
+            f'<rect x="{x + 3:.0f}" y="{BASE - height:.1f}" width="{step - 6:.0f}" '
+            f'height="{height:.1f}" fill="#2a6f97"/>'
+        )
+        middle = x + step / 2
+        if count:
+            parts.append(f'<text x="{middle:.0f}" y="{BASE - height - 5:.1f}">{count}</text>')
+        name = f"&lt; {edges[i]:g}" if edges[i] < math.inf else f"{lower[i]:g} +"
+        parts.append(f'<text x="{middle:.0f}" y="{BASE + 15}" fill="#444444">{name}</text>')
+    parts.append(
+        f'<text x="{WIDTH / 2:.0f}" y="{HEIGHT - 8}" fill="#444444">seconds without a leader</text>'
+    )
+    return "\n".join([*parts, "</svg>", ""])
+
+
+if __name__ == "__main__":
+    main()

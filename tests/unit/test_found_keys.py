@@ -70,6 +70,7 @@ def test_a_transaction_that_is_read_back_is_never_in_memory_as_a_whole(tmp_path:
         built.flush(transaction, whole=segment == SEGMENTS - 1)
     emitted = EmittedTransactions(built.log)
     windows = Windows(PgoutputKeys(), lambda _id: table)
+    windows.keys_of(emitted.records_of(ranges_of([transaction + 700]), table.table))  # compiles
     arrow = pa.total_allocated_bytes()
     most = 0
 

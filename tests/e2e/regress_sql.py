@@ -45,7 +45,7 @@ FIRST = ("test_setup",)
 LAST = ("drop_if_exists", "event_trigger")
 """An event trigger that is left behind may refuse what follows."""
 FILE_S = 120.0
-SETTLED_S = 600.0
+SETTLED_S = 300.0
 SETTINGS = {"max_prepared_transactions": 10, "max_wal_size": "4GB"}
 ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 DROPS = re.compile(r"^DROP (TABLE|SCHEMA)\b[^;]*;", re.MULTILINE)
@@ -120,7 +120,7 @@ class Regression:
         return (self.directory / "capture.log").read_text(errors="replace")[-2000:]
 
     def settle(self) -> list[str]:
-        """Wait until all is captured and dumped; what still waits after a while."""
+        """Wait until all is captured and dumped; what still waits if nothing moves for a while."""
         with psycopg.connect(self.dsn, autocommit=True) as sql:
             sql.execute("CREATE TABLE public.tidelog_tick (id int PRIMARY KEY)")
             time.sleep(6)  # the next look at the catalogue has been
@@ -130,6 +130,7 @@ class Regression:
         deadline = time.monotonic() + SETTLED_S
         calm = 0
         waits: list[str] = []
+        before: list[str] = []
         state = SqliteState(self.config.state.url)
         try:
             while calm < 8 and time.monotonic() < deadline:
@@ -148,7 +149,10 @@ class Regression:
                 if covered < end[0]:
                     waits.append(f"the log is at {covered} of {end[0]}")
                 waits += state.keys(REFETCH_KEY)
+                self.note_refusals()
                 calm = 0 if waits else calm + 1
+                if waits != before:
+                    before, deadline = waits, time.monotonic() + SETTLED_S
         finally:
             state.close()
         return waits

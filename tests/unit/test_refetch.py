@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -201,3 +202,26 @@ def test_keys_of_a_version_before_pieces_are_taken_over(state: CountingState) ->
     for _ in range(2):  # and so they are once more, before they are read
         assert sorted(waiting(state)) == sorted([*texts(0, PIECE_KEYS + 1), ("7",)])
     assert state.get(REFETCH_KEY) is None
+
+
+def test_keys_that_wait_are_not_in_memory(wanted: RefetchQueue) -> None:
+    """A statement that moved many: only those that are being read are."""
+    count, batch = 60_000, 10_000
+
+    def ask_and_read() -> int:
+        for first in range(0, count, batch):
+            wanted.add(T, encoded(first, first + batch))
+        read = 0
+        while wanted.wanted:
+            taken = take(wanted)
+            read += len(taken.keys)
+            wanted.done(taken)
+        return read
+
+    tracemalloc.start()
+    try:
+        assert ask_and_read() == count
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 8 << 20, f"{most >> 20} MiB for {count} keys"

@@ -227,6 +227,11 @@ class CatalogueWatch:
         """The tables that were there at the last look."""
         return self._known().keys()
 
+    def undumpable(self) -> set[str]:
+        """The tables without a key, where every table gets a dump."""
+        known = self._known().items() if self._dump_new else ()
+        return {name for name, found in known if found != _UNKNOWN and found.endswith(" ")}
+
     def settled(self, table: TableName, shape: TableShape) -> bool:
         """Would a dump that begins now make good whatever the catalogue shows of the table?
 

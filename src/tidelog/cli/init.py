@@ -46,7 +46,8 @@ def init(
     count = sum(found.schemas.values())
     named = ", ".join(f"{name} ({n})" for name, n in list(found.schemas.items())[:5])
     more = f" and {len(found.schemas) - 5} more" if len(found.schemas) > 5 else ""
-    terminal.say(f"wrote {config}: {count} tables in {named or 'no schema yet'}{more}")
+    tables = "1 table" if count == 1 else f"{count:,} tables"
+    terminal.say(f"wrote {config}: {tables} in {named or 'no schema yet'}{more}")
     terminal.say("next:")
     if found.password:
         terminal.say(f"  export {PASSWORD}=…       # the password is not in the file")

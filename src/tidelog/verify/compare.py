@@ -157,6 +157,8 @@ class _Comparison:
             if because is not None:
                 self._by_rows(because)
         report.equal = not (report.missing or report.surplus or report.different or self._unjudged)
+        if report.note == BEHIND:  # what came since the rows were counted was compared by key
+            report.rows = self._rows(ALL).count()
         if report.note and report.unsettled:
             report.equal = False
         return report

@@ -85,6 +85,26 @@ def test_changes_after_the_dump(make: Make, image: str) -> None:
     dumped.check()
 
 
+@ways(BINLOG)
+def test_a_blocking_dump_beside_keys_to_read_again(make: Make, image: str) -> None:
+    """Read before the dump begins and placed beside it; and to be read while the log waits."""
+    dumped = started(make)
+    dumped.dumped(dumped.dump())
+    with gate("blocking.held") as held:
+        with gate("chunk.after_read") as read:
+            dumped.do(f"UPDATE t SET n = {N}, id = 50 WHERE id = 8")
+            dumped.reach(read)
+            dumped.do(f"UPDATE t SET n = {N} WHERE id IN (2, 50)")
+            dump = dumped.dump(mode="blocking")
+        dumped.reach(held)
+        dumped.do(f"UPDATE t SET n = {N} WHERE id IN (3, 50)")
+        dumped.do(f"UPDATE t SET n = {N}, id = 51 WHERE id = 9")
+        held.open()
+        dumped.dumped(dump)
+    complete(dumped)
+    dumped.check()
+
+
 @pytest.mark.thorough
 @ways([Way("table", 1, "mysql")])
 def test_dumps_go_on_while_there_are_always_keys_to_read_again(make: Make, image: str) -> None:

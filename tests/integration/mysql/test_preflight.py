@@ -61,6 +61,8 @@ def test_sound_source_has_no_failure(
                 "retention", "server id", "GTID", "commit order", "sessions", "time zone",
                 "charset", "clock", "replication", "tables",
             }  # fmt: skip
+            counts = [finding.message for finding in findings if finding.name == "tables"]
+            assert counts == ["1 table matches"]
 
 
 @pytest.mark.parametrize(

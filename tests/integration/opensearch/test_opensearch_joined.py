@@ -108,6 +108,33 @@ def test_tables_contribute_in_any_order(shop: Shop) -> None:
     assert shop.found()["1"]["items"] == {"1|1": item(1, 1, "apple", 7)}
 
 
+def test_a_document_put_in_by_hand_gives_way(shop: Shop) -> None:
+    """Whatever it has where rows of other tables belong."""
+    built = shop.built
+    built.insert(shop.orders, "1", "a", "0")
+    shop.bring()
+    for key in "12":
+        ask("PUT", f"/{shop.alias}/_doc/{key}", {"id": 7, "items": "none", "payment": [1], "x": 1})
+    built.insert(shop.items, "2", "1", "apple", "1")
+    built.insert(shop.payments, "2", "t")
+    built.insert(shop.orders, "2", "b", "0")
+    built.update(shop.orders, "1", "c", "1")
+    shop.bring()
+    assert shop.found() == {
+        "1": {"id": 1, "v": "c", "n": 1, "items": {}},
+        "2": {
+            "id": 2, "v": "b", "n": 0,
+            "payment": {"order_id": 2, "paid": True},
+            "items": {"2|1": item(2, 1, "apple", 1)},
+        },
+    }  # fmt: skip
+    ask("PUT", f"/{shop.alias}/_doc/3", {"x": 1})
+    built.truncate(shop.items)
+    shop.bring()
+    ask("DELETE", f"/{shop.alias}/_doc/3")
+    assert {key: row["items"] for key, row in shop.found().items()} == {"1": {}, "2": {}}
+
+
 def test_an_element_moves_to_another_document_with_its_key(shop: Shop) -> None:
     built = shop.built
     for order in "12":

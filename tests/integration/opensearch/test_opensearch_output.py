@@ -16,6 +16,7 @@ from tests.behaviours.outputs.search_index import SETTINGS, ask, found, node, op
 from tests.integration.opensearch.front import before_the_node
 from tests.integration.opensearch.test_opensearch_writer import kept_in, put, up
 from tests.support.build_log import BuiltLog
+from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.app.pipeline.run import pipeline
 from tidelog.config import load_config
@@ -123,6 +124,53 @@ def test_what_a_truncate_removed_stays_away_from_late_tasks(
     assert list(found(name)) == ["2"]
     bring(context, name)  # a new run finds the floor in the index
     assert list(found(name)) == ["2"]
+
+
+def test_a_document_without_a_version_gives_way_to_any_state_of_its_key(
+    context: Context, built: BuiltLog, name: str
+) -> None:
+    """Put in by hand. It gives way to inserts, to deletes, to updates that lack columns, and to a
+    dump; one whose key the source does not name is shown until the first complete dump.
+    """
+    table = built.table("public.t", COLUMNS)
+    for key in "126":
+        built.insert(table, key, "ours", "0")
+    built.flush()
+    bring(context, name)
+    for key in "23456":
+        ask("PUT", f"/{name}/_doc/{key}", {"id": int(key), "v": "theirs", "n": 1, "x": 1})
+    built.update(table, "2", "again", "2")
+    built.delete(table, "3")
+    built.update(table, "6", UNCHANGED, "7")
+    built.flush()
+    bring(context, name)
+    theirs = {"v": "theirs", "n": 1, "x": 1}
+    assert shown_by(name) == {
+        "1": {"id": 1, "v": "ours", "n": 0},
+        "2": {"id": 2, "v": "again", "n": 2},
+        "4": {"id": 4, **theirs},
+        "5": {"id": 5, **theirs},
+        "6": {"id": 6, "v": "theirs", "n": 7},
+    }
+    first = built.dump_started("public.t").first
+    built.chunk(table, [("1", "ours", "0"), ("4", "dumped", "4"), ("6", "ours", "7")])
+    built.dump_completed("public.t", first)
+    bring(context, name)
+    assert shown_by(name) == {
+        "1": {"id": 1, "v": "ours", "n": 0},
+        "4": {"id": 4, "v": "dumped", "n": 4},
+        "6": {"id": 6, "v": "ours", "n": 7},
+    }
+
+
+def shown_by(alias: str) -> dict[str, Any]:
+    """Documents by id, without what the output keeps in them, if it keeps anything."""
+    ask("POST", f"/{alias}/_refresh")
+    hits = ask("POST", f"/{alias}/_search", {"size": 1000})["hits"]["hits"]
+    return {
+        each["_id"]: {key: v for key, v in each["_source"].items() if key != "_tidelog"}
+        for each in hits
+    }
 
 
 def test_searches_by_pattern_see_rows_alone(context: Context, built: BuiltLog, name: str) -> None:

@@ -17,15 +17,23 @@ def faults(findings: list[Finding]) -> dict[str, Finding]:
     return {finding.name: finding for finding in findings if finding.level != "ok"}
 
 
+def counts(findings: list[Finding]) -> list[str]:
+    return [finding.message for finding in findings if finding.name == "tables"]
+
+
 @pytest.mark.parametrize("version", [16, 18])
 def test_sound_source_has_no_failure(version: int, request: pytest.FixtureRequest) -> None:
     server: PostgresServer = request.getfixturevalue(f"postgres{version}")
     dsn = server.create_database("sound")
     server.execute("CREATE TABLE t (id int PRIMARY KEY)", "sound")
     findings = Preflight(dsn).check()
+    server.execute("CREATE TABLE u (id int PRIMARY KEY)", "sound")
+    two = Preflight(dsn).check()
     server.drop_database("sound")
     assert [finding for finding in findings if finding.level == "fail"] == []
     assert set(faults(findings)) == {"disk", "decoding memory"}
+    assert counts(findings) == ["1 table matches"]
+    assert counts(two) == ["2 tables match"]
 
 
 def test_tables_that_need_care_are_named_with_sql(

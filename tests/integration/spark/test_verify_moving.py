@@ -209,6 +209,35 @@ def test_a_copy_that_is_written_to_just_when_it_is_looked_at(
     assert report["unsettled"] == 1
 
 
+def test_rows_are_those_of_a_copy_that_has_caught_up_meanwhile(
+    spark: Any, postgres16: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was behind when its rows were summed up, and had all when they were looked at by key."""
+    dsn = postgres16.create_database("late")
+    sql = psycopg.connect(dsn, autocommit=True)
+    sql.execute("CREATE TABLE items (id int PRIMARY KEY); INSERT INTO items VALUES (1), (2)")
+    config = configured(f"{{kind: postgres, url: '{dsn}', slot: late}}", "public", tmp_path)
+    caught_up = ComparedSource.caught_up
+    looks = itertools.count()
+
+    def late(self: ComparedSource, copy: compare.Copy) -> bool:
+        if next(looks) == 0:
+            return False
+        app.pipeline(config, once=True, stop_event=threading.Event())
+        return caught_up(self, copy)
+
+    try:
+        with sql, tidelog.Engine([config], pipelines=False):
+            wait_for(lambda: dumped(config))
+            app.pipeline(config, once=True, stop_event=threading.Event())
+            sql.execute("INSERT INTO items VALUES (3), (4), (5)")
+            monkeypatch.setattr(ComparedSource, "caught_up", late)
+            [report] = app.verify(config)["tables"]
+    finally:
+        postgres16.drop_database("late")
+    assert (report["equal"], report["rows"]) == (True, 5), report
+
+
 def configured(source: str, namespace: str, directory: Path) -> Config:
     file = directory / "tidelog.yaml"
     file.write_text(
@@ -276,16 +305,16 @@ def running(config: Config) -> Iterator[None]:
     )
     pipeline.start()
     try:
-        wait_for(
-            lambda: any(
-                dump["status"] == "completed" for dump in app.status(config).get("dumps", ())
-            )
-        )
+        wait_for(lambda: dumped(config))
         yield
     finally:
         stop.set()
         capture.join(60)
         pipeline.join(60)
+
+
+def dumped(config: Config) -> bool:
+    return any(dump["status"] == "completed" for dump in app.status(config).get("dumps", ()))
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

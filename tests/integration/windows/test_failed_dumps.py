@@ -8,7 +8,7 @@ import pytest
 from tests.integration.windows.live import Live
 
 from tidelog import app, capture
-from tidelog.capture.dumps import automatic
+from tidelog.capture.dumps import automatic, store
 
 pytestmark = pytest.mark.integration
 Make = Callable[..., Live]
@@ -50,3 +50,29 @@ def test_failed_dump_is_asked_for_again(
     one.wait_for(lambda: not failed(), "nothing is left to repeat")
     one.sql.execute("UPDATE t SET n = 0 WHERE id = 3")
     one.check()
+
+
+def test_tables_without_a_key_are_told_however_many(
+    live: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than dumps that failed are kept; and no longer once there is a key."""
+    monkeypatch.setattr(automatic, "REPEAT_EVERY_S", 0.1)
+    monkeypatch.setattr(store, "KEEP_FINISHED", 2)
+    one = live(snapshot="initial")
+    one.start()
+    one.dumped("initial")
+    for name in "abcdef":
+        one.sql.execute(f"CREATE TABLE {name} (id int, n int)".encode())
+
+    def failed() -> dict[str, str]:
+        found = app.status(one.config)
+        told = {entry["table"]: entry["reason"] for entry in found.get("failed", ())}
+        assert found.get("tables_failed", 0) == len(told)
+        return told
+
+    tables = {f"public.{name}" for name in "abcdef"}
+    one.wait_for(lambda: failed().keys() == tables, "all are told")
+    assert len(set(failed().values())) == 1
+    assert "no primary key" in failed()["public.a"]
+    one.sql.execute("ALTER TABLE a ADD PRIMARY KEY (id)")
+    one.wait_for(lambda: failed().keys() == tables - {"public.a"}, "it is dumped")

@@ -26,7 +26,7 @@ import numpy as np
 
 from tidelog.capture.catalogue_watch import CatalogueWatch, changes_rows
 from tidelog.capture.dumps.coordinator import DumpCoordinator
-from tidelog.capture.dumps.state import TableProgress, whole_table
+from tidelog.capture.dumps.state import NO_KEY, TableProgress, whole_table
 from tidelog.capture.failed_dumps import Again, last_failed, to_repeat
 from tidelog.capture.relation_names import RelationNames
 from tidelog.errors import (
@@ -188,8 +188,11 @@ class AutomaticDumps:
         self._repeat_at = now + REPEAT_EVERY_S
         dumps = self._coordinator.dumps()
         failed = last_failed(dumps)
-        known = self.watch.known() if failed else set()
-        self.failed = {table: why for table, why in failed.items() if table in known}
+        known = self.watch.known()
+        # The catalogue tells of these too, and however many they are: of dumps some are forgotten.
+        self.failed = dict.fromkeys(sorted(self.watch.undumpable()), NO_KEY) | {
+            table: why for table, why in failed.items() if table in known
+        }
         if not self._repeats:
             return
         told = {(again.table, again.at_ms) for again in self.to_repeat}

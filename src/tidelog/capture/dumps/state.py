@@ -27,6 +27,7 @@ Missing = Literal["delete", "list"]
 
 
 TABLE_GONE = "the table does not exist (any more)"
+NO_KEY = "the table has no primary key: add one, or name a unique key in source.keys"
 HIDDEN = frozenset({"ranges", "failed", "keys_done", "where", "where_names", "may_pass"})
 """Fields that hold cell values, or are long: status counts them."""
 

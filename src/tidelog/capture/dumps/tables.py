@@ -10,6 +10,7 @@ from tidelog.capture.dumps.chunk_queue import ChunkQueue, DumpTable, Task
 from tidelog.capture.dumps.notices import DumpNotices
 from tidelog.capture.dumps.refetch import RefetchQueue
 from tidelog.capture.dumps.state import (
+    NO_KEY,
     TABLE_GONE,
     DumpState,
     TableProgress,
@@ -143,13 +144,11 @@ class DumpTables:
             return False
         if found is None:
             progress.may_pass = False
-            reason = TABLE_GONE
-            self.fail(dump, progress, reason, TableScanStatus.UNKNOWN_SCHEMA)
+            self.fail(dump, progress, TABLE_GONE, TableScanStatus.UNKNOWN_SCHEMA)
             return False
         if not found.schema.key:
             progress.may_pass = False
-            reason = "the table has no primary key: add one, or name a unique key in source.keys"
-            self.fail(dump, progress, reason, TableScanStatus.NO_PRIMARY_KEY)
+            self.fail(dump, progress, NO_KEY, TableScanStatus.NO_PRIMARY_KEY)
             return False
         progress.estimated_rows = found.estimated_rows
         if progress.key_set is None and progress.key_columns is None:

@@ -38,7 +38,7 @@ JOINED_MAPPING: dict[str, Any] = {
 # u: update only; f: floor; c: columns; n: the root's columns; t: now, ms.
 SCRIPT = """
 Map s = ctx._source;
-if (s._tidelog == null) { s._tidelog = ['parts': [:]]; }
+if (s._tidelog?.parts == null) { s.clear(); s._tidelog = ['parts': [:]]; }
 Map m = s._tidelog;
 String slot = params.p == '' ? '/' : (params.k == null ? params.p : params.p + '/' + params.k);
 long known = m.parts.containsKey(slot) ? ((Number) m.parts.get(slot)).longValue() : 0L;
@@ -82,6 +82,7 @@ if (live) { m.remove('at'); } else { m.at = params.t; }
 REMOVE_SCRIPT = """
 Map s = ctx._source;
 Map m = s._tidelog;
+if (m?.parts == null) { ctx.op = 'noop'; return; }
 long floor = ((Number) params.f).longValue();
 boolean any = false;
 boolean live = false;

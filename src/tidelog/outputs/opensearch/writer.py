@@ -192,11 +192,15 @@ class OpenSearchWriter(Writer):
             for name in table.columns.names
         }
         for number, document in enumerate(found):
-            meta = (document or {}).get(META)
-            if document is None or not isinstance(meta, dict):
+            if document is None:
                 continue  # never there, or purged
-            known = meta[VERSION]
-            if meta.get(DELETED) or not index.floor <= known < versions[number]:
+            meta = document.get(META) or {}
+            if VERSION not in meta:
+                # Somebody else's, by hand: it gives way, except to a state that may be purged.
+                if versions[number] < index.purged_below:
+                    continue
+                document = {name: document.get(name) for name in texts}
+            elif meta.get(DELETED) or not index.floor <= meta[VERSION] < versions[number]:
                 continue
             untold = set(missing[number] or ())
             for name, column in texts.items():

@@ -14,9 +14,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tidelog.errors import MissingExtraError, MissingProgramError
+from tidelog.errors import MissingExtraError, MissingProgramError, UsageError
 
 JAVA_MIN = 17
+_REMOTE = frozenset(("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"))  # as PySpark looks for them
 _INSTALL_JAVA = (
     f"`apt-get install openjdk-{JAVA_MIN}-jre-headless` (or your system's package of a later Java)"
 )
@@ -36,10 +37,17 @@ def check_pyspark(extra: str = "spark") -> None:
 
 def check_spark_runs(extra: str = "spark") -> None:
     """Raises MissingExtraError or MissingProgramError unless a session can be started here, or one
-    is running.
+    is running; UsageError where sessions are those of Spark Connect: outputs call Spark's JVM,
+    which these don't reach.
     """
     check_pyspark(extra)
-    if not _is_running() and not os.environ.get("SPARK_REMOTE"):
+    if _REMOTE & os.environ.keys():
+        raise UsageError(
+            "sessions of this process are of Spark Connect (SPARK_REMOTE, or builder.remote): they "
+            "read the event log, and can't write outputs or compare them. Run this in a process "
+            "where SPARK_REMOTE is not set (docs/how-to/read-in-spark.md)"
+        )
+    if not _is_running():
         check_java()
 
 

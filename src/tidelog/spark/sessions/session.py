@@ -80,8 +80,8 @@ def spark_session(
         warehouse: Spark's warehouse directory; by default a name under the system's temporary
             directory, so that no ``spark-warehouse`` appears where the command was run.
 
-    Raises UsageError if Delta's jars can't be had or there is no Java, MissingExtraError without
-    pyspark.
+    Raises UsageError if Delta's jars can't be had, there is no Java or sessions are those of Spark
+    Connect, MissingExtraError without pyspark.
     """
     check_spark_runs("iceberg" if iceberg else "spark")
     from pyspark.sql import SparkSession

@@ -150,7 +150,8 @@ class PublicationChecks:
             yield Finding("publication", "ok", f"{step.why}: capture mends that")
         if planner.view.others:
             count = len(planner.view.others)
-            text = f"they hold {count} tables that source.tables does not name, and keep them"
+            held = "a table" if count == 1 else f"{count:,} tables"
+            text = f"what they hold besides stays: {held} that source.tables does not name"
             yield Finding("publication", "ok", text)
 
     def _statements(

@@ -162,6 +162,24 @@ def text(make: Any, tables: int, view: View, width: int, height: int, **changes:
     return [line.plain.rstrip() for line in screen(history, view, NOW_MS, width, height)]
 
 
+class Feed:
+    """Where nothing was noted yet."""
+
+    ask_every_s = 0.5
+
+    def __init__(self, _config: Any) -> None:
+        pass
+
+    def __enter__(self) -> Feed:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+    def latest(self) -> dict[str, Any]:
+        return {"leader": None, "capture": None}
+
+
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for file in FOLDER.glob("*.txt"):

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.support.screens import Feed
 
 import tidelog
 import tidelog.app.overview as overview
@@ -27,24 +28,6 @@ source: {kind: postgres, url: "postgresql://u:s3cret@localhost/shop"}
 log: {path: log}
 outputs: [{kind: delta, path: lake}]
 """
-
-
-class Feed:
-    """Where nothing was noted yet."""
-
-    ask_every_s = 0.5
-
-    def __init__(self, _config: Any) -> None:
-        pass
-
-    def __enter__(self) -> Feed:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        pass
-
-    def latest(self) -> dict[str, Any]:
-        return {"leader": None, "capture": None}
 
 
 TOLD: dict[str, dict[str, Any]] = {

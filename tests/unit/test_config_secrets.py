@@ -8,14 +8,15 @@ from typing import Any
 from pydantic import BaseModel
 
 from tidelog.adapters import OUTPUT_KINDS
-from tidelog.config import loading, models
+from tidelog.config import alerts, control, engine, loading, models, schedules
 from tidelog.config.source import SOURCES
 
 
 def sections() -> Iterator[type[BaseModel]]:
-    for value in vars(models).values():
-        if isinstance(value, type) and issubclass(value, BaseModel):
-            yield value
+    for module in (alerts, control, engine, models, schedules):
+        for value in vars(module).values():
+            if isinstance(value, type) and issubclass(value, BaseModel):
+                yield value
     yield from SOURCES.values()
     yield from (OUTPUT_KINDS.get(name).section for name in OUTPUT_KINDS.names)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from tests.support.screens import Feed
 from typer.testing import CliRunner
 
 import tidelog
@@ -114,6 +115,7 @@ def test_command_is_understood(
     )
     monkeypatch.setattr(client, "send", lambda *_a, **_k: None)
     runtime = Runtime("tidelog.app")
+    monkeypatch.setattr(runtime, "StatusFeed", Feed, raising=False)
     monkeypatch.setattr(runtime, "check", lambda _config: [], raising=False)
     monkeypatch.setitem(sys.modules, "tidelog.app", runtime)
     monkeypatch.setitem(sys.modules, "tidelog.app.overview", overview)

@@ -99,13 +99,15 @@ def dump(
     shown_later = wait and (as_json or sys.stdout.isatty())
     client.send(loaded, command, timeout, as_json=as_json, name=data["dump_id"], quiet=shown_later)
     if wait:
+        from tidelog.cli.watch.waiting import show_dump
+
         with going_on(config, data["dump_id"]):
             report = _wait_for(loaded, data["dump_id"], delivered=delivered, as_json=as_json)
         if missing == "list":
             from tidelog import app
 
             report["missing_keys"] = list(app.missing_keys(loaded, data["dump_id"]))
-        terminal.show_dump(report, as_json=as_json)
+        show_dump(report, as_json=as_json)
         whole = all(table["status"] == "done" for table in report.get("tables", ()))
         done = report["status"] == "completed" and whole
         exit_unless(done and report.get("delivered", True))

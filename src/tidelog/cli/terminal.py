@@ -96,26 +96,6 @@ def show(document: Mapping[str, Any], *, as_json: bool) -> None:
             say(line)
 
 
-def show_dump(report: Mapping[str, Any], *, as_json: bool) -> None:
-    """A dump that has ended: on a terminal in a sentence, with why tables failed; the keys that it
-    did not find as a JSON list a line.
-    """
-    if as_json:
-        emit(report)
-        return
-    if sys.stdout.isatty():
-        from tidelog.cli.watch.waiting import sentence
-
-        say_in_words(sentence(report))
-        for table in report.get("tables", ()):
-            if table["status"] != "done":
-                say_in_words(printable(f"{table['table']} {table['status']}: {table['reason']}"))
-    else:
-        show({name: v for name, v in report.items() if name != "missing_keys"}, as_json=False)
-    for key in report.get("missing_keys", ()):
-        say(f"missing: {to_json(key)}")
-
-
 def show_findings(findings: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     """Findings of ``check``: ``check``, ``level`` (ok, warning, error), ``message``, ``fix``."""
     if as_json:

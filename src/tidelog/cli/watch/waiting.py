@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.cli import terminal
 from tidelog.cli.live.area import LiveArea, can_be_redrawn
 from tidelog.cli.live.errors_above import ErrorsAbove
+from tidelog.model.printable import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -74,6 +75,28 @@ class DumpBars:
         tables, folded = table_lines(history, dump, width, 0)
         parts = (section(0, head, 3), section(2, tables, 1, "tables"), section(1, [folded], 1))
         return fitted(parts, height)
+
+
+def show_dump(report: Mapping[str, Any], *, as_json: bool) -> None:
+    """A dump that has ended: on a terminal in a sentence, with why tables failed; the keys that it
+    did not find as a JSON list a line.
+    """
+    if as_json:
+        terminal.emit(report)
+        return
+    if sys.stdout.isatty():
+        terminal.say_in_words(sentence(report))
+        for table in report.get("tables", ()):
+            if table["status"] != "done":
+                terminal.say_in_words(
+                    printable(f"{table['table']} {table['status']}: {table['reason']}")
+                )
+    else:
+        terminal.show(
+            {name: v for name, v in report.items() if name != "missing_keys"}, as_json=False
+        )
+    for key in report.get("missing_keys", ()):
+        terminal.say(f"missing: {terminal.to_json(key)}")
 
 
 def sentence(dump: Mapping[str, Any]) -> str:

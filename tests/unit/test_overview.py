@@ -104,6 +104,10 @@ PROBLEMS = {
     "dump-waits": (
         {"waiting": [{"table": "public.t", "since_ms": 0}]}, Severity.INFO, "an old transaction",
     ),
+    "copy-differs": (
+        {"verified": {"at_ms": NOW_MS, "compared": 3, "differ": ["public.t in lake", "b in c"]}},
+        Severity.CRITICAL, "public.t in lake and 1 more copies differed",
+    ),
     "log-paused": ({"capture": {"held": True}}, Severity.INFO, "The log waits"),
 }  # fmt: skip
 

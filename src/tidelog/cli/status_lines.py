@@ -15,7 +15,7 @@ from tidelog.model.printable import printable
 from tidelog.model.units import brief_span, format_bytes
 
 if TYPE_CHECKING:
-    from tidelog.app.overview import Delivering, Dumping, Output, Overview, Problem
+    from tidelog.app.overview import Delivering, Dumping, Output, Overview, Problem, Verified
 
 SHOWN, OF_A_KIND = 8, 2
 """Outputs and problems that are shown of each; ``--json`` has all."""
@@ -42,6 +42,8 @@ def lines(found: Overview, *, colour: bool = False) -> Iterator[str]:
     for output in found.outputs[:SHOWN]:
         yield _fact("output", of_output(output))
     yield from _more(len(found.outputs), "outputs")
+    if found.verified is not None:
+        yield _fact("verify", of_verify(found.verified))
     for dump in found.dumps[:SHOWN]:
         yield _fact("dump", of_dump(dump))
     yield from _more(len(found.dumps), "dumps")
@@ -164,6 +166,13 @@ def of_output(output: Output) -> str:
     if output.lag_s is None:
         return f"{name} is {records} behind"
     return f"{name} is {brief_span(output.lag_s * 1000)} behind ({records})"
+
+
+def of_verify(found: Verified) -> str:
+    """What was compared last, and when."""
+    copies = "1 copy was" if found.compared == 1 else f"{found.compared} copies were"
+    said = f"{copies} compared at {_local(found.at_ms)}"
+    return f"{said}; {len(found.differ)} differed" if found.differ else f"{said} and equal"
 
 
 def of_dump(dump: Dumping) -> str:

@@ -17,6 +17,7 @@ from tidelog.app.overview.document import (
     Source,
     Table,
     TableState,
+    Verified,
 )
 from tidelog.app.overview.outputs import outputs_of
 
@@ -32,6 +33,7 @@ __all__ = [
     "Source",
     "Table",
     "TableState",
+    "Verified",
     "dumping",
     "outputs_of",
     "overview",

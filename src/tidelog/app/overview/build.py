@@ -14,6 +14,7 @@ from tidelog.app.overview.document import (
     Reading,
     Severity,
     Source,
+    Verified,
 )
 from tidelog.app.overview.lanes import lanes_of
 from tidelog.app.overview.problems import problems_of
@@ -65,6 +66,7 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
         tables=tuple(tables_of(status)),
         options=dict(status.get("dump_options") or {}),
         lanes=tuple(lanes_of(status)[-LANES_SHOWN:]),
+        verified=_verified(status),
     )
 
 
@@ -76,6 +78,13 @@ def _verdict(worst: str, severity: Severity, source: Source, outputs: tuple[Outp
     if late is None:
         return "All is well."
     return f"All is well: nothing is later than {brief_span(max(1000, int(late * 1000)))}."
+
+
+def _verified(status: Mapping[str, Any]) -> Verified | None:
+    found = status.get("verified")
+    if found is None:
+        return None
+    return Verified(found["at_ms"], found["compared"], tuple(found["differ"]))
 
 
 def _source(status: Mapping[str, Any]) -> Source:

@@ -205,6 +205,21 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
+class Verified:
+    """What `tidelog verify` found last.
+
+    Attributes:
+        at_ms: when.
+        compared: copies of tables that it compared.
+        differ: copies that differed when they were last compared, e.g. ``public.t in lake``.
+    """
+
+    at_ms: int
+    compared: int
+    differ: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """The whole.
 
@@ -222,6 +237,7 @@ class Overview:
         tables: by name.
         options: how dumps read now; see `tidelog set`.
         lanes: the chunks that began last, in that order.
+        verified: None: nothing was compared yet.
     """
 
     version: int
@@ -245,6 +261,7 @@ class Overview:
     tables: tuple[Table, ...] = ()
     options: Mapping[str, int] = field(default_factory=dict)
     lanes: tuple[Lane, ...] = ()
+    verified: Verified | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As dicts, lists and scalars."""

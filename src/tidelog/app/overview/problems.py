@@ -41,6 +41,7 @@ def problems_of(
     yield from _tables(status)
     yield from _outputs(status, outputs, now_ms)
     yield from _dumps(status)
+    yield from _copies(status)
 
 
 def _span(seconds: float) -> str:
@@ -292,6 +293,20 @@ def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
                     "can be.",
                     "a-key-range-could-not-be-read",
                 )
+
+
+def _copies(status: Mapping[str, Any]) -> Iterator[Problem]:
+    differ = (status.get("verified") or {}).get("differ") or ()
+    if differ:
+        others = f" and {len(differ) - 1} more copies" if len(differ) > 1 else ""
+        yield _problem(
+            "copy-differs",
+            Severity.CRITICAL,
+            differ[0],
+            f"Verify found that {differ[0]}{others} differed from the source.",
+            "tidelog verify CONFIG --repair",
+            "a-copy-differs-from-the-source",
+        )
 
 
 def _problem(

@@ -12,6 +12,7 @@ from tidelog.app.log_location import log_place
 from tidelog.app.overview.activity import activity_of
 from tidelog.app.overview.outputs import outputs_of
 from tidelog.app.roster import PIPELINE_PREFIX, failing, of_pipeline, standbys
+from tidelog.app.verify.noting import KEY as VERIFIED_KEY
 from tidelog.capture.catalogue_watch import SHAPES_KEY
 from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
@@ -66,6 +67,8 @@ class StatusReader:
             "configured_outputs": [f"{name}/{output.name}" for output in self._config.outputs],
             "captured": [] if shapes is None else sorted(shapes.value),
         }
+        verified = self._state.get(VERIFIED_KEY)
+        found["verified"] = None if verified is None else verified.value
         if document is None:
             found["capture"] = None
         else:

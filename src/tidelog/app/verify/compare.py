@@ -14,6 +14,7 @@ from tidelog.app.pipeline.run import check_spark, session
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.status_feed import OnStatus, ignore
 from tidelog.app.verify.copies import OpenReader, copies, has_copies
+from tidelog.app.verify.noting import note
 from tidelog.capture.session import GENERATION_KEY, STATUS_KEY
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot
@@ -84,6 +85,8 @@ def verify(
                             )
                 finally:
                     kept.close()
+            if source.state is not None:
+                note(source.state, reports, whole=not tables)
         finally:
             source.close()
     finally:
@@ -151,15 +154,15 @@ class ComparedSource:
         ]
         self._pool = ThreadPoolExecutor(len(self._readers), thread_name_prefix="tidelog-digests")
         exists = state_exists(config.state.place)
-        self._state = open_state(config.state.place) if exists else None
+        self.state = open_state(config.state.place) if exists else None
         self._patience_s = CATCH_UP_S
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
         for reader in self._readers:
             reader.close()
-        if self._state is not None:
-            self._state.close()
+        if self.state is not None:
+            self.state.close()
 
     # ------------------------------------------------------------------ port
 
@@ -233,8 +236,8 @@ class ComparedSource:
         covered = 0
         if tail is not None and tail.resume is not None:
             covered = max(tail.resume.acknowledge, tail.last_position or 0)
-        if self._state is not None:
-            generation, status = self._state.get(GENERATION_KEY), self._state.get(STATUS_KEY)
+        if self.state is not None:
+            generation, status = self.state.get(GENERATION_KEY), self.state.get(STATUS_KEY)
             if generation is not None and generation.value == self.log.generation and status:
                 covered = max(covered, int(status.value.get("capture", {}).get("covered", 0)))
         return covered

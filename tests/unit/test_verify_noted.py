@@ -1,0 +1,32 @@
+"""What status tells of verify: which copies differed, until they are found equal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidelog.app.verify.noting import KEY, note
+from tidelog.state.sqlite import SqliteState
+
+
+def report(table: str, *, equal: bool) -> dict[str, object]:
+    return {"table": table, "output": "lake", "equal": equal}
+
+
+def test_a_copy_that_differed_is_told_until_it_is_compared_again(tmp_path: Path) -> None:
+    state = SqliteState(f"sqlite:///{tmp_path}/state.db")
+
+    def noted(*reports: dict[str, object], whole: bool = False) -> list[str]:
+        note(state, reports, whole=whole)
+        document = state.get(KEY)
+        assert document is not None
+        assert document.value["compared"] == len(reports)
+        found: list[str] = document.value["differ"]
+        return found
+
+    a, b = report("public.a", equal=False), report("public.b", equal=False)
+    assert noted(a, b, whole=True) == ["public.a in lake", "public.b in lake"]
+    assert noted(report("public.c", equal=True)) == ["public.a in lake", "public.b in lake"]
+    assert noted(report("public.a", equal=True)) == ["public.b in lake"]
+    # b is captured no more
+    assert noted(report("public.a", equal=True), whole=True) == []
+    state.close()

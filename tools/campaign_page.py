@@ -57,6 +57,7 @@ This page is written by `tools/campaign_page.py` from [the notes](campaign.json)
 |---|---|
 | hours, with the judging | {notes["hours"]:.2f} |
 | runs | {len(runs) + len(violations)} |
+| runs besides in which no dump was completed, which show less | {notes.get("empty", 0)} |
 | transactions captured in the runs that hold | {transactions:,} |
 | records and dumped rows held against the source | {records:,} |
 | faults in the runs that hold | {sum(faults.values())} |

@@ -11,7 +11,7 @@ from typing import Any
 
 from tidelog.app.alerts import Alerts, open_alerts
 from tidelog.app.channels import Channels
-from tidelog.app.elections import LEASE_NAME, CaptureElection
+from tidelog.app.elections import LEASE_NAME, CaptureElection, leader_of, leader_url
 from tidelog.app.log_location import log_place
 from tidelog.app.notify import OnNotification
 from tidelog.app.roster import Roster, this_holder
@@ -43,7 +43,7 @@ from tidelog.config import Config, load_config
 from tidelog.config.databases import of_one_database
 from tidelog.control.commands import Command, HandOver
 from tidelog.control.mailbox import Mailbox, Outcome, new_id
-from tidelog.errors import GapError, StateError, TidelogError
+from tidelog.errors import GapError, TidelogError
 from tidelog.eventlog.emitted import EmittedTransactions
 from tidelog.eventlog.led_by import claim
 from tidelog.eventlog.maintenance import EventLogMaintenance
@@ -54,7 +54,6 @@ from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import Resume
 from tidelog.ports import (
     CatalogueChanged,
-    Election,
     LogReader,
     RelationNamed,
     RowsUnlogged,
@@ -129,7 +128,7 @@ class Capture:
         try:
             alerts = open_alerts(config, state, self.holder)
             alerts.start()
-            rest = open_rest(config, election.leader, lambda: _leader_url(state, election))
+            rest = open_rest(config, election.leader, lambda: leader_url(state, election))
             rest.start()
             while True:
                 try:
@@ -320,7 +319,7 @@ class Capture:
             logger.warning("all tables are dumped again, because changes were missed: %s", error)
             missed = writer.resume
             state.put(GAP_KEY, writer.next_offset, None)
-            begin = reader.start_over()
+            begin = reader.start_over(missed)
             # What was appended stays appended: the log's end never moves backward.
             begin = reader.start(replace(begin, position=missed.position, ordinal=missed.ordinal))
             writer.append_control(
@@ -366,26 +365,6 @@ class Capture:
     def _consented(self) -> bool:
         """May what was missed be dumped again?"""
         return self._snapshotter.should_snapshot_on_gap()
-
-
-def leader_of(election: Election) -> str | None:
-    """Who leads; None if nobody does, or the state store can't say."""
-    try:
-        return election.leader()
-    except StateError:
-        return None
-
-
-def _leader_url(state: StateStore, election: Election) -> str | None:
-    """Where the HTTP interface of who leads is, if it told."""
-    try:
-        document = state.get(STATUS_KEY)
-        if document is None or document.value.get("holder") != election.leader():
-            return None
-    except StateError:
-        return None
-    url: str | None = document.value.get("url")
-    return url
 
 
 def _dump_options(config: Config) -> DumpOptions:

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tidelog.app.log_location import log_place
-from tidelog.app.roster import standbys
+from tidelog.app.roster import of_pipeline, standbys
 from tidelog.capture.leadership import ASK_EVERY_S
+from tidelog.capture.session import STATUS_KEY
 from tidelog.config import Config
-from tidelog.errors import TidelogError, UsageError
+from tidelog.errors import StateError, TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Election, Lease, StateStore
@@ -98,6 +99,8 @@ class LogElection:
 
     def announce(self, lease: Lease) -> float:
         """See `tidelog.state.lease.LeaseElection.announce`; 0: nobody has to be told."""
+        if not self._look_every_s or not self._are_others():
+            return 0.0
         announce = getattr(self._election, "announce", None)
         return 0.0 if announce is None else float(announce(lease))
 
@@ -112,6 +115,10 @@ class LogElection:
 
     def close(self) -> None:
         self._election.close()
+
+    def _are_others(self) -> bool:
+        """Does anybody stand by?"""
+        return False
 
     def _is_meant(self) -> bool:
         """Is nobody else to lead? Asked once the lease is ours."""
@@ -171,10 +178,8 @@ class CaptureElection(LogElection):
             return None
         return super().acquire()
 
-    def announce(self, lease: Lease) -> float:
-        if not self._look_every_s or self._state is None or not standbys(self._state):
-            return 0.0
-        return super().announce(lease)
+    def _are_others(self) -> bool:
+        return self._state is not None and bool(standbys(self._state))
 
     def hand_over(self, to: str | None) -> None:
         """Before the lease is released: leave it to ``to`` (None: to any other) for a while.
@@ -230,15 +235,29 @@ class CaptureElection(LogElection):
 class PipelineElection(LogElection):
     """Who delivers a pipeline. What the log notes of those who read it has their epochs."""
 
-    def __init__(self, config: Config, holder: str, *, waits: bool = True) -> None:
-        """``waits``: those of preferred zones go before us."""
+    def __init__(
+        self,
+        config: Config,
+        holder: str,
+        state: StateStore | None = None,
+        *,
+        waits: bool = True,
+    ) -> None:
+        """``state``: where those are that stand by; it stays open. ``waits``: those of preferred
+        zones go before us.
+        """
+        name = config.pipeline.name
         super().__init__(
             config,
-            pipeline_lease(config.pipeline.name),
+            pipeline_lease(name),
             holder,
             lambda: _newest_reader(config),
             config.capture.handicap_s if waits else 0.0,
         )
+        self._state, self._place = state, of_pipeline(name)
+
+    def _are_others(self) -> bool:
+        return self._state is not None and bool(standbys(self._state, self._place))
 
 
 def acquired(
@@ -290,3 +309,23 @@ def _newest_reader(config: Config) -> int:
     # Of all pipelines: one may have another name now, and its destinations compare epochs.
     found = Consumers(EventLog.open(path).storage).all()
     return max((each.epoch for each in found), default=0)
+
+
+def leader_of(election: Election) -> str | None:
+    """Who leads; None if nobody does, or the state store can't say."""
+    try:
+        return election.leader()
+    except StateError:
+        return None
+
+
+def leader_url(state: StateStore, election: Election) -> str | None:
+    """Where the HTTP interface of who leads is, if it told."""
+    try:
+        document = state.get(STATUS_KEY)
+        if document is None or document.value.get("holder") != election.leader():
+            return None
+    except StateError:
+        return None
+    url: str | None = document.value.get("url")
+    return url

@@ -86,6 +86,7 @@ class CatalogueWatch:
         self.inserts_only: Mapping[TableName, Refusal] = {}
         """At the last look: tables whose updates and deletes can't be published."""
         self._begun = False
+        self._kept: dict[str, str] | None = None
         self._stamp: str | None = None
         self._whole_at = 0.0
 
@@ -105,7 +106,7 @@ class CatalogueWatch:
                 if self._refused.of(t) is None
             }
             self._learn(shapes.values())
-            self._state.put(SHAPES_KEY, found, None)
+            self._keep(found)
             stored = {str(t): v for t, v in versions.items() if str(t) in found}
             self._state.put(VERSIONS_KEY, stored, None)
         self._begun = True
@@ -189,7 +190,7 @@ class CatalogueWatch:
         if self._dump_new:
             self.on_present({str(table) for table in versions})
         if current != stored:
-            self._state.put(SHAPES_KEY, current, None)
+            self._keep(current)
         if current_versions != judged:  # last: a version must not outrun what was judged
             self._state.put(VERSIONS_KEY, current_versions, None)
         return asked, complete
@@ -225,11 +226,11 @@ class CatalogueWatch:
 
     def known(self) -> Collection[str]:
         """The tables that were there at the last look."""
-        return self._known().keys()
+        return self._last_known().keys()
 
     def undumpable(self) -> set[str]:
         """The tables without a key, where every table gets a dump."""
-        known = self._known().items() if self._dump_new else ()
+        known = self._last_known().items() if self._dump_new else ()
         return {name for name, found in known if found != _UNKNOWN and found.endswith(" ")}
 
     def settled(self, table: TableName, shape: TableShape) -> bool:
@@ -247,7 +248,7 @@ class CatalogueWatch:
         known, name = self._known(), str(table)
         self.earlier_writers.forget(name)
         if known.get(name) != _fingerprint(shape):
-            self._state.put(SHAPES_KEY, {**known, name: _fingerprint(shape)}, None)
+            self._keep({**known, name: _fingerprint(shape)})
 
     def _published(self) -> Sequence[TableName]:
         published = self._publish()
@@ -272,7 +273,16 @@ class CatalogueWatch:
         return shapes
 
     def _known(self) -> dict[str, str]:
-        return self._stored(SHAPES_KEY)
+        self._kept = self._stored(SHAPES_KEY)
+        return dict(self._kept)
+
+    def _last_known(self) -> Mapping[str, str]:
+        """As `_known`, without a request to the store: nobody else writes it while we lead."""
+        return self._known() if self._kept is None else self._kept
+
+    def _keep(self, shapes: dict[str, str]) -> None:
+        self._state.put(SHAPES_KEY, shapes, None)
+        self._kept = shapes
 
     def _stored(self, key: str) -> dict[str, str]:
         stored = self._state.get(key)

@@ -54,8 +54,10 @@ class Farewell:
             if self._over.wait(_TURN_S):
                 return
         assert self._announce is not None
-        self._over.wait(_announced_s(self._announce))
-        self.ends.set()
+        try:
+            self._over.wait(_announced_s(self._announce))
+        finally:
+            self.ends.set()
 
 
 def end_later(end: Callable[[], None], announce: Callable[[], float] | None) -> None:

@@ -200,8 +200,9 @@ class LogReader(Protocol):
         """
         ...
 
-    def start_over(self) -> Resume:
-        """Stream from the first position that the source still has; what came before is given up.
+    def start_over(self, missed: Resume) -> Resume:
+        """Stream from the first position that the source still has; what came before, behind
+        ``missed``, is given up.
 
         In place of `start`, after its GapError and with the user's consent. Raises as `start`.
         """

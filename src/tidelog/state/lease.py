@@ -74,7 +74,7 @@ class LeaseElection:
         self._held_s = ttl_s
         self._renewed = False
         self._leaving = False
-        self._left: tuple[str, float] = ("", 0.0)
+        self._left: tuple[tuple[str, int], float] = (("", 0), 0.0)
 
     @property
     def on_watch(self) -> bool:
@@ -184,8 +184,9 @@ class LeaseElection:
         """Will its holder give it back soon? One that said so is watched for a while only."""
         if not value.get("leaving"):
             return False
-        if self._left[0] != value["instance"]:
-            self._left = (value["instance"], time.monotonic() + _WATCH_S)
+        told = (value["instance"], value["epoch"])
+        if self._left[0] != told:
+            self._left = (told, time.monotonic() + _WATCH_S)
         return self.on_watch
 
     def _ours(self, found: Document, lease: Lease) -> bool:

@@ -139,7 +139,7 @@ def test_a_purged_binlog_is_a_gap(server: MySqlFamilyServer, capture: LogCapture
         server.execute(f"PURGE BINARY LOGS TO '{newest}'")  # not those that a dump thread reads
     with pytest.raises(GapError, match=rf"ends at \d+:\d+, but .* begins at {newest}:4"):
         capture.start(resume)
-    begin = capture.reader.start_over()
+    begin = capture.reader.start_over(resume)
     assert begin.acknowledge > resume.acknowledge
     insert(server, 2)
     capture.catch_up()

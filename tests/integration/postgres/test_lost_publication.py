@@ -98,7 +98,7 @@ def test_begun_over_it_goes_on(capture: Capture, sql: Connection) -> None:
     sql.execute("DROP PUBLICATION tidelog_inserts")
     with pytest.raises(GapError):
         capture.start(resume)
-    begin = capture.reader.start_over()
+    begin = capture.reader.start_over(resume)
     assert begin.acknowledge > resume.acknowledge
     capture.start(begin)
     sql.execute("INSERT INTO t VALUES (4)")

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
-from tidelog.app.capture_run import capture, leader_of
-from tidelog.app.elections import LedElsewhereError, PipelineElection, acquired
+from tidelog.app.capture_run import capture
+from tidelog.app.elections import LedElsewhereError, PipelineElection, acquired, leader_of
 from tidelog.app.log_location import log_place
 from tidelog.app.pipeline.destinations import check_apart
 from tidelog.app.roster import Roster, of_pipeline, this_holder
@@ -127,7 +127,9 @@ def pipeline(
     name, holder = config.pipeline.name, this_holder()
     with ExitStack() as opened:
         state = opened.enter_context(closing(open_state(config.state.place)))
-        election = opened.enter_context(closing(PipelineElection(config, holder, waits=not once)))
+        election = opened.enter_context(
+            closing(PipelineElection(config, holder, state, waits=not once))
+        )
         file = opened.enter_context(closing(LeaseFile()))
         roster = Roster(state, holder, config.capture.zone, of_pipeline(name))
         opened.callback(roster.leave)

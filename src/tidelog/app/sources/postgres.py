@@ -81,6 +81,11 @@ class PostgresKind:
             slot=source.slot,
         )
 
+    @property
+    def _here(self) -> str:
+        """Where the log is read, once it is: everything of a session comes from one server."""
+        return self._dsn if self._reader is None else self._reader.dsn
+
     def prepare(self) -> None:
         PgoutputScanner()
 
@@ -107,7 +112,7 @@ class PostgresKind:
 
         def open_reader() -> ChunkReader:
             return PostgresChunkReader(
-                self._dsn,
+                self._here,
                 registry,
                 strategy=source.watermarks,
                 watermark_schema=source.watermark_schema,
@@ -118,7 +123,7 @@ class PostgresKind:
 
         def open_blocking(tables: Sequence[TableName]) -> BlockingReader:
             return PostgresBlockingReader(
-                self._dsn,
+                self._here,
                 registry,
                 tables=tables,
                 keys=source.keys,
@@ -127,7 +132,7 @@ class PostgresKind:
             )
 
         def publish() -> Published:
-            with connect(self._dsn, purpose="publication", settings=LOOKING) as connection:
+            with connect(self._here, purpose="publication", settings=LOOKING) as connection:
                 if self._reader is not None:
                     with translated("looking at the publications"):
                         self._reader.check_publications(connection)
@@ -136,7 +141,7 @@ class PostgresKind:
 
         def named() -> str:
             with (
-                connect(self._dsn, purpose="catalogue", settings=LOOKING) as connection,
+                connect(self._here, purpose="catalogue", settings=LOOKING) as connection,
                 translated("looking for open transactions"),
             ):
                 if in_recovery(connection):
@@ -155,7 +160,7 @@ class PostgresKind:
     def catalogue(self) -> PostgresCatalogue:
         source = self._source
         return PostgresCatalogue(
-            self._dsn,
+            self._here,
             own_schemas=[source.watermark_schema],
             own_tables=[source.signal_table] if source.signal_table else (),
             keys=source.keys,

@@ -20,19 +20,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tidelog.errors import UsageError
+from tidelog.errors import StorageError, UsageError
 from tidelog.system.private_files import create_file, fsync_directory
 
 PROBE = ".tmp-probe-"
 """What is left of it after a crash is swept with temporary files."""
 
 
-_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EACCES)
+_PASSING = frozenset((
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EACCES),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOENT),
+))  # fmt: skip
 """Not the kind of file system is at fault: a StorageError, which is tried again."""
 
 
 def probe(root: Path) -> None:
-    """Raises UsageError if the directory can't hold an event log."""
+    """Raises UsageError if the directory can't hold an event log; StorageError if the files that
+    are tried went: whoever leads by now has swept them.
+    """
+    try:
+        _probe(root)
+    except FileNotFoundError as error:
+        raise StorageError(f"trying {root}: {error.strerror}; it is tried again") from error
+
+
+def _probe(root: Path) -> None:
     base = PROBE + secrets.token_hex(8)
     one, other, name = (root / f"{base}-{part}" for part in ("one", "other", "name"))
     try:
@@ -71,6 +83,8 @@ def _links(root: Path, one: Path, other: Path, name: Path) -> None:
     except FileExistsError:
         return
     except OSError as error:
+        if error.errno in _PASSING:
+            raise
         raise _refused(root, f"refuses a second link for another reason: {error}") from error
     raise _refused(root, "makes a hard link where the name exists: two leaders would not see it")
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tidelog.errors import ConnectionLostError, TidelogError
 
 _Connection = TypeVar("_Connection")
 _LISTS = ("host", "hostaddr", "port")
+_ATTRIBUTES = "target_session_attrs"
 
 
 def each_host(info: str) -> list[str]:
@@ -33,6 +35,27 @@ def each_host(info: str) -> list[str]:
     ]
 
 
+def _in_turn(info: str) -> list[str]:
+    """As `each_host`. A host alone always is what ``prefer-standby`` takes where there is no
+    standby: so all are asked for one first.
+    """
+    hosts = each_host(info)
+    if len(hosts) == 1 or conninfo_to_dict(info).get(_ATTRIBUTES) != "prefer-standby":
+        return hosts
+    return [
+        make_conninfo(host, **{_ATTRIBUTES: kind}) for kind in ("standby", "any") for host in hosts
+    ]
+
+
+def pinned(info: str, connection: pq.abc.PGconn) -> str:
+    """``info`` for the server of ``connection`` alone, by its address: what is read must come from
+    where the log does, and another host of a list, or of a name, may be a former primary.
+    """
+    host, address = connection.host.decode(), connection.hostaddr.decode()
+    where = {"host": host or None, "port": connection.port.decode()}
+    return make_conninfo(info, **where, hostaddr=None if host.startswith("/") else address or None)
+
+
 def first_that_answers(info: str, connect: Callable[[str], _Connection]) -> _Connection:
     """What ``connect`` makes of the first host that lets it.
 
@@ -40,7 +63,7 @@ def first_that_answers(info: str, connect: Callable[[str], _Connection]) -> _Con
     (it is down, or has yet to be promoted), trying again may help.
     """
     failures: list[TidelogError] = []
-    for host in each_host(info):
+    for host in _in_turn(info):
         try:
             return connect(host)
         except TidelogError as failure:

@@ -36,6 +36,7 @@ def prepare(connection: Connection, dsn: str, slot: str) -> None:
     """Give the slot the property if it was made without. Nobody reads it."""
     if not copied_to_standbys(connection):
         return
+    _warn_of_idle_standbys(connection)
     row = connection.execute(
         "SELECT failover FROM pg_catalog.pg_replication_slots WHERE slot_name = %s", (slot,)
     ).fetchone()
@@ -47,6 +48,23 @@ def prepare(connection: Connection, dsn: str, slot: str) -> None:
         logger.warning("slot %r will be lost if a standby is promoted: %s", slot, error)
     else:
         logger.info("slot %r is copied to standbys from now on (failover)", slot)
+
+
+def _warn_of_idle_standbys(connection: Connection) -> None:
+    """The server gives logical slots nothing that the slots which it waits for do not have."""
+    rows = connection.execute(
+        "SELECT name FROM unnest(string_to_array("
+        "replace(current_setting('synchronized_standby_slots'), ' ', ''), ',')) name "
+        "WHERE name <> '' AND NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots "
+        "WHERE slot_name = trim(both '\"' from name) AND active)"
+    ).fetchall()
+    for (name,) in rows:
+        logger.warning(
+            "synchronized_standby_slots names %s, which nobody streams from: the server gives "
+            "capture nothing until somebody does. Take it out of the list "
+            "(docs/how-to/source-failover.md)",
+            name,
+        )
 
 
 def check_told(told: SourceId | None, found: SourceId) -> None:

@@ -93,7 +93,7 @@ class PostgresLogReader:
         publications: Publications | None = None,
         which_copy: Callable[[], str] = lambda: "",
     ) -> None:
-        self._dsn = dsn
+        self._dsn = self.dsn = dsn
         self._registry = registry
         self._slot = slot
         self._owner = SlotOwner(slot, state)
@@ -136,14 +136,8 @@ class PostgresLogReader:
             GapError: the slot no longer gives all changes after ``resume``.
             ConnectionLostError: trying again may help.
         """
-        self._disconnect()
+        stream = self._open_stream()
         sql = self._connected()
-        # First, as it tells whether the user has REPLICATION before anything is created.
-        stream = ReplicationStream(
-            self._dsn, purpose=self._owner.purpose, buffer_bytes=self._buffer_bytes
-        )
-        self._stream = stream
-        self._texts = stream.texts
         with translated(f"starting to read slot {self._slot!r}"):
             check_server(sql, self._publications.strategy)
             # Before anything is made or altered: it may be another server.
@@ -156,8 +150,8 @@ class PostgresLogReader:
                 self._promoted = True
             begin = self._prepare_slot(sql, resume)
             next_xid = one_value(sql, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8")
-        slots.take_over(sql, self._slot, self._owner)
-        failover.prepare(sql, self._dsn, self._slot)
+            slots.take_over(sql, self._slot, self._owner)
+            failover.prepare(sql, self.dsn, self._slot)
         stream.start(self._slot, begin.acknowledge, self._publications.names)
         self._scanner = PgoutputScanner(begin, next_xid)
         self._bound.clear()
@@ -224,11 +218,12 @@ class PostgresLogReader:
         self._owner.generation, self._last = generation, last
         self._owner.copy = self._which_copy()
 
-    def start_over(self) -> Resume:
+    def start_over(self, missed: Resume) -> Resume:
         """Begin anew behind a gap that was consented to, with a new slot. Errors as `start`;
         SourceBusyError while somebody reads the old one.
         """
-        self._disconnect()
+        stream = self._open_stream()
+        self._source = identify(stream, missed, self._source or self._expected)
         with translated(f"beginning slot {self._slot!r} anew"):
             slots.drop_useless(self._connected(), self._slot)
         return self.start(None)
@@ -294,7 +289,7 @@ class PostgresLogReader:
             self._owner.claim()
 
             def another() -> psycopg.Connection[tuple[Any, ...]]:
-                return connect(self._dsn, purpose="capture")
+                return connect(self.dsn, purpose="capture")
 
             begin = Resume(slots.create_slot(sql, self._slot, another), 0, -1)
             failpoints.hit("slot.created")
@@ -309,9 +304,7 @@ class PostgresLogReader:
         return begin
 
     def _check_past(self, confirmed: int, resume: Resume) -> None:
-        stream = ReplicationStream(
-            self._dsn, purpose=self._owner.purpose, buffer_bytes=self._buffer_bytes
-        )
+        stream = self._stream_from(self.dsn)
         try:
             names = self._publications.names
             check_past(stream, self._slot, names, confirmed, resume, self._last())
@@ -384,8 +377,20 @@ class PostgresLogReader:
 
     def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
         if self._sql is None or self._sql.closed or self._sql.broken:
-            self._sql = connect(self._dsn, purpose="capture")
+            self._sql = connect(self.dsn, purpose="capture")
         return self._sql
+
+    def _open_stream(self) -> ReplicationStream:
+        """The first connection: it tells whether the user has REPLICATION before anything is
+        created, and which server all others lead to.
+        """
+        self._disconnect()
+        self._stream = self._stream_from(self._dsn)
+        self._texts, self.dsn = self._stream.texts, self._stream.dsn
+        return self._stream
+
+    def _stream_from(self, dsn: str) -> ReplicationStream:
+        return ReplicationStream(dsn, purpose=self._owner.purpose, buffer_bytes=self._buffer_bytes)
 
     def _disconnect(self) -> None:
         if self._stream is not None:

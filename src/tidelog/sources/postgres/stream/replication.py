@@ -28,6 +28,7 @@ from tidelog.sources.postgres.connect import (
     quote_literal,
 )
 from tidelog.sources.postgres.encodings import encoded, texts_of
+from tidelog.sources.postgres.hosts import pinned
 from tidelog.sources.postgres.stream import libpq
 from tidelog.sources.postgres.stream.slot_owner import START_ANEW
 
@@ -106,6 +107,8 @@ class ReplicationStream:
         self._heard_at = 0.0
         self._streaming = False
         self._pgconn = connect_replication(dsn, purpose=purpose)
+        self.dsn = pinned(dsn, self._pgconn)
+        """For other connections to the same server."""
         # Compiles the kernel (or loads it) now: libpq says that no COPY is in progress.
         self._heard_at = time.monotonic()
         self._drain(0)

@@ -324,3 +324,13 @@ def test_a_lease_that_is_about_to_be_given_back_is_watched():
     assert time.monotonic() - released < 0.35
     assert a.acquire() is None
     assert not a.on_watch, "what is said of one lease is not of the next"
+    # Back to a, and from a once more, long after b watched for a's first lease.
+    b.release(taken)
+    a._look_at = 0.0
+    again = a.acquire()
+    assert again is not None
+    b._left = (b._left[0], 0.0)
+    a.announce(again)
+    b._look_at = 0.0
+    assert b.acquire() is None
+    assert b.on_watch

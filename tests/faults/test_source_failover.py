@@ -198,8 +198,20 @@ def test_a_former_primary_and_a_copied_slot_are_refused(tmp_path: Path) -> None:
         pair.promote()
         source.write(1, 10)
         source.wait_for(lambda: capture.died or len(source.inserted()) == 10)
-        assert capture.stop() == 0
         pair.primary.restart()  # nobody rewound it, and it is the first of the list
+        # Who runs already stays with the new primary, in all that it does.
+        source.sql.execute("CREATE TABLE app.late (id int PRIMARY KEY)")
+        source.sql.execute("INSERT INTO app.late VALUES (1)")
+        published = "SELECT 1 FROM pg_publication_tables WHERE tablename = 'late'"
+        source.wait_for(lambda: capture.died or source.sql.execute(published).fetchone())
+        source.sql.execute("INSERT INTO app.late VALUES (2)")
+        source.wait_for(
+            lambda: (
+                capture.died
+                or {r.op for r in source.records() if r.table.endswith(".late")} >= {"r", "I"}
+            )
+        )
+        assert capture.stop() == 0
         again = source.start()
         assert again.wait(60) == 1
         assert "leads to a former primary" in again.log_file.read_text()

@@ -34,6 +34,10 @@ class Proxy:
     ) -> None:
         self._listener.close()
         self.cut()
+        for one in self._sockets:
+            # A server that writes to one which nobody reads waits until it is closed, and all that
+            # wait for every session of the server, as DROP DATABASE does, with it.
+            one.close()
 
     def cut(self) -> None:
         """End all connections."""

@@ -73,7 +73,8 @@ def test_each_table_is_a_problem_of_its_own() -> None:
 def test_the_next_leader_tells_only_what_is_new_and_what_ended() -> None:
     first = Ledger(Severity.WARNING, 0)
     looked(first, [problem(about="a"), problem(about="b")], 0)
-    second = Ledger(Severity.WARNING, 0, first.told)
+    second = Ledger(Severity.WARNING, 0)
+    second.told_before(first.told)
     news = second.look([problem(about="b"), problem(about="c")], 100, 100)
     assert [each["about"] for each in news.begun] == ["c"]
     assert [each["about"] for each in news.ended] == ["a"]
@@ -88,3 +89,21 @@ def test_the_text_names_the_first_and_counts_the_others() -> None:
     assert lines[1] == "warning: late t0. Mend it."
     assert lines[-1] == "… and 5 more: tidelog status"
     assert len(message["begun"]) == LINES + 5
+
+
+def test_a_problem_that_blinks_is_one_that_lasts() -> None:
+    """Two processes take turns in not reaching the database, ten seconds each."""
+    ledger = Ledger(Severity.WARNING, 60)
+    told: list[str] = []
+    for now in range(0, 120, 5):
+        present = problem(about="ab"[now // 10 % 2])
+        told += [each["about"] for each in ledger.look([present], now, now).begun]
+    assert set(told) == {"a", "b"}
+
+
+def test_who_tells_later_knows_how_long_it_has_lasted() -> None:
+    ledger = Ledger(Severity.WARNING, 60)
+    for now in range(0, 60, 5):
+        ledger.look([problem()], now, now)  # another process leads
+    ledger.told_before([])
+    assert kinds(ledger.look([problem()], 61, 61)) == (["late"], [])

@@ -95,6 +95,27 @@ def test_a_leader_that_ended_before_it_noted_it_asked_once(capture: Capture) -> 
     assert capture.asked("2026-11-23T03:00:10") == []
 
 
+def test_one_that_was_altered_asks_for_no_time_before(capture: Capture) -> None:
+    capture.asked("2026-11-23T03:00:00")
+    capture.lead(time_zone="America/New_York")
+    assert capture.asked("2026-11-23T12:00:00") == []
+    assert capture.asked("2026-11-24T07:59:00") == []
+    assert capture.asked("2026-11-24T08:00:00") == ["nightly-20261124T0800Z"]
+
+
+def test_what_was_refused_is_said(capture: Capture, caplog: pytest.LogCaptureFixture) -> None:
+    capture.now = at("2026-11-23T03:00:00")
+    capture.schedule.act()
+
+    def refuse(_id: str, _command: Command) -> dict[str, Any]:
+        return {"rejected": [{"table": "public.ordrs", "reason": "no captured table matches"}]}
+
+    capture.mailbox.handle_pending(refuse)
+    capture.schedule.act()
+    said = "nightly-20261123T0300Z: not dumped: public.ordrs: no captured table matches"
+    assert said in caplog.text
+
+
 def test_a_new_schedule_does_not_ask_for_the_past(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

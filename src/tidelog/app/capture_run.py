@@ -65,6 +65,8 @@ from tidelog.state.opening import fenced, look_every_s, open_state
 
 logger = logging.getLogger(__name__)
 
+CONSENT_S = 600.0
+"""How long after a start `tidelog reset` holds: what breaks the log is read at once, or soon."""
 STATUS_MARGIN = 1 << 40  # far more than is written between two status documents
 
 
@@ -82,6 +84,8 @@ class Capture:
         self.config = of_one_database(config if isinstance(config, Config) else load_config(config))
         self.holder = this_holder()
         self._start_dump: str | None = None
+        self._asked = False
+        self._consent_until = 0.0
         self._streaming = False
         self._gap: GapError | None = None
         self._snapshotter = snapshotter_of(self.config.source)
@@ -308,13 +312,14 @@ class Capture:
     def _begin(self, state: StateStore, reader: LogReader, writer: EventLogWriter) -> Resume:
         """Where the log goes on; behind a gap, if the user has consented to dump again."""
         self._streaming, gap, self._gap = False, self._gap, None
+        if state.get(CONSENT_KEY) is not None:
+            self._consent_until = time.monotonic() + CONSENT_S
         try:
             if gap is not None:
                 raise gap
             begin = reader.start(writer.resume)
         except GapError as error:
-            consented = self._consented or state.get(CONSENT_KEY) is not None
-            if not consented or writer.resume is None:
+            if not self._consented or writer.resume is None:
                 raise
             logger.warning("all tables are dumped again, because changes were missed: %s", error)
             missed = writer.resume
@@ -326,6 +331,7 @@ class Capture:
                 {"type": "gap", "from": missed.acknowledge, "to": begin.acknowledge}
             )
             writer.append_position(begin)
+            self._consent_until = 0.0
         else:
             if writer.resume is None:
                 writer.append_position(begin)
@@ -335,7 +341,8 @@ class Capture:
 
     def _dump_at_start(self, begun: bool, unfinished: bool) -> str | None:
         """A lost connection or lease is no start: the same dump is asked for again."""
-        if self._start_dump is None and self._snapshotter.should_snapshot(begun, unfinished):
+        asked, self._asked = self._asked, True
+        if not asked and self._snapshotter.should_snapshot(begun, unfinished):
             first = not begun and self.config.source.snapshot != "always"
             self._start_dump = INITIAL_DUMP if first else START_DUMP + new_id().lower()
         return self._start_dump
@@ -364,7 +371,8 @@ class Capture:
     @property
     def _consented(self) -> bool:
         """May what was missed be dumped again?"""
-        return self._snapshotter.should_snapshot_on_gap()
+        on_gap = self._snapshotter.should_snapshot_on_gap()
+        return on_gap or time.monotonic() < self._consent_until
 
 
 def _dump_options(config: Config) -> DumpOptions:

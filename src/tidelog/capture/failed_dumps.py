@@ -8,7 +8,7 @@ is stored of dumps, so a restart changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -77,3 +77,13 @@ def _again(table: str, newest_first: list[tuple[DumpState, TableProgress]]) -> A
     took = ended - (last.started_ms or ended)
     pause = max(min(FIRST_MS * 2 ** min(len(failures) - 1, 10), LAST_MS), REST * took)
     return Again(table, ended + pause, last.reason)
+
+
+def lacking(dumps: Sequence[DumpState]) -> list[str]:
+    """The tables whose part of the newest of these dumps failed, each with the reason."""
+    newest = {table.table: table for dump in dumps for table in dump.tables}
+    return [
+        f"{table.table} ({table.reason})"
+        for table in newest.values()
+        if table.status is TableStatus.FAILED
+    ]

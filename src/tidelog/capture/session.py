@@ -15,6 +15,7 @@ from tidelog.capture.dumps.coordinator import DUMP_PREFIX, REFETCH_KEY, DumpCoor
 from tidelog.capture.dumps.state import Mode
 from tidelog.capture.dumps.store import KEY_SETS
 from tidelog.capture.engine import CaptureEngine
+from tidelog.capture.failed_dumps import lacking
 from tidelog.capture.leadership import Leader
 from tidelog.capture.refused_tables import REFUSED_KEY, RefusedTables
 from tidelog.capture.relation_names import RELATIONS_KEY
@@ -38,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 INITIAL_DUMP = "initial"
 START_DUMP = "start-"
+GAP_DUMP = "gap-"
 STATUS_KEY = "status"
 GENERATION_KEY = "log-generation"
 GAP_KEY = "log-gap"
@@ -313,7 +315,7 @@ class CaptureSession:
         wanted = []
         gap = self._state.get(GAP_KEY)
         if gap is not None:
-            wanted.append((f"gap-{gap.value}", "the source could not give what was missed"))
+            wanted.append((f"{GAP_DUMP}{gap.value}", "the source could not give what was missed"))
         starts = [dump for dump in self.coordinator.dumps() if _of_a_start(dump.dump_id)]
         begun = any(dump.dump_id == INITIAL_DUMP for dump in starts)
         asked = at_start.dump(begun, not all(dump.finished for dump in starts))
@@ -321,7 +323,10 @@ class CaptureSession:
             wanted.insert(0, (INITIAL_DUMP, "initial"))
         elif asked is not None:
             self._cancel_earlier_starts(asked)
-            if any(dump.dump_id == asked and dump.status == "aborted" for dump in starts):
+            ours = [dump for dump in starts if dump.dump_id.startswith(asked)]
+            if ours and (ours[-1].status != "aborted" or ours[-1] is starts[-1]):
+                asked = ours[-1].dump_id  # it goes on, is done, or somebody cancelled it
+            elif ours:
                 asked += f"-{self._leader.epoch}"  # another capture led meanwhile, and cancelled it
             wanted.append((asked, "every start dumps"))
         tables = self._catalogue.tables(self._patterns)
@@ -344,15 +349,14 @@ class CaptureSession:
         dumps = self.coordinator.dumps()
         if not all(dump.finished for dump in dumps):
             return
-        failed = [
-            f"{table.table} ({table.reason})"
-            for dump in dumps
-            if dump.dump_id == INITIAL_DUMP
-            for table in dump.tables
-            if table.status == "failed"
-        ]
-        if failed and self._failure is None:
-            self._failure = IncompleteDumpError(f"the initial dump lacks {', '.join(failed)}")
+        starts = [dump for dump in dumps if _of_a_start(dump.dump_id)][-1:]
+        gaps = [dump for dump in dumps if dump.dump_id.startswith(GAP_DUMP)]
+        behind = [gap for gap in gaps if not starts or gap.number > starts[0].number]
+        lacks = lacking([*starts, *behind])
+        if lacks and self._failure is None:
+            initial = not behind and starts[0].dump_id == INITIAL_DUMP
+            which = "the initial dump" if initial else f"dump {[*starts, *behind][-1].dump_id}"
+            self._failure = IncompleteDumpError(f"{which} lacks {', '.join(lacks)}")
         self._complete = True
         self._ended.set()
 

@@ -30,7 +30,8 @@ class _Alert(Section):
     timeout_ms: Milliseconds = Field(
         default=10_000,
         ge=100,
-        description="For the whole answer. What could not be told is tried again.",
+        description="For the connection, each wait for the answer, and the whole command. What "
+        "could not be told is tried again.",
         examples=["10s"],
     )
 

@@ -8,6 +8,10 @@ from typing import Any
 
 from tidelog.app.overview.document import Problem, Severity
 
+BLINK_S = 30.0
+"""A problem that is away no longer is taken for the same, e.g. while two processes take turns in
+trying to connect.
+"""
 _RANK = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
 
 
@@ -28,16 +32,14 @@ class Ledger:
     Args:
         severity: what is less bad is not told.
         after_s: how long a problem must be there, and be gone, before that is told.
-        told: as `told` was when another process ended.
     """
 
-    def __init__(
-        self, severity: Severity, after_s: float, told: Iterable[dict[str, Any]] = ()
-    ) -> None:
+    def __init__(self, severity: Severity, after_s: float) -> None:
         self._severity = severity
         self._after_s = after_s
-        self._told = {_key(each): each for each in told}
+        self._told: dict[tuple[str, str], dict[str, Any]] = {}
         self._seen: dict[tuple[str, str], tuple[float, int]] = {}
+        self._last: dict[tuple[str, str], float] = {}
         self._gone: dict[tuple[str, str], float] = {}
 
     @property
@@ -46,7 +48,8 @@ class Ledger:
         return list(self._told.values())
 
     def look(self, problems: Iterable[Problem], now: float, now_ms: int) -> News:
-        """What is to be told now; it is so again and again until `tell`.
+        """What is to be told now; it is so again and again until `tell`. To be called also by who
+        tells nothing, so that a problem that is there for long is known as such.
 
         ``now``: of a clock that nobody sets, in seconds; ``now_ms``: of the calendar's.
         """
@@ -54,7 +57,9 @@ class Ledger:
         for problem in problems:
             if _RANK[problem.severity] >= _RANK[self._severity]:
                 present[problem.kind, problem.about] = problem
-        self._seen = {key: self._seen.get(key, (now, now_ms)) for key in present}
+        self._last |= dict.fromkeys(present, now)
+        self._last = {key: at for key, at in self._last.items() if now - at <= BLINK_S}
+        self._seen = {key: self._seen.get(key, (now, now_ms)) for key in self._last}
         begun = []
         for key, problem in present.items():
             since, since_ms = self._seen[key]
@@ -64,6 +69,10 @@ class Ledger:
         self._gone = {key: self._gone.get(key, now) for key in absent}
         ended = [self._told[key] for key in absent if now - self._gone[key] >= self._after_s]
         return News(tuple(begun), tuple(ended))
+
+    def told_before(self, told: Iterable[dict[str, Any]]) -> None:
+        """What another process told meanwhile."""
+        self._told = {_key(each): each for each in told}
 
     def tell(self, news: News) -> None:
         """It was told."""

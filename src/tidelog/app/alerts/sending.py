@@ -61,14 +61,19 @@ def _post(alert: WebhookAlert, message: dict[str, Any]) -> None:
     import httpx
 
     url = alert.url.get_secret_value()
-    host = urlsplit(url).hostname or "the service"
     headers = {name: each.get_secret_value() for name, each in alert.headers.items()}
+    host = "the service"
     try:
-        answer = httpx.post(url, json=message, headers=headers, timeout=alert.timeout_ms / 1000)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        host = urlsplit(url).hostname or host
+        # The answer's body is of no interest, and may never end.
+        with httpx.stream(
+            "POST", url, json=message, headers=headers, timeout=alert.timeout_ms / 1000
+        ) as answer:
+            code = answer.status_code
+    except Exception as error:  # noqa: BLE001 - proxies, certificates: its text may hold the URL
         raise NotToldError(f"{host}: {type(error).__name__}") from None
-    if answer.status_code >= 300:
-        raise NotToldError(f"{host} answers HTTP {answer.status_code}")
+    if code >= 300:
+        raise NotToldError(f"{host} answers HTTP {code}")
 
 
 def _run(alert: CommandAlert, message: dict[str, Any]) -> None:
@@ -84,7 +89,8 @@ def _run(alert: CommandAlert, message: dict[str, Any]) -> None:
         )
     except subprocess.TimeoutExpired:
         raise NotToldError(f"{program} did not end in time") from None
-    except OSError as error:
-        raise NotToldError(f"{program}: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or type(error).__name__
+        raise NotToldError(f"{program}: {why}") from None
     if done.returncode:
         raise NotToldError(f"{program} ended with {done.returncode}")

@@ -62,7 +62,11 @@ class AlertWatch:
         self._state = state
         self._holder = holder
         self._senders: dict[str, Send] = {each.key: sender(each) for each in config.control.alerts}
-        self._ledgers: dict[str, Ledger] | None = None
+        self._ledgers = {
+            each.key: Ledger(Severity(each.severity), each.after_ms / 1000)
+            for each in config.control.alerts
+        }
+        self._mine = False
         self._failing: set[str] = set()
         self._closed = threading.Event()
         self._every_s = LOOK_SPARINGLY_S if sparing(config.state.place) else LOOK_EVERY_S
@@ -89,20 +93,18 @@ class AlertWatch:
 
     def _look(self) -> None:
         found = status(self._config)
-        if not self._is_mine(found):
-            self._ledgers = None  # another process tells: what it told is read again
-            return
-        if self._ledgers is None:
-            self._ledgers = self._load()
+        mine, before = self._is_mine(found), self._mine
+        if mine and not before:
+            self._load()
+        self._mine = mine
         view = found["overview"]
         problems = [
             Problem(**{**each, "severity": Severity(each["severity"])}) for each in view["problems"]
         ]
-        now_ms = int(time.time() * 1000)
-        changed = False
+        now_ms, changed = int(time.time() * 1000), False
         for key, ledger in self._ledgers.items():
             news = ledger.look(problems, time.monotonic(), now_ms)
-            if not news:
+            if not news or not mine:
                 continue
             message = message_of(self._config.source.connector, self._holder, news, now_ms)
             try:
@@ -123,16 +125,13 @@ class AlertWatch:
         others = [each["holder"] for each in (*found["failing"], *found["standbys"])]
         return bool(others) and others[0] == self._holder
 
-    def _load(self) -> dict[str, Ledger]:
+    def _load(self) -> None:
         document = self._state.get(KEY)
         told = {} if document is None else document.value
-        return {
-            each.key: Ledger(Severity(each.severity), each.after_ms / 1000, told.get(each.key, ()))
-            for each in self._config.control.alerts
-        }
+        for key, ledger in self._ledgers.items():
+            ledger.told_before(told.get(key, ()))
 
     def _save(self) -> None:
-        assert self._ledgers is not None
         value = {key: ledger.told for key, ledger in self._ledgers.items()}
         with suppress(StateError, StateConflictError):  # then it may be told twice
             self._state.put(KEY, value, None)

@@ -156,7 +156,8 @@ def discard_unused(state: StateStore, used: Collection[str], now_ms: int) -> Non
     """Let keys go whose command never came, or came to nothing, over a week ago."""
     key_sets = KeySets(state)
     for name in key_sets.names() - set(used):
-        given_ms = id_time_ms(name.removeprefix(GIVEN)) if name.startswith(GIVEN) else now_ms
+        given = name.removeprefix(GIVEN).upper()
+        given_ms = id_time_ms(given) if name.startswith(GIVEN) else now_ms
         if given_ms < now_ms - KEEP_MS:
             key_sets.delete(name)
 

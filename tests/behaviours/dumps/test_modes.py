@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.behaviours.dumps.dumped import Make
 from tests.behaviours.dumps.sources import N, series
-from tests.behaviours.dumps.ways import READERS, TWO, ways
+from tests.behaviours.dumps.ways import ONE, READERS, TWO, only, ways
 from tests.integration.windows.live import at, crash
 
 from tidelog import Snapshotter
+from tidelog.control.commands import StopSnapshot
 from tidelog.errors import ConfigError, IncompleteDumpError
 
 pytestmark = pytest.mark.integration
@@ -89,6 +90,40 @@ def test_always_ends_what_an_earlier_start_began(make: Make) -> None:
         "one dump is given up, the other is complete",
     )
     dumped.check()
+
+
+@ways(only("postgres", ONE))
+def test_always_does_not_begin_again_what_was_cancelled(make: Make) -> None:
+    """A lost connection is no start."""
+    dumped = make(snapshot="always", dump_lines="delay_ms: 300")
+    dumped.table(rows=60)
+    dumped.start()
+    dumped.wait_for(lambda: len(dumped.chunks()) > 1, "the dump is under way")
+    [dump] = [dump["dump_id"] for dump in dumped.seen["dumps"]]
+    dumped.send(StopSnapshot(dump_id=dump))
+    since = dumped.seen["since_ms"]
+    dumped.sql.execute(
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
+        "WHERE active AND database = current_database()"
+    )
+    dumped.wait_for(lambda: dumped.seen["since_ms"] > since, "it leads anew")
+    dumped.do(f"UPDATE t SET n = {N} WHERE id = 3")
+    dumped.catch_up()
+    assert [d["dump_id"] for d in dumped.seen["dumps"]] == [dump]
+
+
+def test_each_start_that_ends_tells_what_it_lacks(make: Make) -> None:
+    decisions = "snapshot_configuration: {data: always, stream: false}"
+    dumped = make(snapshot="configuration_based", source_lines=decisions)
+    dumped.table(rows=12)
+    dumped.start(wait=False)
+    assert dumped.ended() is None
+    dumped.sql.execute("CREATE TABLE keyless (n int)")
+    dumped.start(wait=False)
+    failure = dumped.ended()
+    assert isinstance(failure, IncompleteDumpError)
+    assert "public.keyless" in str(failure)
+    assert "dump start-" in str(failure)
 
 
 @ways(READERS)

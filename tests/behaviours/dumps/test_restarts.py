@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 
 import pytest
 from tests.behaviours.dumps.dumped import Dumped, Make
@@ -14,6 +15,9 @@ from tests.integration.windows.live import at, crash
 from tidelog.app import reset, reset_plan
 from tidelog.control.commands import StopSnapshot
 from tidelog.errors import GapError, SourceChangedError, UsageError
+from tidelog.model.records import Resume
+from tidelog.ports import LogEvent
+from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 
 pytestmark = pytest.mark.integration
 
@@ -221,6 +225,40 @@ def test_a_reset_is_the_consent_to_one_gap(make: Make) -> None:
         dumped.check()
         assert [e for e in dumped.events() if e.control and e.control["type"] == "gap"]
         dumped.stop()
+
+
+@ways(only("postgres", ONE))
+def test_a_reset_is_the_consent_to_a_gap_behind_the_start_too(make: Make) -> None:
+    """A log that is broken inside is known as such once it is read."""
+    dumped = make(snapshot="initial")
+    dumped.table(rows=20)
+    dumped.start()
+    dumped.dumped("initial")
+    dumped.catch_up()
+    dumped.stop()
+    broken = threading.Event()
+    broken.set()
+    poll, start_over = PostgresLogReader.poll, PostgresLogReader.start_over
+
+    def polled(reader: PostgresLogReader, timeout_s: float) -> Iterator[LogEvent]:
+        if broken.is_set():
+            raise GapError("the log is broken here")
+        yield from poll(reader, timeout_s)
+
+    def started_over(reader: PostgresLogReader, missed: Resume) -> Resume:
+        broken.clear()
+        return start_over(reader, missed)
+
+    dumped.patch.setattr(PostgresLogReader, "poll", polled)
+    dumped.patch.setattr(PostgresLogReader, "start_over", started_over)
+    dumped.start(wait=False)
+    assert isinstance(dumped.ended(), GapError)
+    reset(dumped.config)
+    dumped.start()
+    dumped.wait_for(lambda: len(dumped.completions()) == 2, "it is dumped again")
+    dumped.check()
+    broken.set()  # this one nobody consented to
+    assert isinstance(dumped.ended(), GapError)
 
 
 @pytest.mark.parametrize("capture", ["is down", "reads on", "reads nothing"])

@@ -354,9 +354,12 @@ class CaptureSession:
         behind = [gap for gap in gaps if not starts or gap.number > starts[0].number]
         lacks = lacking([*starts, *behind])
         if lacks and self._failure is None:
-            initial = not behind and starts[0].dump_id == INITIAL_DUMP
-            which = "the initial dump" if initial else f"dump {[*starts, *behind][-1].dump_id}"
-            self._failure = IncompleteDumpError(f"{which} lacks {', '.join(lacks)}")
+            newest, tables = [*starts, *behind][-1].dump_id, ", ".join(lacks)
+            self._failure = IncompleteDumpError(
+                f"the initial dump lacks {tables}"
+                if newest == INITIAL_DUMP
+                else f"dump {newest} lacks {tables}"
+            )
         self._complete = True
         self._ended.set()
 

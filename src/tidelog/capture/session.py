@@ -351,10 +351,10 @@ class CaptureSession:
             return
         starts = [dump for dump in dumps if _of_a_start(dump.dump_id)][-1:]
         gaps = [dump for dump in dumps if dump.dump_id.startswith(GAP_DUMP)]
-        behind = [gap for gap in gaps if not starts or gap.number > starts[0].number]
-        lacks = lacking([*starts, *behind])
-        if lacks and self._failure is None:
-            newest, tables = [*starts, *behind][-1].dump_id, ", ".join(lacks)
+        counted = [*starts, *(gap for gap in gaps if not starts or gap.number > starts[0].number)]
+        tables = ", ".join(lacking(counted))
+        if tables and self._failure is None:
+            newest = counted[-1].dump_id
             self._failure = IncompleteDumpError(
                 f"the initial dump lacks {tables}"
                 if newest == INITIAL_DUMP

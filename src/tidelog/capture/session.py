@@ -354,11 +354,9 @@ class CaptureSession:
         counted = [*starts, *(gap for gap in gaps if not starts or gap.number > starts[0].number)]
         tables = ", ".join(lacking(counted))
         if tables and self._failure is None:
-            newest = counted[-1].dump_id
+            initial, dump = f"the initial dump lacks {tables}", counted[-1].dump_id
             self._failure = IncompleteDumpError(
-                f"the initial dump lacks {tables}"
-                if newest == INITIAL_DUMP
-                else f"dump {newest} lacks {tables}"
+                initial if dump == INITIAL_DUMP else f"dump {dump} lacks {tables}"
             )
         self._complete = True
         self._ended.set()

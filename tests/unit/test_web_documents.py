@@ -75,6 +75,32 @@ def test_a_day_survives_a_restart_and_no_more(tmp_path: Path) -> None:
         state.close()
 
 
+def test_a_history_of_another_version_is_read(tmp_path: Path) -> None:
+    state = SqliteState(f"sqlite:///{tmp_path}/state.db")
+    try:
+        rows = [{"at_s": T_S, "records": 7, "news": [1]}, {"when": 1}, {"at_s": T_S + 300}]
+        state.put(history.HISTORY_KEY, rows, None)
+        found = history.History()
+        found.load(state)
+        assert [(row["at_s"], row["records"]) for row in found.to_json()["day"]] == [
+            (T_S, 7), (T_S + 300, 0),
+        ]  # fmt: skip
+    finally:
+        state.close()
+
+
+def test_what_became_of_an_action_is_noted(tmp_path: Path) -> None:
+    state = SqliteState(f"sqlite:///{tmp_path}/state.db")
+    try:
+        first, _ = (audit.note(state, name=name) for name in ("anna", "otto"))
+        audit.finish(state, first, audit.Result.REFUSED)
+        audit.finish(state, "gone meanwhile", audit.Result.DONE)
+        found = [(row["name"], row.get("result")) for row in audit.entries(state)]
+        assert found == [("otto", None), ("anna", "refused")]
+    finally:
+        state.close()
+
+
 def test_the_list_of_who_did_what_is_bounded_and_loses_nothing(tmp_path: Path) -> None:
     state = SqliteState(f"sqlite:///{tmp_path}/state.db")
     try:

@@ -9,7 +9,7 @@ from typing import Any
 from tidelog.app.overview import Overview, overview
 from tidelog.app.web import audit, history
 from tidelog.app.web.files import page_files
-from tidelog.app.web.settings import HIDDEN, settings_of
+from tidelog.app.web.settings import FROM_VARIABLE, HIDDEN, settings_of
 from tidelog.config import parse_config
 from tidelog.state.sqlite import SqliteState
 
@@ -75,6 +75,32 @@ def test_a_day_survives_a_restart_and_no_more(tmp_path: Path) -> None:
         state.close()
 
 
+def test_a_history_of_another_version_is_read(tmp_path: Path) -> None:
+    state = SqliteState(f"sqlite:///{tmp_path}/state.db")
+    try:
+        rows = [{"at_s": T_S, "records": 7, "news": [1]}, {"when": 1}, {"at_s": T_S + 300}]
+        state.put(history.HISTORY_KEY, rows, None)
+        found = history.History()
+        found.load(state)
+        assert [(row["at_s"], row["records"]) for row in found.to_json()["day"]] == [
+            (T_S, 7), (T_S + 300, 0),
+        ]  # fmt: skip
+    finally:
+        state.close()
+
+
+def test_what_became_of_an_action_is_noted(tmp_path: Path) -> None:
+    state = SqliteState(f"sqlite:///{tmp_path}/state.db")
+    try:
+        first, _ = (audit.note(state, name=name) for name in ("anna", "otto"))
+        audit.finish(state, first, audit.Result.REFUSED)
+        audit.finish(state, "gone meanwhile", audit.Result.DONE)
+        found = [(row["name"], row.get("result")) for row in audit.entries(state)]
+        assert found == [("otto", None), ("anna", "refused")]
+    finally:
+        state.close()
+
+
 def test_the_list_of_who_did_what_is_bounded_and_loses_nothing(tmp_path: Path) -> None:
     state = SqliteState(f"sqlite:///{tmp_path}/state.db")
     try:
@@ -111,10 +137,17 @@ control:
   alerts:
     - {kind: webhook, name: a, url: 'https://h/hunter2'}
     - {kind: command, name: b, command: [page, hunter2]}
+    - {kind: webhook, name: c, url: 'https://h/x'}
 pipeline: {conf: {spark.some.password: hunter2}}
 outputs:
   - {kind: http, url: 'https://u:hunter2@h/x?key=hunter2', headers: {Authorization: hunter2}}
   - {kind: postgres, url: 'postgresql://u:hunter2@h/copy'}
+  - kind: delta
+    path: 's3://key:hunter2@bucket/lake'
+    steps:
+      - {hash: [email], salt: hunter2}
+      - {compute: {a: "f('https://hunter2@h/x', 'mysql://u:hunter2@h/y')"}}
+      - {mask: {note: none}, tables: ['public.*']}
 """
     found = settings_of(parse_config(text, "test", tmp_path, {}))
     shown = {row["option"]: row["value"] for row in found}
@@ -125,6 +158,30 @@ outputs:
     assert shown["control.rest.viewer_token"] == HIDDEN
     assert shown["control.rest.metrics_token"] == "unset"
     assert shown["capture.flush_ms"] == "50"
+    assert shown["outputs[2].steps[0].salt"] == HIDDEN
+    assert shown["outputs[2].steps[2].salt"] == "unset"
+    assert shown["outputs[2].steps[1].compute.a"] == "f('https://***@h/x', 'mysql://u:***@h/y')"
+
+
+def test_what_came_from_a_variable_is_not_shown(tmp_path: Path) -> None:
+    text = """
+source: {kind: postgres, url: '${URL}', tables: ['public.*', '${TABLE}'], slot: 'slot_${NAME}'}
+log: {path: 's3://${NAME}/log'}
+control: {rest: {token: t0ken-of-it, host: '${HOST:-0.0.0.0}'}}
+outputs:
+  - {kind: delta, path: lake, steps: [{mask: {note: '${NAME}', other: stars}}]}
+"""
+    environ = {"URL": "postgresql://hunter2/hunter2", "TABLE": "hunter2.*", "NAME": "hunter2"}
+    config = parse_config(text, "test", tmp_path, environ)
+    shown = {row["option"]: row["value"] for row in settings_of(config)}
+    assert "hunter2" not in repr(shown)
+    assert shown["source.tables"] == f"public.*, {FROM_VARIABLE}"
+    assert shown["source.slot"] == shown["control.rest.host"] == FROM_VARIABLE
+    assert shown["outputs[0].steps[0].mask.other"] == "stars"
+    again = {row["option"] for row in settings_of(config.model_copy(update={"dumps": []}))}
+    assert again == shown.keys()
+    copy = settings_of(config.model_copy(update={"dumps": []}))
+    assert "hunter2" not in repr(copy)  # as `of_database` makes them
 
 
 def test_no_file_of_the_page_has_scripts_or_styles_inside() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 
 from tidelog.app.web.sessions import (
@@ -9,6 +11,7 @@ from tidelog.app.web.sessions import (
     FAILURES_OVER_S,
     LASTS_S,
     MOST_FAILURES,
+    MOST_OF_ALL,
     Failures,
     Role,
     Sessions,
@@ -19,9 +22,9 @@ TOKENS = {Role.OPERATOR: "operator-token", Role.VIEWER: "viewer-token"}
 
 
 def opened(sessions: Sessions, token: str = "operator-token", name: str = "Anna") -> str:
-    cookie = sessions.open(token, name, NOW)
-    assert cookie is not None
-    return cookie
+    found = sessions.open(token, name, NOW)
+    assert found is not None
+    return found[1]
 
 
 @pytest.mark.parametrize("role", Role)
@@ -95,6 +98,30 @@ def test_failures_of_an_address_are_counted_for_a_minute() -> None:
     assert failures.too_many("a", 100.0)
     assert not failures.too_many("b", 100.0)
     assert not failures.too_many("a", 100.0 + FAILURES_OVER_S)
+
+
+def test_failures_of_all_addresses_are_counted_too() -> None:
+    failures = Failures()
+    for number in range(MOST_OF_ALL):
+        assert not failures.too_many("new", 100.0)
+        failures.add(str(number), 100.0)
+    assert failures.too_many("new", 100.0)
+    assert not failures.too_many("new", 100.0 + FAILURES_OVER_S)
+
+
+def test_a_cookie_of_another_version_is_of_nobody() -> None:
+    sessions = Sessions(TOKENS)
+    body = base64.urlsafe_b64encode(b'{"role": "operator", "more": 1}').decode()
+    assert sessions.of(f"{body}.{sessions._mac(Role.OPERATOR, 'session', body)}", NOW) is None
+
+
+def test_cookies_of_other_tokens_have_other_names() -> None:
+    """Two Tidelogs below two paths of a proxy share all cookies of its address."""
+    marks = Sessions(TOKENS).marks()
+    assert marks == Sessions(TOKENS).marks()
+    assert len({*marks.values()}) == 2
+    others = Sessions({role: f"{token}-2" for role, token in TOKENS.items()}).marks()
+    assert not {*marks.values()} & {*others.values()}
 
 
 def test_so_many_addresses_are_remembered() -> None:

@@ -8,30 +8,29 @@ from typing import Any
 import anyio
 import pytest
 
-from tidelog.app.overview import Overview, overview
+from tidelog.app.overview import overview
+from tidelog.app.web.looks import Look
 from tidelog.app.web.stream import BEAT_EVERY_S, TABLES_EVERY_S, Teller
-from tidelog.errors import StateError
 
 NOW_MS = 1_700_000_000_000
 
 
-def found(*tables: str, at_ms: int = NOW_MS, refused: int = 0) -> Overview:
+def found(*tables: str, at_ms: int = NOW_MS, refused: int = 0) -> Look:
     status: dict[str, Any] = {
         "leader": "h:1", "updated_ms": at_ms, "captured": list(tables), "capture": {"records": 1},
         "refused": [{"table": f"r.{n}", "reason": "no key", "since_ms": 0} for n in range(refused)],
     }  # fmt: skip
-    return overview(status, at_ms)
+    shown = overview(status, at_ms).to_json()
+    return Look(shown, {row["table"]: row for row in shown.pop("tables")})
 
 
 class Looked:
     """A site that says what the test wants said."""
 
     def __init__(self) -> None:
-        self.next: Overview | StateError = found()
+        self.next: Look | None = found()
 
-    def look(self) -> Overview:
-        if isinstance(self.next, StateError):
-            raise self.next
+    def look(self) -> Look | None:
         return self.next
 
 
@@ -42,10 +41,10 @@ class Heard:
         self.site = Looked()
         self.teller = Teller([self.site], 0, anyio.CapacityLimiter(1))  # type: ignore[list-item]
 
-    def at(self, now: float, *, says: Overview | StateError) -> dict[str, Any]:
+    def at(self, now: float, *, says: Look | None) -> dict[str, Any]:
         self.site.next = says
         events = {}
-        for event in self.teller._news(now):
+        for event in (*self.teller._beat(now), *self.teller._news(now)):
             name, _, data = event.decode().partition("\n")
             events[name.removeprefix("event: ")] = json.loads(data.partition("data: ")[2])
         return events
@@ -57,6 +56,7 @@ def heard() -> Heard:
 
 
 def test_all_tables_at_first_then_what_changed(heard: Heard) -> None:
+    assert heard.at(99.0, says=None) == {"beat": {}}  # nothing is known yet
     first = heard.at(100.0, says=found("a.b", "a.c"))
     assert "tables" not in first["overview"]["overview"]
     assert [row["table"] for row in first["tables"]["changed"]] == ["a.b", "a.c"]
@@ -79,11 +79,12 @@ def test_a_page_hears_that_nothing_changed(heard: Heard) -> None:
     heard.at(10.0, says=same)
     assert heard.at(11.0, says=same) == {}
     assert heard.at(10.0 + BEAT_EVERY_S, says=same) == {"beat": {}}
+    assert heard.at(11.0 + BEAT_EVERY_S, says=found()) == {}  # another look, the same news
 
 
 def test_a_state_store_that_is_away_is_told_and_so_is_its_return(heard: Heard) -> None:
     assert "overview" in heard.at(1.0, says=found(refused=1))["overview"]
-    told = heard.at(2.0, says=StateError("the state store does not answer"))["overview"]
+    told = heard.at(2.0, says=Look(None, trouble="the state store does not answer"))["overview"]
     assert told == {"site": 0, "trouble": "the state store does not answer"}
     back = heard.at(3.0, says=found(refused=1))["overview"]["overview"]
     assert len(back["problems"]) == 1  # the page has lost them

@@ -132,7 +132,8 @@ class RestServer:
         self._web = None if config is None else _web(config, rest)
         page = [] if self._web is None else self._web.routes()
         self._server = http_server(
-            application(leadership, token, [*schemas, *health.routes(), *page])
+            application(leadership, token, [*schemas, *health.routes(), *page]),
+            behind_proxy=rest.behind_proxy,
         )
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None

@@ -49,6 +49,13 @@ class Rest(Section):
         examples=["${TIDELOG_VIEWER_TOKEN}"],
     )
 
+    behind_proxy: bool = Field(
+        default=False,
+        description="All that comes from this host comes through a proxy that sets "
+        "`X-Forwarded-For` and `X-Forwarded-Proto`, whatever it was sent: these say who asks, and "
+        "whether by TLS. Otherwise they are not believed.",
+    )
+
     @model_validator(mode="after")
     def _viewers_are_not_operators(self) -> Rest:
         if self.viewer_token is not None and self.viewer_token == self.token:

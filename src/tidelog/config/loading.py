@@ -53,11 +53,13 @@ def parse_config(text: str, file_name: str, base: Path, environ: Mapping[str, st
     if add_sections(SOURCE_KINDS, SourceBase, SOURCES) or new:
         Config.model_rebuild(force=True)
     try:
-        return Config.model_validate(marked.data, context={"base": base})
+        found = Config.model_validate(marked.data, context={"base": base})
     except ValidationError as error:
         problems = [
             (marked.line(_place(details)), _explain(details, marked)) for details in error.errors()
         ]
+    else:
+        return found.with_variables(marked.interpolated)
     raise ConfigError("\n".join(f"{file_name}:{line}: {text}" for line, text in sorted(problems)))
 
 
@@ -85,7 +87,7 @@ _EXPLANATIONS = {
 SECRET = frozenset(
     (
         *("api_key", "catalog", "conf", "headers", "metrics_token", "options", "password"),
-        *("schema_token", "settings", "storage_options", "token", "url", "viewer_token"),
+        *("salt", "schema_token", "settings", "storage_options", "token", "url", "viewer_token"),
     )
 )
 

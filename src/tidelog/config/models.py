@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BeforeValidator,
     Field,
+    PrivateAttr,
     SecretStr,
     ValidationInfo,
     field_validator,
@@ -272,6 +273,7 @@ class Config(Section):
     outputs: list[AnyOutput] = Field(
         default=[], description="Destinations of the pipeline; none: capture alone."
     )
+    _from_variables: frozenset[tuple[str | int, ...]] = PrivateAttr(frozenset())
 
     @field_validator("state")
     @classmethod
@@ -296,6 +298,17 @@ class Config(Section):
             text, options = f"log:{log.path}", {**log.storage_options, **options}
         url = StateUrl(checked_url(text, base))
         return state.model_copy(update={"url": url, "options": options})
+
+    @property
+    def from_variables(self) -> frozenset[tuple[str | int, ...]]:
+        """Where in the file options stand whose text came from ``${…}``, and may be secret."""
+        return self._from_variables
+
+    def with_variables(self, places: Iterable[tuple[str | int, ...]]) -> Self:
+        """With these as `from_variables`."""
+        found = self.model_copy()
+        found._from_variables = frozenset(places)
+        return found
 
     @property
     def renewal_s(self) -> tuple[float, float]:

@@ -67,7 +67,12 @@ def transform_steps(section: SteppedSection) -> tuple[Step, ...]:
     from tidelog.spark.transforms import Step
 
     return tuple(
-        Step(each.action, getattr(each, each.action), tuple(each.tables), each.salt)
+        Step(
+            each.action,
+            getattr(each, each.action),
+            tuple(each.tables),
+            each.salt.get_secret_value(),
+        )
         for each in section.steps
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
@@ -38,7 +38,7 @@ class Step:
     action: str
     argument: Any
     tables: tuple[str, ...] = ("*.*",)
-    salt: str = ""
+    salt: str = field(default="", repr=False)
 
 
 def steps_of(steps: Sequence[Step], table: TableName) -> tuple[Step, ...]:

@@ -50,7 +50,7 @@ def test_rows_are_those_that_spark_makes(spark: Any, tmp_path: Path) -> None:
         shaped = events_batch(records, table, table, arrow_schema(shapes.events(table)))
         frame = spark.createDataFrame(pa.Table.from_batches([shaped]))
         steps = [
-            Step(each.action, getattr(each, each.action), salt=each.salt)
+            Step(each.action, getattr(each, each.action), salt=each.salt.get_secret_value())
             for each in split(given)[0]
         ]
         theirs = apply(frame, steps, table, keyed=False).orderBy(shapes.CHANGE_VERSION).collect()

@@ -244,7 +244,7 @@ def _hash(step: StepSection, kept: _Columns, table: _Table) -> _Columns:
                 "text is Spark's: an engine hashes texts, whole numbers, booleans and bytes. Give "
                 "a function"
             )
-    salt = step.salt.encode()
+    salt = step.salt.get_secret_value().encode()
     hashed = {name: _as_text(kept[name], partial(_hashed, salt)) for name in names}
     return {**kept, **hashed}
 

@@ -48,7 +48,7 @@ def serve_page(
         from tidelog.app.web.site import Site
 
         web = Web([Site(name, config) for name, config in named(configs)], tokens_of(rest))
-        server = http_server(Starlette(routes=web.routes()))
+        server = http_server(Starlette(routes=web.routes()), behind_proxy=rest.behind_proxy)
     except ImportError as error:
         raise MissingExtraError(error.name or "starlette", "rest") from None
     host, port = host or rest.host, rest.port if port is None else port

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 from tidelog.app.overview import Overview
@@ -99,7 +99,7 @@ class History:
         if stored is None:
             return
         with self._lock:
-            self._day = _newest([*(Point(**row) for row in stored.value), *self._day])
+            self._day = _newest([*_points(stored.value), *self._day])
 
     def store(self, state: StateStore) -> None:
         """By the capture that leads."""
@@ -115,6 +115,16 @@ class History:
                 "recent": [asdict(point) for point in self._recent],
                 "day": [asdict(point) for point in _newest(day)],
             }
+
+
+def _points(rows: Any) -> list[Point]:
+    """Another version may have stored fields more, or less: what is no point is left out."""
+    known = {each.name for each in fields(Point)}
+    return [
+        Point(**{name: value for name, value in row.items() if name in known})
+        for row in rows
+        if "at_s" in row
+    ]
 
 
 def _newest(points: Iterable[Point]) -> list[Point]:

@@ -45,13 +45,19 @@ def url_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def http_server(application: Starlette) -> uvicorn.Server:
-    """Serves it, once told where."""
+def http_server(application: Starlette, *, behind_proxy: bool) -> uvicorn.Server:
+    """Serves it, once told where.
+
+    Args:
+        application: what it serves.
+        behind_proxy: whoever asks from this host is a proxy, whose ``X-Forwarded-…`` are believed.
+    """
     import uvicorn
 
     return uvicorn.Server(
         uvicorn.Config(
             application,
+            proxy_headers=behind_proxy,
             access_log=False,
             log_config=None,
             log_level="error",

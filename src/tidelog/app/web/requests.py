@@ -38,14 +38,26 @@ def refusal(refused: Refused) -> Response:
     return JSONResponse(body, refused.status, headers={**HEADERS, **headers})
 
 
-def cookie_name(request: Request) -> str:
-    """Cookies know no ports: two Tidelogs on one host would log each other's users out."""
-    return f"tidelog_{request.url.port or 'web'}"
+def cookie_names(request: Request, sessions: Sessions) -> dict[Role, str]:
+    """Cookies know no ports, and ours no paths: two Tidelogs on one host, or below two paths of a
+    proxy, would log each other's users out.
+    """
+    port = request.url.port or "web"
+    return {role: f"tidelog_{port}_{mark}" for role, mark in sessions.marks().items()}
+
+
+def find_session(request: Request, sessions: Sessions) -> Session | None:
+    """Who asks; None: nobody who has logged in."""
+    for name in cookie_names(request, sessions).values():
+        found = sessions.of(request.cookies.get(name, ""), time.time())
+        if found is not None:
+            return found
+    return None
 
 
 def session_of(request: Request, sessions: Sessions) -> Session:
     """Who asks. Raises Refused if nobody has logged in."""
-    found = sessions.of(request.cookies.get(cookie_name(request), ""), time.time())
+    found = find_session(request, sessions)
     if found is None:
         raise Refused(401, "LoggedOut", "log in first")
     return found

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import anyio
 from starlette.concurrency import run_in_threadpool
@@ -26,7 +26,8 @@ from tidelog.app.web.requests import (
     answer,
     body_of,
     check_from_here,
-    cookie_name,
+    cookie_names,
+    find_session,
     operator_of,
     refusal,
     session_of,
@@ -39,6 +40,7 @@ from tidelog.errors import Policy, TidelogError, UsageError
 
 logger = logging.getLogger(__name__)
 
+FULL: Final = f"{MOST_STREAMS} pages are open already"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -126,34 +128,43 @@ class Web:
         check_from_here(request)
         body = await body_of(request)
         address = request.client.host if request.client else ""
-        now = time.monotonic()
-        if self._failures.too_many(address, now):
-            raise Refused(429, "TooMany", "too many wrong tokens; wait a minute")
         token, name = body.get("token"), body.get("name", "")
         if not isinstance(token, str) or not isinstance(name, str):
             raise Refused(400, "BadRequest", "token and name are texts")
         cookie = self._sessions.open(token, name, time.time())
         if cookie is None:
-            self._failures.add(address, now)
-            logger.warning("a login to the web page from %s had a wrong token", address)
-            raise Refused(403, "WrongToken", "this token is wrong")
+            raise self._wrong_token(address)
+        role, value = cookie
         response = answer({})
+        names = cookie_names(request, self._sessions)
         response.set_cookie(
-            cookie_name(request),
-            cookie,
+            names.pop(role),
+            value,
             max_age=LASTS_S,
             httponly=True,
             samesite="strict",
             secure=request.url.scheme == "https",
         )
+        for former in request.cookies.keys() & names.values():  # of another role
+            response.delete_cookie(former, httponly=True, samesite="strict")
         return response
+
+    def _wrong_token(self, address: str) -> Refused:
+        """A right token is never told to wait: nobody locks others out by trying."""
+        now = time.monotonic()
+        if self._failures.too_many(address, now):
+            return Refused(429, "TooMany", "too many wrong tokens; wait a minute")
+        self._failures.add(address, now)
+        logger.warning("a login to the web page from %s had a wrong token", address)
+        return Refused(403, "WrongToken", "this token is wrong")
 
     async def _logout(self, request: Request) -> Response:
         session = session_of(request, self._sessions)
         check_from_here(request)
         self._sessions.close(session)
         response = answer({})
-        response.delete_cookie(cookie_name(request), httponly=True, samesite="strict")
+        for name in cookie_names(request, self._sessions).values():
+            response.delete_cookie(name, httponly=True, samesite="strict")
         return response
 
     async def _session(self, request: Request) -> Response:
@@ -165,6 +176,7 @@ class Web:
                 "csrf": self._sessions.csrf(session),
                 "sites": [{"name": site.name, "kind": site.kind} for site in self._sites],
                 "version": __version__,
+                "full": FULL if self._streams >= MOST_STREAMS else "",
             }
         )
 
@@ -173,12 +185,11 @@ class Web:
     async def _stream(self, request: Request) -> Response:
         session = session_of(request, self._sessions)
         if self._streams >= MOST_STREAMS:
-            raise Refused(503, "TooMany", f"{MOST_STREAMS} pages are open already")
-        cookie = request.cookies.get(cookie_name(request), "")
+            raise Refused(503, "TooMany", FULL)
         number = self._number(request.query_params.get("site", "0"))
         teller = Teller(self._sites, number, self._limiter)
         events = teller.tell(
-            lambda: self._sessions.of(cookie, time.time()) == session, self._closed.is_set
+            lambda: find_session(request, self._sessions) == session, self._closed.is_set
         )
 
         async def counted() -> Any:

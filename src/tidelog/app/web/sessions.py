@@ -20,6 +20,7 @@ from typing import Final
 
 LASTS_S: Final = 12 * 3600
 MOST_FAILURES: Final = 10
+MOST_OF_ALL: Final = 100
 FAILURES_OVER_S: Final = 60.0
 ADDRESSES: Final = 1000
 """Whose failures are remembered."""
@@ -59,15 +60,15 @@ class Sessions:
         self._tokens = dict(tokens)
         self._closed: deque[str] = deque(maxlen=_CLOSED)
 
-    def open(self, token: str, name: str, now_s: float) -> str | None:
-        """The cookie of a new session; None: nobody has this token."""
+    def open(self, token: str, name: str, now_s: float) -> tuple[Role, str] | None:
+        """Role and cookie of a new session; None: nobody has this token."""
         given = token.encode("utf-8", "replace")
         for role, known in self._tokens.items():
             if hmac.compare_digest(given, known.encode()):
                 shown = "".join(filter(str.isprintable, name)).strip()[:NAME_LENGTH]
                 session = Session(role, shown, int(now_s) + LASTS_S, secrets.token_hex(16))
                 body = base64.urlsafe_b64encode(json.dumps(asdict(session)).encode()).decode()
-                return f"{body}.{self._mac(role, 'session', body)}"
+                return role, f"{body}.{self._mac(role, 'session', body)}"
         return None
 
     def of(self, cookie: str, now_s: float) -> Session | None:
@@ -78,11 +79,19 @@ class Sessions:
         )
         if role is None:
             return None
-        # Read only once it is known to be ours.
-        found = Session(**json.loads(base64.urlsafe_b64decode(body)))
+        try:  # only once it is known to be ours; of another version perhaps
+            found = Session(**json.loads(base64.urlsafe_b64decode(body)))
+        except TypeError:
+            return None
         if found.role != role or found.until_s <= now_s or found.nonce in self._closed:
             return None
         return Session(role, found.name, found.until_s, found.nonce)
+
+    def marks(self) -> dict[Role, str]:
+        """Of each role's token: what its cookies are named by. Only who has the token gets one, so
+        nobody learns anything of another's.
+        """
+        return {role: self._mac(role, "name", "")[:8] for role in self._tokens}
 
     def csrf(self, session: Session) -> str:
         """What each request that changes something carries beside the cookie."""
@@ -107,20 +116,22 @@ def _equal(one: str, other: str) -> bool:
 
 
 class Failures:
-    """How often an address gave a wrong token lately. Tokens are not to be found by trying."""
+    """How often an address, or all of them, gave a wrong token within a minute."""
 
     def __init__(self) -> None:
         self._at: dict[str, deque[float]] = {}
+        self._of_all: deque[float] = deque(maxlen=MOST_OF_ALL)
 
     def too_many(self, address: str, now_s: float) -> bool:
-        """Must it wait?"""
-        times = self._at.get(address)
-        return (
-            times is not None and len(times) >= MOST_FAILURES and times[0] > now_s - FAILURES_OVER_S
+        """Is it told to wait?"""
+        return any(
+            len(times) == times.maxlen and times[0] > now_s - FAILURES_OVER_S
+            for times in (self._at.get(address, deque(maxlen=MOST_FAILURES)), self._of_all)
         )
 
     def add(self, address: str, now_s: float) -> None:
         """One more."""
+        self._of_all.append(now_s)
         times = self._at.pop(address, deque(maxlen=MOST_FAILURES))
         times.append(now_s)
         self._at[address] = times  # the newest last

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -12,38 +13,78 @@ from tidelog.config.loading import SECRET
 from tidelog.sections import SecretUrl
 
 HIDDEN: Final = "(hidden)"
+FROM_VARIABLE: Final = "(from a variable)"
 _HIDDEN_TOO: Final = SECRET | {"command"}
 """Arguments of commands may be tokens; whoever only looks is not to have them."""
+_USER_PASSWORD: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^:/?#@\s]*):\S*@")
+_KEY: Final = re.compile(r"(https?://)[^:/?#@\s]+@", re.IGNORECASE)
+
+Place = tuple[str | int, ...]
 
 
 def settings_of(config: Config) -> list[dict[str, str]]:
-    """Each option by its dotted name, defaults too."""
-    return [{"option": name, "value": value} for name, value in _lines("", config)]
+    """Each option by its dotted name, defaults too. Of what a variable filled in no value is shown:
+    it is kept out of the file for a reason.
+    """
+    return [{"option": name, "value": value} for name, value in _Settings(config).lines()]
 
 
-def _lines(name: str, value: Any, *, secret: bool = False) -> Iterator[tuple[str, str]]:
-    if isinstance(value, SecretUrl):
-        place, asked, _ = value.redacted.partition("?")
-        yield name, f"{place}?{HIDDEN}" if asked else place  # options may be keys
-    elif value is None:
-        yield name, "unset"
-    elif isinstance(value, SecretStr) or (secret and not isinstance(value, (BaseModel, dict))):
-        yield name, HIDDEN
-    elif isinstance(value, BaseModel):
-        for field in type(value).model_fields:
-            inner = f"{name}.{field}" if name else field
-            yield from _lines(inner, getattr(value, field), secret=field in _HIDDEN_TOO)
-    elif isinstance(value, dict):
-        if not value:
-            yield name, "{}"
-        for key, inner in value.items():
-            yield from _lines(f"{name}.{key}", inner, secret=secret or str(key) in SECRET)
-    elif isinstance(value, (list, tuple)) and any(
-        isinstance(each, (BaseModel, dict)) for each in value
-    ):
-        for number, each in enumerate(value):
-            yield from _lines(f"{name}[{number}]", each, secret=secret)
-    elif isinstance(value, (list, tuple)):
-        yield name, ", ".join(str(each) for each in value) or "[]"
-    else:
-        yield name, str(value)
+class _Settings:
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._variables = config.from_variables
+        if ("log", "path") in self._variables:
+            self._variables |= {("state", "url")}  # which may be made of it
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        return self._lines((), self._config, secret=False)
+
+    def _lines(self, place: Place, value: Any, *, secret: bool) -> Iterator[tuple[str, str]]:
+        name = _dotted(place)
+        if place in self._variables:
+            yield name, FROM_VARIABLE
+        elif isinstance(value, SecretUrl):
+            shown, asked, _ = value.redacted.partition("?")
+            yield name, _redacted(f"{shown}?{HIDDEN}" if asked else shown)  # options may be keys
+        elif value is None:
+            yield name, "unset"
+        elif isinstance(value, SecretStr):
+            yield name, HIDDEN if value.get_secret_value() else "unset"
+        elif secret and not isinstance(value, (BaseModel, dict)):
+            yield name, HIDDEN
+        elif isinstance(value, BaseModel):
+            for field, told in type(value).model_fields.items():
+                inner = (*place, told.alias or field)
+                yield from self._lines(inner, getattr(value, field), secret=field in _HIDDEN_TOO)
+        elif isinstance(value, dict):
+            if not value:
+                yield name, "{}"
+            for key, each in value.items():
+                hidden = secret or str(key) in SECRET
+                yield from self._lines((*place, str(key)), each, secret=hidden)
+        elif isinstance(value, (list, tuple)) and any(
+            isinstance(each, (BaseModel, dict)) for each in value
+        ):
+            for number, each in enumerate(value):
+                yield from self._lines((*place, number), each, secret=secret)
+        elif isinstance(value, (list, tuple)):
+            yield name, ", ".join(self._items(place, value)) or "[]"
+        else:
+            yield name, _redacted(str(value))
+
+    def _items(self, place: Place, values: list[Any] | tuple[Any, ...]) -> Iterator[str]:
+        for number, each in enumerate(values):
+            hidden = (*place, number) in self._variables
+            yield FROM_VARIABLE if hidden else _redacted(str(each))
+
+
+def _dotted(place: Place) -> str:
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".")
+
+
+def _redacted(text: str) -> str:
+    """Without passwords and keys of URLs, wherever in it they stand."""
+    return _KEY.sub(r"\1***@", _USER_PASSWORD.sub(r"\1:***@", SecretUrl(text).redacted))

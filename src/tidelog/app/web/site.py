@@ -5,46 +5,39 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 from typing import Any, Final
 
 from tidelog.app.dumps.plan import plan
-from tidelog.app.overview import Overview, overview
-from tidelog.app.overview.reader import StatusReader
+from tidelog.app.overview import Overview
 from tidelog.app.schema_versions import schemas
 from tidelog.app.web import audit
-from tidelog.app.web.history import SAMPLE_S, History
+from tidelog.app.web.history import History
+from tidelog.app.web.looks import Look, Looks
 from tidelog.app.web.settings import settings_of
 from tidelog.config import Config
 from tidelog.control.commands import Command
 from tidelog.control.mailbox import Mailbox, Outcome
 from tidelog.errors import TidelogError, UsageError
-from tidelog.state.opening import look_every_s, open_state
+from tidelog.state.opening import open_state
 
 logger = logging.getLogger(__name__)
 
-READ_EVERY_S: Final = 1.0
-LOG_EVERY_S: Final = 2.0
 WAIT_S: Final = 5.0
-_SAY_AGAIN_S: Final = 60.0
 
 
 class Site:
     """Thread-safe. ``name``: what it is called where several are on one page."""
 
+    leads: bool = False
+    """Does the capture of this process lead? It alone stores the history."""
+
     def __init__(self, name: str, config: Config) -> None:
         self.name = name
         self._config = config
-        self._lock = threading.Lock()
         self._planning = threading.Lock()
-        self._reader: StatusReader | None = None
-        self._found: Overview | None = None
-        self._read_at = float("-inf")
-        self._every_s = max(READ_EVERY_S, 2 * look_every_s(config.state.place))
         self._history = History()
         self._loaded = False
-        self._closed = threading.Event()
-        self._sampling: threading.Thread | None = None
+        self._looks = Looks(config, self._keep)
 
     @property
     def kind(self) -> str:
@@ -52,45 +45,17 @@ class Site:
         return self._config.source.kind
 
     def start(self) -> None:
-        """Begin to remember throughput and lag."""
-        self._sampling = threading.Thread(
-            target=self._sample, name="tidelog-web-history", daemon=True
-        )
-        self._sampling.start()
+        """Begin to look, and to remember throughput and lag."""
+        self._looks.start()
 
     def close(self) -> None:
-        self._closed.set()
-        if self._sampling is not None:
-            self._sampling.join(2 * SAMPLE_S)
-        with self._lock:
-            self._drop_reader()
+        self._looks.close()
 
-    def look(self) -> Overview:
-        """The overview, at most a second old: anybody who looks costs no more than the first.
-
-        Raises:
-            TidelogError: state store or event log can't be read.
+    def look(self) -> Look | None:
+        """The overview, a second old or two: anybody who looks costs no more than the first. Does
+        not wait; None: nothing is known yet.
         """
-        with self._lock:
-            now = time.monotonic()
-            if self._found is not None and now < self._read_at + self._every_s:
-                return self._found
-            try:
-                if self._reader is None:
-                    self._reader = StatusReader(self._config, log_every_s=LOG_EVERY_S)
-                found = self._reader.read()
-            except BaseException:
-                self._found = None
-                self._drop_reader()
-                raise
-            self._found, self._read_at = overview(found, time.time_ns() // 1_000_000), now
-            return self._found
-
-    def _drop_reader(self) -> None:
-        if self._reader is not None:
-            with contextlib.suppress(TidelogError, OSError):
-                self._reader.__exit__()
-            self._reader = None
+        return self._looks.latest()
 
     # ------------------------------------------------------------ on demand
 
@@ -122,38 +87,33 @@ class Site:
 
     def send(self, command: Command, who: dict[str, str], about: str) -> dict[str, Any]:
         """Give the command to whoever leads, and wait a little for what becomes of it. It is noted
-        before it is given: nothing is done that is not on the list.
+        before it is given: nothing is done that is not on the list. What became of it is added.
         """
         with contextlib.closing(open_state(self._config.state.place)) as state:
-            audit.note(state, **who, action=command.type, about=about)
+            entry = audit.note(state, **who, action=command.type, about=about)
             mailbox = Mailbox(state)
             command_id = mailbox.send(command)
             outcome = mailbox.wait(command_id, WAIT_S)
-        if outcome is None:
-            return {"state": "waiting", **Outcome(command_id, {}).to_json()}
-        return {"state": "done" if outcome.error is None else "failed", **outcome.to_json()}
+            if outcome is None:
+                told, result = "waiting", audit.Result.GIVEN
+            elif outcome.error is None:
+                told, result = "done", audit.Result.DONE
+            else:
+                told, result = "failed", audit.Result.REFUSED
+            try:
+                audit.finish(state, entry, result)
+            except TidelogError as error:  # it is given all the same
+                logger.warning("what became of an action of the web page is not noted: %s", error)
+        return {"state": told, **(outcome or Outcome(command_id, {})).to_json()}
 
     # ------------------------------------------------------------ history
 
-    def _sample(self) -> None:
-        """Capture goes on whatever happens here."""
-        told_at = float("-inf")
-        while not self._closed.wait(max(SAMPLE_S, self._every_s)):
-            try:
-                complete = self._history.note(self.look())
-                if complete or not self._loaded:
-                    self._keep(complete)
-            except (TidelogError, OSError) as error:
-                if time.monotonic() > told_at + _SAY_AGAIN_S:
-                    told_at = time.monotonic()
-                    logger.warning("the web page's history lacks what is now: %s", error)
-
-    def _keep(self, complete: bool) -> None:
+    def _keep(self, found: Overview) -> None:
+        complete = self._history.note(found)
+        if self._loaded and not complete:
+            return
         with contextlib.closing(open_state(self._config.state.place)) as state:
             self._history.load(state)
             self._loaded = True
             if complete and self.leads:
                 self._history.store(state)
-
-    leads: bool = False
-    """Does the capture of this process lead? It alone stores the history."""

@@ -10,9 +10,8 @@ from typing import Any, Final
 
 import anyio.to_thread
 
-from tidelog.app.overview import Overview
+from tidelog.app.web.looks import Look
 from tidelog.app.web.site import Site
-from tidelog.errors import TidelogError
 
 EVERY_S: Final = 1.0
 TURN_S: Final = 0.2
@@ -31,7 +30,7 @@ class Teller:
         self._sites = sites
         self._limiter = limiter
         self._chosen = chosen
-        self._told: dict[int, dict[str, Any]] = {}
+        self._told: dict[int, Look] = {}
         self._tables: dict[str, dict[str, Any]] | None = None
         self._tables_due = 0.0
         self._beat_due = 0.0
@@ -47,48 +46,45 @@ class Teller:
             if now < due:
                 await asyncio.sleep(TURN_S)
                 continue
-            due = now + EVERY_S
+            for event in self._beat(now):  # before anything that may take its time
+                yield event
             for event in await self._read(now):
                 yield event
+            known = len(self._told) == len(self._sites)
+            due = now + (EVERY_S if known else TURN_S)
         if not closed():
             yield _event("ended", {})
 
     async def _read(self, now: float) -> list[bytes]:
-        """In threads apart: a slow state store must not take those that commands need."""
+        """In threads apart: thousands of tables are compared, and commands need theirs."""
         return await anyio.to_thread.run_sync(self._news, now, limiter=self._limiter)
+
+    def _beat(self, now: float) -> list[bytes]:
+        """The page is told that somebody is there, if it has heard nothing for a while."""
+        if now < self._beat_due:
+            return []
+        self._beat_due = now + BEAT_EVERY_S
+        return [_event("beat", {})]
 
     def _news(self, now: float) -> list[bytes]:
         found = []
         for number, site in enumerate(self._sites):
-            try:
-                overview = site.look()
-                shown = {key: v for key, v in overview.to_json().items() if key != "tables"}
-                news: dict[str, Any] = {"site": number, "overview": shown}
-            except (TidelogError, OSError) as error:
-                news = {"site": number, "trouble": _told_of(error)}
-            else:
-                if number == self._chosen and now >= self._tables_due:
-                    self._tables_due = now + TABLES_EVERY_S
-                    found += self._of_tables(overview)
-            if news != self._told.get(number):
-                found.insert(0, _event("overview", self._without_known(number, news)))
-                self._told[number] = news
-        if not found and now >= self._beat_due:
-            found.append(_event("beat", {}))
+            look = site.look()
+            if look is None:
+                continue
+            if look.overview and number == self._chosen and now >= self._tables_due:
+                self._tables_due = now + TABLES_EVERY_S
+                found += self._of_tables(look.tables)
+            told = self._told.get(number)
+            if told is None or (told is not look and _differ(told, look)):
+                found.insert(0, _event("overview", _shown(number, told, look)))
+                self._told[number] = look
         if found:
             self._beat_due = now + BEAT_EVERY_S
         return found
 
-    def _without_known(self, number: int, news: dict[str, Any]) -> dict[str, Any]:
-        """Without the problems if they are as they were: a thousand tables may have one each."""
-        overview, told = news.get("overview"), self._told.get(number, {}).get("overview")
-        if overview is None or told is None or overview["problems"] != told["problems"]:
-            return news
-        return {**news, "overview": {k: v for k, v in overview.items() if k != "problems"}}
-
-    def _of_tables(self, overview: Overview) -> list[bytes]:
+    def _of_tables(self, current: dict[str, dict[str, Any]]) -> list[bytes]:
         """Only what changed: there may be thousands."""
-        current = {row["table"]: row for row in overview.to_json()["tables"]}
         before = self._tables or {}
         changed = [row for name, row in current.items() if before.get(name) != row]
         gone = [name for name in before if name not in current]
@@ -98,9 +94,18 @@ class Teller:
         return [_event("tables", {"first": first, "changed": changed, "gone": gone})]
 
 
-def _told_of(error: Exception) -> str:
-    """Messages of our own errors hold no values; of others only the kind is told."""
-    return str(error) if isinstance(error, TidelogError) else type(error).__name__
+def _differ(told: Look, look: Look) -> bool:
+    return told.overview != look.overview or told.trouble != look.trouble
+
+
+def _shown(number: int, told: Look | None, look: Look) -> dict[str, Any]:
+    """Without the problems if they are as they were: a thousand tables may have one each."""
+    if look.overview is None:
+        return {"site": number, "trouble": look.trouble}
+    shown, before = look.overview, told and told.overview
+    if before and before["problems"] == shown["problems"]:
+        shown = {key: value for key, value in shown.items() if key != "problems"}
+    return {"site": number, "overview": shown}
 
 
 def _event(name: str, data: Any) -> bytes:

@@ -18,6 +18,8 @@ from tidelog.model.formats import (
 )
 from tidelog.sections import Location, Section, TablePattern
 
+_UNSET: Any = ""  # validated to a secret
+
 
 def _in_a_header(value: SecretStr) -> SecretStr:
     """As RFC 9110, 5.5 has it, but for letters beyond ASCII. Clients raise what is none only when
@@ -77,7 +79,12 @@ class StepSection(Section):
     hash: list[str] | None = Field(
         default=None, description="Columns whose values are replaced by their SHA-256."
     )
-    salt: str = Field(default="", description="Put before each value that is hashed.")
+    salt: SecretStr = Field(
+        default=_UNSET,
+        description="Put before each value that is hashed. Never printed: who has it finds short "
+        "values by trying.",
+        examples=["${TIDELOG_SALT}"],
+    )
     route: str | None = Field(
         default=None,
         description="The destination's name of the table; `{namespace}` and `{name}` stand for the "

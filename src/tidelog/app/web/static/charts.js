@@ -16,6 +16,8 @@ let found = null;
 let site = 0;
 let timer = 0;
 
+const resized = new ResizeObserver(() => draw());
+
 export function start(number) {
   site = number;
   found = null;
@@ -26,7 +28,8 @@ export function start(number) {
     for (const each of byId("history-range").children) each.setAttribute("aria-pressed", String(each.dataset.range === value));
     draw();
   }, { class: "chip", "data-range": value, "aria-pressed": String(range === value) })));
-  new ResizeObserver(() => draw()).observe(byId("charts"));
+  byId("charts").replaceChildren();
+  resized.observe(byId("charts"));
   load();
 }
 
@@ -35,11 +38,15 @@ export function stop() {
 }
 
 async function load() {
+  const asked = site;
+  let answer;
   try {
-    found = await get(`web/sites/${site}/history`);
+    answer = await get(`web/sites/${asked}/history`);
   } catch {
     return; // the page says by itself that nobody answers
   }
+  if (asked !== site) return;
+  found = answer;
   draw();
 }
 

@@ -1,9 +1,11 @@
 // One dialog at a time, the browser's own: Escape closes it, and the keyboard stays inside.
 
-import { byId, button, el } from "./dom.js";
+import { byId, button, el, toast } from "./dom.js";
 
 const dialog = () => byId("dialog");
+let number = 0;
 
+// The dialog's number, for `isOpen`.
 export function open(title, content, buttons = []) {
   const box = dialog();
   box.replaceChildren(
@@ -13,7 +15,13 @@ export function open(title, content, buttons = []) {
     buttons.length ? el("div", { class: "dialog-foot" }, buttons) : "",
   );
   if (!box.open) box.showModal();
-  return box;
+  number += 1;
+  return number;
+}
+
+// Is it still this one? What comes late must neither close nor replace another.
+export function isOpen(mine) {
+  return dialog().open && mine === number;
 }
 
 export function close() {
@@ -29,13 +37,14 @@ export function confirm(title, content, label, act, kind = "") {
     trouble.textContent = "";
     try {
       await act();
-      close();
+      if (isOpen(mine)) close();
     } catch (error) {
+      if (!isOpen(mine)) toast(error.message, "critical");
       trouble.textContent = error.message;
       yes.disabled = false;
       yes.textContent = label;
     }
   }, { class: `primary ${kind}`, "data-act": "confirm" });
-  open(title, [content, trouble], [button("Leave it", close), yes]);
+  const mine = open(title, [content, trouble], [button("Leave it", close), yes]);
   yes.focus();
 }

@@ -50,6 +50,11 @@ export function show(node, key, make) {
   if (focused) node.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
 }
 
+export function clear(node) {
+  node.shownKey = undefined;
+  node.replaceChildren();
+}
+
 // A sign beside each colour: the page reads without any.
 export const SIGNS = { ok: "✓", info: "i", warning: "!", critical: "✕" };
 export const SAID = { ok: "Well", info: "Note", warning: "Warning", critical: "Critical" };

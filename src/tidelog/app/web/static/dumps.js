@@ -2,14 +2,15 @@
 
 import { post } from "./api.js";
 import { lanes } from "./charts.js";
-import { close, confirm, open } from "./dialogs.js";
+import { close, confirm, isOpen, open } from "./dialogs.js";
 import { button, byId, el, show, toast } from "./dom.js";
 import { bytes, count, plural, span } from "./format.js";
 
-export const context = { site: 0, operator: false, tables: () => [], changed: () => {} };
+export const context = { site: 0, operator: false, trouble: false, changed: () => {} };
 
-async function send(body, done) {
-  const found = await post(`web/sites/${context.site}/commands`, body);
+// `site`: that of the click that began it, whichever is shown when it is confirmed.
+async function send(site, body, done) {
+  const found = await post(`web/sites/${site}/commands`, body);
   if (found.state === "waiting") toast("Given, but no capture has acted on it yet; the one that leads next will.", "warning");
   else toast(done(found.details));
   context.changed();
@@ -67,12 +68,13 @@ const SAYS = {
 function steer(action, dump) {
   const [verb, text, done] = SAYS[action];
   const about = dump === null ? "all dumps" : `dump ${dump}`;
+  const { site } = context;
   confirm(`${verb} ${about}?`, el("p", {}, text), `${verb} ${dump === null ? "all" : "it"}`,
-    () => send({ action, dump }, () => done), action === "cancel" ? "danger" : "");
+    () => send(site, { action, dump }, () => done), action === "cancel" ? "danger" : "");
 }
 
 // First what is to be read, then what that costs, then the dump.
-export function begin(chosen) {
+export function begin(chosen, site = context.site) {
   const names = el("textarea", {
     id: "dump-tables", rows: 4, spellcheck: "false", placeholder: "public.orders\npublic.*", value: chosen.join("\n"),
   });
@@ -83,22 +85,22 @@ export function begin(chosen) {
     next.textContent = "Looks at the tables…";
     trouble.textContent = "";
     try {
-      const plan = await post(`web/sites/${context.site}/plan`, { tables }, 300000);
-      planned(tables, plan);
+      const plan = await post(`web/sites/${site}/plan`, { tables }, 300000);
+      if (isOpen(mine)) planned(site, tables, plan);
     } catch (error) {
       trouble.textContent = error.message;
       next.disabled = false;
       next.textContent = "Show the plan";
     }
   }, { class: "primary", "data-act": "plan" });
-  open("Dump tables", [
+  const mine = open("Dump tables", [
     el("label", { for: "dump-tables" }, "Tables, one on each line; * stands for any text. Empty: all captured tables."),
     names, el("p", { class: "muted" }, "The tables are read in chunks, without locks, while the log flows on. The plan reads a small sample of each."), trouble,
   ], [button("Leave it", close), next]);
   names.focus();
 }
 
-function planned(tables, plan) {
+function planned(site, tables, plan) {
   const { total } = plan;
   const rows = plan.tables.slice(0, 100).map((each) => el("tr", {},
     el("td", { class: "name" }, each.table), el("td", { class: "number" }, count(each.rows)),
@@ -115,7 +117,7 @@ function planned(tables, plan) {
       el("ul", {}, plan.not_dumped.slice(0, 20).map((each) => el("li", {}, `${each.table}: ${each.reason}`)))) : null,
   ];
   confirm("Start this dump?", content, "Start the dump",
-    () => send({ action: "dump", tables }, (details) => `Dump ${details.dump_id ?? ""} begins.`));
+    () => send(site, { action: "dump", tables }, (details) => `Dump ${details.dump_id ?? ""} begins.`));
 }
 
 const LIMITS = [
@@ -134,6 +136,7 @@ function limits(now) {
     id: `limit-${name}`, type: "number", min: 0, step: 1, value: String(now[name] ?? ""), inputmode: "numeric",
   }), unit]);
   const trouble = el("p", { class: "trouble", role: "alert" });
+  const { site } = context;
   open("How dumps read", [
     el("p", { class: "muted" }, "For running dumps and later ones, until it is changed again."),
     el("div", { class: "form" }, inputs.map(([name, label, input, unit]) => [
@@ -147,6 +150,6 @@ function limits(now) {
     const options = Object.fromEntries(changed.map(([name, , input]) => [name, Number(input.value)]));
     confirm("Change how dumps read?", el("ul", {}, changed.map(([name, label, input]) =>
       el("li", {}, `${label}: ${count(now[name])} → ${count(Number(input.value))}`))), "Change it",
-    () => send({ action: "limits", options }, () => "Changed."));
+    () => send(site, { action: "limits", options }, () => "Changed."));
   }, { class: "primary", "data-act": "limits" })]);
 }

@@ -1,23 +1,24 @@
 // What a problem means: its entry of the page about failures, which is served beside this one.
 
-import { open } from "./dialogs.js";
+import { isOpen, open } from "./dialogs.js";
 import { el } from "./dom.js";
 
 let text = null;
 
 export async function help(page) {
   const anchor = page.split("#")[1] ?? "";
-  open("What this means", el("p", {}, "…"));
+  const mine = open("What this means", el("p", {}, "…"));
   try {
     if (text === null) {
       const response = await fetch("web/files/failure-modes.md", { signal: AbortSignal.timeout(10000) });
       if (!response.ok) throw new Error("it is not installed here");
       text = await response.text();
     }
+    if (!isOpen(mine)) return;
     const entry = section(text.split("\n"), anchor);
     open(entry.title, [el("div", { class: "prose" }, render(entry.lines)), el("p", { class: "muted" }, page)]);
   } catch (error) {
-    open("What this means", el("p", {}, `See ${page}. (${error.message})`));
+    if (isOpen(mine)) open("What this means", el("p", {}, `See ${page}. (${error.message})`));
   }
 }
 

@@ -12,11 +12,13 @@ export class Live {
     this.source = null;
     this.again = 0;
     setInterval(() => this.watch(), 500);
+    document.addEventListener("visibilitychange", () => this.seen());
   }
 
   open(site) {
     this.close();
     this.site = site;
+    if (document.hidden) return; // nobody looks: others may have the place
     this.source = new EventSource(`web/stream?site=${site}`);
     for (const name of ["overview", "tables", "beat", "ended"]) {
       this.source.addEventListener(name, (event) => this.hear(name, JSON.parse(event.data)));
@@ -39,6 +41,14 @@ export class Live {
     this.handlers[name]?.(data);
   }
 
+  seen() {
+    if (this.site === undefined) return;
+    this.close();
+    if (document.hidden) return;
+    this.heardAt = Date.now();
+    this.retry();
+  }
+
   // The browser tries again by itself only after some failures.
   lost() {
     this.close();
@@ -46,7 +56,11 @@ export class Live {
   }
 
   async retry() {
-    if (await this.handlers.mayGoOn()) this.open(this.site);
+    const { site } = this;
+    const may = await this.handlers.mayGoOn();
+    if (document.hidden || this.source || this.site !== site) return; // something else came first
+    clearTimeout(this.again);
+    if (may) this.open(site);
     else if (this.site !== undefined) this.again = setTimeout(() => this.retry(), AGAIN_MS);
   }
 
@@ -56,7 +70,7 @@ export class Live {
   }
 
   watch() {
-    if (this.site === undefined) return;
+    if (this.site === undefined || document.hidden) return;
     const dead = !this.source && Date.now() - this.heardAt > 2 * AGAIN_MS;
     if (dead || Date.now() - this.heardAt > SILENT_MS) {
       if (!this.silent && this.source) this.lost();

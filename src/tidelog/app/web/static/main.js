@@ -9,7 +9,7 @@ import { context, showDumps } from "./dumps.js";
 import { clock } from "./format.js";
 import { Live } from "./live.js";
 import { login } from "./login.js";
-import { showOutputs, showProblems, showProcesses, showTiles, showVerdict } from "./summary.js";
+import { forget, showOutputs, showProblems, showProcesses, showTiles, showTrouble, showVerdict } from "./summary.js";
 import * as tables from "./tables.js";
 
 let who = null;
@@ -33,15 +33,18 @@ const live = new Live({
   },
   silent(since) {
     byId("silence").hidden = false;
-    byId("silence").textContent = `The server does not answer since ${clock(since)}. What is below is as it was then; it is asked again and again.`;
+    byId("silence").textContent = who?.full
+      ? `${who.full} on this server: close some. This one goes on by itself then.`
+      : `The server does not answer since ${clock(since)}. What is below is as it was then; it is asked again and again.`;
     byId("page").classList.add("old");
     showLive(true);
   },
   async mayGoOn() {
     try {
       who = await session();
-      return true;
+      return !who.full;
     } catch (error) {
+      if (who) who.full = "";
       if (error.status === 401) leave("Log in again.");
       return false;
     }
@@ -49,7 +52,10 @@ const live = new Live({
 });
 
 function draw({ overview, trouble }) {
+  context.trouble = !overview;
+  byId("page").classList.toggle("unread", context.trouble);
   if (!overview) {
+    showTrouble(who.sites[site]);
     byId("silence").hidden = false;
     byId("silence").textContent = `State store or event log can't be read: ${trouble}`;
     byId("page").classList.add("old");
@@ -84,6 +90,10 @@ function choose(number) {
   site = number;
   location.hash = number ? `source-${number}` : "";
   context.site = number;
+  context.trouble = true; // until it is known that it is not
+  byId("silence").hidden = true;
+  byId("page").classList.remove("old", "unread");
+  forget();
   tables.forget();
   charts.start(number);
   audit(number);

@@ -1,6 +1,6 @@
 // The first screen: verdict, how late, is the log safe, what is wrong.
 
-import { button, byId, el, show, sign, toast } from "./dom.js";
+import { button, byId, clear, el, show, sign, toast } from "./dom.js";
 import { bytes, clock, count, plural, rate, span, spanParts } from "./format.js";
 import { help } from "./help.js";
 
@@ -19,8 +19,27 @@ export function showVerdict(site, found) {
     el("div", {}, el("h1", {}, found.verdict), el("p", {}, `${site.name} · ${site.kind} · `, el("span", { id: "facts" }))),
   ]);
   byId("verdict").className = `verdict ${found.severity}`;
-  byId("facts").textContent = facts.join(" · ");
+  byId("facts")?.replaceChildren(facts.join(" · "));
   document.title = `${found.severity === "ok" ? "" : "(!) "}${site.name} – Tidelog`;
+}
+
+// Nothing of a source that was shown before: it would be taken for what is shown now.
+export function forget() {
+  for (const id of ["verdict", "tiles", "problems-list", "dumps-actions", "dumps-list", "outputs-list", "processes-list", "audit-list", "settings-list"]) clear(byId(id));
+  byId("verdict").className = "verdict";
+  byId("problems").hidden = true;
+  byId("outputs-title").textContent = "Outputs";
+  before = null;
+  perSecond = null;
+}
+
+export function showTrouble(site) {
+  show(byId("verdict"), ["trouble", site.name], () => [
+    sign("critical"),
+    el("div", {}, el("h1", {}, "State store or event log can't be read."), el("p", {}, `${site.name} · ${site.kind}`)),
+  ]);
+  byId("verdict").className = "verdict critical";
+  document.title = `(!) ${site.name} – Tidelog`;
 }
 
 function late(seconds, error) {
@@ -43,18 +62,20 @@ function sourceTile(source) {
   return tile("Capture is late by", value, unit, note, late(source.lag_s, source.error));
 }
 
+const LOG_IN_DANGER = ["log-nearly-lost", "log-room-small", "log-fills-disk"];
+
 function logTile(source, problems) {
-  const worst = problems.find((each) => each.kind.startsWith("log-") && each.kind !== "log-paused");
+  const worst = problems.find((each) => LOG_IN_DANGER.includes(each.kind));
   const severity = worst ? worst.severity : source.retained_bytes === null && source.lost_in_s === null ? "info" : "ok";
   if (source.retained_bytes === null && source.lost_in_s === null) {
     return tile("Log kept for capture", "–", "", "not known", severity);
   }
   const lost = source.lost_in_s;
-  const [value, unit] = lost === null ? ["safe", ""] : spanParts(lost);
+  const [value, unit] = lost === null ? [worst ? "at risk" : "safe", ""] : spanParts(lost);
   const kept = source.retained_bytes === null ? "" : `${bytes(source.retained_bytes)} kept`;
-  const room = source.spare_bytes === null ? (kept ? ", no limit" : "") : `, ${bytes(source.spare_bytes)} to spare`;
+  const room = source.spare_bytes === null ? (kept ? ", no limit" : "") : `, ${bytes(Math.max(0, source.spare_bytes))} to spare`;
   const share = source.spare_bytes === null || source.retained_bytes === null ? null
-    : source.retained_bytes / Math.max(1, source.retained_bytes + source.spare_bytes);
+    : Math.min(1, source.retained_bytes / Math.max(1, source.retained_bytes + source.spare_bytes));
   const meter = share === null ? null : el("meter", {
     min: 0, max: 1, high: 0.8, optimum: 0, value: String(share), "aria-label": "Share of the room in use",
   });

@@ -116,14 +116,15 @@ function chips(all) {
 
 async function details(name) {
   const table = known.get(name);
+  const { site } = context;
   const history = el("div", {}, el("p", { class: "muted" }, "…"));
   open(name, [
     el("p", { class: "state" }, sign(SEVERITY[table.state] ?? "info"), table.state),
     table.reason ? el("p", {}, table.reason) : null, table.remedy ? remedy(table.remedy) : null,
     el("h3", {}, "Schema history"), history,
-  ], context.operator && table.state !== "refused" ? [button("Dump this table…", () => begin([name]), { class: "primary", "data-act": "dump-this" })] : []);
+  ], context.operator && !context.trouble && table.state !== "refused" ? [button("Dump this table…", () => begin([name], site), { class: "primary", "data-act": "dump-this" })] : []);
   try {
-    const found = await get(`web/sites/${context.site}/schema?table=${encodeURIComponent(name)}`);
+    const found = await get(`web/sites/${site}/schema?table=${encodeURIComponent(name)}`);
     history.replaceChildren(...versions(found.tables[0].versions));
   } catch (error) {
     history.replaceChildren(el("p", { class: "muted" }, error.message));

@@ -1,0 +1,147 @@
+"""Looks at one Tidelog, on a thread of its own: a state store that hangs holds up nobody else."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tidelog.app.overview import Overview, overview
+from tidelog.app.overview.reader import StatusReader
+from tidelog.app.web.history import SAMPLE_S
+from tidelog.config import Config
+from tidelog.errors import TidelogError
+from tidelog.state.opening import look_every_s
+
+logger = logging.getLogger(__name__)
+
+READ_EVERY_S: Final = 1.0
+LOG_EVERY_S: Final = 2.0
+SILENT_S: Final = 10.0
+_SAY_AGAIN_S: Final = 60.0
+_END_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was found. All pages that are open have the same: nobody changes it.
+
+    Attributes:
+        overview: without its tables; None: it could not be read.
+        tables: by name.
+        trouble: why it could not be read.
+    """
+
+    overview: dict[str, Any] | None
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    trouble: str = ""
+
+
+class Looks:
+    """Reads once a second while anybody asks, and for the history at other times. Thread-safe.
+
+    Args:
+        config: whose overview.
+        keep: told each overview that is for the history.
+    """
+
+    def __init__(self, config: Config, keep: Callable[[Overview], None]) -> None:
+        self._config = config
+        self._keep = keep
+        self._every_s = max(READ_EVERY_S, 2 * look_every_s(config.state.place))
+        self._sample_s = max(SAMPLE_S, self._every_s)
+        self._reader: StatusReader | None = None
+        self._wanted = threading.Event()
+        self._closed = threading.Event()
+        self._known: Look | None = None
+        self._known_at = time.monotonic()
+        self._silent: Look | None = None
+        self._told_at = float("-inf")
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._known_at = time.monotonic()
+        self._thread = threading.Thread(target=self._go_on, name="tidelog-web-look", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._wanted.set()
+        if self._thread is not None:
+            self._thread.join(_END_S)
+
+    def latest(self) -> Look | None:
+        """What is known, without waiting; None: nothing yet. What was found is asked for anew."""
+        self._wanted.set()
+        known, silent_s = self._known, time.monotonic() - self._known_at
+        if silent_s <= self._sample_s + SILENT_S:
+            self._silent = None
+            return known
+        silent = self._silent
+        if silent is None:
+            since = time.strftime("%H:%M:%S", time.gmtime(time.time() - silent_s))
+            self._silent = silent = Look(None, trouble=f"no answer since {since} UTC")
+        return silent
+
+    # ------------------------------------------------------------ the thread
+
+    def _go_on(self) -> None:
+        """Until `close`. Capture goes on whatever happens here."""
+        sample_due = 0.0
+        try:
+            while not self._closed.is_set():
+                self._wanted.clear()
+                begun = time.monotonic()
+                found = self._look()
+                if found is not None and begun >= sample_due:
+                    sample_due = begun + self._sample_s
+                    self._sample(found)
+                if self._closed.wait(begun + self._every_s - time.monotonic()):
+                    break
+                self._wanted.wait(max(0.0, begun + self._sample_s - time.monotonic()))
+        finally:
+            self._drop_reader()
+
+    def _look(self) -> Overview | None:
+        found = None
+        try:
+            if self._reader is None:
+                self._reader = StatusReader(self._config, log_every_s=LOG_EVERY_S)
+            found = overview(self._reader.read(), time.time_ns() // 1_000_000)
+            shown = found.to_json()
+            tables = {row["table"]: row for row in shown.pop("tables")}
+            self._know(Look(shown, tables))
+        except Exception as error:  # noqa: BLE001 - another version's documents may raise anything
+            self._drop_reader()
+            self._know(Look(None, trouble=_told_of(error)))
+            self._warn(error)
+        return found
+
+    def _know(self, look: Look) -> None:
+        self._known, self._known_at = look, time.monotonic()
+
+    def _sample(self, found: Overview) -> None:
+        try:
+            self._keep(found)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._warn(error)
+
+    def _warn(self, error: Exception) -> None:
+        if time.monotonic() > self._told_at + _SAY_AGAIN_S:
+            self._told_at = time.monotonic()
+            logger.warning("the web page's history lacks what is now: %s", _told_of(error))
+
+    def _drop_reader(self) -> None:
+        if self._reader is not None:
+            with contextlib.suppress(Exception):
+                self._reader.__exit__()
+            self._reader = None
+
+
+def _told_of(error: Exception) -> str:
+    """Messages of our own errors hold no values; of others only the kind is told."""
+    return str(error) if isinstance(error, TidelogError) else type(error).__name__

@@ -1,0 +1,123 @@
+"""How the page looks at a Tidelog: state stores that hang or fail hold up nobody."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from tidelog.app.web import looks
+from tidelog.app.web.history import SAMPLE_S
+from tidelog.app.web.looks import Look
+from tidelog.app.web.site import Site
+from tidelog.app.web.stream import Teller
+from tidelog.config import Config, parse_config
+from tidelog.errors import StateError
+
+
+def config_of(directory: Path, state: str) -> Config:
+    text = f"""
+source: {{kind: postgres, url: 'postgresql://h/shop'}}
+log: {{path: log}}
+state: {{url: '{state}'}}
+"""
+    return parse_config(text, "test", directory, {})
+
+
+@pytest.fixture
+def frozen(tmp_path: Path) -> Iterator[Site]:
+    """Its state store takes connections and never says anything."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(8)
+        port = silent.getsockname()[1]
+        site = Site("frozen", config_of(tmp_path, f"postgresql://127.0.0.1:{port}/x"))
+        site.start()
+        yield site
+        silent.close()  # what waits for it fails
+        site.close()
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 30
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def test_a_source_that_hangs_is_told_and_holds_up_no_other(
+    frozen: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    well = Site("well", config_of(tmp_path, "sqlite:///state.db"))
+    well.start()
+    try:
+        teller = Teller([frozen, well], 1, anyio.CapacityLimiter(1))
+        begun = time.monotonic()
+        assert teller._beat(begun)
+        news = wait_for(lambda: b"".join(teller._news(time.monotonic())))
+        assert b'"site": 1' in news
+        assert b"No capture has begun here" in news
+        assert frozen.look() is None
+        monkeypatch.setattr(looks, "SILENT_S", -SAMPLE_S)
+        monkeypatch.setattr(frozen._looks, "_sample_s", SAMPLE_S)
+        told = b"".join(teller._news(time.monotonic()))
+        assert b'"site": 0, "trouble": "no answer since ' in told
+        assert teller._news(time.monotonic()) == []  # said once
+    finally:
+        well.close()
+
+
+class Reader:
+    """Of a state store that fails, or has documents that nobody understands."""
+
+    read_by: set[str]
+    fails: Exception | None
+
+    def __init__(self, _config: Config, **_options: float) -> None: ...
+
+    def read(self) -> dict[str, Any]:
+        self.read_by.add(threading.current_thread().name)
+        if self.fails is not None:
+            raise self.fails
+        return {}
+
+    def __exit__(self, *_error: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(StateError("it is away"), "it is away"), (KeyError("a value"), "KeyError")],
+)
+def test_a_failed_look_is_remembered_and_mends_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    Reader.read_by, Reader.fails = set(), error
+    monkeypatch.setattr(looks, "StatusReader", Reader)
+    site = Site("failing", config_of(tmp_path, "sqlite:///state.db"))
+    site.start()
+    try:
+        found: Look = wait_for(site.look)
+        assert (found.overview, found.trouble) == (None, said)
+        Reader.fails = None
+        wait_for(lambda: (look := site.look()) and look.overview)
+        assert Reader.read_by == {"tidelog-web-look"}  # never by who asks
+    finally:
+        site.close()
+
+
+def test_who_looks_again_gets_the_same_document(tmp_path: Path) -> None:
+    """It is made once, not for each page that is open."""
+    site = Site("well", config_of(tmp_path, "sqlite:///state.db"))
+    site.start()
+    try:
+        first = wait_for(site.look)
+        assert site.look() is first
+    finally:
+        site.close()

@@ -88,7 +88,8 @@ class TableChecks:
             table = TableName(namespace, name)
             if matches(self._publications.patterns, table):
                 fix = f"ALTER TABLE {quote_ident(namespace, name)} SET LOGGED;"
-                yield Finding(f"table {table}", "warn", "unlogged: it is not captured", fix, owner)
+                text = "unlogged: it is not captured. To log it is to rewrite it"
+                yield Finding(f"table {table}", "warn", text, fix, owner, by_hand=True)
 
     def _is_surrogate(self, connection: Connection, schema: TableSchema) -> bool:
         (primary,) = one_row(

@@ -176,7 +176,7 @@ def test_surrogate_key_must_tell_rows_apart(sql: psycopg.Connection[Any], databa
     def keys() -> list[tuple[str, str]]:
         return [(f.level, f.fix) for f in preflight.check() if "source.keys" in f.message]
 
-    index = 'CREATE UNIQUE INDEX ON "public"."t" ("b", "a") NULLS NOT DISTINCT;'
+    index = 'CREATE UNIQUE INDEX CONCURRENTLY ON "public"."t" ("b", "a") NULLS NOT DISTINCT;'
     assert keys() == [("fail", index)]
     sql.execute("CREATE UNIQUE INDEX plain ON t (a, b)")
     ((level, fix),) = keys()
@@ -185,4 +185,9 @@ def test_surrogate_key_must_tell_rows_apart(sql: psycopg.Connection[Any], databa
     assert keys() == []
     sql.execute("DROP INDEX t_b_a_idx")
     sql.execute("ALTER TABLE t ALTER a SET NOT NULL, ALTER b SET NOT NULL")
+    assert keys() == []
+    sql.execute("DROP TABLE t")
+    sql.execute("CREATE TABLE t (a int NOT NULL, b int NOT NULL) PARTITION BY HASH (a)")
+    ((_, fix),) = keys()
+    sql.execute(fix.encode())
     assert keys() == []

@@ -107,8 +107,15 @@ class TableChecks:
         unique, nulls_alike = one_row(connection, _UNIQUE, (schema.relation_id, list(schema.key)))
         nullable = any(c.nullable for c in schema.columns if c.name in schema.key)
         alike = nullable and connection.info.server_version >= 150000
+        # So that it holds up no writer; the server has no such way for partitioned tables.
+        (whole,) = one_row(
+            connection,
+            "SELECT relkind = 'r' FROM pg_class WHERE oid = %s::oid",
+            (schema.relation_id,),
+        )
         index = (
-            f"CREATE UNIQUE INDEX ON {quoted} ({listed}){' NULLS NOT DISTINCT' if alike else ''};"
+            f"CREATE UNIQUE INDEX {'CONCURRENTLY ' if whole else ''}ON {quoted} ({listed})"
+            f"{' NULLS NOT DISTINCT' if alike else ''};"
         )
         owner = owner_of(connection, schema.relation_id)
         if not unique:

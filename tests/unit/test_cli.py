@@ -372,22 +372,54 @@ def test_cancel_without_an_id_lists_the_dumps_where_nobody_can_answer(
     runtime.answers["status"] = {"dumps": []}
     assert invoke("cancel", config) == 0
     assert "no dump runs" in capsys.readouterr().out
-    assert [name for name, _ in runtime.calls] == ["status", "status"]
+    assert invoke("cancel", config, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["details"] == {"dumps": []}
+    assert [name for name, _ in runtime.calls] == ["status"] * 3
     assert invoke("cancel", config, "--all") == 0
     assert runtime.calls[-1][1]["arguments"][1] == StopSnapshot()
+
+
+def test_cancel_asks_nobody_for_json(
+    runtime: Runtime,
+    config: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a terminal, too."""
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    runtime.answers["status"] = {"dumps": RUNNING}
+    assert invoke("cancel", config, "--json") == 2
+    written = capsys.readouterr()
+    assert "d2 is paused" in json.loads(written.out)["error"]["message"]
 
 
 def test_reset_changes_nothing_unless_somebody_consents(
     runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runtime.answers["reset_plan"] = {"log": "/l", "captured_until_ms": None, "tables": ["a.b"]}
+    plan = {"log": "/l", "captured_until_ms": None, "tables": ["a.b"], "not_dumped": []}
+    runtime.answers["reset_plan"] = plan
     assert invoke("reset", config) == 2
     written = capsys.readouterr()
-    assert "Dumped again, so that copies are right: 1 tables: a.b." in written.out
+    assert "Dumped again, so that copies are right: 1 table: a.b." in written.out
+    assert "Not dumped" not in written.out
     assert "nothing is changed" in written.err
     assert [name for name, _ in runtime.calls] == ["reset_plan"]
     assert invoke("reset", config, "--yes") == 0
     assert [name for name, _ in runtime.calls][1:] == ["reset_plan", "reset"]
+
+
+def test_reset_says_which_tables_stay_without_what_is_lost(
+    runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime.answers["reset_plan"] = {
+        "log": "/l", "captured_until_ms": None, "tables": ["a.b"],
+        "not_dumped": [{"table": "a.k", "reason": "it has no primary key"}],
+    }  # fmt: skip
+    assert invoke("reset", config) == 2
+    written = capsys.readouterr().out
+    assert "are right: 1 table: a.b." in written
+    assert "no dump can read them: 1 table: a.k (it has no primary key). What is lost" in written
 
 
 def test_check_writes_its_sql_alone(

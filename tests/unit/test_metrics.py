@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Process:
 
 def test_values_are_those_of_the_status(process: Process) -> None:
     process.status = status(
-        holder="h:1", refused=[REFUSED], **source(lag_s=3.0, lost_in_s=100.0),
+        holder="h:1", updated_ms=int(time.time() * 1000), refused=[REFUSED],
+        **source(lag_s=3.0, lost_in_s=100.0),
         **dump(table(rows_read=5)), dump_counters={"rows": 5, "voided": {"ddl": 2}},
     )  # fmt: skip
     found = process.scrape()

@@ -190,6 +190,42 @@ def test_a_server_that_keeps_its_log_for_a_time_loses_it_when_that_is_over() -> 
     assert overview(status(**idle), NOW_MS).problems == ()
 
 
+HOUR_AGO = {"updated_ms": NOW_MS - 3_600_000}
+DOWN = {"nobody leads": {**HOUR_AGO, "leader": None}, "the leader is silent": HOUR_AGO}
+
+
+@pytest.mark.parametrize("down", DOWN.values(), ids=list(DOWN))
+def test_what_a_capture_that_is_down_said_last_is_not_told_as_of_now(down: dict[str, Any]) -> None:
+    found = overview(status(**down, **source(lag_s=0.0, lost_in_s=5400.0)), NOW_MS)
+    assert (found.source.lag_s, found.source.lost_in_s) == (3600.0, 1800.0)
+    assert {each.kind for each in found.problems} <= {
+        "no-leader", "leader-silent", "log-nearly-lost",
+    }  # fmt: skip
+    (lost,) = (each for each in found.problems if each.kind == "log-nearly-lost")
+    assert "still needs in 30min" in lost.sentence
+    assert lost.remedy.startswith("Start capture")
+    assert "up to date" not in told(found)
+    assert "source   at 0/208C0C0; up to 60min behind; the server kept 1MiB" in told(found)
+    assert "output   shop/delta has all that was captured" in told(found)
+    gone = overview(status(**down, **source(lost_in_s=60.0)), NOW_MS)
+    assert gone.source.lost_in_s == 0.0
+    assert "still needs now" in told(gone)
+
+
+@pytest.mark.parametrize("down", DOWN.values(), ids=list(DOWN))
+def test_a_log_that_is_kept_for_a_time_runs_out_while_capture_is_down(down: dict[str, Any]) -> None:
+    kept = source(spare_bytes=None, retained_bytes=None, kept_s=7000.0, lag_s=0.0)
+    found = overview(status(**down, **kept), NOW_MS)
+    assert found.source.lost_in_s == 3400.0
+    assert "log-nearly-lost" in {each.kind for each in found.problems}
+
+
+def test_of_a_source_that_capture_never_asked_nothing_is_guessed() -> None:
+    found = overview(status(**HOUR_AGO, leader=None, **source(lag_s=None)), NOW_MS)
+    assert (found.source.lag_s, found.source.lost_in_s) == (None, None)
+    assert "up to date" not in told(found)
+
+
 def test_many_of_a_kind_are_counted_not_listed() -> None:
     many = [{**REFUSED, "table": f"public.t{n}"} for n in range(500)]
     outputs = [output(output=f"o{n}") for n in range(30)]

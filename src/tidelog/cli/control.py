@@ -58,20 +58,21 @@ def cancel(
 ) -> None:
     """Cancel a dump, all, or some of their tables; what is read already stays.
 
-    Without a dump's id it asks which; where nobody can answer it lists them, and exits 2.
+    Without a dump's id it asks which; where nobody can answer, and with --json, it lists them and
+    exits 2.
     """
     from tidelog.control.commands import StopSnapshot, build
 
     loaded = client.load(config)
     if dump is None and not every and not table:
-        dump = _which(loaded, config)
+        dump = _which(loaded, config, as_json=as_json)
         if dump is None:
             return
     command = build(StopSnapshot, {"dump_id": dump, "tables": table or []}, "cancel")
     client.send(loaded, command, timeout, as_json=as_json)
 
 
-def _which(config: Config, file: Path) -> str | None:
+def _which(config: Config, file: Path, *, as_json: bool) -> str | None:
     """The dump that is to be cancelled; None: none runs, or whoever was asked wants none."""
     from tidelog import app
     from tidelog.cli.watch.dumps import unfinished
@@ -79,10 +80,13 @@ def _which(config: Config, file: Path) -> str | None:
 
     running = unfinished(app.status(config))
     if not running:
-        terminal.say("no dump runs")
+        if as_json:  # as if capture had been asked, and found nothing
+            terminal.emit({"id": None, "state": "done", "details": {"dumps": []}, "error": None})
+        else:
+            terminal.say("no dump runs")
         return None
     sentences = "\n".join(f"  {sentence(dump)}" for dump in running)
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(f"name the dump to cancel, or --all; there are:\n{sentences}")
     terminal.say(sentences)
     if len(running) == 1:

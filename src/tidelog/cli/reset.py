@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -49,9 +49,6 @@ def reset(
 
 def _told(plan: Mapping[str, Any]) -> Iterator[str]:
     until = plan["captured_until_ms"]
-    tables = plan["tables"]
-    named = ", ".join(map(printable, tables[:_NAMED])) or "none"
-    more = f" and {len(tables) - _NAMED} more" if len(tables) > _NAMED else ""
     at = (
         ""
         if until is None
@@ -64,9 +61,25 @@ def _told(plan: Mapping[str, Any]) -> Iterator[str]:
         "Lost: each change after that which the server can't give any more. It will never be in "
         "the event log: outputs that keep every change (Kafka, files, HTTP) lack it."
     )
-    yield f"Dumped again, so that copies are right: {len(tables)} tables: {named}{more}."
+    yield f"Dumped again, so that copies are right: {_counted(plan['tables'])}."
+    if left := plan["not_dumped"]:
+        found = [f"{each['table']} ({each['reason']})" for each in left]
+        yield (
+            f"Not dumped, for no dump can read them: {_counted(found)}. What is lost of these "
+            "stays lost, in copies too: mend the reason first (tidelog check tells how), and they "
+            "are dumped with the others."
+        )
     yield (
         "Until that dump (gap-…) is delivered, copies may hold rows that the source has no more. "
         "The event log, the outputs and their progress stay; if there is no gap, capture goes on "
         "as ever."
     )
+
+
+def _counted(tables: Sequence[str]) -> str:
+    """How many there are, and the first of them."""
+    if not tables:
+        return "none"
+    named = ", ".join(map(printable, tables[:_NAMED]))
+    more = f" and {len(tables) - _NAMED} more" if len(tables) > _NAMED else ""
+    return f"{len(tables)} {'table' if len(tables) == 1 else 'tables'}: {named}{more}"

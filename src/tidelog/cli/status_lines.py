@@ -15,7 +15,15 @@ from tidelog.model.printable import printable
 from tidelog.model.units import brief_span, format_bytes
 
 if TYPE_CHECKING:
-    from tidelog.app.overview import Delivering, Dumping, Output, Overview, Problem, Verified
+    from tidelog.app.overview import (
+        Delivering,
+        Dumping,
+        Output,
+        Overview,
+        Problem,
+        Source,
+        Verified,
+    )
 
 SHOWN, OF_A_KIND = 8, 2
 """Outputs and problems that are shown of each; ``--json`` has all."""
@@ -40,7 +48,7 @@ def lines(found: Overview, *, colour: bool = False) -> Iterator[str]:
         yield _fact("pipeline", of_pipeline(pipeline))
     yield from _more(len(found.pipelines), "pipelines")
     for output in found.outputs[:SHOWN]:
-        yield _fact("output", of_output(output))
+        yield _fact("output", of_output(output, down=bool(found.source.silent_s)))
     yield from _more(len(found.outputs), "outputs")
     if found.verified is not None:
         yield _fact("verify", of_verify(found.verified))
@@ -75,7 +83,7 @@ def brief(found: Overview) -> str:
     source = found.source
     parts = [f"{found.records:,} records"]
     if source.lag_s is not None:
-        parts.insert(0, _late(source.lag_s))
+        parts.insert(0, _late(source))
     if source.position is not None:
         parts[0] += f" at {source.position}"
     parts += [of_output(output) for output in found.outputs if output.error is None][:BRIEFLY]
@@ -140,9 +148,10 @@ def of_source(found: Overview) -> str:
         parts.append(f"at {source.position}")
     if source.lag_s is not None:
         behind = "" if not source.lag_bytes else f" ({format_bytes(source.lag_bytes)})"
-        parts.append(f"{_late(source.lag_s)}{behind}")
+        parts.append(f"{_late(source)}{behind}")
     if source.retained_bytes is not None:
-        kept = f"the server keeps {format_bytes(source.retained_bytes)} of log for it"
+        keeps = "kept" if source.silent_s else "keeps"
+        kept = f"the server {keeps} {format_bytes(source.retained_bytes)} of log for it"
         if source.spare_bytes is not None:
             kept += f", {format_bytes(source.spare_bytes)} to spare"
         parts.append(kept)
@@ -151,17 +160,20 @@ def of_source(found: Overview) -> str:
     return "; ".join(parts) or "not asked yet"
 
 
-def _late(seconds: float) -> str:
-    return "up to date" if seconds < 1 else f"{brief_span(seconds * 1000)} behind"
+def _late(source: Source) -> str:
+    late = brief_span((source.lag_s or 0.0) * 1000)
+    if source.silent_s:
+        return f"up to {late} behind"
+    return "up to date" if (source.lag_s or 0.0) < 1 else f"{late} behind"
 
 
-def of_output(output: Output) -> str:
-    """How late an output is."""
+def of_output(output: Output, *, down: bool = False) -> str:
+    """How late an output is. ``down``: capture is, so that nobody knows what else there is."""
     name = f"{output.pipeline}/{output.output}"
     if output.error is not None:
         return f"{name} has stopped"
     if not output.behind_records:
-        return f"{name} is up to date"
+        return f"{name} has all that was captured" if down else f"{name} is up to date"
     records = f"{output.behind_records:,} records"
     if output.lag_s is None:
         return f"{name} is {records} behind"

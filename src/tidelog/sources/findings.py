@@ -8,6 +8,8 @@ from typing import Literal
 Level = Literal["ok", "warn", "fail"]
 
 SUPERUSER = "a superuser"
+ADMINISTRATOR = "an administrator"
+"""Of MySQL and MariaDB, whose rights differ from server to server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +18,9 @@ class Finding:
 
     ``fix`` is what mends it: SQL, each statement with its semicolon (it may need the fixes of
     findings before it), or else a sentence. ``role`` says who may run the SQL, where it matters: a
-    role as SQL spells it, or `SUPERUSER`.
+    role as SQL spells it, `SUPERUSER` or `ADMINISTRATOR`. ``by_hand``: SQL that nobody should run
+    unread, as one of many statements: it drops something, rewrites a table, takes something from
+    its owner, or sets what the whole server and its applications go by.
     """
 
     name: str
@@ -24,6 +28,7 @@ class Finding:
     message: str
     fix: str = ""
     role: str = ""
+    by_hand: bool = False
 
     @property
     def remedy(self) -> str:

@@ -18,15 +18,19 @@ CAPTURE = "the user of source.url"
 
 
 def sql_of(finding: Finding) -> str:
-    """The statements of a fix; empty if it is a sentence, or needs something filled in."""
+    """The statements of a fix that a script may hold; empty if it is a sentence, needs something
+    filled in, or is for a person to weigh.
+    """
     bare = _COMMENT.sub("", finding.fix).strip()
     is_sql = _BEGINS.match(bare) and bare.endswith(";") and _TO_FILL_IN not in bare
-    return finding.fix.strip() if is_sql and finding.level != "ok" else ""
+    runs = is_sql and finding.level != "ok" and not finding.by_hand
+    return finding.fix.strip() if runs else ""
 
 
 def script(findings: Sequence[Finding]) -> Iterator[str]:
     """Lines of a script: parts, each for one role, in the order in which they depend on each
-    other; so a role may have several. What no SQL mends are comments at the end.
+    other; so a role may have several. What no SQL mends, and what is done by hand, are comments at
+    the end.
     """
     wanted = [finding for finding in findings if finding.level != "ok" and finding.fix]
     run = [finding for finding in wanted if sql_of(finding)]
@@ -36,7 +40,7 @@ def script(findings: Sequence[Finding]) -> Iterator[str]:
         yield "-- Run part by part, in this order; then run tidelog check again."
     for role, its in groupby(run, key=lambda finding: finding.role or CAPTURE):
         yield ""
-        yield f"-- as {role}:"
+        yield f"-- as {printable(role)}:"
         done: set[str] = set()
         for finding in its:
             if (sql := sql_of(finding)) not in done:
@@ -49,8 +53,11 @@ def script(findings: Sequence[Finding]) -> Iterator[str]:
         yield "-- by hand:"
     for finding in rest:
         yield f"-- {printable(finding.name)}: {printable(finding.message)}"
+        if finding.role:
+            yield f"--   as {printable(finding.role)}:"
         yield from (f"--   {printable(line)}" for line in finding.fix.split("\n"))
 
 
 def _listed(roles: Sequence[str]) -> str:
+    roles = [printable(role) for role in roles]
     return roles[0] if len(roles) == 1 else f"{', '.join(roles[:-1])} and {roles[-1]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +12,13 @@ import pytest
 
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
-from tidelog.sources.findings import Finding
+from tidelog.sources.findings import ADMINISTRATOR, Finding
 from tidelog.sources.mysql.catalogue.grants import Grants
 from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.preflight.binlog import _retention, _retention_size
 from tidelog.sources.mysql.preflight.checks import MySqlPreflight
 from tidelog.sources.mysql.preflight.examined import Examined
+from tidelog.sources.scripts import script
 
 pytestmark = pytest.mark.integration
 
@@ -253,6 +255,49 @@ def test_account_without_rights_is_told_each_grant_and_they_suffice(
         assert set(faults(check(server, database, **options))) == {"row metadata"}
     finally:
         server.execute(f"DROP USER `{user}`")
+
+
+def test_the_script_runs_as_it_is_printed_and_leads_to_a_green_check(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str
+) -> None:
+    """By whom it names; what is to be weighed first is left."""
+    server, database = mysql_family, mysql_family_database
+    server.execute("CREATE TABLE t (id int PRIMARY KEY, v int)", database)
+    server.execute("CREATE TABLE audit (event int NOT NULL, v int)", database)
+    server.execute("CREATE TABLE old (id int PRIMARY KEY) ENGINE = MyISAM", database)
+    server.execute("CREATE TABLE parent (id int PRIMARY KEY)", database)
+    server.execute(
+        "CREATE TABLE child (id int PRIMARY KEY, p int, CONSTRAINT follows FOREIGN KEY (p) "
+        "REFERENCES parent (id) ON DELETE CASCADE)",
+        database,
+    )
+    user = f"poor_{database}"
+    options: dict[str, Any] = {
+        "url": server.create_user(user, "s3cret'", privileges=["INSERT"], on=f"`{database}`.*"),
+        "watermark_schema": f"marks_{database}",
+        "snapshot_mode": "blocking",
+        "signal_table": f"{database}.signals",
+        "keys": {f"{database}.audit": ["event"]},
+    }
+    try:
+        with setting(server, "binlog_format", "MIXED"):
+            parts = "\n".join(script(check(server, database, **options))).split("\n-- as ")[1:]
+            assert [part.partition(":\n")[0] for part in parts] == [ADMINISTRATOR]
+            client = [str(server.program("mariadb", "mysql")), f"--socket={server.socket}"]
+            done = subprocess.run(
+                [*client, "--user=root"], input=parts[0].partition("\n")[2], text=True,
+                capture_output=True,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            left = check(server, database, **options)
+        assert {f.name for f in left if f.level != "ok"} == {
+            "row metadata", f"table {database}.old", f"table {database}.child",
+        }  # fmt: skip
+        assert all(line.startswith("--") or not line for line in script(left))
+        assert f"--   ALTER TABLE `{database}`.`old` ENGINE = InnoDB;" in list(script(left))
+    finally:
+        server.execute(f"DROP USER `{user}`")
+        server.execute(f"DROP DATABASE IF EXISTS `marks_{database}`")
 
 
 def test_rights_of_a_role_count(mysql_family: MySqlFamilyServer) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.sources.postgres.preflight.checks import Finding, Preflight
+from tidelog.sources.scripts import script
 
 pytestmark = pytest.mark.integration
 
@@ -51,6 +52,39 @@ def test_tables_that_need_care_are_named_with_sql(
     assert ("table public.fast", "warn", 'ALTER TABLE "public"."fast" SET LOGGED;') in messages
     (fix,) = (fix for name, level, fix in messages if (name, level) == ("publication", "fail"))
     assert 'ALTER PUBLICATION "tidelog" SET (publish_via_partition_root = true);' in fix
+
+
+def test_slot_of_another_program_is_left_alone(
+    sql: psycopg.Connection[Any], database: str, postgres: PostgresServer
+) -> None:
+    elsewhere = postgres.create_database("elsewhere")
+    made = {
+        "physical": "SELECT pg_create_physical_replication_slot('theirs')",
+        "two-phase": "SELECT pg_create_logical_replication_slot('theirs', 'pgoutput', false, true)",
+        "another database": "SELECT pg_create_logical_replication_slot('theirs', 'pgoutput')",
+    }
+    for kind, statement in made.items():
+        with psycopg.connect(elsewhere if kind == "another database" else database) as there:
+            there.execute(statement.encode())
+        try:
+            findings = Preflight(database, slot="theirs").check()
+        finally:
+            with psycopg.connect(elsewhere if kind == "another database" else database) as there:
+                there.execute("SELECT pg_drop_replication_slot('theirs')")
+        found = faults(findings)["slot"]
+        assert (found.level, found.fix) == ("fail", "name another one in source.slot"), kind
+        assert "pg_drop_replication_slot" not in "\n".join(script(findings)), kind
+    postgres.drop_database("elsewhere")
+
+
+def test_what_a_person_should_weigh_is_a_comment_of_the_script(
+    sql: psycopg.Connection[Any], database: str
+) -> None:
+    sql.execute("CREATE UNLOGGED TABLE fast (id int PRIMARY KEY)")
+    lines = list(script(Preflight(database, slot="nobody").check()))
+    assert '--   ALTER TABLE "public"."fast" SET LOGGED;' in lines
+    assert any(line.startswith("--   ALTER SYSTEM SET max_slot_wal_keep_size") for line in lines)
+    assert all(line.startswith("--") or not line for line in lines)
 
 
 def test_columns_that_are_names_of_other_objects_are_named(
@@ -142,7 +176,7 @@ def test_surrogate_key_must_tell_rows_apart(sql: psycopg.Connection[Any], databa
     def keys() -> list[tuple[str, str]]:
         return [(f.level, f.fix) for f in preflight.check() if "source.keys" in f.message]
 
-    index = 'CREATE UNIQUE INDEX ON "public"."t" ("b", "a") NULLS NOT DISTINCT;'
+    index = 'CREATE UNIQUE INDEX CONCURRENTLY ON "public"."t" ("b", "a") NULLS NOT DISTINCT;'
     assert keys() == [("fail", index)]
     sql.execute("CREATE UNIQUE INDEX plain ON t (a, b)")
     ((level, fix),) = keys()
@@ -151,4 +185,9 @@ def test_surrogate_key_must_tell_rows_apart(sql: psycopg.Connection[Any], databa
     assert keys() == []
     sql.execute("DROP INDEX t_b_a_idx")
     sql.execute("ALTER TABLE t ALTER a SET NOT NULL, ALTER b SET NOT NULL")
+    assert keys() == []
+    sql.execute("DROP TABLE t")
+    sql.execute("CREATE TABLE t (a int NOT NULL, b int NOT NULL) PARTITION BY HASH (a)")
+    ((_, fix),) = keys()
+    sql.execute(fix.encode())
     assert keys() == []

@@ -25,6 +25,8 @@ from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.connect import lsn_value
 from tidelog.sources.postgres.preflight.checks import Preflight
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
+from tidelog.sources.postgres.stream.slot_owner import SlotOwner
+from tidelog.sources.scripts import script
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]
@@ -209,10 +211,14 @@ def test_slot_whose_wal_was_removed_is_a_gap(version: int) -> None:
         with pytest.raises(GapError, match=r"invalid: .*max_slot_wal_keep_size.*new dump") as error:
             capture.start(resume)
         assert "recovery" not in str(error.value)
-        slot = next(
-            f for f in Preflight(server.dsn(), slot=capture.slot).check() if f.name == "slot"
-        )
-        assert (slot.level, "max_slot_wal_keep_size" in slot.message) == ("fail", True)
+        ours = SlotOwner(capture.slot)
+        ours.generation = "g"
+        for owner, fix in ((None, "if it is this capture's"), (ours, "tidelog reset CONFIG")):
+            findings = Preflight(server.dsn(), slot=capture.slot, owner=owner).check()
+            slot = next(f for f in findings if f.name == "slot")
+            assert (slot.level, "max_slot_wal_keep_size" in slot.message) == ("fail", True)
+            assert fix in slot.fix
+            assert not [line for line in script(findings) if line.startswith("SELECT pg_drop")]
 
 
 def test_resume_beyond_the_source_is_another_source(capture: Capture) -> None:

@@ -11,8 +11,10 @@ from tidelog.app.log_location import log_place
 from tidelog.app.sources.kinds import source_kind
 from tidelog.capture.session import CONSENT_KEY, STATUS_KEY
 from tidelog.config import Config
-from tidelog.errors import UsageError
+from tidelog.errors import TableRefusedError, UsageError
 from tidelog.eventlog.reader import EventLog
+from tidelog.model.schema import TableName
+from tidelog.ports import Catalogue
 from tidelog.state.opening import open_election, open_state
 
 
@@ -20,7 +22,8 @@ def reset_plan(config: Config) -> dict[str, Any]:
     """What `reset` would lead to; asks the source for its tables, and changes nothing.
 
     ``captured_until_ms``: when the newest transaction was committed that is captured; None: not
-    known. ``tables``: those that are dumped again.
+    known. ``tables``: those that are dumped again. ``not_dumped``: those that no dump can read,
+    each with its ``reason``.
 
     Raises:
         UsageError: a capture leads, or nothing was ever captured.
@@ -39,17 +42,34 @@ def reset_plan(config: Config) -> dict[str, Any]:
         status = state.get(STATUS_KEY)
     last_us = 0 if status is None else (status.value.get("capture") or {}).get("last_commit_ts", 0)
     with closing(source_kind(config).catalogue()) as catalogue:
-        tables = sorted(str(table) for table in catalogue.tables(config.source.tables))
+        tables = sorted(catalogue.tables(config.source.tables), key=str)
+        reasons = {str(table): _not_dumped(catalogue, table) for table in tables}
     return {
         "log": log_place(config),
         "captured_until_ms": last_us // 1000 or None,
-        "tables": tables,
+        "tables": [table for table, reason in reasons.items() if reason is None],
+        "not_dumped": [
+            {"table": table, "reason": reason}
+            for table, reason in reasons.items()
+            if reason is not None
+        ],
     }
+
+
+def _not_dumped(catalogue: Catalogue, table: TableName) -> str | None:
+    """Why no dump can read the table; None: one can."""
+    try:
+        shape = catalogue.shape(table)
+    except TableRefusedError as error:
+        return error.reason
+    if shape is None:
+        return "the table is gone"
+    return None if shape.schema.key else "it has no primary key"
 
 
 def reset(config: Config) -> None:
     """The next capture that leads may go on behind a gap, if there is one: it notes it in the event
-    log, and dumps all tables again. Raises UsageError as `reset_plan` does.
+    log, and dumps all tables again that a dump can read. Raises UsageError as `reset_plan` does.
     """
     reset_plan(config)
     with closing(open_state(config.state.place)) as state:

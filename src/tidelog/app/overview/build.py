@@ -17,7 +17,7 @@ from tidelog.app.overview.document import (
     Verified,
 )
 from tidelog.app.overview.lanes import lanes_of
-from tidelog.app.overview.problems import problems_of
+from tidelog.app.overview.problems import STALE_S, problems_of
 from tidelog.app.overview.tables import dumped_of, tables_of
 from tidelog.capture.dumps.states import FINISHED, UNFINISHED, TableStatus
 from tidelog.model.units import brief_span
@@ -32,7 +32,9 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
     """
     written_ms = status.get("updated_ms")
     age_s = None if written_ms is None else max(0.0, (now_ms - written_ms) / 1000)
-    source = _source(status)
+    leader = status["leader"] if "leader" in status else status.get("holder")
+    down = leader is None or (age_s or 0.0) > STALE_S
+    source = _source(status, (age_s or 0.0) if down else 0.0)
     before = {name: row.get("rows_read", 0) for name, row in dumped_of(status).items()}
     outputs = tuple(_output(row) for row in status.get("outputs") or ())
     dumps = tuple(
@@ -42,7 +44,6 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
     )
     found = problems_of(status, source, outputs, age_s, now_ms)
     problems = tuple(sorted(found, key=lambda each: _WORST_FIRST.index(each.severity)))
-    leader = status["leader"] if "leader" in status else status.get("holder")
     severity = problems[0].severity if problems else Severity.OK
     return Overview(
         version=VERSION,
@@ -87,10 +88,13 @@ def _verified(status: Mapping[str, Any]) -> Verified | None:
     return Verified(found["at_ms"], found["compared"], tuple(found["differ"]))
 
 
-def _source(status: Mapping[str, Any]) -> Source:
+def _source(status: Mapping[str, Any], silent_s: float) -> Source:
+    """``silent_s``: for so long nobody has told anything; the source went on all the while."""
     told = status.get("source") or {}
-    lost_in_s = told.get("lost_in_s")
-    kept_s, lag_s = told.get("kept_s"), told.get("lag_s")
+    lost_in_s, lag_s, kept_s = (told.get(name) for name in ("lost_in_s", "lag_s", "kept_s"))
+    if silent_s:
+        lag_s = None if lag_s is None else round(lag_s + silent_s, 1)
+        lost_in_s = None if lost_in_s is None else round(max(0.0, lost_in_s - silent_s), 1)
     if lost_in_s is None and kept_s is not None and lag_s:
         lost_in_s = max(0.0, kept_s - lag_s)
     return Source(
@@ -101,6 +105,7 @@ def _source(status: Mapping[str, Any]) -> Source:
         spare_bytes=told.get("spare_bytes"),
         lost_in_s=lost_in_s,
         error=told.get("error"),
+        silent_s=silent_s,
     )
 
 

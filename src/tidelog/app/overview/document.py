@@ -49,12 +49,15 @@ class Source:
 
     Attributes:
         position: as the server writes it.
-        lag_s, lag_bytes: what is committed and not captured yet.
+        lag_s, lag_bytes: what is committed and not captured yet; ``lag_s`` at most, while nobody
+            tells it.
         retained_bytes: what the server keeps of its log for capture.
         spare_bytes: what may be written until it removes what capture needs.
         lost_in_s: when that is, as the last minutes went; for a server that keeps its log for a
             time, when what capture needs next gets too old.
         error: why the server could not be asked.
+        silent_s: capture is down, and told the rest so long ago; ``lag_s`` and ``lost_in_s`` are
+            what has become of it since, if the source went on. 0.0: it is as of now.
     """
 
     position: str | None
@@ -64,6 +67,7 @@ class Source:
     spare_bytes: int | None
     lost_in_s: float | None
     error: str | None
+    silent_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ def _of_source(source: Source) -> Iterator[Problem]:
             "tidelog check CONFIG. Capture goes on by itself once it answers.",
             "connectionlosterror",
         )
-    elif source.lag_s is not None and source.lag_s >= LATE_S:
+    elif source.lag_s is not None and source.lag_s >= LATE_S and not source.silent_s:
         behind = "" if source.lag_bytes is None else f" ({format_bytes(source.lag_bytes)})"
         yield _problem(
             "capture-late",
@@ -127,11 +127,12 @@ def _retention(source: Source) -> Iterator[Problem]:
     lost_in = source.lost_in_s
     soon = lost_in is not None and lost_in < SOON_S
     retained, spare = source.retained_bytes, source.spare_bytes
+    first = "Start capture" if source.silent_s else "Bring capture up to date"
     remedy = (
-        "Bring capture up to date, or let the server keep more (PostgreSQL: "
+        f"{first}, or let the server keep more (PostgreSQL: "
         "max_slot_wal_keep_size; MySQL, MariaDB: binlog_expire_logs_seconds)."
     )
-    if retained is not None and (source.lag_s or 0.0) < LATE_S:
+    if retained is not None and (source.lag_s or 0.0) < LATE_S and not source.silent_s:
         remedy = (
             "Capture is up to date: an old transaction holds the slot (pg_stat_activity, "
             "pg_prepared_xacts). End it, or raise max_slot_wal_keep_size."
@@ -165,7 +166,7 @@ def _retention(source: Source) -> Iterator[Problem]:
             "",
             f"The server keeps {format_bytes(retained)} of log for capture, and there is no limit: "
             "its disk fills.",
-            "Bring capture up to date; max_slot_wal_keep_size bounds it.",
+            f"{first}; max_slot_wal_keep_size bounds it.",
             page,
         )
 

@@ -70,7 +70,9 @@ class History:
             return False
         with self._lock:
             leadership = (found.leader, found.epoch, found.since_ms)
-            point = Point(at_ms // 1000, lag_s=found.source.lag_s)
+            point = Point(
+                at_ms // 1000, lag_s=None if found.source.silent_s else found.source.lag_s
+            )
             if self._last is not None and self._last[1] >= at_ms:
                 return False  # nobody has written anything since
             if self._last is not None and self._last[0] == leadership:

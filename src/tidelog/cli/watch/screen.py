@@ -116,7 +116,8 @@ def _outputs(found: Overview, width: int) -> list[Text]:
         found.outputs,
         key=lambda o: (o.error is None, -(o.lag_s if o.lag_s is not None else o.behind_records)),
     )
-    return [line for each in late for line in fact("output", say.of_output(each), width)]
+    down = bool(found.source.silent_s)
+    return [line for each in late for line in fact("output", say.of_output(each, down=down), width)]
 
 
 def _dumps(found: Overview, history: Sequence[Status], view: View, width: int) -> Iterator[Section]:

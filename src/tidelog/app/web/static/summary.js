@@ -59,7 +59,8 @@ function sourceTile(source) {
   const [value, unit] = spanParts(source.lag_s);
   const behind = source.lag_bytes ? `${bytes(source.lag_bytes)} behind, ` : "";
   const note = source.error ? "the database does not answer" : `${behind}at ${source.position ?? "an unknown position"}`;
-  return tile("Capture is late by", value, unit, note, late(source.lag_s, source.error));
+  const title = source.silent_s ? "Capture is late by up to" : "Capture is late by";
+  return tile(title, value, unit, note, late(source.lag_s, source.error));
 }
 
 const LOG_IN_DANGER = ["log-nearly-lost", "log-room-small", "log-fills-disk"];

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pymysql
 
 from tidelog.model.mysql_urls import parse_url
-from tidelog.sources.findings import Finding
+from tidelog.sources.findings import ADMINISTRATOR, Finding
 from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.stream.positions import log_status
 
@@ -74,14 +74,15 @@ def _rows(examined: Examined) -> Iterator[Finding]:
             "SET GLOBAL binlog_format = 'ROW';  -- and in the server's configuration; sessions "
             "that are open keep theirs until they connect anew"
         )
-        yield Finding("binlog_format", "fail", f"binlog_format is {form}", fix)
+        text = f"binlog_format is {form}"
+        yield Finding("binlog_format", "fail", text, fix, ADMINISTRATOR)
     image = variables.get("binlog_row_image", "FULL").upper()
     if image in ("FULL", "FULL_NODUP"):
         yield Finding("row image", "ok", f"binlog_row_image is {image}")
     else:
         text = f"binlog_row_image is {image}: records lack columns, whose rows are read again"
         fix = "SET GLOBAL binlog_row_image = 'FULL';  -- and in the server's configuration"
-        yield Finding("row image", "warn", text, fix)
+        yield Finding("row image", "warn", text, fix, ADMINISTRATOR, by_hand=True)
     if "PARTIAL_JSON" in variables.get("binlog_row_value_options", "").upper():
         text = "binlog_row_value_options is PARTIAL_JSON: updates hold a part of a JSON document"
         if image == "FULL":
@@ -93,6 +94,8 @@ def _rows(examined: Examined) -> Iterator[Finding]:
                 "warn",
                 f"{text}, and the old one is missing: the rows are read again",
                 fix,
+                ADMINISTRATOR,
+                by_hand=True,
             )
 
 
@@ -105,11 +108,12 @@ def _row_metadata(examined: Examined) -> Iterator[Finding]:
         "the server logs no names of columns: a table altered while capture is down may need "
         "`tidelog schema`"
     )
-    fix = "upgrade to MySQL 8.0.1 or MariaDB 10.5"
+    fix, role = "upgrade to MySQL 8.0.1 or MariaDB 10.5", ""
     if found is not None:
         text = f"binlog_row_metadata is {found}: {text.removeprefix('the server logs ')}"
         fix = "SET GLOBAL binlog_row_metadata = 'FULL';  -- and in the server's configuration"
-    yield Finding("row metadata", "warn", text, fix)
+        role = ADMINISTRATOR
+    yield Finding("row metadata", "warn", text, fix, role, by_hand=True)
 
 
 def _retention(examined: Examined) -> Iterator[Finding]:
@@ -130,7 +134,7 @@ def _retention(examined: Examined) -> Iterator[Finding]:
                     "Aurora after 24 h, so a capture that lags loses data"
                 )
             fix = "CALL mysql.rds_set_configuration('binlog retention hours', 168);"
-            yield Finding("retention", "warn", text, fix)
+            yield Finding("retention", "warn", text, fix, ADMINISTRATOR, by_hand=True)
         else:
             yield Finding("retention", "ok", f"RDS keeps binlogs for {hours / 24:.1f} days")
     elif not kept and parse_url(examined.url).host.endswith(AZURE):
@@ -146,7 +150,8 @@ def _retention(examined: Examined) -> Iterator[Finding]:
     elif kept < RETENTION_LEAST_S:
         fix = f"SET GLOBAL {variable} = {7 if variable.endswith('days') else 604_800};"
         text = f"binlogs are purged after {kept / 3600:.1f} h: a capture down for longer loses data"
-        yield Finding("retention", "warn", text, f"{fix}  -- and in the server's configuration")
+        fix += "  -- and in the server's configuration"
+        yield Finding("retention", "warn", text, fix, ADMINISTRATOR, by_hand=True)
     else:
         text = f"binlogs are kept for {kept / 86_400:.1f} days"
         yield Finding("retention", "ok", text)
@@ -180,8 +185,12 @@ def _server_id(examined: Examined) -> Iterator[Finding]:
     ours = examined.server_id
     theirs = int(examined.variables.get("server_id", 0) or 0)
     if theirs == 0:
-        fix = "SET GLOBAL server_id = 1;  -- and in the server's configuration"
-        yield Finding("server id", "fail", "server_id is 0: the server serves no replica", fix)
+        fix = (
+            "SET GLOBAL server_id = 1;  -- or another number that no server beside it has; and in "
+            "the server's configuration"
+        )
+        text = "server_id is 0: the server serves no replica"
+        yield Finding("server id", "fail", text, fix, ADMINISTRATOR, by_hand=True)
         return
     if theirs == ours:
         fix = "another number in source.server_id"
@@ -216,13 +225,13 @@ def _gtids(examined: Examined) -> Iterator[Finding]:
         yield Finding("GTID", "ok", "gtid_mode is ON")
     elif examined.strategy == "gtid":
         text = f"gtid_mode is {mode}, and source.watermarks: gtid needs it"
-        yield Finding("GTID", "fail", text, _TO_GTIDS)
+        yield Finding("GTID", "fail", text, _TO_GTIDS, ADMINISTRATOR, by_hand=True)
     else:
         text = (
             f"gtid_mode is {mode}: a server restored from a copy, or one that took over, can't be "
             "told from the one that was captured"
         )
-        yield Finding("GTID", "warn", text, _TO_GTIDS)
+        yield Finding("GTID", "warn", text, _TO_GTIDS, ADMINISTRATOR, by_hand=True)
 
 
 def _commit_order(examined: Examined) -> Iterator[Finding]:
@@ -236,7 +245,7 @@ def _commit_order(examined: Examined) -> Iterator[Finding]:
         else:
             text = "binlog_order_commits is OFF: a dump may miss transactions that were logged"
             fix = "SET GLOBAL binlog_order_commits = ON;  -- and in the server's configuration"
-            yield Finding("commit order", "fail", text, fix)
+            yield Finding("commit order", "fail", text, fix, ADMINISTRATOR)
         return
     yield Finding("commit order", "ok", "MariaDB commits in the binlog's order")
 

@@ -13,7 +13,7 @@ import pymysql
 
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import TidelogError
-from tidelog.sources.findings import Finding, Level
+from tidelog.sources.findings import ADMINISTRATOR, Finding, Level
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.failures import translated
 from tidelog.sources.mysql.preflight.binlog import binlog_checks
@@ -181,7 +181,8 @@ def _sessions(examined: Examined) -> Iterator[Finding]:
     shown = system_zone if str(server_zone).upper() == "SYSTEM" else server_zone
     if str(zone) != "+00:00":
         fix = "SET GLOBAL time_zone = '+00:00';  -- or take it out of init_connect"
-        yield Finding("time zone", "fail", f"a new session's time zone is {zone}, not UTC", fix)
+        text = f"a new session's time zone is {zone}, not UTC"
+        yield Finding("time zone", "fail", text, fix, ADMINISTRATOR, by_hand=True)
     else:
         text = f"the server's is {shown}; sessions of Tidelog use UTC"
         yield Finding("time zone", "ok", text)

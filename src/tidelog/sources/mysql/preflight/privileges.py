@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pymysql
 
-from tidelog.sources.findings import Finding
+from tidelog.sources.findings import ADMINISTRATOR, Finding
 from tidelog.sources.mysql.catalogue.grants import Grants
 from tidelog.sources.mysql.chunks.watermarks import VIEW, WATERMARK_TABLE, is_view
 from tidelog.sources.mysql.connect import quote_name
@@ -46,7 +46,8 @@ def _replication(examined: Examined) -> Iterator[Finding]:
         lacks.append("BINLOG MONITOR" if modern else "REPLICATION CLIENT")
         reasons.append(reason)
     if lacks:
-        yield Finding("replication", "fail", "; ".join(reasons), grants.statement(lacks))
+        fix = grants.statement(lacks)
+        yield Finding("replication", "fail", "; ".join(reasons), fix, ADMINISTRATOR)
     else:
         yield Finding("replication", "ok", f"{grants.account} may read the binlog")
 
@@ -75,7 +76,7 @@ def _watermark_table(examined: Examined) -> Iterator[Finding]:
     if is_view(examined.connection, schema):
         fix = f"DROP VIEW {quote_name(schema, WATERMARK_TABLE)};"
         text = VIEW.format(table=f"{schema}.{WATERMARK_TABLE}")
-        yield Finding("watermark table", "fail", text, fix)
+        yield Finding("watermark table", "fail", text, fix, ADMINISTRATOR, by_hand=True)
         return
     needed = [p for p in WATERMARK_PRIVILEGES if not (there and p == "CREATE")]
     table = "watermark" if there else None
@@ -83,7 +84,7 @@ def _watermark_table(examined: Examined) -> Iterator[Finding]:
     if lacks:
         text = f"{schema}.watermark can't be {'written' if there else 'created and written'}"
         fix = grants.statement(needed, schema, table)
-        yield Finding("watermark table", "fail", text, fix)
+        yield Finding("watermark table", "fail", text, fix, ADMINISTRATOR)
     else:
         text = f"{schema}.watermark {'is there' if there else 'will be created'}"
         yield Finding("watermark table", "ok", text)
@@ -101,4 +102,4 @@ def _blocking_dumps(examined: Examined) -> Iterator[Finding]:
     asked = examined.snapshot_mode == "blocking"
     text = f"{grants.account} lacks RELOAD, which blocking dumps need if writes never pause"
     fix = grants.statement(lacks) if asked else ""
-    yield Finding("blocking dumps", "warn" if asked else "ok", text, fix)
+    yield Finding("blocking dumps", "warn" if asked else "ok", text, fix, ADMINISTRATOR)

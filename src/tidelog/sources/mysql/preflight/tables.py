@@ -12,7 +12,7 @@ import pymysql
 from tidelog.errors import SourceError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
-from tidelog.sources.findings import Finding, matched
+from tidelog.sources.findings import ADMINISTRATOR, Finding, matched
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
 from tidelog.sources.mysql.catalogue.grants import Grants
 from tidelog.sources.mysql.catalogue.schemas import (
@@ -64,14 +64,24 @@ def _signal_table(examined: Examined) -> Iterator[Finding]:
         "WHERE table_schema = %s AND table_name = %s",
         (table.namespace, table.name),
     )
-    if {str(row[0]) for row in rows} >= SIGNAL_COLUMNS:
+    lacking = SIGNAL_COLUMNS - {str(row[0]) for row in rows}
+    if not lacking:
         yield Finding("signal table", "ok", f"{table} is there")
         return
+    if rows:
+        text = f"{table} lacks columns: {', '.join(sorted(lacking))}"
+        fix = "name another table in source.signal_table, or give it these"
+        yield Finding("signal table", "fail", text, fix)
+        return
     fix = (
-        f"CREATE TABLE {quote_name(table.namespace, table.name)} (id varchar(42) PRIMARY KEY, "
-        "type varchar(32) NOT NULL, data varchar(2048));"
+        f"CREATE TABLE IF NOT EXISTS {quote_name(table.namespace, table.name)} "
+        "(id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL, data varchar(2048));"
     )
-    yield Finding("signal table", "fail", f"{table} does not exist, or lacks columns", fix)
+    grants = Grants.of(examined.connection)
+    if grants.missing(["SELECT"], table.namespace, table.name):
+        fix += "\n" + grants.statement(["SELECT"], table.namespace, table.name)
+    text = f"{table} does not exist, or the account may not see it"
+    yield Finding("signal table", "fail", text, fix, ADMINISTRATOR)
 
 
 def _tables(examined: Examined) -> Iterator[Finding]:
@@ -115,13 +125,15 @@ def _table(examined: Examined, table: _Table) -> Iterator[Finding]:
         fix = grants.statement(["SELECT"], table.name.namespace, table.name.name)
         reason = words(number_of(error), str(error.args[-1]))
         denied = number_of(error) in (1142, 1143)
-        yield Finding(name, "fail", f"can't be read: {reason}", fix if denied else "")
+        fix = fix if denied else ""
+        yield Finding(name, "fail", f"can't be read: {reason}", fix, ADMINISTRATOR)
     if table.engine not in TRANSACTIONAL:
         text = (
             f"its engine {table.engine} has no transactions: a dump beside writes may show rows "
             "that the log has not, and the other way round"
         )
-        yield Finding(name, "warn", text, f"ALTER TABLE {quoted} ENGINE = InnoDB;")
+        fix = f"ALTER TABLE {quoted} ENGINE = InnoDB;"
+        yield Finding(name, "warn", text, fix, ADMINISTRATOR, by_hand=True)
     wanted = next(
         (columns for pattern, columns in examined.keys.items() if matches([pattern], table.name)),
         None,
@@ -131,13 +143,14 @@ def _table(examined: Examined, table: _Table) -> Iterator[Finding]:
     if wanted is None:
         fix = f"ALTER TABLE {quoted} ADD PRIMARY KEY (...);  -- or name a unique key: source.keys"
         text = "no primary key: changes are captured, dumps refused"
-        yield Finding(name, "warn", text, fix)
+        yield Finding(name, "warn", text, fix, ADMINISTRATOR, by_hand=True)
         return
     listed = ", ".join(quote_name(column) for column in wanted)
     fitting = [columns for columns in table.unique.values() if set(columns) == set(wanted)]
     if not fitting:
         text = "the key in source.keys is not unique: rows with the same key overwrite another"
-        yield Finding(name, "fail", text, f"ALTER TABLE {quoted} ADD UNIQUE KEY ({listed});")
+        fix = f"ALTER TABLE {quoted} ADD UNIQUE KEY ({listed});"
+        yield Finding(name, "fail", text, fix, ADMINISTRATOR)
     elif all(any(nullable.values()) for nullable in fitting):
         text = (
             "the key in source.keys may hold NULL in several rows, which can't be told apart: its "
@@ -166,7 +179,7 @@ def _foreign_keys(examined: Examined) -> Iterator[Finding]:
             f"{quote_name(found.constraint)};  -- add it without {' and '.join(found.rules)}; or "
             "set source.cascades: dump, or leave the table out of source.tables"
         )
-        yield Finding(name, "fail", text, fix)
+        yield Finding(name, "fail", text, fix, ADMINISTRATOR, by_hand=True)
     if examined.cascades == "dump":
         yield from _unseen_parents(examined, captured)
 
@@ -185,7 +198,7 @@ def _unseen_parents(examined: Examined, captured: set[TableName]) -> Iterator[Fi
         )
         grants = Grants.of(examined.connection)
         fix = grants.statement(["SELECT"], parent.namespace, parent.name)
-        yield Finding(f"table {parent}", "warn", text, fix)
+        yield Finding(f"table {parent}", "warn", text, fix, ADMINISTRATOR)
 
 
 def described(cascade: Cascade) -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidelog.sources.findings import Finding
+from tidelog.sources.findings import SUPERUSER, Finding
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.connect import quote_ident, quote_literal
 from tidelog.sources.postgres.preflight.findings import Connection
@@ -126,18 +126,18 @@ def findings(connection: Connection, publications: Publications) -> Iterator[Fin
     """Is the trigger there, and as this release wants it?"""
     name, _ = _names(publications)
     row = connection.execute(_TRIGGER.encode(), (name,)).fetchone()
-    sql = f"-- as a superuser, if you want it:{install_sql(publications)}"
+    sql = install_sql(publications)
     if row is None:
         text = (
             "there is no event trigger: a table that loses its key refuses UPDATE and DELETE until "
-            "capture's next look. With --json its SQL is shown"
+            "capture's next look. With --json its SQL is shown, if you want it"
         )
-        yield Finding("event trigger", "ok", text, sql)
+        yield Finding("event trigger", "ok", text, sql, SUPERUSER)
     elif not row[0]:
         fix = f"ALTER EVENT TRIGGER {quote_ident(name)} ENABLE;"
-        yield Finding("event trigger", "warn", f"{name} is disabled", fix)
+        yield Finding("event trigger", "warn", f"{name} is disabled", fix, SUPERUSER)
     elif row[1] not in _function(publications):
-        yield Finding("event trigger", "warn", f"{name} is of another release", sql)
+        yield Finding("event trigger", "warn", f"{name} is of another release", sql, SUPERUSER)
     else:
         yield Finding("event trigger", "ok", f"{name} is there")
 

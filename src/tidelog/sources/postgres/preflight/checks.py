@@ -158,7 +158,9 @@ class Preflight:
 
     def _standby(self, connection: Connection) -> Iterator[Finding]:
         for level, message, fix in standby_findings(connection, self._strategy):
-            yield Finding("standby", level, message, fix)
+            # What warns is a statement for the primary, then one for here.
+            role = SUPERUSER if "ALTER SYSTEM" in fix else ""
+            yield Finding("standby", level, message, fix, role, by_hand=level == "warn")
 
     def _replication(self, connection: Connection) -> Iterator[Finding]:
         """Tried and not read from pg_roles: pg_hba.conf has a say too."""
@@ -188,7 +190,7 @@ class Preflight:
             most = int(setting_of(connection, setting))
             if most - taken < 1 and not have:
                 fix = f"ALTER SYSTEM SET {setting} = {most + 5}; -- then restart the server"
-                yield Finding(name, "fail", f"all {most} of {setting} are in use", fix)
+                yield Finding(name, "fail", f"all {most} of {setting} are in use", fix, SUPERUSER)
             else:
                 yield Finding(name, "ok", f"{taken} of {most} ({setting}) are in use")
 
@@ -218,18 +220,17 @@ class Preflight:
         if state is None:
             yield Finding("slot", "ok", f"{self._slot} will be created at the first start")
             return
-        drop = f"SELECT pg_drop_replication_slot({quote_literal(self._slot)});"
+        another = "name another one in source.slot"
         if state.kind != "logical" or state.plugin != "pgoutput" or state.two_phase:
             text = f"{self._slot} exists and is not a pgoutput slot without two_phase"
-            yield Finding("slot", "fail", text, drop)
+            yield Finding("slot", "fail", f"{text}: another program's", another)
         elif state.database != connection.info.dbname:
             text = f"{self._slot} belongs to database {state.database}"
-            yield Finding("slot", "fail", text, "name another one in source.slot")
-        elif state.lost is not None:
-            text = f"{self._slot} is invalid: {state.lost}; changes were lost"
-            yield Finding("slot", "fail", text, f"{drop} -- then a new event log and a new dump")
+            yield Finding("slot", "fail", text, another)
         elif (owned := self._owned(connection)) is not None:
             yield owned
+        elif state.lost is not None:
+            yield self._lost(state.lost)
         else:
             level: Level = "warn" if state.retained_bytes > RETAINED_LIMIT_BYTES else "ok"
             active = "being read" if state.active_pid else "not being read"
@@ -239,6 +240,15 @@ class Preflight:
             )
             fix = "start the capture, or drop the slot" if level == "warn" else ""
             yield Finding("slot", level, text, fix)
+
+    def _lost(self, why: str) -> Finding:
+        """What became of a slot that is ours, or that may be: nobody said whose it is."""
+        text = f"{self._slot} is invalid: {why}; changes were lost"
+        if self._owner is not None:
+            return Finding("slot", "fail", text, "tidelog reset CONFIG")
+        drop = f"SELECT pg_drop_replication_slot({quote_literal(self._slot)});"
+        fix = f"{drop} -- if it is this capture's; then a new event log and a new dump"
+        return Finding("slot", "fail", text, fix, by_hand=True)
 
     def _owned(self, connection: Connection) -> Finding | None:
         """Why capture won't take the slot: it serves another event log, or may."""
@@ -259,7 +269,7 @@ class Preflight:
         if kept == "-1":
             text = "max_slot_wal_keep_size is unlimited: a stopped capture can fill the disk"
             fix = "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; SELECT pg_reload_conf();"
-            yield Finding("disk", "warn", text, fix, SUPERUSER)
+            yield Finding("disk", "warn", text, fix, SUPERUSER, by_hand=True)
         else:
             text = f"a stopped capture loses its place after {kept} of WAL"
             yield Finding("disk", "ok", text)
@@ -280,4 +290,5 @@ class Preflight:
             f"{text}: larger transactions spill to the server's disk",
             fix,
             SUPERUSER,
+            by_hand=True,
         )

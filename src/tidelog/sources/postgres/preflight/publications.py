@@ -45,7 +45,7 @@ class PublicationChecks:
         refusal = distrusted(connection, watermark)
         if refusal is not None:
             text, fix = f"{watermark}: {refusal.reason}", refusal.remedy or ""
-            yield Finding("watermark table", "fail", text, fix, SUPERUSER)
+            yield Finding("watermark table", "fail", text, fix, SUPERUSER, by_hand=True)
             return
         user = quote_ident(connection.info.user)
         name, schema = quote_ident(watermark.namespace, watermark.name), watermark.namespace

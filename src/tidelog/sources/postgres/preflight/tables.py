@@ -88,7 +88,8 @@ class TableChecks:
             table = TableName(namespace, name)
             if matches(self._publications.patterns, table):
                 fix = f"ALTER TABLE {quote_ident(namespace, name)} SET LOGGED;"
-                yield Finding(f"table {table}", "warn", "unlogged: it is not captured", fix, owner)
+                text = "unlogged: it is not captured. To log it is to rewrite it"
+                yield Finding(f"table {table}", "warn", text, fix, owner, by_hand=True)
 
     def _is_surrogate(self, connection: Connection, schema: TableSchema) -> bool:
         (primary,) = one_row(
@@ -106,8 +107,15 @@ class TableChecks:
         unique, nulls_alike = one_row(connection, _UNIQUE, (schema.relation_id, list(schema.key)))
         nullable = any(c.nullable for c in schema.columns if c.name in schema.key)
         alike = nullable and connection.info.server_version >= 150000
+        # So that it holds up no writer; the server has no such way for partitioned tables.
+        (whole,) = one_row(
+            connection,
+            "SELECT relkind = 'r' FROM pg_class WHERE oid = %s::oid",
+            (schema.relation_id,),
+        )
         index = (
-            f"CREATE UNIQUE INDEX ON {quoted} ({listed}){' NULLS NOT DISTINCT' if alike else ''};"
+            f"CREATE UNIQUE INDEX {'CONCURRENTLY ' if whole else ''}ON {quoted} ({listed})"
+            f"{' NULLS NOT DISTINCT' if alike else ''};"
         )
         owner = owner_of(connection, schema.relation_id)
         if not unique:

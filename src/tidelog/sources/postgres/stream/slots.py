@@ -169,7 +169,7 @@ def drop_useless(connection: Connection, slot: str, *, pause_s: float = 0.05) ->
 
 def check_slot(state: SlotState, slot: str, database: str) -> None:
     """Is it a slot that we can read? Raises PreflightError or GapError."""
-    mend = f"SELECT pg_drop_replication_slot('{slot}'), or name another one in source.slot"
+    mend = "it is another program's, so name another one in source.slot"
     if state.kind != "logical" or state.plugin != "pgoutput":
         what = state.plugin if state.kind == "logical" else state.kind
         raise PreflightError(f"slot {slot!r} is {what}, not a pgoutput slot: {mend}")

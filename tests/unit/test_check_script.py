@@ -1,0 +1,43 @@
+"""The script of `tidelog check --sql`: what may be run at once, and what is only told."""
+
+from __future__ import annotations
+
+from tidelog.sources.findings import ADMINISTRATOR, SUPERUSER, Finding
+from tidelog.sources.scripts import CAPTURE, script
+
+
+def test_parts_follow_the_order_of_what_was_found_and_name_who_runs_them() -> None:
+    lines = list(
+        script(
+            [
+                Finding("a", "fail", "no a", "GRANT a;", SUPERUSER),
+                Finding("b", "fail", "no b", "CREATE b;"),
+                Finding("c", "ok", "there is c", "CREATE c;"),
+                Finding("d", "warn", "no d", "GRANT d;", ADMINISTRATOR),
+                Finding("e", "warn", "no e", "put e into the configuration"),
+            ]
+        )
+    )
+    assert [line for line in lines if line.startswith("-- as ")] == [
+        f"-- as {SUPERUSER}:", f"-- as {CAPTURE}:", f"-- as {ADMINISTRATOR}:",
+    ]  # fmt: skip
+    assert [line for line in lines if line and not line.startswith("--")] == [
+        "GRANT a;", "CREATE b;", "GRANT d;",
+    ]  # fmt: skip
+    assert lines[-3:] == ["-- by hand:", "-- e: no e", "--   put e into the configuration"]
+
+
+def test_what_a_person_should_weigh_is_never_run() -> None:
+    drop = Finding("t", "fail", "it is in the way", "DROP t;\nCREATE t;", "app", by_hand=True)
+    assert list(script([drop])) == [
+        "", "-- by hand:", "-- t: it is in the way", "--   as app:", "--   DROP t;",
+        "--   CREATE t;",
+    ]  # fmt: skip
+    assert drop.remedy == "-- as app:\nDROP t;\nCREATE t;"
+
+
+def test_names_cannot_leave_a_comment() -> None:
+    bad = "x\nDROP TABLE t;"
+    for by_hand in (False, True):
+        found = Finding(bad, "fail", bad, "CREATE t;", bad, by_hand=by_hand)
+        assert not [line for line in script([found]) if "\n" in line]

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.spark import two_workers
 from tests.integration.spark.two_workers import ROWS, SEGMENTS, TABLES
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration]
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 def test_two_executors_decode_one_log(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_two_executors_decode_one_log(tmp_path: Path) -> None:
         cwd=root,
         stdout=subprocess.PIPE,
         text=True,
-        timeout=280,
+        timeout=560,
         check=True,
     )
     found = json.loads(done.stdout.strip().splitlines()[-1])

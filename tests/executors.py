@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -53,3 +58,24 @@ def with_one_killed(mark: Path, run: Callable[[], None]) -> int:
         return 2
     assert mark.exists()
     return 1
+
+
+def told_by(module: str, *arguments: str, timeout_s: float = 560) -> Any:
+    """What ``python -m module`` writes as JSON in its last line. If it takes too long its Java ends
+    with it: a driver that is left alone goes on making executors.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        cwd=Path(__file__).parents[1],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said, _ = process.communicate(timeout=timeout_s)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert process.returncode == 0
+    return json.loads(said.strip().splitlines()[-1])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.executors import told_by
 from tests.integration.spark import two_workers
 from tests.integration.spark.two_workers import ROWS, SEGMENTS, TABLES
 
@@ -15,16 +13,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(60
 
 
 def test_two_executors_decode_one_log(tmp_path: Path) -> None:
-    root = Path(two_workers.__file__).parents[3]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.integration.spark.two_workers", str(tmp_path)],
-        cwd=root,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=560,
-        check=True,
-    )
-    found = json.loads(done.stdout.strip().splitlines()[-1])
+    found = told_by(two_workers.__name__, str(tmp_path))
     inserted = SEGMENTS * ROWS
     assert len(found["by_executor"]) == 2
     assert sum(found["by_executor"]) == inserted + 2

@@ -1,7 +1,7 @@
 """Events of a binlog as bytes, for tests of what no server at hand writes.
 
 Layouts: as `tidelog.codecs.mysql.binlog.events` cites them; written from those documents, not from
-    it.
+it. What a server does write is the same: `tests.integration.mysql.test_builders`.
 """
 
 from __future__ import annotations
@@ -88,8 +88,7 @@ class BinlogBytes:
     def mariadb_gtid(
         self, number: int, *, domain: int = 0, server_id: int = 1, flags: int = 0, more: bytes = b""
     ) -> int:
-        body = struct.pack("<QIB", number, domain, flags) + more
-        return self.add(162, body.ljust(19, b"\0"), server_id=server_id)
+        return self.add(162, mariadb_gtid_body(number, domain, flags, more), server_id=server_id)
 
     def query(self, sql: str, database: str = "shop", status: bytes = b"") -> int:
         return self.add(2, query_body(sql, database, status))
@@ -98,8 +97,7 @@ class BinlogBytes:
         return self.add(16, struct.pack("<Q", 99))
 
     def xa_prepare(self, gtrid: bytes, bqual: bytes = b"", *, one_phase: bool = False) -> int:
-        body = struct.pack("<Biii", one_phase, 1, len(gtrid), len(bqual)) + gtrid + bqual
-        return self.add(38, body)
+        return self.add(38, xa_prepare_body(gtrid, bqual, one_phase=one_phase))
 
     def payload(self, events: Sequence[bytes], *, compressed: bool = True) -> int:
         """A transaction payload; the events are to be without checksums."""
@@ -158,6 +156,16 @@ def gtid_body(uuid: UUID, number: int, commit_us: int = 0) -> bytes:
     return body + commit_us.to_bytes(7, "little") if commit_us else body
 
 
+def mariadb_gtid_body(number: int, domain: int, flags: int, more: bytes = b"") -> bytes:
+    """``more``: what flags say that there is."""
+    return (struct.pack("<QIB", number, domain, flags) + more).ljust(19, b"\0")
+
+
+def xa_prepare_body(gtrid: bytes, bqual: bytes = b"", *, one_phase: bool = False) -> bytes:
+    """Of the format 1, which is the one of the statement without a number."""
+    return struct.pack("<Biii", one_phase, 1, len(gtrid), len(bqual)) + gtrid + bqual
+
+
 def tagged_gtid_body(uuid: UUID, tag: str, number: int, commit_us: int) -> bytes:
     """Of MySQL 8.3 and later: fields of ``mysql::serialization``."""
     name = tag.encode()
@@ -172,8 +180,9 @@ def tagged_gtid_body(uuid: UUID, tag: str, number: int, commit_us: int) -> bytes
         (8, variable(1234)),
         (9, variable(90_000)),
     ]
-    content = b"".join(variable(number) + value for number, value in fields)
-    return variable(1) + variable(len(content)) + variable(10) + content
+    content = variable(0) + b"".join(variable(number) + value for number, value in fields)
+    size = len(content) + 2  # of all, itself included: it takes a byte below 128
+    return variable(1) + variable(size + (size > 127)) + content
 
 
 def variable(value: int) -> bytes:

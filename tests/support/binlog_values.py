@@ -1,4 +1,8 @@
-"""Builders of log payloads in MySQL's row format, in plain Python, from Python values."""
+"""Log payloads in MySQL's row format from Python values.
+
+A row is written into a binlog in plain Python, as a server writes it
+(`tests.integration.mysql.test_builders`), and what the scanner makes of it is the payload.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,31 @@ import datetime as dt
 import struct
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
+from tests.support.binlog_events import BinlogBytes
+
 from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.binlog.items import TableMapSeen
+from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
+from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.model.records import LogBatch
 from tidelog.model.schema import Column, TableName, TableSchema
 
 _INTEGERS = {types.TINY: 1, types.SHORT: 2, types.INT24: 3, types.LONG: 4, types.LONGLONG: 8}
+_ONE_BYTE = frozenset(
+    {types.FLOAT, types.DOUBLE, types.TIMESTAMP2, types.DATETIME2, types.TIME2, types.BLOB,
+     types.JSON, types.GEOMETRY}
+)  # fmt: skip
 _DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 _EPOCH = dt.datetime(1970, 1, 1)
+_WRITE, _UPDATE, _DELETE = 30, 31, 32
+_TABLE_ID = 5
+
+
+class Stored(bytes):
+    """A value as it is stored."""
 
 
 def schema_of(columns: Sequence[Column], key: Sequence[str] = ()) -> TableSchema:
@@ -26,40 +47,89 @@ def schema_of(columns: Sequence[Column], key: Sequence[str] = ()) -> TableSchema
 
 def insert(schema: TableSchema, after: Mapping[str, Any]) -> bytes:
     """An insert's payload; columns that ``after`` lacks are absent from the image."""
-    return _header(2, schema) + _image(schema, after)
+    bits = {"after": present(schema, after)}
+    return _scanned(schema, _WRITE, image(schema, after), **bits)
 
 
 def delete(schema: TableSchema, before: Mapping[str, Any]) -> bytes:
     """A delete's payload."""
-    return _header(1, schema) + _image(schema, before)
+    bits = {"before": present(schema, before)}
+    return _scanned(schema, _DELETE, image(schema, before), **bits)
 
 
 def update(schema: TableSchema, before: Mapping[str, Any], after: Mapping[str, Any]) -> bytes:
     """An update's payload."""
-    return _header(3, schema) + _image(schema, before) + _image(schema, after)
+    bits = {"before": present(schema, before), "after": present(schema, after)}
+    return _scanned(schema, _UPDATE, image(schema, before) + image(schema, after), **bits)
 
 
-def _header(flags: int, schema: TableSchema) -> bytes:
-    return struct.pack("<BBH", 1, flags, len(schema.columns))
+def _scanned(schema: TableSchema, kind: int, images: bytes, **bits: bytes) -> bytes:
+    log, scanner = _begun(schema)
+    log.events.clear()
+    log.rows(kind, _TABLE_ID, len(schema.columns), images, **bits)
+    (batch,) = scanner.feed(*log.arrays())
+    assert isinstance(batch, LogBatch)
+    assert len(batch) == 1
+    return batch.payload[batch.payload_offsets[0] :].tobytes()
 
 
-def _image(schema: TableSchema, row: Mapping[str, Any]) -> bytes:
-    present = [column for column in schema.columns if column.name in row]
-    bitmap = _bits([column.name in row for column in schema.columns])
-    nulls = _bits([row[column.name] is None for column in present])
-    values = [value(column, row[column.name]) for column in present if row[column.name] is not None]
-    return bitmap + nulls + b"".join(values)
+@lru_cache
+def _begun(schema: TableSchema) -> tuple[BinlogBytes, BinlogScanner]:
+    """A binlog amid a transaction, behind the table's map, and what has read it so far."""
+    log = BinlogBytes(checksum=False)
+    log.format_description()
+    log.gtid(1)
+    log.query("BEGIN")
+    log.table_map(_TABLE_ID, *map_of(schema), table=schema.table.name)
+    scanner = BinlogScanner(Flavor.MYSQL, checksum=False, file_number=1, offset=4)
+    for item in scanner.feed(*log.arrays()):
+        if isinstance(item, TableMapSeen):
+            scanner.bind(item.table_id, 1)
+    return log, scanner
+
+
+def map_of(schema: TableSchema) -> tuple[bytes, bytes]:
+    """Type codes and metadata as a table map has them."""
+    codes, metas = b"", b""
+    for column in schema.columns:
+        code, meta = column.type_id, types.metadata(column)
+        listed = code in (types.ENUM, types.SET)
+        codes += bytes([types.STRING if listed else code])
+        if listed or code in (types.STRING, types.NEWDECIMAL):
+            metas += meta.to_bytes(2, "big")
+        elif code in (types.VARCHAR, types.BIT):
+            metas += meta.to_bytes(2, "little")
+        elif code in _ONE_BYTE:
+            metas += bytes([meta])
+    return codes, metas
+
+
+def present(schema: TableSchema, row: Mapping[str, Any]) -> bytes:
+    """The bitmap of the columns that an image has."""
+    return _bits([column.name in row for column in schema.columns])
+
+
+def image(schema: TableSchema, row: Mapping[str, Any]) -> bytes:
+    """A row image: NULL bits and values."""
+    given = [(column, row[column.name]) for column in schema.columns if column.name in row]
+    nulls = _bits([each is None for _, each in given])
+    return nulls + b"".join(value(column, each) for column, each in given if each is not None)
 
 
 def _bits(flags: Sequence[bool]) -> bytes:
-    number = sum(1 << i for i, flag in enumerate(flags) if flag)
-    return number.to_bytes((len(flags) + 7) // 8, "little")
+    """Spare bits are ones, as servers have them."""
+    size = (len(flags) + 7) // 8
+    number = (1 << 8 * size) - (1 << len(flags))
+    number |= sum(1 << i for i, flag in enumerate(flags) if flag)
+    return number.to_bytes(size, "little")
 
 
 def value(column: Column, given: Any) -> bytes:
     """A value in a row image: numbers, Decimal, str, bytes, date, datetime, timedelta, or for JSON
-    what `json` reads.
+    what `json` reads; `Stored` bytes as they are.
     """
+    if isinstance(given, Stored):
+        return given
     code, meta = column.type_id, types.metadata(column)
     if code in _INTEGERS:
         return int(given).to_bytes(_INTEGERS[code], "little", signed=not types.is_unsigned(column))
@@ -138,7 +208,8 @@ def _json(document: Any) -> tuple[int, bytes]:
     if document is None or isinstance(document, bool):
         return 4, bytes([{None: 0, True: 1, False: 2}[document]])
     if isinstance(document, int):
-        for kind, layout in ((5, "<h"), (6, "<H"), (7, "<i"), (8, "<I"), (9, "<q"), (10, "<Q")):
+        small = ((5, "<h"), (6, "<H"), (7, "<i"), (8, "<I"), (9, "<q"))
+        for kind, layout in small if document < 1 << 32 else ((10, "<Q"),):
             try:
                 return kind, struct.pack(layout, document)
             except struct.error:

@@ -1,27 +1,20 @@
-"""Builds pgoutput payloads and record batches, for tests and benchmarks."""
+"""Builds pgoutput payloads of one table and record batches, for tests and benchmarks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from tests.support import pgoutput_messages as messages
 
 from tidelog.model.records import Kind
 from tidelog.model.schema import Column, TableName, TableSchema
 
-
-class Unchanged:
-    """A cell that an update does not carry (TOAST)."""
-
-    def __repr__(self) -> str:
-        return "UNCHANGED"
-
-
-UNCHANGED: Final = Unchanged()
-Cell = str | bytes | None | Unchanged
+UNCHANGED = messages.UNCHANGED
+Cell = messages.Value
 Row = Sequence[Cell]
+_RELATION_ID = 16385
 
 
 def table_schema(
@@ -37,7 +30,7 @@ def table_schema(
         identity = [c.name for c in shape] if identity_kind == "f" else key
     return TableSchema(
         table=TableName("public", "t"),
-        relation_id=16385,
+        relation_id=_RELATION_ID,
         columns=shape,
         key=tuple(key),
         identity=tuple(identity),
@@ -47,41 +40,26 @@ def table_schema(
     )
 
 
-def tuple_data(row: Row) -> bytes:
-    """TupleData of a row."""
-    parts = [len(row).to_bytes(2, "big")]
-    for cell in row:
-        if cell is None:
-            parts.append(b"n")
-        elif isinstance(cell, Unchanged):
-            parts.append(b"u")
-        else:
-            value = cell.encode() if isinstance(cell, str) else cell
-            parts += [b"t", len(value).to_bytes(4, "big"), value]
-    return b"".join(parts)
-
-
-def insert(row: Row, relation_id: int = 16385) -> bytes:
+def insert(row: Row) -> bytes:
     """An Insert message."""
-    return b"I" + relation_id.to_bytes(4, "big") + b"N" + tuple_data(row)
+    return messages.insert(_RELATION_ID, row)
 
 
-def update(
-    row: Row, old: Row | None = None, old_kind: bytes = b"K", relation_id: int = 16385
-) -> bytes:
+def update(row: Row, old: Row | None = None, old_kind: bytes = b"K") -> bytes:
     """An Update message; ``old_kind`` K (identity only) or O (full) says what ``old`` is."""
-    before = b"" if old is None else old_kind + tuple_data(old)
-    return b"U" + relation_id.to_bytes(4, "big") + before + b"N" + tuple_data(row)
+    image = {"key": old} if old_kind == b"K" else {"old": old}
+    return messages.update(_RELATION_ID, row, **image)
 
 
-def delete(old: Row, old_kind: bytes = b"K", relation_id: int = 16385) -> bytes:
+def delete(old: Row, old_kind: bytes = b"K") -> bytes:
     """A Delete message; ``old_kind`` as in `update`."""
-    return b"D" + relation_id.to_bytes(4, "big") + old_kind + tuple_data(old)
+    image = {"key": old} if old_kind == b"K" else {"old": old}
+    return messages.delete(_RELATION_ID, **image)
 
 
-def truncate(relation_id: int = 16385) -> bytes:
-    """A Truncate message of one table."""
-    return b"T" + (1).to_bytes(4, "big") + b"\0" + relation_id.to_bytes(4, "big")
+def truncate() -> bytes:
+    """A Truncate message."""
+    return messages.truncate(_RELATION_ID)
 
 
 def record_batch(

@@ -1,6 +1,7 @@
 """Builds pgoutput messages (protocol version 1), field by field as PostgreSQL's manual lists them.
 
-For tests and benchmarks only: an implementation apart from the decoders that they check.
+For tests and benchmarks only: an implementation apart from the decoders that they check. A server
+sends the same bytes: `tests.unit.codecs.test_pgoutput_server`.
 """
 
 from __future__ import annotations

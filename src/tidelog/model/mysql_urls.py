@@ -28,9 +28,27 @@ OPTIONS = {
 }
 
 
+class ServerPin:
+    """Which of the servers that a host name, an address that moves or a proxy may lead to is the
+    one whose log is read. All that is read beside the log has to come from there.
+
+    Attributes:
+        server: None: any; else `Connection.server` of the one. Set by the reader of the log.
+    """
+
+    __slots__ = ("server",)
+
+    def __init__(self) -> None:
+        self.server: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ServerUrl:
-    """Where a server is and how to log in; `str` of it holds no password."""
+    """Where a server is and how to log in; `str` of it holds no password.
+
+    Attributes:
+        pin: shared by all who connect with this object.
+    """
 
     host: str
     port: int
@@ -43,6 +61,7 @@ class ServerUrl:
     ssl_cert: str | None = None
     ssl_key: str | None = None
     connect_timeout_s: float = CONNECT_TIMEOUT_S
+    pin: ServerPin = field(default_factory=ServerPin, repr=False, compare=False)
 
     def __str__(self) -> str:
         """For messages: ``127.0.0.1:3306, user 'tidelog'``."""

@@ -84,6 +84,8 @@ class LogBatch:
         payload_offsets: int32[n + 1] into ``payload``, starting at 0.
         payload: uint8[...], the wire payloads back to back.
         resume: where a restart goes on once this batch and all before it are durable.
+        behind_s: how old its last commit was when the source sent it, by the source's own clock;
+            0 if that is not known.
     """
 
     kind: UInt8s
@@ -95,6 +97,7 @@ class LogBatch:
     payload_offsets: Int32s
     payload: UInt8s
     resume: Resume
+    behind_s: float = 0.0
 
     @classmethod
     def of_transaction(
@@ -148,6 +151,7 @@ class LogBatch:
             payload_offsets=offsets - offsets[0],
             payload=self.payload[offsets[0] : offsets[-1]],
             resume=resume,
+            behind_s=self.behind_s,
         )
 
     def filter(self, keep: Bools) -> LogBatch:

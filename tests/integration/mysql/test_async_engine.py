@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from tests.support.engines import no_threads_left, until
+from tests.support.make_engine import MakeEngine
 
-from tidelog.app.async_engine.engine import AsyncEngine
-from tidelog.config import load_config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.engine.events import Event
 from tidelog.engine.ports import Message
@@ -17,20 +14,14 @@ pytestmark = pytest.mark.integration
 
 
 def test_rows_of_a_dump_and_changes_come_and_go_on_after_a_restart(
-    mysql_family: MySqlFamilyServer, mysql_family_database: str, tmp_path: Path
+    mysql_family: MySqlFamilyServer, mysql_family_database: str, make_engine: MakeEngine
 ) -> None:
     name = mysql_family_database
     mysql_family.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)", name)
     mysql_family.execute("INSERT INTO orders VALUES (1, 'one'), (2, 'two')", name)
-    file = tmp_path / "tidelog.yaml"
-    file.write_text(
-        f"source: {{kind: {mysql_family.flavour}, url: '{mysql_family.dsn()}', "
-        f"tables: ['{name}.orders']}}\n"
-        f"log: {{path: {tmp_path}/log}}\nstate: {{url: 'sqlite:///{tmp_path}/state.db'}}\n"
-    )
-    config = load_config(file)
+    make_engine.of(kind=mysql_family.flavour, url=mysql_family.dsn(), tables=[f"{name}.orders"])
     seen: list[Event] = []
-    with AsyncEngine(config, consumer=seen.append, consume_records_async=True, order="key"):
+    with make_engine(consumer=seen.append, consume_records_async=True, order="key"):
         until(lambda: len(seen) == 2, "the dump")
         mysql_family.execute("UPDATE orders SET id = 3, note = 'three' WHERE id = 1", name)
         mysql_family.execute("DELETE FROM orders WHERE id = 2", name)
@@ -50,6 +41,6 @@ def test_rows_of_a_dump_and_changes_come_and_go_on_after_a_restart(
 
     mysql_family.execute("INSERT INTO orders VALUES (4, 'four')", name)
     messages: list[Message] = []
-    with AsyncEngine(config, consumer=messages.append, format="debezium"):
+    with make_engine(consumer=messages.append, format="debezium"):
         until(lambda: messages, "what was missed")
     assert [m.event.after for m in messages] == [{"id": 4, "note": "four"}]

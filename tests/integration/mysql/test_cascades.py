@@ -351,7 +351,8 @@ def test_copies_below_are_right_after_a_crash(source: Source, point: str) -> Non
     source.wait_equal("child", "grandchild")
     assert [row["id"] for row in source.rows("grandchild")] == ["100", "200", "400"]
     assert source.rows("grandchild")[0]["p"] is None
-    assert capture.stop() == 0
+    # The first capture may have done all, and the second not have got to handling signals.
+    assert capture.stop() in (0, -signal.SIGTERM)
 
 
 def test_such_keys_are_refused_unless_told_otherwise(source: Source) -> None:

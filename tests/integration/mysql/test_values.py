@@ -44,6 +44,13 @@ def assert_equal_ways(table: ValueTable, piece: int = 1 << 16) -> None:
     typed = decode(records(logged), schema).after, decode(records(selected), schema).after
     for column in schema.columns:
         assert typed[0].field(column.name).equals(typed[1].field(column.name)), column.type_name
+    keys = BinlogKeys()
+    every = np.arange(len(rows), dtype="int32")
+    ways = [keys.keys(batch, every, schema) for batch in (logged, selected)]
+    found = [[keys.texts(way.key(i), schema) for i in range(len(way))] for way in ways]
+    assert found[0] == found[1]
+    assert len(found[0]) == len(rows)
+    assert ways[0].hash.tolist() == ways[1].hash.tolist()
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tests.integration.postgres.conftest import UNCHANGED, Capture
 
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.model.records import LogBatch
 from tidelog.model.schema import TableName
 from tidelog.sources.postgres.catalogue.publication import Publications
 
@@ -47,6 +49,22 @@ def test_commit_order_not_start_order(capture: Capture, sql: Connection, databas
         sql.execute("INSERT INTO t VALUES (2)")
         early.commit()
     assert [row.new for row in capture.catch_up(sql)] == [{"id": "2"}, {"id": "1"}]
+
+
+def test_how_late_changes_come_is_told(capture: Capture, sql: Connection) -> None:
+    sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    begin = capture.start()
+    capture.reader.close()
+    sql.execute("INSERT INTO t VALUES (1)")
+    time.sleep(1.2)
+    capture.start(begin)
+    capture.catch_up(sql)
+    late, *_ = [event.behind_s for event in capture.events if isinstance(event, LogBatch)]
+    assert late >= 1.2
+    sql.execute("INSERT INTO t VALUES (2)")
+    capture.catch_up(sql)
+    *_, now = [event.behind_s for event in capture.events if isinstance(event, LogBatch)]
+    assert 0 <= now < late
 
 
 def test_unchanged_toast_and_key_change(capture: Capture, sql: Connection) -> None:

@@ -49,6 +49,22 @@ def test_what_encloses_values_does_not_enclose_nulls() -> None:
     assert TextCells(pa.array([1, None])).texts().to_pylist() == ["1", None]
 
 
+def test_columns_of_different_lengths_are_refused() -> None:
+    words = pa.array(["one", "two"])
+    for other in (pa.array(["three"]), TextCells(words, where=np.array([True]))):
+        with pytest.raises(ValueError, match="different lengths"):
+            join([words, "-", other], "")
+
+
+def test_of_numbers_of_any_width_enclosed_or_not() -> None:
+    for kind in (pa.int8(), pa.uint8(), pa.int16(), pa.uint32(), pa.int64(), pa.uint64()):
+        numbers = pa.array([1, None, 120, 7], kind).slice(1)
+        assert join([TextCells(numbers, "<", ">")], "-").to_pylist() == ["-", "<120>", "<7>"]
+        assert join(["=", numbers.slice(1), ";"], "-").to_pylist() == ["=120;", "=7;"]
+    digits = pa.array([10**n for n in range(19)] + [10**n - 1 for n in range(1, 19)])
+    assert join([digits], "").to_pylist() == [str(number) for number in digits.to_pylist()]
+
+
 def test_more_than_offsets_hold_is_refused() -> None:
     word = pa.array(["x" * (1 << 20)])
     with pytest.raises(pa.ArrowCapacityError, match="1 texts are"):

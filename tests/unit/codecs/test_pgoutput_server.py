@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+import time
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import psycopg
@@ -150,6 +153,107 @@ def check_stream(connection: psycopg.Connection[tuple[object, ...]]) -> None:
     assert 0 < scanner.resume.position < position
 
 
+@pytest.mark.parametrize("version", ["postgres16", "postgres18"])
+def test_builders_make_what_a_server_sends(version: str, request: pytest.FixtureRequest) -> None:
+    """Every message that other tests build, but for what `stream_abort` does: see below."""
+    server: PostgresServer = request.getfixturevalue(version)
+    name = f"builders_{version}"
+    dsn = server.create_database(name)
+    try:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            check_builders(connection)
+    finally:
+        server.drop_database(name)
+
+
+def check_builders(connection: psycopg.Connection[tuple[object, ...]]) -> None:
+    def one(sql: str) -> Any:
+        return (connection.execute(sql).fetchone() or (None,))[0]
+
+    connection.execute(DDL)
+    connection.execute("CREATE TYPE mood AS ENUM ('glad')")
+    connection.execute("CREATE TABLE moods (id int PRIMARY KEY, m mood, v varchar(9))")
+    connection.execute(SLOT)
+    outside = one("SELECT pg_logical_emit_message(false, 'app', 'outside')::text")
+    connection.execute("SELECT pg_replication_origin_create(current_database() || '_o')")
+    connection.execute("SELECT pg_replication_origin_session_setup(current_database() || '_o')")
+    big = one(f"SELECT {LONG.format(1)}")
+    with connection.transaction():
+        connection.execute("SELECT pg_replication_origin_xact_setup('0/ABCDEF', now())")
+        xid = one("SELECT pg_current_xact_id()::text::bigint % 4294967296")
+        connection.execute(f"INSERT INTO plain VALUES ('a', {LONG.format(1)}, 1), ('b', NULL, 2)")
+        inside = one("SELECT pg_logical_emit_message(true, 'app', 'inside')::text")
+        connection.execute("UPDATE plain SET n = n + 1 WHERE id = 'a'")
+        connection.execute("UPDATE plain SET id = 'c' WHERE id = 'a'")
+        connection.execute("DELETE FROM plain WHERE id = 'b'")
+        connection.execute(f"INSERT INTO whole VALUES ('é', {LONG.format(1)}, 1)")
+        connection.execute("UPDATE whole SET n = 2")
+        connection.execute("DELETE FROM whole")
+        connection.execute("INSERT INTO other VALUES ('', NULL, 7)")
+        connection.execute("UPDATE other SET code = 8")
+        connection.execute("DELETE FROM other")
+        connection.execute("INSERT INTO moods VALUES (1, 'glad', 'v')")
+        connection.execute("TRUNCATE plain, whole RESTART IDENTITY CASCADE")
+    connection.execute("SELECT pg_replication_origin_session_reset()")
+    messages = list(dict.fromkeys(changes(connection)))  # TRUNCATE has a Relation sent once more
+    connection.execute("SELECT pg_replication_origin_drop(current_database() || '_o')")
+    plain, whole, other, moods, mood = (
+        one(f"SELECT '{kind}'::{cast}::oid::bigint")
+        for kind, cast in (
+            ("plain", "regclass"), ("whole", "regclass"), ("other", "regclass"),
+            ("moods", "regclass"), ("mood", "regtype"),
+        )
+    )  # fmt: skip
+    text, integer, same = 25, 23, pg.UNCHANGED
+
+    def columns(*flags: int, last: str = "n") -> list[tuple[int, str, int, int]]:
+        listed = zip(flags, ("id", "big", last), (text, text, integer), strict=True)
+        return [(flag, column, oid, -1) for flag, column, oid in listed]
+
+    final, sent, seen = struct.unpack_from("!qqI", messages[1], 1)
+    assert seen == xid
+    committed = sent + pg.POSTGRES_EPOCH_US
+    assert abs(committed / 1e6 - time.time()) < 600
+    commit = next(each for each in messages if each[:1] == b"C")
+    _, end, _ = struct.unpack_from("!qqq", commit, 2)
+    assert end > final
+    assert messages == [
+        pg.message(lsn(outside), "app", b"outside", transactional=False),
+        pg.begin(final, committed, xid),
+        pg.origin(0xABCDEF, f"{connection.info.dbname}_o"),
+        pg.relation(plain, "public", "plain", columns(1, 0, 0)),
+        pg.insert(plain, ["a", big, "1"]),
+        pg.insert(plain, ["b", None, "2"]),
+        pg.message(lsn(inside), "app", b"inside", transactional=True),
+        pg.update(plain, ["a", same, "2"]),
+        pg.update(plain, ["c", same, "2"], key=["a", None, None]),
+        pg.delete(plain, key=["b", None, None]),
+        pg.relation(whole, "public", "whole", columns(1, 1, 1), "f"),
+        pg.insert(whole, ["é", big, "1"]),
+        pg.update(whole, ["é", same, "2"], old=["é", big, "1"]),
+        pg.delete(whole, old=["é", big, "2"]),
+        pg.relation(other, "public", "other", columns(0, 0, 1, last="code"), "i"),
+        pg.insert(other, ["", None, "7"]),
+        pg.update(other, ["", None, "8"], key=[None, None, "7"]),
+        pg.delete(other, key=[None, None, "8"]),
+        pg.type_(mood, "public", "mood"),
+        pg.relation(
+            moods,
+            "public",
+            "moods",
+            [(1, "id", integer, -1), (0, "m", mood, -1), (0, "v", 1043, 13)],
+        ),
+        pg.insert(moods, ["1", "glad", "v"]),
+        pg.truncate(plain, whole, options=3),
+        pg.commit(final, end, committed),
+    ]
+
+
+def lsn(text: str) -> int:
+    high, low = text.split("/")
+    return int(high, 16) << 32 | int(low, 16)
+
+
 def test_rows_read_by_copy_equal_those_of_the_log(database: str) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(DDL)
@@ -210,7 +314,12 @@ def test_an_aborted_transaction_leaves_no_trace_also_where_the_server_announces_
             messages = changes(connection)
     finally:
         server.drop_database(name)
-    assert [len(message) for message in messages if message[:1] == b"A"] == [9] * aborts
+    told = [message for message in messages if message[:1] == b"A"]
+    assert len(told) == aborts
+    for message in told:
+        xid, subxid = struct.unpack_from("!II", message, 1)
+        assert xid < subxid
+        assert message == pg.stream_abort(xid, subxid)
     scanner = PgoutputScanner()
     rows = []
     for item in scanner.feed(*pg.packed(messages)):

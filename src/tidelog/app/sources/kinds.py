@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from tidelog.adapters import SOURCE_KINDS
 from tidelog.config import Config
-from tidelog.errors import MissingExtraError
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import (
     BlockingReader,
@@ -30,6 +29,7 @@ from tidelog.ports import (
     StateStore,
 )
 from tidelog.sources.findings import Finding
+from tidelog.system.extras import missing_extra
 
 
 class RowsEstimate(Protocol):
@@ -62,6 +62,8 @@ class SourceParts:
         open_blocking: a new reader for a blocking dump of these tables.
         publish: brings what the source publishes in step with the patterns.
         who_is_open: a sentence about the oldest open transactions; empty: they hold up nothing.
+        forget_log: has the source keep no log any more for capture, whose reader is closed; what is
+            written from then on is lost to it. Only of kinds that can.
     """
 
     catalogue: Catalogue
@@ -70,6 +72,7 @@ class SourceParts:
     open_blocking: Callable[[Sequence[TableName]], BlockingReader]
     publish: Callable[[], Published]
     who_is_open: Callable[[], str] = lambda: ""
+    forget_log: Callable[[], None] = lambda: None
 
 
 class SchemaNotes(Protocol):
@@ -143,10 +146,6 @@ class SourceKind(Protocol):
         ...
 
 
-# a missing module → the pip extra that holds it
-_EXTRAS = {"pymysql": "mysql"}
-
-
 def source_kind(config: Config) -> SourceKind:
     """The adapters of the configured source.
 
@@ -156,8 +155,5 @@ def source_kind(config: Config) -> SourceKind:
     try:
         made: SourceKind = SOURCE_KINDS.get(config.source.kind)(config)
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing not in _EXTRAS:
-            raise
-        raise MissingExtraError(missing, _EXTRAS[missing]) from error
+        raise missing_extra(error) or error from error
     return made

@@ -13,7 +13,7 @@ from tidelog.codecs.mysql.rows.keys import BinlogKeys
 from tidelog.config import Config
 from tidelog.config.source import MySqlSourceSection
 from tidelog.errors import PreflightError
-from tidelog.model.mysql_urls import parse_url
+from tidelog.model.mysql_urls import ServerUrl, parse_url
 from tidelog.model.schema import TableName
 from tidelog.ports import (
     BlockingReader,
@@ -48,10 +48,9 @@ class MySqlKind:
     def __init__(self, config: Config) -> None:
         assert isinstance(config.source, MySqlSourceSection)
         self._source = config.source
-        self._url = config.source.server_url
+        self._url = parse_url(config.source.server_url)  # one pin for all
         self._name = config.log.path
-        where = parse_url(self._url).where
-        replica = ReplicaId.derived(f"{where} {self._name}", config.source.server_id)
+        replica = ReplicaId.derived(f"{self._url.where} {self._name}", config.source.server_id)
         self._server_id = replica.server_id
         self._statement_timeout_ms = config.dump.statement_timeout_ms
         # The reader of the log tells those of chunks what it has seen.
@@ -157,7 +156,7 @@ class MySqlKind:
     def check(self) -> list[Finding]:
         source = self._source
         return MySqlPreflight(
-            self._url,
+            source.server_url,
             server_id=self._server_id,
             kind=Flavor(source.kind),
             tables=source.tables,
@@ -174,7 +173,7 @@ class MySqlKind:
         return key_texts
 
 
-def refuse_cascades(url: str, tables: Sequence[TableName]) -> None:
+def refuse_cascades(url: ServerUrl, tables: Sequence[TableName]) -> None:
     """Raise PreflightError if foreign keys change rows of the tables without a trace in the log."""
     with connect(url, purpose="cascades") as connection, translated("reading foreign keys"):
         found = cascades(connection, set(tables))

@@ -38,6 +38,7 @@ from tidelog.sources.postgres.preflight.checks import Preflight
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 from tidelog.sources.postgres.stream.open_transactions import who_is_open
 from tidelog.sources.postgres.stream.slot_owner import SlotOwner
+from tidelog.sources.postgres.stream.slots import drop_useless
 from tidelog.sources.postgres.stream.standby import in_recovery
 from tidelog.state.opening import open_state, state_exists
 
@@ -148,6 +149,13 @@ class PostgresKind:
                     return "On the primary, pg_stat_activity and pg_prepared_xacts show them"
                 return who_is_open(connection)
 
+        def forget_log() -> None:
+            with (
+                connect(self._here, purpose="slot", settings=LOOKING) as connection,
+                translated(f"dropping slot {source.slot!r}"),
+            ):
+                drop_useless(connection, source.slot)
+
         return SourceParts(
             catalogue=self.catalogue(),
             keys=PgoutputKeys(),
@@ -155,6 +163,7 @@ class PostgresKind:
             open_blocking=open_blocking,
             publish=publish,
             who_is_open=named,
+            forget_log=forget_log,
         )
 
     def catalogue(self) -> PostgresCatalogue:

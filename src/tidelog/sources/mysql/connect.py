@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 
 from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.errors import ConnectionLostError
 from tidelog.model.mysql_urls import ServerUrl, parse_url, ssl_context, unverified
 from tidelog.sources.mysql.failures import connection_error, reached
 
@@ -64,12 +65,14 @@ class Connection(_Base):
         flavor: which family of servers.
         version: e.g. (8, 0, 36); version_text: as the server says it.
         connection_id: the server's number of the session, e.g. for KILL.
+        server: tells servers apart that one URL may lead to: host name, port, server_id.
     """
 
     flavor: Flavor
     version: tuple[int, ...]
     version_text: str
     connection_id: int
+    server: str
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
         """PyMySQL asks for one; without options it would load the system's authorities each time,
@@ -134,7 +137,7 @@ def connect(
     """A connection with our session settings.
 
     Args:
-        url: of the server.
+        url: of the server; with a pin, no other server will do.
         purpose: the session says ``tidelog-<purpose>`` of itself (performance_schema,
             ``session_connect_attrs``).
         settings: further session variables, as SQL; they win over ours.
@@ -177,6 +180,14 @@ def connect(
         connection.rows(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
     except (pymysql.MySQLError, OSError, RuntimeError) as error:
         raise connection_error(found, error) from None
+    expected = found.pin.server
+    if expected not in (None, connection.server):
+        connection.abandon()
+        raise ConnectionLostError(
+            f"source.url leads to server {connection.server} now, but the log is read from "
+            f"{expected}: a host name, an address that moves or a proxy chose another server. "
+            "Nothing is read there; set source.url to the address of one server"
+        )
     _keep_alive(connection)
     connection.set_read_timeout(read_timeout_s)
     reached(found)
@@ -204,9 +215,12 @@ def version_numbers(text: str) -> tuple[int, ...]:
 
 
 def _describe(connection: Connection) -> None:
-    row = connection.row("SELECT @@version, @@version_comment, CONNECTION_ID()")
+    row = connection.row(
+        "SELECT @@version, @@version_comment, CONNECTION_ID(), @@hostname, @@port, @@server_id"
+    )
     assert row is not None
-    text, comment, connection_id = row
+    text, comment, connection_id, host, port, server_id = row
+    connection.server = f"{host}:{port} (server_id {server_id})"
     connection.version_text = str(text)
     # A proxy or a build may leave the name out of the version alone.
     connection.flavor = Flavor.of_version(f"{text} {comment}")

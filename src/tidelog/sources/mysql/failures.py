@@ -24,6 +24,7 @@ from tidelog.errors import (
     TidelogError,
 )
 from tidelog.model.mysql_urls import ServerUrl
+from tidelog.system.extras import missing_for_password
 
 LOCK_WAIT_TIMEOUT = 1205
 DEADLOCK = 1213
@@ -126,9 +127,8 @@ def connection_error(url: ServerUrl, error: Exception) -> TidelogError:
             f"{doing}: {cause.strerror or 'no answer in time'}: is the server running, and are "
             "host and port right?"
         )
-    if "cryptography" in message or "PyNaCl" in message:
-        return ConfigError(f"{doing}: the account's kind of password needs pip install "
-                           "'pymysql[rsa,ed25519]'")  # fmt: skip
+    if missing := missing_for_password(message):
+        return missing
     for numbers, kind, advice in _REFUSALS:
         if number in numbers:
             return kind(f"{doing}: {advice} (error {number})")

@@ -22,7 +22,7 @@ from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Resume
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import Connection
-from tidelog.sources.mysql.stream.positions import FILE_START, LogFiles
+from tidelog.sources.mysql.stream.positions import FILE_START, RESET, LogFiles
 from tidelog.sources.mysql.stream.replication.stream import BinlogStream
 
 _ANEW = "begin a new event log and dump the tables again"
@@ -66,7 +66,7 @@ def check_log(
     if resume.acknowledge > end:
         raise SourceChangedError(
             f"{known}, beyond the end of the source's binlog at {files.describe(end)}: its binlog "
-            f"began anew (RESET MASTER), or the server was restored from a backup; {_ANEW}"
+            f"began anew ({RESET}), or the server was restored from a backup; {_ANEW}"
         )
     if offset > files.sizes.get(number, offset):
         raise SourceChangedError(
@@ -88,7 +88,7 @@ def source_log(name: str) -> SourceChangedError:
     """A file of the log is not the one that was read before."""
     return SourceChangedError(
         f"binlog file {name} was made anew since it was read: the source's binlog began anew "
-        f"(RESET MASTER), or the server was restored from a backup; {_ANEW}"
+        f"({RESET}), or the server was restored from a backup; {_ANEW}"
     )
 
 

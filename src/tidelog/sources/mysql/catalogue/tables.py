@@ -13,6 +13,7 @@ from pymysql.constants import ER
 from tidelog.codecs.mysql.binlog.position import unpack
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import TableRefusedError
+from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.ports import Retention, SourceLoad, TableShape
@@ -50,7 +51,7 @@ class MySqlCatalogue:
 
     def __init__(
         self,
-        url: str,
+        url: str | ServerUrl,
         *,
         own_schemas: Sequence[str] = ("tidelog",),
         own_tables: Sequence[str] = (),

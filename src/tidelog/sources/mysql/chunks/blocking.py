@@ -25,6 +25,7 @@ from tidelog.errors import (
     ChunkVoidError,
     TidelogError,
 )
+from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
@@ -76,7 +77,7 @@ class MySqlBlockingReader:
 
     def __init__(
         self,
-        url: str,
+        url: str | ServerUrl,
         registry: SchemaRegistry,
         *,
         tables: Sequence[TableName] = (),

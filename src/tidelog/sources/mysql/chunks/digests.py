@@ -13,6 +13,7 @@ from tidelog.codecs import unreal_dates
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import ChunkBusyError
+from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.schema import Column, TableSchema
 from tidelog.ports import ChunkRequest, Digest
 from tidelog.sources.mysql.chunks.failures import chunk_errors
@@ -139,7 +140,7 @@ class MySqlDigests:
 
     def __init__(
         self,
-        url: str,
+        url: str | ServerUrl,
         *,
         watermark_schema: str = "tidelog",
         keys: Mapping[str, Sequence[str]] | None = None,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pymysql
 
+from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import storage_of
@@ -35,7 +36,9 @@ class MySqlEstimates:
         keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
     """
 
-    def __init__(self, url: str, keys: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(
+        self, url: str | ServerUrl, keys: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
         self._url = url
         self._finder = MySqlSchemaFinder(keys)
         self._connection: Connection | None = None

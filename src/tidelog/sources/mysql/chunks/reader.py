@@ -14,6 +14,7 @@ from pymysql.constants import ER
 
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import ChunkBusyError, ChunkError, ChunkLostError, TidelogError
+from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
@@ -58,7 +59,7 @@ class MySqlChunkReader:
 
     def __init__(
         self,
-        url: str,
+        url: str | ServerUrl,
         registry: SchemaRegistry,
         *,
         strategy: Strategy = "table",
@@ -281,7 +282,7 @@ class MySqlChunkReader:
 
     def _kill(self, connection: Connection) -> None:
         """Let the server end what it does for a connection: it would not notice that we left."""
-        _kill(self._url, f"KILL {connection.connection_id:d}")
+        _kill(self._url, connection, "KILL")
 
 
 _UNKNOWN = (
@@ -290,24 +291,25 @@ _UNKNOWN = (
 )
 
 
-def end_statement(url: str, connection: Connection) -> None:
+def end_statement(url: str | ServerUrl, connection: Connection) -> None:
     """Have the server end what it does for the connection; its transaction goes on. Where that
     can't be, the statement comes to its own end.
     """
-    _kill(url, f"KILL QUERY {connection.connection_id:d}")
+    _kill(url, connection, "KILL QUERY")
 
 
-def _kill(url: str, statement: str) -> None:
+def _kill(url: str | ServerUrl, connection: Connection, command: str) -> None:
     with suppress(TidelogError, pymysql.MySQLError, OSError):
         killer = connect(url, purpose="end", read_timeout_s=KILL_TIMEOUT_S, database="")
         try:
-            killer.rows(statement)
+            if killer.server == connection.server:  # elsewhere the number is somebody else's
+                killer.rows(f"{command} {connection.connection_id:d}")
         finally:
             killer.abandon()
 
 
 def open_reading(
-    url: str, *, purpose: str, settings: Mapping[str, str], statement_timeout_ms: int
+    url: str | ServerUrl, *, purpose: str, settings: Mapping[str, str], statement_timeout_ms: int
 ) -> Connection:
     """A connection whose transactions read one snapshot each, within a time limit a statement."""
     connection = connect(

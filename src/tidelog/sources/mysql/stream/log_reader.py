@@ -31,7 +31,7 @@ from tidelog.errors import (
     ConfigError,
     ConnectionLostError,
 )
-from tidelog.model.mysql_urls import parse_url
+from tidelog.model.mysql_urls import ServerUrl, parse_url
 from tidelog.model.records import LogBatch, Resume
 from tidelog.ports import (
     IdleAt,
@@ -92,7 +92,7 @@ class MySqlLogReader:
 
     def __init__(
         self,
-        url: str,
+        url: str | ServerUrl,
         registry: SchemaRegistry,
         *,
         kind: Flavor | None = None,
@@ -108,7 +108,7 @@ class MySqlLogReader:
         watch_cascades: bool = True,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
     ) -> None:
-        self._url = parse_url(url)
+        self._url = parse_url(url) if isinstance(url, str) else url
         self._registry = registry
         self._kind = kind
         self._metadata_tables = MySqlMetadataTables(watermark_schema, signal_table)
@@ -165,6 +165,7 @@ class MySqlLogReader:
             settled = self._none_between_log_and_view(sql)
         begin = Resume(end, 0, -1) if resume is None else resume
         check_log(sql, source, self._expected or self._source, files, resume, end)
+        self._url.pin.server = sql.server
         stream = BinlogStream(
             self._url, self._replica, purpose="capture", buffer_bytes=self._buffer_bytes
         )
@@ -349,6 +350,7 @@ class MySqlLogReader:
         return self._sql
 
     def _disconnect(self) -> None:
+        self._url.pin.server = None
         if self._stream is not None:
             self._stream.close()
             self._stream = None

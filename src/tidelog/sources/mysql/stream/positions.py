@@ -11,6 +11,8 @@ from tidelog.errors import PreflightError
 from tidelog.sources.mysql.connect import Connection
 
 FILE_START = 4  # behind the magic number
+RESET = "RESET MASTER or RESET BINARY LOGS AND GTIDS"
+"""What makes a binlog begin anew: MySQL 8.2 gave the statement another name, 8.4 has that alone."""
 NO_BINLOG = (
     "the server writes no binlog: set log_bin (on a replica log_replica_updates, or "
     "log_slave_updates, too) in its configuration and restart it"

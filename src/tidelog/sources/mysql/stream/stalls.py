@@ -14,7 +14,7 @@ from tidelog.codecs.mysql.binlog.position import text
 from tidelog.errors import ConnectionLostError
 from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.failures import translated
-from tidelog.sources.mysql.stream.positions import log_end
+from tidelog.sources.mysql.stream.positions import RESET, log_end
 
 # How often a stream at rest is compared with the log's end.
 ASK_S = 5.0
@@ -49,5 +49,5 @@ class StallWatch:
         if end < position:
             raise ConnectionLostError(
                 f"the binlog ends at {text(end)}, but was read up to {text(position)}: it began "
-                "anew (RESET MASTER), or the server is another one"
+                f"anew ({RESET}), or the server is another one"
             )

@@ -47,6 +47,9 @@ SCRATCH = 7  # where PQgetCopyData writes the message's address
 POLLED = 8  # what poll() waits for: see `wait_for`
 STATE_SIZE = 9
 
+_MANY_MORE = 4
+_MUCH_BYTES = 1024  # in one wait: many thousand rows a second
+
 # OpenSSL may hold decrypted bytes that poll() does not know of: at most this is lost by that.
 _SLICE_MS = 1_000
 _READS = 2  # so many reads that complete no message, and none of it is left with OpenSSL
@@ -193,9 +196,10 @@ def drain(
         buffer: uint8[capacity].
         offsets: int64[max_messages + 1], offsets[0] being 0.
         state: int64[STATE_SIZE], read and written.
-        naps: once something has arrived, how often to wait for more. The walsender flushes its
-            socket after every message; a reader that waits in poll() is woken for each, which
-            costs both sides more than the message itself.
+        naps: once something has arrived, how often to wait for more; `_MANY_MORE` times as often
+            while `_MUCH_BYTES` come in each wait. The walsender flushes its socket after every
+            message; a reader that waits in poll() is woken for each, which costs both sides more
+            than the message itself. What is done for each call costs as much as many messages.
         nap_us: how long each wait is.
     """
     scratch = state.ctypes.data + 8 * SCRATCH
@@ -203,6 +207,8 @@ def drain(
     capacity = len(buffer)
     most = len(offsets) - 1
     fresh = False  # has PQconsumeInput been called since the last message?
+    left = naps * _MANY_MORE
+    before = np.int64(0)
     while True:
         if state[PENDING_ADDRESS] != 0:
             address = state[PENDING_ADDRESS]
@@ -217,9 +223,10 @@ def drain(
                         return FAILED
                     fresh = True
                     continue
-                if naps == 0 or state[MESSAGES] == 0:
+                if left <= 0 or state[MESSAGES] == 0:
                     return DRAINED
-                naps -= 1
+                left -= 1 if state[BYTES] - before >= _MUCH_BYTES else _MANY_MORE
+                before = state[BYTES]
                 _call1(sleep_us, np.int64(nap_us))
                 fresh = False
                 continue

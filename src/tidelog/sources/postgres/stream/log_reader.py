@@ -62,9 +62,8 @@ class PostgresLogReader:
         slot, publication: created at the first `start` if they don't exist.
         tables: patterns of the tables to capture.
         watermark_schema: schema of the watermark table; never captured.
-        strategy: see `tidelog.sources.postgres.chunks.watermarks`; with ``snapshot`` nothing but
-            the slot is
-            ever created.
+        strategy: see `tidelog.sources.postgres.chunks.watermarks`; with ``snapshot`` nothing
+            but the slot is ever created.
         signal_table: ``schema.name`` of the table whose inserted rows are commands.
         keys: surrogate keys by table pattern.
         expected: the source that the event log was captured from, if there is one.
@@ -181,6 +180,7 @@ class PostgresLogReader:
                 messages = []
             if isinstance(item, LogBatch):
                 item.resume = self._not_before_idle(item.resume)
+                item.behind_s = max(0, received.sent_at - int(item.commit_ts[-1])) / 1e6
                 yield item
             elif isinstance(item, RelationSeen):
                 yield from self._relation(item)

@@ -70,11 +70,13 @@ class ReceivedMessages:
         data: uint8[...]; offsets: int64[n + 1], as `PgoutputScanner.feed` takes them.
         sent_up_to: if not None, the server has nothing to send up to this position but what came
             before (all of ``data``).
+        sent_at: the server's clock when it sent the newest message, microseconds since 1970.
     """
 
     data: UInt8s
     offsets: Int64s
     sent_up_to: int | None
+    sent_at: int
 
 
 class ReplicationStream:
@@ -323,7 +325,10 @@ class ReplicationStream:
         if self._state[libpq.KEEPALIVE_END] and self._state[libpq.KEEPALIVE_MESSAGE] == count:
             sent_up_to = int(self._state[libpq.KEEPALIVE_END])
         used = int(self._state[libpq.BYTES])
-        return ReceivedMessages(self._buffer[:used], self._offsets[: count + 1], sent_up_to)
+        sent_at = int(self._state[libpq.SENT_AT]) + EPOCH_2000_S * 1_000_000
+        return ReceivedMessages(
+            self._buffer[:used], self._offsets[: count + 1], sent_up_to, sent_at
+        )
 
     def _wait(self, timeout_s: float) -> None:
         waiter = select.poll()

@@ -8,6 +8,7 @@ from typing import Any
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog.position import file_number, pack, text
 from tidelog.errors import SourceError, UsageError
+from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SchemaRegistry, StateStore
 from tidelog.sources.mysql.connect import connect
@@ -25,7 +26,7 @@ class MySqlSchemaNotes:
 
     def __init__(
         self,
-        url: str,
+        url: str | ServerUrl,
         registry: SchemaRegistry,
         state: StateStore,
         keys: Mapping[str, Sequence[str]],

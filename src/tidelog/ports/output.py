@@ -82,6 +82,17 @@ class Output(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class RejectingOutput(Output, Protocol):
+    """An output that can go on where its destination rejects records."""
+
+    def rejected(self) -> int:
+        """How many went to its dead letters, ever, in batches that are done. A failure may leave
+        some out; a batch that comes again by itself is not counted twice.
+        """
+        ...
+
+
 class TaskFence(Protocol):
     """What tasks ask before each step. Picklable."""
 

@@ -45,6 +45,7 @@ class Log:
             made.prepare(log.generation)
             for start, end in ranges or [(log.head_offset, log.latest_offset())]:
                 made.write(batch_of(log, start, end))
+            self.rejected = made.rejected()
         finally:
             made.close()
 
@@ -182,6 +183,7 @@ def test_rejected_records_are_dead_letters(
     with pytest.raises(OutputRefusedError, match=r"rejects a record of public\.t at versions"):
         posted.bring()
     posted.bring(dead_letters=JsonDeadLetters(str(tmp_path / "letters")))
+    assert posted.rejected == 1
     (file,) = (tmp_path / "letters" / "api").iterdir()
     letter = json.loads(file.read_text())
     assert (letter["table"], letter["reason"]) == ("public.t", "HTTP 422")

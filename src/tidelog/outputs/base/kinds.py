@@ -3,45 +3,41 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from tidelog.errors import MissingExtraError
 from tidelog.outputs.base.sections import OutputSection
 from tidelog.ports import Output, OutputContext, OutputPlace
+from tidelog.system.extras import check_installed, missing_extra
 
 S = TypeVar("S", bound=OutputSection)
-
-# A missing module → the pip extra that holds it.
-_EXTRAS: Mapping[str, str] = {
-    "confluent_kafka": "kafka",
-    "httpx": "http",
-    "opensearchpy": "opensearch",
-    "pymysql": "mysql",
-    "pyspark": "spark",
-}
 
 _PORT = re.compile(r":\d+$")
 
 
 @dataclass(frozen=True)
 class OwnKind(Generic[S]):
-    """`tidelog.ports.OutputKind` of functions. ``make`` imports its adapter when it is called."""
+    """`tidelog.ports.OutputKind` of functions. ``make`` imports its adapter when it is called;
+    ``needs``: a package of an extra, which that imports.
+    """
 
     section: type[S]
     make: Callable[[S, OutputContext], Output]
     where: Callable[[S], OutputPlace]
+    needs: str | None = None
+
+    def check_installed(self) -> None:
+        """Raises MissingExtraError if `open` would."""
+        if self.needs is not None:
+            check_installed(self.needs)
 
     def open(self, section: S, context: OutputContext) -> Output:
         try:
             return self.make(section, context)
         except ModuleNotFoundError as error:
-            missing = (error.name or "").partition(".")[0]
-            if missing in _EXTRAS:
-                raise MissingExtraError(missing, _EXTRAS[missing]) from error
-            raise
+            raise missing_extra(error) or error from error
 
     def place(self, section: S) -> OutputPlace:
         return self.where(section)

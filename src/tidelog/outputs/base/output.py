@@ -15,9 +15,9 @@ may run twice. What makes it exact is that writers are idempotent by key and ver
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -31,7 +31,7 @@ from tidelog.outputs.base.evolving import ColumnChange
 from tidelog.outputs.base.executors import tasks
 from tidelog.outputs.base.executors.tasks import Work
 from tidelog.outputs.base.overtaken import OvertakenError
-from tidelog.outputs.base.parts import TablePart
+from tidelog.outputs.base.parts import BatchPlan, TablePart
 from tidelog.outputs.base.progress import Columns, OutputProgress
 from tidelog.outputs.base.scheduling import JobScheduler
 from tidelog.outputs.base.targets import TargetTables, require_generation
@@ -52,23 +52,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SESSION_CONF = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
-
-
-@dataclass(frozen=True)
-class BatchPlan:
-    """What is about to be written.
-
-    Attributes:
-        batch: the offsets.
-        tables: that have something to be written by tasks.
-        tasks: at most so many write one table at once.
-        removed: by table, the version that `ExecutorOutput.remove_below` was called with.
-    """
-
-    batch: OutputBatch
-    tables: tuple[TargetTable, ...]
-    tasks: int
-    removed: Mapping[TableName, int]
 
 
 class ExecutorOutput:
@@ -218,6 +201,10 @@ class ExecutorOutput:
         known = (self.held_until(table), self._opened(self.log.generation).done)
         return max((each for each in known if each is not None), default=None)
 
+    def rejected(self) -> int:
+        """See `tidelog.ports.RejectingOutput`."""
+        return self._opened(self.log.generation).rejected
+
     def close(self) -> None:
         self._jobs.close()
         self._state.close()
@@ -243,8 +230,7 @@ class ExecutorOutput:
             whole = ranges.batch_of(self.log, start, end)
         progress.begin(end)
         try:
-            for piece in self._pieces(whole):
-                self._write(piece)
+            rejected = sum(self._write(piece) for piece in self._pieces(whole))
         except OvertakenError as error:
             self._check_lease()
             if self._lease is None:
@@ -261,7 +247,7 @@ class ExecutorOutput:
                 f"output {self.name}: writing offsets {start} to {end} failed with "
                 f"{failed_with(error)}"
             ) from error
-        progress.finish(end)
+        progress.finish(end, rejected)
 
     def _pieces(self, batch: OutputBatch) -> list[OutputBatch]:
         """Changes are told as they were, each under its own schema; a key's newest state is told
@@ -273,7 +259,8 @@ class ExecutorOutput:
             self.log, batch, lambda table: matches(self.delivery.tables, table)
         )
 
-    def _write(self, batch: OutputBatch) -> None:
+    def _write(self, batch: OutputBatch) -> int:
+        """How many records were rejected?"""
         gone = ranges.deleted_below(self.log, batch) if self.delivery.keyed else {}
         names = {str(each.table): each.table for each in batch.tables}
         with_rows = set(names)
@@ -292,7 +279,8 @@ class ExecutorOutput:
                 parts.append(TablePart(target, refs))
         parts += self._messages(batch)
         if not parts and not removed:
-            return
+            return 0
+        rejected = 0
         tables = tuple(part.target for part in parts)
         most = max((len(part.refs) for part in parts), default=0)
         with self.writing(BatchPlan(batch, tables, max(self._cores, most), removed)) as writer:
@@ -302,8 +290,9 @@ class ExecutorOutput:
                 task = WriteTask(*where, 0, ours, self.epoch)
                 self._check_lease()
                 work = self._work(task, writer)
-                self._jobs.run(work, self.shuffled_writer(writer), parts, batch)
+                rejected = self._jobs.run(work, self.shuffled_writer(writer), parts, batch)
                 self._check_lease()
+        return rejected
 
     def _messages(self, batch: OutputBatch) -> list[TablePart]:
         """The source's logical messages, where the output wants them and there are some."""

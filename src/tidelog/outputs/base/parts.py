@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
 from tidelog.eventlog.reader import SegmentRef
+from tidelog.model.schema import TableName
 from tidelog.outputs.base.executors.tasks import Item
-from tidelog.ports import TargetTable
+from tidelog.ports import OutputBatch, TargetTable
 
 # Up to so much of a table, several tasks read all of it and each writes its keys; above, where a
 # task can't hold a row of every key, Spark shuffles rows, for ten times the CPU.
@@ -34,6 +35,23 @@ class TablePart:
     @cached_property
     def size_bytes(self) -> int:
         return sum(map(bytes_of, self.together))
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """What is about to be written.
+
+    Attributes:
+        batch: the offsets.
+        tables: that have something to be written by tasks.
+        tasks: at most so many write one table at once.
+        removed: by table, the version that `ExecutorOutput.remove_below` was called with.
+    """
+
+    batch: OutputBatch
+    tables: tuple[TargetTable, ...]
+    tasks: int
+    removed: Mapping[TableName, int]
 
 
 def hash_partition_counts(sizes: Sequence[int], limits: Sequence[int], count: int) -> list[int]:

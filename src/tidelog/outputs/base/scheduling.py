@@ -44,8 +44,8 @@ class JobScheduler:
 
     def run(
         self, work: Work, shuffled: TaskWriter, parts: Sequence[TablePart], batch: OutputBatch
-    ) -> None:
-        """Write ``parts``; returns when all tasks have committed.
+    ) -> int:
+        """Write ``parts``; returns when all tasks have committed: how many records were rejected.
 
         Args:
             work: what all tasks have in common.
@@ -55,11 +55,12 @@ class JobScheduler:
         """
         delivery = self._delivery
         messages = [part for part in parts if part.target.source == MESSAGES]
+        rejected = 0
         if messages:
-            self._messages(work, messages[0])
+            rejected = _rejected(self._messages(work, messages[0]))
             parts = [part for part in parts if part.target.source != MESSAGES]
             if not parts:
-                return
+                return rejected
         stepped = [p for p in parts if steps_of(delivery.steps, p.target.source)]
         if not delivery.keyed and delivery.order == "total":
             if stepped:
@@ -69,8 +70,7 @@ class JobScheduler:
             tables = [part.target for part in parts]
             names = tuple(str(table.source) for table in tables)
             refs = self._log.segments(batch.start, batch.end, tables=names)
-            jobs.in_order(self._spark, work, tables, list(refs))
-            return
+            return rejected + _rejected(jobs.in_order(self._spark, work, tables, list(refs)))
         truncates = set()
         if not delivery.keyed and delivery.order == "key":
             truncates = set(ranges.truncated(self._log, batch.start, batch.end))
@@ -109,10 +109,11 @@ class JobScheduler:
         failures = [error for each in futures if (error := each.exception()) is not None]
         if failures:
             raise failures[0]
+        return rejected + sum(_rejected(each.result()) for each in futures)
 
-    def _messages(self, work: Work, part: TablePart) -> None:
+    def _messages(self, work: Work, part: TablePart) -> list[Written]:
         told = replace(work, formatter=self._delivery.messages, skipped=frozenset())
-        jobs.messages(self._spark, told, Item(part.target, part.together))
+        return jobs.messages(self._spark, told, Item(part.target, part.together))
 
     def _frame(self, work: Work, part: TablePart, steps: Sequence[Step]) -> list[Written]:
         return jobs.frame(
@@ -124,6 +125,10 @@ class JobScheduler:
             tasks_at_once=self._cores,
             ordered_by_key=not self._delivery.keyed and self._delivery.order == "key",
         )
+
+
+def _rejected(written: Sequence[Written]) -> int:
+    return sum(each.rejected for each in written)
 
 
 def _may_merge_keys(table: TargetTable) -> bool:

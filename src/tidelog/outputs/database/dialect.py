@@ -92,6 +92,11 @@ class Dialect(Protocol):
         """Are columns ``a`` and ``A`` one?"""
         ...
 
+    @property
+    def digits(self) -> int:
+        """Behind the point, of a type of times that does not say how many."""
+        ...
+
     def connect(self, purpose: str) -> DatabaseSession: ...
 
     def spelled(

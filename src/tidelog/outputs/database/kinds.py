@@ -66,4 +66,4 @@ def _place(url: str, namespace: str | None, port: int) -> OutputPlace:
 
 
 POSTGRES = OwnKind(PostgresSection, _postgres, _postgres_place)
-MYSQL = OwnKind(MySqlSection, _mysql, _mysql_place)
+MYSQL = OwnKind(MySqlSection, _mysql, _mysql_place, "pymysql")

@@ -21,7 +21,8 @@ class FoundColumn:
     """A column of a table that is there.
 
     ``sql_type`` as in CREATE TABLE; ``base`` the type's name alone. ``needed``: rows can't be
-    inserted without it. ``computed``: nothing can be written to it.
+    inserted without it. ``computed``: nothing can be written to it. ``alike``: it takes texts that
+    differ, in case or so, for one.
     """
 
     name: str
@@ -29,6 +30,7 @@ class FoundColumn:
     base: str
     needed: bool = False
     computed: bool = False
+    alike: bool = False
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,7 @@ class MySql:
     share_lock = "LOCK IN SHARE MODE"
     version_type = "bigint"
     ignores_case = True
+    digits = 0
 
     def spelled(
         self, rows: pa.RecordBatch, key: Sequence[str], source: TableSchema
@@ -272,4 +273,5 @@ def _column(
     computed = "generated" in extra.replace("default_generated", "")
     given = default is not None or "auto_increment" in extra or "default_generated" in extra
     needed = nullable == "NO" and not given and not computed
-    return FoundColumn(name, sql_type, base.lower(), needed, computed)
+    alike = collation is not None and not collation.endswith("_bin")
+    return FoundColumn(name, sql_type, base.lower(), needed, computed, alike)

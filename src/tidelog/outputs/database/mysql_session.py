@@ -17,6 +17,7 @@ from tidelog.model.mysql_urls import ServerUrl, ssl_context, unverified
 from tidelog.outputs.database import texts
 from tidelog.outputs.database.dialect import RowsRefusedError
 from tidelog.outputs.database.layout import SHAPE, VERSION, TableLayout
+from tidelog.system.extras import missing_for_password
 
 if TYPE_CHECKING:
     from pymysql.cursors import Cursor
@@ -237,6 +238,8 @@ def _named(code: int) -> str:
 
 def _failed(what: str, error: Exception) -> TidelogError:
     """Ours, without cell values: of errors of values the kind alone."""
+    if missing := missing_for_password(str(error)):
+        return missing
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     if code in _OF_VALUES:
         return RowsRefusedError(_named(code))

@@ -86,9 +86,11 @@ WHERE n.nspname = %s AND c.relname = %s
 """
 _COLUMNS = """
 SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), coalesce(b.typname, t.typname),
-  a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', a.attgenerated <> ''
+  a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', a.attgenerated <> '',
+  coalesce(b.typname, t.typname) = 'citext' OR coalesce(NOT l.collisdeterministic, false)
 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 LEFT JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype AND t.typtype = 'd'
+LEFT JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
 _UNIQUE = """
@@ -110,6 +112,7 @@ class Postgres:
     share_lock = "FOR SHARE"
     version_type = "bigint"
     ignores_case = False
+    digits = 6
 
     def spelled(
         self, rows: pa.RecordBatch, key: Sequence[str], source: TableSchema

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -9,12 +10,22 @@ import pyarrow as pa
 from tidelog.errors import OutputRefusedError
 from tidelog.model.schema import Column, TableName
 from tidelog.outputs.database.dialect import DatabaseSession, Dialect
-from tidelog.outputs.database.layout import DELETED, VERSION, FoundTargetTable, TableLayout
+from tidelog.outputs.database.layout import (
+    DELETED,
+    VERSION,
+    FoundColumn,
+    FoundTargetTable,
+    TableLayout,
+)
 from tidelog.ports import TargetTable
 from tidelog.spark.transforms import Step, steps_of
 
 # Steps that leave the values and the names of columns alone.
 _HARMLESS = ("select", "drop", "filter")
+# Types whose digits behind the point stand in brackets, and how many there are by kind of source
+# where nothing does.
+_CLOCKS = ("time", "timetz", "timestamp", "timestamptz", "datetime")
+_DIGITS, _MOST_DIGITS = {"postgres": 6}, 6
 
 
 class Tables:
@@ -152,6 +163,7 @@ class Tables:
                     f"has a column {field.name} of type {column.sql_type}, which does not hold "
                     f"all values of {field.type}. Change it, or add a step `cast`",
                 )
+            self._check_apart(session, table, place, field, column)
             types[field.name] = column.sql_type
         ours = [name for name, _ in self._ours()]
         for column in found.columns:
@@ -185,6 +197,38 @@ class Tables:
                 "it, and create it again when the output has ended",
             )
 
+    def _check_apart(
+        self,
+        session: DatabaseSession,
+        table: TargetTable,
+        place: TableName,
+        field: pa.Field,
+        column: FoundColumn,
+    ) -> None:
+        """Of the key: what the source tells apart must not be one row here."""
+        if field.name not in table.key:
+            return
+        source = self._source(table, field)
+        if column.alike and pa.types.is_string(field.type):
+            one_spelling = source is not None and source.type_name.lower() == "uuid"
+            why = "" if one_spelling else "texts that differ in case or accents"
+        else:
+            given = _MOST_DIGITS
+            if source is not None:
+                given = _digits(source.type_name, _DIGITS.get(table.origin.kind, 0))
+            fewer = _digits(column.sql_type, self._dialect.digits) < given
+            why = "times that differ in their fractions" if column.base in _CLOCKS and fewer else ""
+        if why:
+            change = self._dialect.widen(
+                self._quoted(field.name), self._type(session, table, field)
+            )
+            raise self._refused(
+                place,
+                f"takes {why} for one in its key's column {field.name} ({column.sql_type}): rows "
+                "would replace and delete each other. Run: ALTER TABLE "
+                f"{self._dialect.quoted(place.namespace, place.name)} {change}",
+            )
+
     def _way_out(self, table: TargetTable, found: FoundTargetTable, place: TableName) -> str:
         """Of a table whose rows are known by what was the key before."""
         if VERSION not in {column.name for column in found.columns} or not found.unique:
@@ -210,12 +254,7 @@ class Tables:
         return [*ours, (DELETED, "boolean NOT NULL DEFAULT false")] if self._soft else ours
 
     def _type(self, session: DatabaseSession, table: TargetTable, field: pa.Field) -> str:
-        steps = steps_of(self._steps, table.source)
-        source: Column | None = None
-        if all(step.action in _HARMLESS for step in steps):
-            by_name = {column.name: column for column in table.schema.columns}
-            source = by_name.get(field.name)
-        key = field.name in table.key
+        key, source = field.name in table.key, self._source(table, field)
         found = self._dialect.type_of(session, field, source, table.origin.kind, key=key)
         if found is None:
             raise OutputRefusedError(
@@ -223,6 +262,12 @@ class Tables:
                 f"of {table.source} ({field.type}): cast it by a step"
             )
         return f"{found} NOT NULL" if key else f"{found} NULL"
+
+    def _source(self, table: TargetTable, field: pa.Field) -> Column | None:
+        """The column that it is in the source, if no step changes any."""
+        if any(step.action not in _HARMLESS for step in steps_of(self._steps, table.source)):
+            return None
+        return {column.name: column for column in table.schema.columns}.get(field.name)
 
     def _described(self, session: DatabaseSession, place: TableName) -> FoundTargetTable:
         found = self._dialect.found(session, place.namespace, place.name)
@@ -244,3 +289,8 @@ class Tables:
 
     def _refused(self, place: TableName, why: str) -> OutputRefusedError:
         return OutputRefusedError(f"output {self._output}: the table {place} {why}.")
+
+
+def _digits(sql_type: str, otherwise: int) -> int:
+    found = re.search(r"\((\d)\)", sql_type)
+    return int(found[1]) if found else otherwise

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from tidelog.errors import ConfigError, OutputRefusedError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.output import BatchPlan, ExecutorOutput
+from tidelog.outputs.base.output import ExecutorOutput
+from tidelog.outputs.base.parts import BatchPlan
 from tidelog.outputs.files.commits import Commits
 from tidelog.outputs.files.layout import DEFAULT, FilesLayout, visible
 from tidelog.outputs.files.store import FileStore

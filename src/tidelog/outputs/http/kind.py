@@ -51,4 +51,4 @@ def _place(section: HttpSection) -> OutputPlace:
     return OutputPlace([url.hostname, url.port, url.path], now=url.query)
 
 
-KIND = OwnKind(HttpSection, _open, _place)
+KIND = OwnKind(HttpSection, _open, _place, "httpx")

@@ -20,6 +20,7 @@ VERSION_HEADER = "tidelog-version"
 SCHEMA_HEADER = "tidelog-schema"
 
 _NAME_MAX = 249
+_SETTING = re.compile(r'property:? "([^"]+)"')
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
 
 # What the guarantee rests on.
@@ -44,6 +45,7 @@ _OURS = {
 # Never right by trying again.
 _REFUSED = (
     KafkaError._AUTHENTICATION,
+    KafkaError._INVALID_ARG,
     KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -102,4 +104,16 @@ def failed(what: str, error: KafkaError | KafkaException) -> OutputError:
     """The error of ours for one of Kafka's, whose texts tell of brokers and codes."""
     found = error.args[0] if isinstance(error, KafkaException) else error
     kind = OutputRefusedError if found.code() in _REFUSED else OutputError
-    return kind(f"kafka: {what}: {found.name()}: {found.str()}")
+    return kind(f"kafka: {what}: {told(found)}")
+
+
+def told(error: KafkaError) -> str:
+    """What librdkafka says, but of settings no value: each may be a secret."""
+    if error.code() != KafkaError._INVALID_ARG:
+        return f"{error.name()}: {error.str()}"
+    text = error.str()
+    name = _SETTING.search(text)
+    if name is not None:
+        return f"the setting {name[1]} is not one that librdkafka takes"
+    what = "sasl.mechanism" if "SASL mechanism" in text else "the settings"
+    return f"librdkafka does not take {what}"

@@ -60,4 +60,4 @@ def _place(section: KafkaSection) -> OutputPlace:
     return OutputPlace([section.topic], hosts(section.servers, 9092), also=messages)
 
 
-KIND = OwnKind(KafkaSection, _open, _place)
+KIND = OwnKind(KafkaSection, _open, _place, "confluent_kafka")

@@ -29,7 +29,8 @@ from tidelog.model.schema import TableName
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.executors.rejections import StopAtRejection
 from tidelog.outputs.base.logical_messages import MESSAGES
-from tidelog.outputs.base.output import BatchPlan, ExecutorOutput
+from tidelog.outputs.base.output import ExecutorOutput
+from tidelog.outputs.base.parts import BatchPlan
 from tidelog.outputs.formatters.messages import topic_of
 from tidelog.outputs.kafka.client import common, failed, librdkafka_log, settings_of, topic_name
 from tidelog.outputs.kafka.topic_tail import TopicTail
@@ -204,7 +205,10 @@ class KafkaOutput(ExecutorOutput):
     def _administration(self) -> AdminClient:
         if self._admin is None:
             settings = common(self._settings) | {"error_cb": self._heard}
-            self._admin = AdminClient(settings, logger=librdkafka_log)
+            try:
+                self._admin = AdminClient(settings, logger=librdkafka_log)
+            except KafkaException as error:
+                raise failed("no client can be made", error) from None
         return self._admin
 
     _said: KafkaError | None = None

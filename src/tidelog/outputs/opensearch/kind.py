@@ -50,4 +50,4 @@ def _place(section: OpenSearchSection) -> OutputPlace:
     return OutputPlace([section.index], tuple(found))
 
 
-KIND = OwnKind(OpenSearchSection, _open, _place)
+KIND = OwnKind(OpenSearchSection, _open, _place, "opensearchpy")

@@ -10,7 +10,10 @@ from tidelog.outputs.registry import KafkaSection as Section
 
 pytest.importorskip("confluent_kafka")
 
-from tidelog.outputs.kafka.client import common, settings_of, topic_name
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from tidelog.outputs.kafka.client import common, failed, settings_of, topic_name
 from tidelog.outputs.kafka.topic_tail import AlreadyWritten, identities, ranks_of
 
 
@@ -26,6 +29,24 @@ def test_settings_show_no_values() -> None:
     section = Section(kind="kafka", servers="b:9092", settings={"sasl.password": "pa55"})
     assert "pa55" not in repr(section)
     assert "pa55" not in section.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("security.protocol", "s3cret"),
+        ("session.timeout.ms", "s3cret"),
+        ("no.such.setting", "s3cret"),
+        ("sasl.mechanism", "s3cret"),
+    ],
+)
+def test_a_setting_that_is_refused_is_named_without_its_value(name: str, value: str) -> None:
+    with pytest.raises(KafkaException) as caught:
+        AdminClient({"bootstrap.servers": "b:9092", "security.protocol": "SASL_SSL", name: value})
+    error = failed("no client can be made", caught.value)
+    assert isinstance(error, OutputRefusedError)
+    assert name in str(error)
+    assert value not in str(error)
 
 
 def test_readers_get_no_settings_of_producers() -> None:

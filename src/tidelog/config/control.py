@@ -7,6 +7,8 @@ from typing import Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from tidelog.config.alerts import AnyAlert
+from tidelog.config.kafka import NotificationKafka, SignalKafka
+from tidelog.config.otlp import Otlp
 from tidelog.sections import LocalPath, Section
 
 
@@ -73,22 +75,33 @@ class Control(Section):
         "object `{id, type, data}` a line.",
         examples=["./signals.jsonl"],
     )
-    notifications: list[Literal["log", "file", "eventlog"]] = Field(
+    signal_kafka: SignalKafka | None = Field(
+        default=None,
+        description="Kafka topic whose messages are commands, as Debezium's Kafka channel: for "
+        "sources that can't be written to. Unset: none.",
+    )
+    notifications: list[Literal["log", "file", "eventlog", "kafka"]] = Field(
         default=["eventlog"],
         description="Where notifications of dumps go: the process's own log lines, a file of JSON "
-        "lines, control records of the event log.",
+        "lines, control records of the event log, a Kafka topic.",
     )
     notification_file: LocalPath | None = Field(
         default=None, description="For `file`.", examples=["./notifications.jsonl"]
+    )
+    notification_kafka: NotificationKafka | None = Field(default=None, description="For `kafka`.")
+    otlp: Otlp | None = Field(
+        default=None, description="Unset: metrics are not pushed by OpenTelemetry."
     )
     alerts: list[AnyAlert] = Field(
         default=[], description="Who is told when something is wrong, and when that is over."
     )
 
     @model_validator(mode="after")
-    def _file_is_named(self) -> Control:
+    def _places_are_named(self) -> Control:
         if "file" in self.notifications and self.notification_file is None:
             raise ValueError("notifications to a file need notification_file")
+        if "kafka" in self.notifications and self.notification_kafka is None:
+            raise ValueError("notifications to kafka need notification_kafka")
         return self
 
     @field_validator("alerts")

@@ -41,11 +41,14 @@ def of_database(config: Config, database: str) -> Config:
         }
     )
     file = config.control.notification_file
-    signals = config.control.signal_file
+    signals, kafka = config.control.signal_file, config.control.signal_kafka
+    if kafka is not None and kafka.key is not None:
+        kafka = kafka.model_copy(update={"key": f"{kafka.key}_{label}"})
     control = config.control.model_copy(
         update={
             "notification_file": file and file.with_name(_named(file.name, label)),
             "signal_file": signals and signals.with_name(_named(signals.name, label)),
+            "signal_kafka": kafka,
         }
     )
     log = config.log.model_copy(update={"path": f"{config.log.path.rstrip('/')}/{label}"})

@@ -10,7 +10,8 @@ import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -86,7 +87,16 @@ _EXPLANATIONS = {
 # Options that hold secrets, or mappings whose values are; whoever writes them into the file itself.
 SECRET = frozenset(
     (
-        *("api_key", "catalog", "conf", "headers", "metrics_token", "options", "password"),
+        *(
+            "api_key",
+            "catalog",
+            "conf",
+            "endpoint",
+            "headers",
+            "metrics_token",
+            "options",
+            "password",
+        ),
         *("salt", "schema_token", "settings", "storage_options", "token", "url", "viewer_token"),
     )
 )
@@ -187,4 +197,15 @@ def _section_at(location: tuple[str | int, ...]) -> type[Section]:
         if len(location) > 3:  # a section inside an output
             found = {"steps": StepSection, "dead_letter": DeadLetter}.get(str(location[3]), found)
         return found  # type: ignore[no-any-return]
-    return SECTIONS[str(location[0])]
+    return _inner(SECTIONS[str(location[0])], location[1:])
+
+
+def _inner(section: type[Section], location: tuple[str | int, ...]) -> type[Section]:
+    """The section of an option, where that holds just one, such as ``control.rest``."""
+    field = section.model_fields.get(str(location[0])) if location else None
+    if field is None:
+        return section
+    kinds = [each for each in get_args(field.annotation) if each is not NoneType]
+    if len(kinds) != 1 or not (isinstance(kinds[0], type) and issubclass(kinds[0], Section)):
+        return section
+    return _inner(kinds[0], location[1:])

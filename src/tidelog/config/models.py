@@ -154,7 +154,8 @@ class CaptureSection(Section):
         default=50,
         ge=1,
         le=60_000,
-        description="Write a segment when its oldest record has waited this long.",
+        description="Write a segment when its oldest record has waited this long; in a backlog "
+        "(PostgreSQL) 4 ×.",
         examples=["50ms"],
     )
     buffer_bytes: Bytes = Field(
@@ -172,6 +173,13 @@ class CaptureSection(Section):
         examples=["10s"],
     )
 
+    read_bytes_per_second: Bytes | None = Field(
+        default=None,
+        ge=1024,
+        description="Read at most so much of the source's log a second, on average. Where more is "
+        "written for long, capture falls behind, and the source keeps its log. Unset: no limit.",
+        examples=["20MiB"],
+    )
     zone: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9_.:/-]{1,64}$",

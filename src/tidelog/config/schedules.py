@@ -45,6 +45,12 @@ class ScheduledDump(Section):
     mode: Literal["incremental", "blocking"] = Field(
         default="incremental", description="How it reads."
     )
+    priority: int = Field(
+        default=0,
+        ge=-100,
+        le=100,
+        description="Of several dumps those of the highest are read first, three chunks of four.",
+    )
 
     @field_validator("name")
     @classmethod
@@ -95,6 +101,7 @@ class ScheduledDump(Section):
                 tables=tuple(self.tables),
                 where=self.where,
                 mode=self.mode,
+                priority=self.priority,
             )
         except UsageError as error:
             raise ValueError(str(error)) from None

@@ -11,6 +11,7 @@ from tidelog.brought import OneOf
 from tidelog.errors import ConfigError
 from tidelog.model.mysql_urls import SCHEMES, parse_url
 from tidelog.sections import (
+    Bytes,
     LocalPath,
     MySqlName,
     PostgresName,
@@ -53,6 +54,12 @@ _SIGNAL_TABLE = (
     "Table with the columns `id`, `type`, `data` whose inserted rows are commands, as Debezium's "
     "`signal.data.collection`. It must exist"
 )
+_WHEN_LOG_IN_DANGER = (
+    "What capture does when the server is about to remove log that capture needs, or its disk "
+    "fills, [each at its price](../how-to/log-in-danger.md). `warn`: a problem in status, page and "
+    "alerts. `pause_dumps`: also, no chunk of a dump is begun until the danger is over"
+)
+_PAUSES_DUMPS: Any = Field(default="warn", description=f"{_WHEN_LOG_IN_DANGER}.")
 _KEYS: Any = Field(
     default={},
     description="For tables without a primary key: columns of a unique, not null key to dump and "
@@ -116,6 +123,8 @@ class SourceSection(SourceBase):
     snapshot_class: str | None = _SNAPSHOT_CLASS
     signal_table: str | None = None
     keys: dict[TablePattern, list[str]] = _KEYS
+    when_log_in_danger: Literal["warn", "pause_dumps"] = _PAUSES_DUMPS
+    log_danger_bytes: int | None = None
 
     _whole = model_validator(mode="after")(_its_details_are_there)
 
@@ -172,6 +181,19 @@ class PostgresSourceSection(SourceBase):
     watermark_schema: PostgresName = Field(
         default="tidelog",
         description="Schema of the one-row table `watermark` that dumps write their marks to.",
+    )
+    when_log_in_danger: Literal["warn", "pause_dumps", "stop", "drop_slot"] = Field(
+        default="warn",
+        description=f"{_WHEN_LOG_IN_DANGER}. `stop`: also, if that does not help within five "
+        "minutes, capture ends. `drop_slot`: also, it drops its slot as it ends, so that the "
+        "server's disk gets free; what is written from then on is lost to capture.",
+    )
+    log_danger_bytes: Bytes | None = Field(
+        default=None,
+        ge=2**20,
+        description="So much log that the server keeps for capture is a danger. Unset: 80 % of "
+        "`max_slot_wal_keep_size`, or 10GiB where the server has no such limit.",
+        examples=["50GiB"],
     )
 
     _whole = model_validator(mode="after")(_its_details_are_there)
@@ -274,6 +296,11 @@ class MySqlSourceSection(SourceBase):
         "deleted or their referenced columns change, also by way of other tables. `accept`: "
         "copies drift from the source until dumped again.",
     )
+    when_log_in_danger: Literal["warn", "pause_dumps"] = _PAUSES_DUMPS
+
+    @property
+    def log_danger_bytes(self) -> None:
+        """The server keeps its binlog by time, whoever reads it."""
 
     _whole = model_validator(mode="after")(_its_details_are_there)
 

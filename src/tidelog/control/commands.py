@@ -28,6 +28,8 @@ from tidelog.model.printable import printable
 
 Key = tuple[str, ...]
 DumpId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+Priority = Annotated[int, Field(ge=-100, le=100)]
+PipelineName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 # Dumps, chunks and key sets that capture names itself.
 OUR_IDS = re.compile(r"initial|reread|(auto|gap|start|missing|given)-.*")
 TablePattern = Annotated[str, Field(min_length=1, max_length=MAX_PATTERN)]
@@ -59,6 +61,7 @@ class ExecuteSnapshot(Command):
         missing: what of given keys that the table lacks: ``delete`` (a delete event each) or
             ``list`` (no event; they are listed with the dump).
         mode: ``incremental`` (chunks between watermarks) or ``blocking`` (one exported snapshot).
+        priority: of several dumps those of the highest are read first.
         surrogate_key: of a Debezium signal; tables are read in the order of their own key.
         signal_id: of a Debezium signal. Signals may use an id again, for another dump.
         plain: whoever gave the conditions may have fewer rights than capture: they are
@@ -76,6 +79,7 @@ class ExecuteSnapshot(Command):
     keys: tuple[Key, ...] | None = None
     key_columns: Key | None = None
     mode: Literal["incremental", "blocking"] = "incremental"
+    priority: Priority = 0
 
     surrogate_key: str | None = None
     signal_id: str | None = None
@@ -83,8 +87,10 @@ class ExecuteSnapshot(Command):
 
     def to_json(self) -> dict[str, Any]:
         document = super().to_json()
-        if not self.plain:  # as versions before it wrote it: what is given again must be the same
-            del document["data"]["plain"]
+        # As versions before them wrote it: what is given again must be the same.
+        for name in ("plain", "priority"):
+            if not document["data"][name]:
+                del document["data"][name]
         return document
 
     @field_validator("dump_id")
@@ -176,6 +182,38 @@ class ResumeSnapshot(Command):
     dump_id: DumpId | None = None
 
 
+class PauseLog(Command):
+    """Read no more of the source's log, also after a restart, until resumed. The source keeps its
+    log meanwhile, as far as it does. ``by``: who wants it, for status.
+    """
+
+    type: ClassVar[str] = "pause-log"
+    by: str = Field(default="", max_length=200)
+
+
+class ResumeLog(Command):
+    """Read the source's log on."""
+
+    type: ClassVar[str] = "resume-log"
+
+
+class PausePipeline(Command):
+    """Bring nothing more to a pipeline's outputs, also after a restart, until resumed. ``by``: who
+    wants it, for status.
+    """
+
+    type: ClassVar[str] = "pause-pipeline"
+    pipeline: PipelineName = "pipeline"
+    by: str = Field(default="", max_length=200)
+
+
+class ResumePipeline(Command):
+    """Deliver on."""
+
+    type: ClassVar[str] = "resume-pipeline"
+    pipeline: PipelineName = "pipeline"
+
+
 def _without_defaults(schema: dict[str, Any]) -> None:
     for option in schema["properties"].values():
         option.pop("default", None)
@@ -241,6 +279,10 @@ _TYPES: dict[str, type[Command]] = {
         StopSnapshot,
         PauseSnapshot,
         ResumeSnapshot,
+        PauseLog,
+        ResumeLog,
+        PausePipeline,
+        ResumePipeline,
         SetDumpOptions,
         LogMessage,
         HandOver,

@@ -2,8 +2,9 @@
 
 Types and fields as in its manual, "Sending signals to a Debezium connector", and in its package
 ``io.debezium.pipeline.signal.actions``. Fields that it doesn't know it ignores; so do we. What
-differs: a signal's id names the dump; ``surrogate-key`` is not needed, because tables are read in
-the order of their own key; a blocking snapshot's filter must be a plain SELECT (`conditions`).
+differs: a signal's id names the dump; ``priority`` is ours; ``surrogate-key`` is not needed,
+because tables are read in the order of their own key; a blocking snapshot's filter must be a plain
+SELECT (`conditions`).
 """
 
 from __future__ import annotations
@@ -120,6 +121,7 @@ def _execute(signal: Signal, data: Mapping[str, Any], _coordinates: str) -> Comm
             "matching": "regex",
             "conditions": _conditions(signal, data),
             "mode": mode,
+            "priority": data.get("priority") or 0,
             "surrogate_key": surrogate
             if isinstance(surrogate, str) and surrogate.strip()
             else None,

@@ -11,13 +11,18 @@ from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.state import DumpState, Key, Rejected
 from tidelog.capture.dumps.store import KEY_SETS, KeySets
 from tidelog.capture.notifications import Notify, TableScanStatus
+from tidelog.capture.steering.pauses import PIPELINE_KEYS, LogSwitch, pause, resume
 from tidelog.control.channels.table import skipped
 from tidelog.control.commands import (
     Command,
     ExecuteSnapshot,
     HandOver,
     LogMessage,
+    PauseLog,
+    PausePipeline,
     PauseSnapshot,
+    ResumeLog,
+    ResumePipeline,
     ResumeSnapshot,
     SetDumpOptions,
     StopSnapshot,
@@ -49,6 +54,7 @@ class Actor:
         database: its name, which Debezium's signals may write in front of a table's.
         notify: told of signals that can't be acted on.
         hand_over: ends this leadership.
+        switch: of the log's reading.
     """
 
     def __init__(
@@ -61,7 +67,9 @@ class Actor:
         database: str | None = None,
         notify: Notify | None = None,
         hand_over: Callable[[HandOver], dict[str, Any]] | None = None,
+        switch: LogSwitch | None = None,
     ) -> None:
+        self._switch = switch
         self._coordinator = coordinator
         self._catalogue = catalogue
         self._state = state
@@ -106,9 +114,24 @@ class Actor:
             # One line, whatever it holds.
             messages.info("message of command %s: %s", command_id, ascii(command.message)[1:-1])
             return {"logged": True}
+        if isinstance(command, (PauseLog, ResumeLog, PausePipeline, ResumePipeline)):
+            return self._steer(command)
         if isinstance(command, HandOver) and self._hand_over is not None:
             return self._hand_over(command)
         raise UsageError(f"this capture does not know the command {command.type}")
+
+    def _steer(
+        self, command: PauseLog | ResumeLog | PausePipeline | ResumePipeline
+    ) -> dict[str, Any]:
+        if isinstance(command, (PausePipeline, ResumePipeline)):
+            key, found = PIPELINE_KEYS + command.pipeline, {"pipeline": command.pipeline}
+            if isinstance(command, PausePipeline):
+                return found | {"paused": pause(self._state, key, command.by).to_json()}
+            return found | {"resumed": resume(self._state, key)}
+        assert self._switch is not None
+        if isinstance(command, PauseLog):
+            return {"log": "paused", "paused": self._switch.turn_off(command.by).to_json()}
+        return {"log": "read", "resumed": self._switch.turn_on()}
 
     # ------------------------------------------------------------ start
 
@@ -134,6 +157,7 @@ class Actor:
             dump_id,
             list(shapes),
             reason=reason,
+            priority=command.priority,
             rejected=rejected if of_signal else (),
             now_ms=int(time.time() * 1000),
             **self._scope(dump_id, command, choice, shapes),

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.control.commands import Command, from_json
-from tidelog.errors import Policy, StateConflictError, TidelogError, UsageError
+from tidelog.errors import Policy, StateConflictError, StateError, TidelogError, UsageError
 from tidelog.ports import Document, StateStore
 from tidelog.system import failpoints
 
@@ -188,7 +188,7 @@ class Mailbox:
         exception becomes an outcome too: one bad command must not stop capture for ever.
         """
         handled = 0
-        for key in self._state.keys(_COMMANDS)[:MOST_AT_ONCE]:
+        for key in self._waiting()[:MOST_AT_ONCE]:
             command_id = key.removeprefix(_COMMANDS)
             document = self._state.get(key)
             if document is None:
@@ -203,6 +203,15 @@ class Mailbox:
                 handled += 1
             self._state.delete(key)
         return handled
+
+    def _waiting(self) -> list[str]:
+        """A store that is away is asked again: nothing was begun, and the log need not wait. That
+        it is away is told by who renews the lease.
+        """
+        try:
+            return self._state.keys(_COMMANDS)
+        except StateError:
+            return []
 
     def _begin(self, command_id: str, document: Document, handler: Handler) -> Outcome:
         """Handle the command, unless capture ended each time that it did."""

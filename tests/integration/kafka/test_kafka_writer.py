@@ -263,3 +263,18 @@ def test_a_compacted_topic_wants_order(
             output.create(TABLE)
     finally:
         output.close()
+
+
+def test_a_setting_that_is_none_is_refused_without_its_value(tmp_path: Path) -> None:
+    spark = MagicMock()
+    spark.sparkContext.master, spark.sparkContext.defaultParallelism = "local[2]", 2
+    delivery = Delivery("out", keyed=False, formatter=formatter("flat", topic="t"))
+    state, log = SqliteState(f"sqlite:///{tmp_path / 'state.db'}"), BuiltLog(tmp_path / "log")
+    settings = {"security.protocol": "s3cret"}
+    output = KafkaOutput(spark, log.path, state, delivery, servers="127.0.0.1:1", settings=settings)
+    try:
+        with pytest.raises(OutputRefusedError, match=r"setting security\.protocol") as caught:
+            output.check("generation")
+        assert "s3cret" not in str(caught.value)
+    finally:
+        output.close()

@@ -15,25 +15,31 @@ from typing import Any
 
 from pydantic import ValidationError
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from tidelog.control.channels.brake import Brake
 from tidelog.control.channels.rest_bodies import ROUTES, DumpBody, openapi
-from tidelog.control.channels.tokens import carries
+from tidelog.control.channels.surface import Surface
+from tidelog.control.channels.tokens import MISSING, TAKEN, TOO_MANY_SAID, admitted
+from tidelog.control.channels.workers import BusyError, SilentError, Workers
 from tidelog.control.commands import (
     Command,
     ExecuteSnapshot,
+    PauseLog,
+    PausePipeline,
     PauseSnapshot,
+    ResumeLog,
+    ResumePipeline,
     ResumeSnapshot,
     SetDumpOptions,
     StopSnapshot,
     build,
 )
 from tidelog.control.debezium import from_document, parse
-from tidelog.control.mailbox import GivenDifferentlyError, Mailbox, Outcome, new_id
+from tidelog.control.mailbox import GivenDifferentlyError, Outcome, new_id
 from tidelog.errors import Policy, TidelogError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -41,25 +47,14 @@ logger = logging.getLogger(__name__)
 MAX_BODY_BYTES = 16 << 20
 WAIT_S = 5.0
 MAX_WAIT_S = 10.0
+THREADS = 32
+PATIENCE_S, HEALTH_PATIENCE_S = 30.0, 3.0
 _BY = "the HTTP interface"
+_SILENT = (
+    "the state store does not answer; whether a command was given is not known: ask again with its "
+    "dump_id"
+)
 _ASK_THERE = 307  # the same request, there
-
-
-@dataclass(frozen=True, slots=True)
-class Surface:
-    """What the interface shows of the capture that leads. All of it thread-safe.
-
-    Attributes:
-        mailbox: where commands are put.
-        status: the status document, from memory.
-        summary: `DumpCoordinator.summary` of all dumps that are kept.
-        notifications: those after a number, so many at most.
-    """
-
-    mailbox: Mailbox
-    status: Callable[[], dict[str, Any]]
-    summary: Callable[[], dict[str, Any]]
-    notifications: Callable[[int, int], list[dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +77,10 @@ class Failed(Exception):  # noqa: N818 - an answer, not an error of ours
 
 
 def application(
-    leadership: Callable[[], Leadership], token: str, further: Sequence[Route] = ()
+    leadership: Callable[[], Leadership],
+    token: str,
+    further: Sequence[Route] = (),
+    brake: Brake | None = None,
 ) -> Starlette:
     """The application.
 
@@ -90,8 +88,9 @@ def application(
         leadership: asked at each request.
         token: what requests carry as ``Authorization: Bearer …``.
         further: what is served beside it.
+        brake: on wrong tokens, of all that is served.
     """
-    interface = _Interface(leadership, token)
+    interface = _Interface(leadership, token, brake or Brake())
     routes = [
         Route(path, interface.endpoint(method, path), methods=[method.upper()])
         for method, path, *_ in ROUTES
@@ -107,9 +106,12 @@ async def _not_routed(_request: Request, error: Exception) -> JSONResponse:
 
 
 class _Interface:
-    def __init__(self, leadership: Callable[[], Leadership], token: str) -> None:
+    def __init__(self, leadership: Callable[[], Leadership], token: str, brake: Brake) -> None:
         self._leadership = leadership
         self._token = token
+        self._brake = brake
+        self._workers = Workers(THREADS)
+        self._healthy = Workers(2)  # of its own: who asks for health needs no token
         self._handlers: dict[tuple[str, str], Callable[[_Call], tuple[int, Any]]] = {
             ("get", "/status"): lambda call: (200, call.surface.status()),
             ("get", "/dumps"): lambda call: (200, {"dumps": call.surface.summary()["dumps"]}),
@@ -121,6 +123,10 @@ class _Interface:
             ("post", "/pause"): lambda call: call.send(PauseSnapshot(by=_BY)),
             ("post", "/resume"): lambda call: call.send(ResumeSnapshot()),
             ("post", "/cancel"): lambda call: call.send(StopSnapshot()),
+            ("post", "/log/pause"): lambda call: call.send(PauseLog(by=_BY)),
+            ("post", "/log/resume"): lambda call: call.send(ResumeLog()),
+            ("post", "/pipelines/{id}/pause"): lambda c: _pipeline(c, PausePipeline, by=_BY),
+            ("post", "/pipelines/{id}/resume"): lambda c: _pipeline(c, ResumePipeline),
             ("get", "/options"): lambda call: (200, call.surface.summary()["dump_options"]),
             ("patch", "/options"): lambda call: call.send(build(SetDumpOptions, call.document())),
             ("post", "/signals"): _signal,
@@ -135,13 +141,22 @@ class _Interface:
         async def endpoint(request: Request) -> JSONResponse:
             try:
                 if handler is None:
-                    return await run_in_threadpool(self._health)
-                self._authorise(request)
+                    return await self._healthy.run(self._health, HEALTH_PATIENCE_S)
+                await self._authorise(request)
                 body = await _body(request)
-                status, document = await run_in_threadpool(self._answer, handler, request, body)
+                status, document = await self._workers.run(
+                    lambda: self._answer(handler, request, body), PATIENCE_S
+                )
                 return JSONResponse(document, status)
+            except (BusyError, SilentError):
+                body_ = {"error": {"kind": "NoAnswer", "message": _SILENT}}
+                return JSONResponse(body_, 503, {"Retry-After": "5"})
             except Failed as failed:
-                headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
+                headers = {
+                    401: {"WWW-Authenticate": "Bearer"},
+                    429: {"Retry-After": "60"},
+                    503: {"Retry-After": "1"},
+                }
                 if failed.status == _ASK_THERE:
                     headers[_ASK_THERE] = {"Location": failed.body["error"]["url"]}
                 return JSONResponse(failed.body, failed.status, headers.get(failed.status))
@@ -156,9 +171,12 @@ class _Interface:
         leads = self._leadership().surface is not None
         return JSONResponse({"status": "ok", "role": "leader" if leads else "standby"})
 
-    def _authorise(self, request: Request) -> None:
-        if not carries(request, [self._token]):
+    async def _authorise(self, request: Request) -> None:
+        status = await admitted(request, [self._token], self._brake)
+        if status == MISSING:
             raise Failed(401, "Unauthorized", "Authorization: Bearer TOKEN is missing or wrong")
+        if status != TAKEN:
+            raise Failed(status, "TooMany", TOO_MANY_SAID)
 
     def _answer(
         self, handler: Callable[[_Call], tuple[int, Any]], request: Request, body: bytes
@@ -253,6 +271,10 @@ def _start(call: _Call) -> tuple[int, Any]:
 
 def _pause(call: _Call) -> tuple[int, Any]:
     return call.send(PauseSnapshot(dump_id=_dump_id(call), by=_BY))
+
+
+def _pipeline(call: _Call, command: type[Command], **more: str) -> tuple[int, Any]:
+    return call.send(build(command, {"pipeline": call.request.path_params["id"], **more}))
 
 
 def _cancel(call: _Call) -> tuple[int, Any]:

@@ -7,7 +7,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from tidelog._version import __version__
-from tidelog.control.commands import DumpId, ExecuteSnapshot, Key, SetDumpOptions, TablePattern
+from tidelog.control.commands import (
+    DumpId,
+    ExecuteSnapshot,
+    Key,
+    Priority,
+    SetDumpOptions,
+    TablePattern,
+)
 
 _REFERENCE = "#/components/schemas/{model}"
 
@@ -38,6 +45,9 @@ class DumpBody(BaseModel):
         description="What of keys that the table lacks: a delete event each, or a list.",
     )
     mode: str = Field(default="incremental", pattern="^(incremental|blocking)$")
+    priority: Priority = Field(
+        default=0, description="Of several dumps those of the highest are read first."
+    )
 
     def command(self, dump_id: str) -> dict[str, Any]:
         """Data of an `ExecuteSnapshot`."""
@@ -88,6 +98,10 @@ ROUTES: tuple[tuple[str, str, type[BaseModel] | None, int, str], ...] = (
     ("post", "/pause", None, 202, "Pause all dumps."),
     ("post", "/resume", None, 202, "Go on with all paused dumps."),
     ("post", "/cancel", None, 202, "Cancel all dumps."),
+    ("post", "/log/pause", None, 202, "Read no more of the source's log until resumed."),
+    ("post", "/log/resume", None, 202, "Read the source's log on."),
+    ("post", "/pipelines/{id}/pause", None, 202, "Pause a pipeline; it stays so over restarts."),
+    ("post", "/pipelines/{id}/resume", None, 202, "Go on with a paused pipeline."),
     ("get", "/options", None, 200, "How dumps read now."),
     ("patch", "/options", SetDumpOptions, 202, "Change how dumps read, running ones too."),
     ("post", "/signals", SignalBody, 202, "Send a Debezium signal."),
@@ -106,6 +120,7 @@ _QUERIES = {
 _FAILURES = {
     "400": "It can't be done as it is asked; the message says why.",
     "401": "The token is missing or wrong.",
+    "429": "Too many wrong tokens came within a minute, of whoever; a right one is taken at once.",
     "404": "There is no such thing.",
     "409": "A dump of that id exists, for something else.",
     "413": "The body is too large.",

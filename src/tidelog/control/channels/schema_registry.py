@@ -11,12 +11,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tidelog.control.channels.tokens import carries
+from tidelog.control.channels.brake import Brake
+from tidelog.control.channels.tokens import MISSING, TAKEN, TOO_MANY_SAID, admitted
+from tidelog.control.channels.workers import BusyError, SilentError, Workers
 from tidelog.errors import TidelogError
 from tidelog.eventlog.message_schemas import MessageSchema, MessageSchemaStore
 
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 _MEDIA = "application/vnd.schemaregistry.v1+json"
 _MAX_BODY_BYTES = 1 << 20
+_THREADS, _PATIENCE_S = 8, 30.0
 _NO_SUBJECT, _NO_VERSION, _NO_SCHEMA = 40401, 40402, 40403
 _BAD_VERSION, _READ_ONLY, _BAD_SCHEMA = 42202, 42205, 42201
 
@@ -34,8 +36,11 @@ class _Refused(Exception):  # noqa: N818 - an answer, not an error of ours
         self.message = message
 
 
-def routes(store: MessageSchemaStore, tokens: tuple[str, ...]) -> list[Route]:
+def routes(
+    store: MessageSchemaStore, tokens: tuple[str, ...], brake: Brake | None = None
+) -> list[Route]:
     """The interface's routes. They answer in every process, whoever leads."""
+    brake, workers = brake or Brake(), Workers(_THREADS)
     registry = _Registry(store)
     found = []
     for method, path, answer in (
@@ -55,16 +60,21 @@ def routes(store: MessageSchemaStore, tokens: tuple[str, ...]) -> list[Route]:
         ("GET", "/mode", lambda _request, _body: {"mode": "READONLY"}),
         ("GET", "/mode/{subject}", lambda _request, _body: {"mode": "READONLY"}),
     ):
-        found.append(Route(path, _endpoint(answer, tokens), methods=[method]))
+        found.append(Route(path, _endpoint(answer, tokens, brake, workers), methods=[method]))
     return found
 
 
 _Answer = Callable[[Request, bytes], Any]
 
 
-def _endpoint(answer: _Answer, tokens: tuple[str, ...]) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(
+    answer: _Answer, tokens: tuple[str, ...], brake: Brake, workers: Workers
+) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        if not carries(request, tokens):
+        status = await admitted(request, tokens, brake)
+        if status not in (TAKEN, MISSING):
+            return _error(status, TOO_MANY_SAID)
+        if status == MISSING:
             refused = _error(401, "the token is missing or wrong")
             refused.headers["WWW-Authenticate"] = "Basic"
             return refused
@@ -74,8 +84,10 @@ def _endpoint(answer: _Answer, tokens: tuple[str, ...]) -> Callable[[Request], A
                 body += piece
                 if len(body) > _MAX_BODY_BYTES:
                     return _error(413, f"a body has at most {_MAX_BODY_BYTES} bytes")
-            document = await run_in_threadpool(answer, request, body)
+            document = await workers.run(lambda: answer(request, body), _PATIENCE_S)
             return JSONResponse(document, media_type=_MEDIA)
+        except (BusyError, SilentError):
+            return _error(50003, "where schemas are kept does not answer")
         except _Refused as refusal:
             return _error(refusal.code, refusal.message)
         except TidelogError as error:

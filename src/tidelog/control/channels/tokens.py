@@ -9,6 +9,23 @@ from collections.abc import Iterable
 
 from starlette.requests import Request
 
+from tidelog.control.channels.brake import Brake
+
+TAKEN, MISSING, TOO_MANY = 200, 401, 429
+TOO_MANY_SAID = "too many wrong tokens; wait a minute"
+
+
+async def admitted(request: Request, tokens: Iterable[str], brake: Brake) -> int:
+    """`TAKEN` if the request carries one of ``tokens``; else the status of the answer, which comes
+    the later the more often that happens.
+    """
+    if carries(request, tokens):
+        return TAKEN
+    if "authorization" not in request.headers:  # that is no guess
+        return MISSING
+    address = request.client.host if request.client else ""
+    return TOO_MANY if await brake.wrong(address) else MISSING
+
 
 def carries(request: Request, tokens: Iterable[str]) -> bool:
     """Is one of ``tokens`` given, as a bearer token, or as the password of any user? Programs that

@@ -1,0 +1,97 @@
+"""Sections of channels on Kafka: ``control.signal_kafka`` and ``control.notification_kafka``."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, SecretStr, field_validator
+
+from tidelog.sections import Section
+
+TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
+
+
+class KafkaChannel(Section):
+    """What channels on Kafka have in common."""
+
+    OURS: ClassVar[frozenset[str]] = frozenset({"bootstrap.servers"})
+    """Settings that are never the user's."""
+
+    servers: str = Field(
+        min_length=1,
+        description="Brokers to begin with, separated by commas.",
+        examples=["kafka1:9092,kafka2:9092"],
+    )
+    settings: dict[str, SecretStr] = Field(
+        default={},
+        description="Settings of librdkafka, for security and tuning. All are treated as secrets.",
+        examples=[
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "SCRAM-SHA-512",
+                "sasl.username": "tidelog",
+                "sasl.password": "${KAFKA_PASSWORD}",
+            }
+        ],
+    )
+
+    @field_validator("settings")
+    @classmethod
+    def _ours_are_not_given(cls, settings: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        taken = sorted(cls.OURS & settings.keys())
+        if taken:
+            raise ValueError(f"{', '.join(taken)} can't be set here: Tidelog sets it")
+        return settings
+
+
+class SignalKafka(KafkaChannel):
+    """A topic whose messages are signals, as Debezium has it (docs/how-to/control.md)."""
+
+    OURS: ClassVar[frozenset[str]] = KafkaChannel.OURS | {
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.partition.eof",
+        "group.id",
+        "isolation.level",
+    }
+
+    topic: TopicName | None = Field(
+        default=None,
+        description="As Debezium's `signal.kafka.topic`; it has one partition. Unset: the `key` "
+        "with `-signal`.",
+        examples=["shop-signal"],
+    )
+    key: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Messages with this key are for this capture, as those with Debezium's "
+        "`topic.prefix`; all others are passed over. Unset: the `connector_name` of notifications.",
+        examples=["shop"],
+    )
+    begin: Literal["earliest", "latest"] = Field(
+        default="earliest",
+        description="Where a topic is begun that was never read: with what it holds, or with what "
+        "comes from then on.",
+    )
+
+
+class NotificationKafka(KafkaChannel):
+    """A topic for notifications, as Debezium's sink channel has it (docs/how-to/control.md)."""
+
+    OURS: ClassVar[frozenset[str]] = KafkaChannel.OURS | {
+        "acks",
+        "delivery.timeout.ms",
+        "enable.gapless.guarantee",
+        "enable.idempotence",
+        "message.send.max.retries",
+        "message.timeout.ms",
+        "request.required.acks",
+        "retries",
+        "transactional.id",
+    }
+
+    topic: TopicName = Field(
+        description="As Debezium's `notification.sink.topic.name`.",
+        examples=["shop-notifications"],
+    )

@@ -1,0 +1,160 @@
+"""What channels on Kafka share: where a topic is, what is wrong with it, and saying so."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from tidelog.outputs.kafka.client import common, librdkafka_log, told
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_S: Final = 10.0
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 30.0
+_AFTER: Final = re.compile(r" \(after \d+ms [^)]*\)")  # differs from try to try
+AGAIN: Final = "It is tried again by itself once that is mended."
+ONE_PARTITION: Final = "Make a topic with one partition: only that keeps signals in order."
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaPlace:
+    """A topic.
+
+    Attributes:
+        servers: brokers to begin with.
+        topic: its name.
+        given: settings of librdkafka from the user: never printed.
+    """
+
+    servers: str
+    topic: str
+    given: Mapping[str, str] = field(repr=False, default_factory=dict)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of any client. What it would log, `Trouble` tells once."""
+        return {"bootstrap.servers": self.servers, "log_level": 2, **self.given}
+
+    @property
+    def creation(self) -> str:
+        """The command that makes the topic."""
+        return (
+            f"kafka-topics.sh --bootstrap-server {self.servers} --create --topic {self.topic} "
+            "--partitions 1"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic as brokers describe it. ``topic_id``: a topic of the same name made anew has
+    another.
+    """
+
+    topic_id: str
+    partitions: int
+
+
+def several(partitions: int) -> str:
+    """What is wrong with a topic of signals that has so many."""
+    return f"it has {partitions} partitions, and signals are read from the first alone"
+
+
+class ChannelError(Exception):
+    """A channel does not work now; ``remedy``: what mends it. Neither holds a setting's value."""
+
+    def __init__(self, reason: str, remedy: str = AGAIN) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.remedy = remedy
+
+
+class Trouble:
+    """What keeps a channel from working, or nothing. Logged when it begins, changes and ends.
+    Thread-safe.
+
+    Args:
+        channel: a name for programs.
+        sentence: what people are told before the reason.
+    """
+
+    def __init__(self, channel: str, sentence: str) -> None:
+        self._channel = channel
+        self._sentence = sentence
+        self._lock = threading.Lock()
+        self._now: dict[str, Any] | None = None
+
+    def begin(self, reason: str, remedy: str = AGAIN) -> None:
+        with self._lock:
+            before, now_ms = self._now, int(time.time() * 1000)
+            self._now = {
+                "channel": self._channel,
+                "reason": f"{self._sentence}: {reason}",
+                "remedy": remedy,
+                "since_ms": now_ms if before is None else before["since_ms"],
+            }
+            changed = before is None or before["reason"] != self._now["reason"]
+        if changed:
+            logger.warning("%s: %s. %s", self._sentence, reason, remedy)
+
+    def end(self) -> None:
+        with self._lock:
+            ended, self._now = self._now, None
+        if ended is not None:
+            logger.info("over: %s", ended["reason"])
+
+    def now(self) -> dict[str, Any] | None:
+        """``channel``, ``reason``, ``remedy``, ``since_ms``; None: it works."""
+        with self._lock:
+            return self._now
+
+
+class Heard:
+    """What a client says beside its answers: why there is no connection, which a call that times
+    out does not tell. Give `hear` as ``error_cb``.
+    """
+
+    def __init__(self) -> None:
+        self.error: KafkaError | None = None
+        self.all_down = False
+
+    def hear(self, error: KafkaError) -> None:
+        self.all_down = self.all_down or error.code() == KafkaError._ALL_BROKERS_DOWN
+        telling = error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL)
+        if self.error is None or telling:
+            self.error = error
+
+    def why(self, error: KafkaException) -> ChannelError:
+        """``error``, in words of what was heard if that tells more."""
+        found: KafkaError = error.args[0]
+        silent = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
+        text = told(self.error if self.error and found.code() in silent else found)
+        return ChannelError(_AFTER.sub("", text).rstrip("."))
+
+
+def topic_facts(place: KafkaPlace) -> TopicFacts:
+    """Ask brokers about the topic. Raises ChannelError if none answers, or there is no topic."""
+    heard = Heard()
+    try:
+        admin = AdminClient(
+            common(place.settings) | {"error_cb": heard.hear}, logger=librdkafka_log
+        )
+    except KafkaException as error:
+        raise heard.why(error) from None
+    wanted = TopicCollection([place.topic])
+    try:
+        found = admin.describe_topics(wanted, request_timeout=TIMEOUT_S)[place.topic].result()
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise ChannelError("there is no such topic", place.creation) from None
+        admin.poll(0.2)  # calls `hear`
+        raise heard.why(error) from None
+    return TopicFacts(str(found.topic_id), len(found.partitions))

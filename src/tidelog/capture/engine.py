@@ -22,8 +22,9 @@ from tidelog.capture.buffer import (
 )
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.emitted_log import EmittedLog
-from tidelog.capture.log_pause import LogPause
 from tidelog.capture.progress import CaptureProgress
+from tidelog.capture.steering.log_pause import LogPause
+from tidelog.capture.steering.read_rate import ReadRate
 from tidelog.capture.windows.windows import Closed, Voided, Window, Windows
 from tidelog.capture.writer_thread import Appender, WriterThread
 from tidelog.errors import OffsetGoneError
@@ -60,6 +61,7 @@ class CaptureOptions:
     idle_position_s: float = 10.0  # … at most this often
     journal_entries: int = 500_000
     journal_prune_entries: int = 50_000
+    read_bytes_per_s: int | None = None
 
 
 class CaptureEngine:
@@ -82,6 +84,7 @@ class CaptureEngine:
         on_signals: Callable[[Sequence[SignalSeen]], None],
         on_unlogged: Callable[[RowsUnlogged | RelationNamed | CatalogueChanged], None],
         on_refused: Callable[[TableRefused], None],
+        is_paused: Callable[[], bool] = lambda: False,
     ) -> None:
         self._reader = reader
         self._windows = windows
@@ -92,6 +95,8 @@ class CaptureEngine:
         self._on_signals = on_signals
         self._on_unlogged = on_unlogged
         self._on_refused = on_refused
+        self._is_paused = is_paused
+        self._rate = ReadRate(options.read_bytes_per_s)
         self._lock = threading.Lock()
         self._buffer = OutputBuffer(options.buffer_bytes)
         self._writer = WriterThread(self._buffer, log, resume, options.flush_bytes, options.flush_s)
@@ -115,7 +120,11 @@ class CaptureEngine:
         try:
             acknowledged = self._resume.acknowledge
             while not stop.is_set():
-                self._handle_all(self._reader.poll(0.02))
+                if wait_s := self._wait_s():
+                    self._reader.keepalive()
+                    stop.wait(wait_s)
+                else:
+                    self._handle_all(self._reader.poll(0.02))
                 if self._between:
                     self._at_boundary(self._reached)
                 self._append_waiting()
@@ -131,6 +140,20 @@ class CaptureEngine:
         self._buffer.raise_failure()
         if self._writer.durable.acknowledge > acknowledged:
             self._reader.acknowledge(self._writer.durable.acknowledge)
+
+    @property
+    def holds_back(self) -> bool:
+        """Is the log read later than it could be, because somebody wants it so?"""
+        return self._is_paused() or self._options.read_bytes_per_s is not None
+
+    def _wait_s(self) -> float:
+        """How long not to read the log now. A blocking dump that has begun is read to its end
+        before the log is paused: it wants the log to come to its snapshot, and holds that open.
+        """
+        log_pause = self._log_pause
+        if self._is_paused() and (log_pause is None or log_pause.at is None):
+            return PAUSED_TURN_S
+        return min(PAUSED_TURN_S, self._rate.wait_s(time.monotonic()))
 
     def _handle_all(self, events: Iterable[LogEvent]) -> None:
         """Signals that come one behind the other are told together. They are kept before anything
@@ -172,6 +195,7 @@ class CaptureEngine:
 
     def _take(self, batch: LogBatch) -> None:
         """Append a batch; what is due in its midst comes between two of its transactions."""
+        self._rate.took(batch.payload_bytes)
         while True:
             log_pause = None if self._stopped.is_set() else self._log_pause
             with self._lock:
@@ -362,6 +386,8 @@ class CaptureEngine:
             durable=durable,
             records=writer.records,
             segments=writer.segments,
+            bytes=writer.bytes,
+            append_s=writer.append_s,
             next_offset=writer.next_offset,
             last_commit_ts=writer.last_commit_ts,
             buffer_bytes=self._buffer.bytes,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tidelog.capture.farewell import Farewell
-from tidelog.errors import LeaseLostError, Policy, TidelogError
+from tidelog.errors import AppendRaceLostError, LeaseLostError, Policy, TidelogError
 from tidelog.ports import Document, Election, Lease, StateStore
 
 logger = logging.getLogger(__name__)
@@ -24,7 +25,8 @@ ASK_EVERY_S = 0.5
 ASK_ON_WATCH_S = 0.05
 RENEW_AGAIN_S = 1.0
 RETRY_FIRST_S = 0.5
-RETRY_MOST_S = 30.0
+RETRY_MOST_S = 5.0
+"""Nothing is captured while the only process waits, also if what failed is back by then."""
 
 
 class LeaderSession(Protocol):
@@ -66,6 +68,7 @@ class LeaseKeeper:
         on_lease(lease)
         self._stopped = threading.Event()
         self._lost: LeaseLostError | None = None
+        self._renewals = self._failures = 0
         self._thread = threading.Thread(target=self._keep, name="tidelog-lease", daemon=True)
         self._thread.start()
 
@@ -87,6 +90,15 @@ class LeaseKeeper:
                 "process may lead now. This one stands by"
             )
 
+    def summary(self) -> dict[str, Any]:
+        """For metrics: how long the lease lasts, and how its renewals went."""
+        remaining_s = max(0.0, self._lease.deadline - time.monotonic())
+        return {
+            "remaining_s": round(remaining_s, 3),
+            "renewals": self._renewals,
+            "failures": self._failures,
+        }
+
     @property
     def announce(self) -> Callable[[], float] | None:
         """Says that the lease will be given back; how long to lead on then. None: nobody looks so
@@ -102,10 +114,12 @@ class LeaseKeeper:
             try:
                 self._lease = self._election.renew(self._lease)
                 self._on_lease(self._lease)
+                self._renewals += 1
             except LeaseLostError as error:
                 self._lost = error
                 return
             except TidelogError as error:  # the state store is away: the deadline decides
+                self._failures += 1
                 logger.warning("the lease could not be renewed: %s", error)
                 pause_s = min(self._every_s, RENEW_AGAIN_S)
 
@@ -194,10 +208,11 @@ def lead(
             continue
         told_at = 0.0
         keeper = LeaseKeeper(election, lease, renew_every_s, on_lease)
-        started = time.monotonic()
+        began = math.inf
         session: LeaderSession | None = None
         try:
             session = open_session(keeper)
+            began = time.monotonic()
             on_state("leading", "")
             with Farewell(stop, keeper.announce) as farewell:
                 if session.run(farewell.ends):
@@ -205,13 +220,17 @@ def lead(
         except TidelogError as error:
             if error.policy is Policy.STOP:
                 raise
-            if time.monotonic() - started > 30:
+            if time.monotonic() - began >= retry_s:  # it was a good one
                 retry_s = RETRY_FIRST_S
             logger.warning("%s starts again from what is durable: %s", what, error)
             on_state("retrying", str(error))
             _close(session)
             session = None
             keeper.release()
+            if isinstance(error, (LeaseLostError, AppendRaceLostError)):
+                # No failure: the lease says when it may be led again. Who waits stands by for none.
+                stop.wait(RETRY_FIRST_S)
+                continue
             stop.wait(retry_s)
             retry_s = min(RETRY_MOST_S, retry_s * 2)
         finally:

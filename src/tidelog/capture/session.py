@@ -6,21 +6,32 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tidelog.capture.catalogue_watch import SHAPES_KEY, VERSIONS_KEY, CatalogueWatch
-from tidelog.capture.dumps.automatic import DUMPED_KEY, JUDGED_KEY, UNLOGGED_KEY, AutomaticDumps
-from tidelog.capture.dumps.coordinator import DUMP_PREFIX, REFETCH_KEY, DumpCoordinator
-from tidelog.capture.dumps.state import Mode
-from tidelog.capture.dumps.store import KEY_SETS
+from tidelog.capture.activity.log import Activity
+from tidelog.capture.catalogue_watch import CatalogueWatch
+from tidelog.capture.dumps.automatic import AutomaticDumps
+from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.engine import CaptureEngine
-from tidelog.capture.failed_dumps import lacking
+from tidelog.capture.generation import bind
 from tidelog.capture.leadership import Leader
-from tidelog.capture.refused_tables import REFUSED_KEY, RefusedTables
-from tidelog.capture.relation_names import RELATIONS_KEY
-from tidelog.capture.source_watch import SourceWatch
-from tidelog.errors import GapError, IncompleteDumpError, SourceError, TidelogError
+from tidelog.capture.refused_tables import RefusedTables
+from tidelog.capture.start_dumps import AtStart, StartDumps
+from tidelog.capture.steering.guard import LogGuard, note_given_up
+from tidelog.capture.steering.pauses import LogSwitch
+from tidelog.capture.steering.source_watch import SourceWatch
+from tidelog.errors import (
+    ConnectionLostError,
+    GapError,
+    IncompleteDumpError,
+    LeaseLostError,
+    LogInDangerError,
+    SourceError,
+    StateError,
+    TidelogError,
+)
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
 from tidelog.ports import (
@@ -37,18 +48,11 @@ from tidelog.ports import (
 
 logger = logging.getLogger(__name__)
 
-INITIAL_DUMP = "initial"
-START_DUMP = "start-"
-GAP_DUMP = "gap-"
 STATUS_KEY = "status"
-GENERATION_KEY = "log-generation"
-GAP_KEY = "log-gap"
-"""Set while a gap in the log, that the user consented to, waits for its dump."""
 CONSENT_KEY = "log-gap-consent"
 """Set by a person who consents to a gap, once, for the next start."""
 TURN_S, SLOW_TURN_S = 0.1, 1.0
-JOIN_S = 10.0
-STATUS_EVERY_S = 1.0
+JOIN_S, STATUS_EVERY_S = 10.0, 1.0
 FINISHED_SHOWN = 20
 LOOK_EVERY_S = 5.0
 LOOK_SHARE = 0.01
@@ -60,10 +64,6 @@ HINT_SHARE = 0.05
 """Looks that somebody hints at come at once, but not sooner after another than `HINT_LEAST_S`, and
 may take so much of the time: whoever may give hints must not load the source with looks."""
 MAINTAIN_EVERY_S = 30.0
-_OF_ONE_LOG = (
-    DUMP_PREFIX, REFETCH_KEY, KEY_SETS, SHAPES_KEY, VERSIONS_KEY, JUDGED_KEY, DUMPED_KEY, GAP_KEY,
-    UNLOGGED_KEY, REFUSED_KEY, RELATIONS_KEY,
-)  # fmt: skip
 TRANSIENT: tuple[type[TidelogError], ...] = (SourceError,)
 """What housekeeping tries again later, e.g. a lock that another session holds: the log goes on."""
 
@@ -76,30 +76,17 @@ class Housekeeping:
         commands: take signals in and act on commands that wait; on a thread of their own.
         maintain: roll up, retain, quarantine.
         on_status: told the status document now and then.
+        activity: counts what is appended.
+        troubles: what of the channels does not work, for that document.
         look_every_s: see `tidelog.ports.StateBackend`.
     """
 
     commands: Callable[[], None]
     maintain: Callable[[], None]
     on_status: Callable[[dict[str, Any]], None]
+    activity: Activity
+    troubles: Callable[[], list[dict[str, Any]]]
     look_every_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class AtStart:
-    """What is dumped at start.
-
-    Attributes:
-        dump: the id of a dump of everything that is asked for, None: there is none; given whether
-            one was ever asked for at a start, and whether one is not done. `INITIAL_DUMP`, or one
-            that begins with `START_DUMP`; the same again is the same dump.
-        then_end: capture ends when all dumps are done.
-        mode: how it is read.
-    """
-
-    dump: Callable[[bool, bool], str | None] = lambda begun, unfinished: INITIAL_DUMP
-    then_end: bool = False
-    mode: Mode = "incremental"
 
 
 class CaptureSession:
@@ -123,6 +110,9 @@ class CaptureSession:
         leader: Leader,
         generation: str,
         close_log: Callable[[], None],
+        switch: LogSwitch,
+        guard: LogGuard,
+        forget_log: Callable[[], None],
     ) -> None:
         self.engine = engine
         self.coordinator = coordinator
@@ -132,13 +122,15 @@ class CaptureSession:
         self._refused = refused
         self._state = state
         self._housekeeping = housekeeping
-        self._patterns = patterns
         self._chunks = chunks
-        self._at_start = at_start
+        self._at_start = StartDumps(at_start, coordinator, catalogue, state, patterns, leader.epoch)
         self._complete = False
         self._leader = leader
         self._generation = generation
         self._close_log = close_log
+        self._switch = switch
+        self._guard_log = guard
+        self._forget_log = forget_log
         self._ended = threading.Event()
         self._failure: BaseException | None = None
         self._automatic = AutomaticDumps(
@@ -160,10 +152,10 @@ class CaptureSession:
         """Until ``stop`` or the first failure of any part, which is raised; True once all is done
         that was wanted, where that is only the first dump.
         """
-        self._bind_state()
+        bind(self._state, self._generation, self._refused)
         self.coordinator.recover(self.engine, self._chunks)
         self._automatic.watch.begin()
-        self._request_at_start()
+        self._at_start.request()
         threads = [
             threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
             for name, work in (
@@ -184,22 +176,28 @@ class CaptureSession:
             deadline = time.monotonic() + JOIN_S  # of all: several may wait for the same source
             for thread in threads:
                 thread.join(max(0.0, deadline - time.monotonic()))
+        if isinstance(self._failure, LogInDangerError):
+            # Neither may take the place of why capture stops: it would be started again.
+            with suppress(StateError):
+                self._publish_status()
+            self._give_up_log()
         if self._failure is not None:
             raise self._failure
         self._publish_status()
         return self._complete
 
-    def _bind_state(self) -> None:
-        """Progress belongs to one event log: with another one it would hide rows never dumped."""
-        stored = self._state.get(GENERATION_KEY)
-        if stored is not None and stored.value == self._generation:
+    def _give_up_log(self) -> None:
+        """Have the source keep no more of its log, if that was asked for."""
+        if not self._guard_log.drops_slot:
             return
-        if stored is not None:
-            for prefix in _OF_ONE_LOG:
-                for key in self._state.keys(prefix):
-                    self._state.delete(key)
-            self._refused.clear()
-        self._state.put(GENERATION_KEY, self._generation, None)
+        try:
+            note_given_up(self._state)
+            self._reader.close()
+            self._forget_log()
+        except LeaseLostError:
+            raise
+        except TidelogError as error:
+            logger.error("the slot could not be dropped, and the server keeps its log: %s", error)
 
     def end(self) -> None:
         """As ``stop`` does, to let another lead."""
@@ -263,6 +261,15 @@ class CaptureSession:
             self._end_if_complete()
             self._ended.wait(STATUS_EVERY_S)
 
+    def _end_if_complete(self) -> None:
+        try:
+            if not self._at_start.all_done():
+                return
+        except IncompleteDumpError as error:
+            self._failure = self._failure or error
+        self._complete = True
+        self._ended.set()
+
     def _keep_house(self) -> None:
         due = dict.fromkeys(("load", "look"), 0.0)
         every = {"load": STATUS_EVERY_S, "look": LOOK_EVERY_S}
@@ -281,7 +288,7 @@ class CaptureSession:
                 began = time.monotonic()
                 try:
                     self._do(work)
-                except GapError:
+                except (GapError, LogInDangerError):
                     raise  # the log must not go on
                 except TRANSIENT as error:
                     logger.warning("%s: %s", work, error)
@@ -293,89 +300,54 @@ class CaptureSession:
     def _do(self, work: str) -> None:
         if work == "load":
             self.engine.prune_journal(self._snapshot_reader.current_snapshot)
-            load = self._source.ask(self._catalogue, self.engine.progress().covered)
-            self.coordinator.observe(load.lag_bytes, load.replica_lag_s, load.commits)
+            self._ask_source()
         else:
             self._automatic.watch.look()
+
+    def _ask_source(self) -> None:
+        progress = self.engine.progress()
+        try:
+            load = self._source.ask(self._catalogue, progress.covered)
+        except ConnectionLostError as error:
+            if self.engine.holds_back:
+                # A server that is being shut down waits for all who read its log, until they have
+                # read it to its end, and we would not come there, or much later.
+                self._failure = self._failure or error
+                self._ended.set()
+            raise
+        self.coordinator.observe(load.lag_bytes, load.replica_lag_s, load.commits)
+        now, last_commit = time.monotonic(), progress.last_commit_ts
+        self._guard_log.look(self._source.summary(now, progress.covered, last_commit))
 
     def _maintain(self) -> None:
         """Apart from the rest: rolling up thousands of segments takes its time."""
         while not self._ended.is_set():
             try:
                 self._housekeeping.maintain()
-            except TRANSIENT as error:
+            except (SourceError, StateError) as error:
                 logger.warning("maintenance: %s", error)
             self._ended.wait(MAINTAIN_EVERY_S)
-
-    # ------------------------------------------------------------ dumps of our own
-
-    def _request_at_start(self) -> None:
-        """Dump every captured table, as the mode says, and behind a gap."""
-        at_start, now_ms = self._at_start, int(time.time() * 1000)
-        wanted = []
-        gap = self._state.get(GAP_KEY)
-        if gap is not None:
-            wanted.append((f"{GAP_DUMP}{gap.value}", "the source could not give what was missed"))
-        starts = [dump for dump in self.coordinator.dumps() if _of_a_start(dump.dump_id)]
-        begun = any(dump.dump_id == INITIAL_DUMP for dump in starts)
-        asked = at_start.dump(begun, not all(dump.finished for dump in starts))
-        if asked == INITIAL_DUMP:
-            wanted.insert(0, (INITIAL_DUMP, "initial"))
-        elif asked is not None:
-            self._cancel_earlier_starts(asked)
-            ours = [dump for dump in starts if dump.dump_id.startswith(asked)]
-            if ours and (ours[-1].status != "aborted" or ours[-1] is starts[-1]):
-                asked = ours[-1].dump_id  # it goes on, is done, or somebody cancelled it
-            elif ours:
-                asked += f"-{self._leader.epoch}"  # another capture led meanwhile, and cancelled it
-            wanted.append((asked, "every start dumps"))
-        tables = self._catalogue.tables(self._patterns)
-        for dump_id, reason in wanted if tables else ():
-            self.coordinator.request(
-                dump_id, tables, mode=at_start.mode, reason=reason, now_ms=now_ms
-            )
-        if gap is not None and tables:
-            self._state.delete(GAP_KEY)
-
-    def _cancel_earlier_starts(self, start_id: str) -> None:
-        """What an earlier start began to dump is dumped by this one."""
-        for dump in self.coordinator.dumps():
-            if _of_a_start(dump.dump_id) and not dump.dump_id.startswith(start_id):
-                self.coordinator.cancel(dump.dump_id)
-
-    def _end_if_complete(self) -> None:
-        if not self._at_start.then_end:
-            return
-        dumps = self.coordinator.dumps()
-        if not all(dump.finished for dump in dumps):
-            return
-        starts = [dump for dump in dumps if _of_a_start(dump.dump_id)][-1:]
-        gaps = [dump for dump in dumps if dump.dump_id.startswith(GAP_DUMP)]
-        counted = [*starts, *(gap for gap in gaps if not starts or gap.number > starts[0].number)]
-        tables = ", ".join(lacking(counted))
-        if tables and self._failure is None:
-            initial, dump = f"the initial dump lacks {tables}", counted[-1].dump_id
-            self._failure = IncompleteDumpError(
-                initial if dump == INITIAL_DUMP else f"dump {dump} lacks {tables}"
-            )
-        self._complete = True
-        self._ended.set()
 
     # ------------------------------------------------------------ status
 
     def _publish_status(self) -> None:
         status = self.status()
+        source = status["source"]
+        lag_s = source["lag_s"] if source["error"] is None else None
+        self._housekeeping.activity.look(time.time(), lag_s)
         now = time.monotonic()
         dumps = [(dump["dump_id"], dump["status"]) for dump in status["dumps"]]
         if now >= self._publish_at or dumps != self._published:
-            self._published = dumps
-            self._publish_at = now + 2 * self._housekeeping.look_every_s
-            self._state.put(STATUS_KEY, status, None)
+            with suppress(StateError):  # told later: the lease says how long capture goes on
+                self._state.put(STATUS_KEY, status, None)
+                self._published = dumps
+                self._publish_at = now + 2 * self._housekeeping.look_every_s
         self._housekeeping.on_status(status)
 
     def status(self) -> dict[str, Any]:
         """What `tidelog status` shows, as JSON."""
         progress = asdict(self.engine.progress())
+        pause = self._switch.pause
         return {
             **asdict(self._leader),
             "updated_ms": int(time.time() * 1000),
@@ -384,14 +356,13 @@ class CaptureSession:
                 time.monotonic(), progress["covered"], progress["last_commit_ts"]
             ),
             "capture": progress,
+            "log_paused": None if pause is None else pause.to_json(),
+            "log_guard": self._guard_log.summary(),
             "refused": self._refused.summary(),
+            "drops": self._housekeeping.activity.drops(),
             **self._automatic.summary(),
             **self.coordinator.summary(finished=FINISHED_SHOWN),
         }
-
-
-def _of_a_start(dump_id: str) -> bool:
-    return dump_id == INITIAL_DUMP or dump_id.startswith(START_DUMP)
 
 
 def look_pause(took_s: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from tidelog.capture.buffer import (
     ChunkItem,
@@ -39,8 +39,16 @@ class Appender(Protocol):
     def append_position(self, resume: Resume) -> Appended: ...
 
 
+_LATE: Final = 20  # flush intervals: changes that come later are a backlog's
+_IN_BACKLOG: Final = 4
+_IN_BACKLOG_S: Final = 1.0
+"""A backlog's segments take so many flush intervals, but no longer than this: what each segment
+costs, here and all who read it, is shared by more rows."""
+
+
 class WriterThread(threading.Thread):
-    """Flushes when ``flush_bytes`` are waiting or the oldest record is ``flush_s`` old.
+    """Flushes when ``flush_bytes`` are waiting or the oldest record is ``flush_s`` old; a backlog
+    may wait longer.
 
     ``durable`` is the resume of what is in the event log; only that may be acknowledged. A failure
     reaches the reader through the buffer.
@@ -58,6 +66,8 @@ class WriterThread(threading.Thread):
         self.durable = resume
         self.records = 0
         self.segments = 0
+        self.bytes = 0
+        self.append_s = 0.0
         self.next_offset = log.next_offset
         self.last_commit_ts = 0
 
@@ -74,11 +84,11 @@ class WriterThread(threading.Thread):
     def _drain(self) -> None:
         pending: list[LogBatch] = []
         pending_bytes = 0
-        oldest = 0.0
+        oldest = due = 0.0
         while True:
             wait = 0.1
             if pending:
-                wait = max(0.0, oldest + self._flush_s - time.monotonic())
+                wait = max(0.0, due - time.monotonic())
             if self._stopping.is_set():
                 wait = 0.0
             taken = self._buffer.take(wait)
@@ -87,10 +97,11 @@ class WriterThread(threading.Thread):
                 if isinstance(item, LogBatch):
                     if not pending:
                         oldest = put_at
+                    due = oldest + self._age_s(item)
                     pending.append(item)
                     pending_bytes += item_bytes(item)
                     if pending_bytes < self._flush_bytes and (
-                        time.monotonic() < oldest + self._flush_s or len(self._buffer)
+                        time.monotonic() < due or len(self._buffer)
                     ):
                         continue
                     self._flush(pending, pending_bytes)
@@ -107,30 +118,42 @@ class WriterThread(threading.Thread):
                 elif self._stopping.is_set() and not len(self._buffer):
                     return
 
+    def _age_s(self, newest: LogBatch) -> float:
+        if newest.behind_s < _LATE * self._flush_s:
+            return self._flush_s
+        return max(self._flush_s, min(_IN_BACKLOG * self._flush_s, _IN_BACKLOG_S))
+
     def _flush(self, batches: list[LogBatch], size: int) -> None:
+        began = time.monotonic()
         appended = self._log.append_log(batches, batches[-1].resume)
-        self._written(appended, batches[-1].resume)
+        payload = sum(batch.payload_bytes for batch in batches)
+        self._written(appended, batches[-1].resume, began, payload)
         self.records += sum(len(batch) for batch in batches)
         self.last_commit_ts = int(batches[-1].commit_ts[-1])
         self._buffer.wrote(size)
 
     def _append(self, item: ChunkItem | ControlItem | PositionItem) -> None:
         size = item_bytes(item)
+        began = time.monotonic()
         if isinstance(item, PositionItem):
-            self._written(self._log.append_position(item.resume), item.resume)
+            self._written(self._log.append_position(item.resume), item.resume, began, 0)
         elif isinstance(item, ChunkItem):
             appended = self._log.append_chunk(item.rows, item.meta, item.position)
-            self._written(appended, None)
+            self._written(appended, None, began, item.rows.payload_bytes)
             self.records += len(item.rows)
             item.done(appended.first)
         else:
             appended = self._log.append_control(item.value)
-            self._written(appended, None)
+            self._written(appended, None, began, 0)
             item.done(appended.first)
         self._buffer.wrote(size)
 
-    def _written(self, appended: Appended, resume: Resume | None) -> None:
+    def _written(
+        self, appended: Appended, resume: Resume | None, began: float, payload: int
+    ) -> None:
+        self.append_s += time.monotonic() - began
         self.segments += 1
+        self.bytes += payload
         self.next_offset = appended.next
         if resume is not None:
             self.durable = resume

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 from tidelog.errors import SegmentCorruptError, UsageError
@@ -55,13 +55,46 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
+class Delivered:
+    """How an output's deliveries went.
+
+    Attributes:
+        records: that its last batch went through; of all tables.
+        batch_s: how long that took.
+        committed_ms: when it was done; None: there was no batch yet.
+        rejected: records that went to its dead letters, in all batches that were done.
+        rejected_ms: when it was seen that there are more of them.
+        failure: what failed last. It is over if a batch was done since.
+        batches, all_records, all_s: of all batches, by whichever process.
+    """
+
+    records: int = 0
+    batch_s: float = 0.0
+    committed_ms: int | None = None
+    rejected: int = 0
+    rejected_ms: int | None = None
+    failure: Stopped | None = None
+    batches: int = 0
+    all_records: int = 0
+    all_s: float = 0.0
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Delivered:
+        """Another version may tell more, or less."""
+        known = {each.name: data[each.name] for each in fields(cls) if each.name in data}
+        failure = known.pop("failure", None)
+        return cls(**known, failure=None if failure is None else Stopped(**failure))
+
+
+@dataclass(frozen=True, slots=True)
 class Consumer:
     """``offset``: the next record it needs; retention keeps it and everything after.
 
     ``outputs``: of a pipeline, the same of each of its outputs; ``offset`` is the least of them.
     ``destinations``: where these write. ``stopped``: those of them that can't go on.
     ``former``: where outputs wrote that the pipeline has no more; their checkpoints may be there.
-    ``epoch``: of the pipeline's lease, under which it was told last.
+    ``epoch``: of the pipeline's lease, under which it was told last. ``delivered``: how deliveries
+    to its outputs went.
     """
 
     name: str
@@ -72,6 +105,7 @@ class Consumer:
     stopped: Mapping[str, Stopped] = field(default_factory=dict)
     former: Mapping[str, Destination] = field(default_factory=dict)
     epoch: int = 0
+    delivered: Mapping[str, Delivered] = field(default_factory=dict)
 
 
 class Consumers:
@@ -89,6 +123,7 @@ class Consumers:
         stopped: Mapping[str, Stopped] | None = None,
         former: Mapping[str, Destination] | None = None,
         epoch: int = 0,
+        delivered: Mapping[str, Delivered] | None = None,
     ) -> None:
         """Register ``name``, or move it on: it has processed everything before ``offset``."""
         if not _NAME.fullmatch(name):
@@ -101,8 +136,9 @@ class Consumers:
         for member, found in (("destinations", destinations), ("former", former)):
             if found:
                 data[member] = {output: each.to_json() for output, each in found.items()}
-        if stopped:
-            data["stopped"] = {output: asdict(each) for output, each in stopped.items()}
+        for member, told in (("stopped", stopped), ("delivered", delivered)):
+            if told:
+                data[member] = {output: asdict(each) for output, each in told.items()}
         if epoch:
             data["epoch"] = epoch
         self._storage.replace(f"{_FOLDER}/{name}.json", sealed(data))
@@ -131,7 +167,11 @@ class Consumers:
                 moved = data["offset"], data["updated_ms"], data.get("outputs", {})
                 stopped = {o: Stopped(**each) for o, each in data.get("stopped", {}).items()}
                 epoch = int(data.get("epoch", 0))
-                result.append(Consumer(name, *moved, destinations, stopped, former, epoch))
+                delivered = {
+                    o: Delivered.from_json(each) for o, each in data.get("delivered", {}).items()
+                }
+                where = destinations, stopped, former
+                result.append(Consumer(name, *moved, *where, epoch, delivered))
             except FileNotFoundError:
                 continue
             except (ValueError, KeyError, TypeError) as error:

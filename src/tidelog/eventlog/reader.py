@@ -99,6 +99,10 @@ class EventLog:
         """The newest segment."""
         return self.chain().tail
 
+    def newest(self) -> SegmentMeta | None:
+        """`tail`, for who needs no more of the chain: that is not walked."""
+        return self._reader.newest()
+
     def latest_offset(self, durable: bool = True) -> int:
         """Where the log ends: the offset that the next record gets.
 

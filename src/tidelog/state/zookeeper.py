@@ -19,10 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tidelog.errors import ConfigError, MissingExtraError, StateError, TidelogError
+from tidelog.errors import ConfigError, StateError, TidelogError
 from tidelog.state.documents import Documents, NoAnswerError, key_of
 from tidelog.state.lease import LeaseElection
 from tidelog.state.zookeeper_options import Place, parse
+from tidelog.system.extras import check_installed, missing_extra
 
 try:
     from kazoo import exceptions as refusals
@@ -31,7 +32,7 @@ try:
     from kazoo.protocol.states import KeeperState
     from kazoo.security import ACL, Id, Permissions
 except ImportError as error:  # pragma: no cover - it is there in every test
-    raise MissingExtraError("kazoo", "zookeeper") from error
+    raise missing_extra(error, "zookeeper") or error from error
 
 # kazoo's own lines hold what it sends, passwords among it.
 _logger = logging.getLogger("tidelog.zookeeper")
@@ -116,6 +117,8 @@ class Connection:
 
     def _begin(self) -> KazooClient:
         place = self.place
+        if place.sasl is not None:
+            check_installed("puresasl")
         client = KazooClient(
             hosts=place.hosts,
             timeout=place.session_timeout_s,

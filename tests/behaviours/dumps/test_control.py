@@ -245,3 +245,24 @@ def test_a_scheduled_dump_is_made_once_for_what_was_missed(make: Make) -> None:
 def scheduled(dumped: Dumped) -> list[str]:
     found = (dump["dump_id"] for dump in dumped.seen.get("dumps", ()))
     return [dump_id for dump_id in found if dump_id.startswith("often-")]
+
+
+def test_an_urgent_dump_overtakes_one_that_runs_and_does_not_stop_it(make: Make) -> None:
+    dumped = make(dump_lines="delay_ms: 20", chunk_rows=2)
+    dumped.table(rows=300)
+    dumped.table("public.urgent", rows=60)
+    dumped.start()
+    large = dumped.dump()
+    dumped.passed(large, 3)
+    urgent = dumped.dump("public.urgent", priority=5)
+    dumped.dumped(urgent)
+    dumped.send(SetDumpOptions(delay_ms=0))
+    dumped.dumped(large)
+    order = [chunk.dump_id for _, chunk in EventLog.open(dumped.directory / "log").chunks()]
+    places = [place for place, dump_id in enumerate(order) if dump_id == urgent]
+    others = places[-1] - places[0] + 1 - len(places)
+    assert len(places) == 30
+    # One chunk of four, and those that were being read or waited for their watermarks.
+    assert 5 <= others <= 14
+    dumped.check()
+    dumped.check("public.urgent")

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from tidelog.capture.buffer import ChunkItem
-from tidelog.capture.log_pause import LogPause
+from tidelog.capture.steering.log_pause import LogPause
 from tidelog.capture.windows.windows import Window
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName

@@ -25,7 +25,7 @@ from tidelog.capture.dumps.state import DumpState, TableProgress, completed_reco
 from tidelog.capture.dumps.states import FINISHED, TableInput, TableStatus
 from tidelog.capture.dumps.store import DumpStore
 from tidelog.capture.dumps.tables import DumpTables, is_away
-from tidelog.capture.log_pause import LogPause
+from tidelog.capture.steering.log_pause import LogPause
 from tidelog.errors import (
     ChunkError,
     ChunkLostError,

@@ -182,8 +182,11 @@ class ChunkQueue:
 
     # ------------------------------------------------------------ what is read next
 
-    def next_retry(self, now: float) -> Task | None:
+    def next_retry(self, now: float, *, of_dumps: bool = True) -> Task | None:
+        """What could not be read before; without those ``of_dumps`` keys to be read again only."""
         for task in list(self._retry):
+            if task.dump is not None and not of_dumps:
+                continue
             if task.dump is not None and task.dump.status is DumpStatus.PAUSED:
                 continue
             if task.not_before <= now:

@@ -29,6 +29,8 @@ from tidelog.capture.dumps.throttle import Throttle, ThrottleSettings
 from tidelog.capture.dumps.worker import ChunkReaders, ChunkReading
 from tidelog.capture.notifications import Notify
 from tidelog.capture.refused_tables import RefusedTables
+from tidelog.capture.steering.gate import DumpGate
+from tidelog.capture.steering.turns import DumpTurns
 from tidelog.capture.windows.windows import Closed, MovedKeys, Voided
 from tidelog.errors import ChunkError, ConnectionLostError, UsageError
 from tidelog.model.dump_options import DumpOptions
@@ -54,6 +56,7 @@ class DumpCoordinator:
         refused: told of dumps of capture's own that a refused table stands in the way of.
         options: how chunks are read; what was set at run time comes before.
         notify: told what dumps do.
+        gate: while it is held, no chunk is begun.
     """
 
     def __init__(
@@ -67,7 +70,9 @@ class DumpCoordinator:
         state: StateStore,
         options: DumpOptions,
         notify: Notify,
+        gate: DumpGate,
     ) -> None:
+        self._gate = gate
         self._control = open_reader()
         self._actions = Actions()
         self._lock = self._actions.lock
@@ -112,7 +117,7 @@ class DumpCoordinator:
         self._blocking = BlockingDumps(
             open_blocking, self._actions, self._store, self._tables, self._notices
         )
-        self._turn = 0
+        self._turns = DumpTurns()
         self._refetch_turn = True
 
     # ------------------------------------------------------------ start, commands
@@ -144,6 +149,7 @@ class DumpCoordinator:
         key_columns: tuple[str, ...] | None = None,
         missing: Missing = "delete",
         mode: Mode = "incremental",
+        priority: int = 0,
         reason: str = "requested",
         rejected: Sequence[Rejected] = (),
         now_ms: int,
@@ -162,6 +168,7 @@ class DumpCoordinator:
             key_columns: what they are of, in that order; None: the table's key.
             missing: what of keys that the table lacks.
             mode: incremental or blocking.
+            priority: those of a higher one are read first.
             reason: ``initial``, ``requested`` or why it is due.
             rejected: what a signal names besides and can't be dumped; it is told with the dump.
             now_ms: milliseconds since 1970.
@@ -188,8 +195,9 @@ class DumpCoordinator:
             raise UsageError("a blocking dump reads whole tables: no keys")
         with self._lock:
             dump = self._store.request(
-                dump_id, progress, mode=mode, reason=reason, now_ms=now_ms, rejected=rejected
-            )
+                dump_id, progress, mode=mode, reason=reason, now_ms=now_ms,
+                rejected=rejected, priority=priority,
+            )  # fmt: skip
             self._actions.wake()
             return dump
 
@@ -255,6 +263,7 @@ class DumpCoordinator:
             return {
                 **self._store.summary(finished),
                 "throttle": self._throttle.to_json(),
+                "dumps_held": self._gate.summary(),
                 "readers_busy": self._readers.busy,
                 "windows": self._reading.windows(),
                 "events": list(self._store.events),
@@ -313,6 +322,8 @@ class DumpCoordinator:
 
     def _give_next(self, now: float) -> bool:
         """Have the next chunk read if there is one and it may begin."""
+        if self._gate.all_waits:
+            return False
         with self._lock:
             wanted = self._store.options.parallelism
             allowed = self._throttle.parallelism(wanted)
@@ -349,6 +360,9 @@ class DumpCoordinator:
         return True
 
     def _next_task(self, now: float, readers: int) -> Task | None:
+        if self._gate.dumps_wait:
+            refetched = self._queue.next_retry(now, of_dumps=False)
+            return refetched or self._queue.next_refetch(self._refetch_queue, now)
         task = self._queue.next_retry(now)
         # Keys to be read again and dumps take turns: there may always be some of either.
         if task is None and self._refetch_turn:
@@ -362,22 +376,21 @@ class DumpCoordinator:
         return task
 
     def _next_of_dumps(self, readers: int) -> Task | None:
-        """Of each dump in turn, so that several share the readers."""
+        """Of each dump in turn, so that several share the readers; the most urgent ones first."""
         dumps = [dump for dump in self._store.all() if dump.active and dump.mode == "incremental"]
-        for place in range(len(dumps)):
-            dump = dumps[(self._turn + place) % len(dumps)]
+        for dump in self._turns.order(dumps):
             task = self._tables.next_of(dump, readers)
             if task is not None:
-                self._turn = (self._turn + place + 1) % len(dumps)
+                self._turns.gave(dump)
                 return task
         return None
 
     def _next_blocking(self) -> DumpState | None:
+        if self._gate.dumps_wait:
+            return None
         with self._lock:
-            for dump in self._store.all():
-                if dump.mode == "blocking" and dump.active:
-                    return dump
-        return None
+            waiting = [d for d in self._store.all() if d.mode == "blocking" and d.active]
+        return max(waiting, key=lambda dump: dump.priority, default=None)  # of equals the first
 
     def _raise_failures(self) -> None:
         for failure in (self._readers.failure, self._planner.failure):

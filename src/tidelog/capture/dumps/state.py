@@ -198,6 +198,7 @@ class DumpState:
     requested_ms: int = 0
     finished_ms: int | None = None
     rejected: list[Rejected] = field(default_factory=list)
+    priority: int = 0  # those of a higher one are read first
     paused_by: str = ""  # as the command said it; empty: it is not paused, or nobody said it
 
     def __post_init__(self) -> None:

@@ -108,6 +108,7 @@ class DumpStore:
         reason: str,
         now_ms: int,
         rejected: Sequence[Rejected] = (),
+        priority: int = 0,
     ) -> DumpState:
         """Queue a dump, or return the one of that id."""
         if dump_id in self._dumps:
@@ -121,6 +122,7 @@ class DumpStore:
             reason=reason,
             requested_ms=now_ms,
             rejected=list(rejected),
+            priority=priority,
         )
         self._dumps[dump_id] = dump
         self.store(dump)

@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 import pyarrow as pa
 
 from tidelog.errors import (
-    MissingExtraError,
     OutcomeUnknownError,
     StorageError,
     UsageError,
 )
 from tidelog.eventlog.storage.port import Guard, Tag
 from tidelog.system import failpoints
+from tidelog.system.extras import missing_extra
 
 try:
     import obstore
     from obstore import exceptions as refusals
     from obstore.store import from_url
 except ImportError as error:  # pragma: no cover - it is there in every test
-    raise MissingExtraError("obstore", "object-store") from error
+    raise missing_extra(error, "object-store") or error from error
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, UpdateVersion

@@ -1,0 +1,154 @@
+"""Counts what is appended to the event log, by table and kind, and keeps a day of it in the state
+store: once in five minutes, by the capture that leads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import numpy as np
+
+from tidelog.capture.activity.day import BUCKET_S, KINDS, Day
+from tidelog.capture.activity.drops import Fall, falls
+from tidelog.capture.writer_thread import Appended, Appender
+from tidelog.errors import StateError
+from tidelog.model.records import ChunkMeta, Int64s, Kind, LogBatch, Resume
+from tidelog.ports import StateStore
+
+ACTIVITY_KEY: Final = "activity"
+GAP_S: Final = 10.0
+"""Nobody looked for so long: capture may have stood still meanwhile."""
+LATE_S: Final = 60.0
+"""What comes now happened at another time."""
+DROPS: Final = 20
+_OTHER: Final = len(KINDS)
+_PLACES = np.full(256, _OTHER, np.int64)
+for _place, _kind in enumerate((Kind.INSERT, Kind.UPDATE, Kind.DELETE, Kind.DUMP_ROW)):
+    _PLACES[_kind] = _place
+
+
+class Activity:
+    """Thread-safe. Goes on from what was stored by who led before. ``table_of``: the name of a
+    schema id's table.
+    """
+
+    def __init__(self, state: StateStore, table_of: Callable[[int], str]) -> None:
+        self._state = state
+        self._table_of = table_of
+        self._lock = threading.Lock()
+        self._counts: dict[int, Int64s] = {}
+        self._day = Day()
+        self._at_s: int | None = None  # of the bucket that is open
+        self._seen_s = 0.0
+        self._looked_s: float | None = None
+        self._drops: list[dict[str, Any]] = []
+        stored = state.get(ACTIVITY_KEY)
+        with suppress(AttributeError, KeyError, TypeError, ValueError):  # damaged, or not ours
+            day = self._day if stored is None else Day.from_json(stored.value)
+            self._day, self._drops = day, _drops(day)
+
+    def count(self, batches: Sequence[LogBatch]) -> None:
+        """These are durable. By whole batches: this is on the way of each record."""
+        if not batches:
+            return
+        codes = [
+            batch.schema_id.astype(np.int64) * (_OTHER + 1) + _PLACES[batch.kind]
+            for batch in batches
+        ]
+        found = np.bincount(np.concatenate(codes))
+        with self._lock:
+            for code in np.flatnonzero(found).tolist():
+                schema_id, place = divmod(code, _OTHER + 1)
+                if schema_id and place != _OTHER:
+                    counts = self._counts.setdefault(schema_id, np.zeros(_OTHER, np.int64))
+                    counts[place] += found[code]
+
+    def look(self, now_s: float, lag_s: float | None) -> None:
+        """About once a second; ``lag_s``: how late capture is, None: not known. Ends the bucket
+        whose time is over, and stores it.
+        """
+        at_s = int(now_s // BUCKET_S * BUCKET_S)
+        if self._at_s is None or at_s < self._at_s:  # at the start, or the clock was set back
+            self._at_s = at_s
+        if at_s > self._at_s:
+            with self._lock:
+                counts, self._counts = self._counts, {}
+            self._day.add(self._at_s, self._seen_s, self._by_table(counts))
+            self._at_s, self._seen_s = at_s, 0.0
+            self._drops = _drops(self._day)
+            told = {**self._day.to_json(), "drops": self._drops}
+            with suppress(StateError):  # stored with the next one
+                self._state.put(ACTIVITY_KEY, told, None)
+        elif self._looked_s is not None and lag_s is not None and lag_s < LATE_S:
+            passed_s = now_s - self._looked_s
+            self._seen_s += passed_s if 0 < passed_s < GAP_S else 0.0
+        self._looked_s = now_s
+
+    def drops(self) -> list[dict[str, Any]]:
+        """Sudden drops of the last day, the newest first."""
+        return self._drops
+
+    def _by_table(self, counts: dict[int, Int64s]) -> dict[str, list[int]]:
+        """A table has several schema ids while its schema changes."""
+        found: dict[str, Int64s] = {}
+        for schema_id, each in counts.items():
+            table = self._table_of(schema_id)
+            found[table] = found[table] + each if table in found else each
+        return {table: each.tolist() for table, each in found.items()}
+
+
+def _drops(day: Day) -> list[dict[str, Any]]:
+    """Those that last first, then the newest."""
+    found = [
+        (fall.end is not None, -fall.start, table, kind, fall)
+        for table in day.since
+        for kind in KINDS[:-1]  # a dump that ends is no drop
+        for fall in falls(day.series(table, kind))
+    ]
+    found.sort(key=lambda each: each[:4])
+    return [_told(day, table, kind, fall) for _, _, table, kind, fall in found[:DROPS]]
+
+
+def _told(day: Day, table: str, kind: str, fall: Fall) -> dict[str, Any]:
+    def at_ms(bucket: int) -> int:
+        return (day.buckets[0].at_s + bucket * BUCKET_S) * 1000
+
+    return {
+        "table": table,
+        "kind": kind,
+        "at_ms": at_ms(fall.start),
+        "until_ms": None if fall.end is None else at_ms(fall.end),
+        "before_per_min": round(fall.before * 60 / BUCKET_S, 1),
+        "then_per_min": round(fall.then * 60 / BUCKET_S, 1),
+    }
+
+
+class Counted:
+    """An `Appender` whose records are counted, once they are durable."""
+
+    def __init__(self, log: Appender, activity: Activity) -> None:
+        self._log = log
+        self._activity = activity
+
+    @property
+    def next_offset(self) -> int:
+        return self._log.next_offset
+
+    def append_log(self, batches: Sequence[LogBatch], resume: Resume) -> Appended:
+        appended = self._log.append_log(batches, resume)
+        self._activity.count(batches)
+        return appended
+
+    def append_chunk(self, rows: LogBatch, chunk: ChunkMeta, position: int) -> Appended:
+        appended = self._log.append_chunk(rows, chunk, position)
+        self._activity.count([rows])
+        return appended
+
+    def append_control(self, message: dict[str, Any]) -> Appended:
+        return self._log.append_control(message)
+
+    def append_position(self, resume: Resume) -> Appended:
+        return self._log.append_position(resume)

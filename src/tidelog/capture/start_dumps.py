@@ -1,0 +1,124 @@
+"""The dumps that capture asks for itself when it starts: of everything, and behind a gap."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tidelog.capture.dumps.coordinator import DumpCoordinator
+from tidelog.capture.dumps.state import Mode
+from tidelog.capture.failed_dumps import lacking
+from tidelog.capture.generation import GAP_KEY
+from tidelog.errors import IncompleteDumpError
+from tidelog.ports import Catalogue, StateStore
+
+INITIAL_DUMP = "initial"
+START_DUMP = "start-"
+GAP_DUMP = "gap-"
+
+
+@dataclass(frozen=True, slots=True)
+class AtStart:
+    """What is dumped at start.
+
+    Attributes:
+        dump: the id of a dump of everything that is asked for, None: there is none; given whether
+            one was ever asked for at a start, and whether one is not done. `INITIAL_DUMP`, or one
+            that begins with `START_DUMP`; the same again is the same dump.
+        then_end: capture ends when all dumps are done.
+        mode: how it is read.
+    """
+
+    dump: Callable[[bool, bool], str | None] = lambda begun, unfinished: INITIAL_DUMP
+    then_end: bool = False
+    mode: Mode = "incremental"
+
+
+class StartDumps:
+    """Asks for them, and knows when they are done.
+
+    Args:
+        at_start: what is wanted.
+        coordinator: of the dumps.
+        catalogue: of the source.
+        state: where a gap is noted.
+        patterns: of the captured tables.
+        epoch: of this leadership.
+    """
+
+    def __init__(
+        self,
+        at_start: AtStart,
+        coordinator: DumpCoordinator,
+        catalogue: Catalogue,
+        state: StateStore,
+        patterns: Sequence[str],
+        epoch: int,
+    ) -> None:
+        self._at_start = at_start
+        self._coordinator = coordinator
+        self._catalogue = catalogue
+        self._state = state
+        self._patterns = patterns
+        self._epoch = epoch
+
+    def request(self) -> None:
+        """Dump every captured table, as the mode says, and behind a gap."""
+        at_start, now_ms = self._at_start, int(time.time() * 1000)
+        wanted = []
+        gap = self._state.get(GAP_KEY)
+        if gap is not None:
+            wanted.append((f"{GAP_DUMP}{gap.value}", "the source could not give what was missed"))
+        starts = [dump for dump in self._coordinator.dumps() if _of_a_start(dump.dump_id)]
+        begun = any(dump.dump_id == INITIAL_DUMP for dump in starts)
+        asked = at_start.dump(begun, not all(dump.finished for dump in starts))
+        if asked == INITIAL_DUMP:
+            wanted.insert(0, (INITIAL_DUMP, "initial"))
+        elif asked is not None:
+            self._cancel_earlier(asked)
+            ours = [dump for dump in starts if dump.dump_id.startswith(asked)]
+            if ours and (ours[-1].status != "aborted" or ours[-1] is starts[-1]):
+                asked = ours[-1].dump_id  # it goes on, is done, or somebody cancelled it
+            elif ours:
+                asked += f"-{self._epoch}"  # another capture led meanwhile, and cancelled it
+            wanted.append((asked, "every start dumps"))
+        tables = self._catalogue.tables(self._patterns)
+        for dump_id, reason in wanted if tables else ():
+            self._coordinator.request(
+                dump_id, tables, mode=at_start.mode, reason=reason, now_ms=now_ms
+            )
+        if gap is not None and tables:
+            self._state.delete(GAP_KEY)
+
+    def _cancel_earlier(self, start_id: str) -> None:
+        """What an earlier start began to dump is dumped by this one."""
+        for dump in self._coordinator.dumps():
+            if _of_a_start(dump.dump_id) and not dump.dump_id.startswith(start_id):
+                self._coordinator.cancel(dump.dump_id)
+
+    def all_done(self) -> bool:
+        """Is all done that was wanted, where that is only the first dump?
+
+        Raises:
+            IncompleteDumpError: it is, and tables are lacking.
+        """
+        if not self._at_start.then_end:
+            return False
+        dumps = self._coordinator.dumps()
+        if not all(dump.finished for dump in dumps):
+            return False
+        starts = [dump for dump in dumps if _of_a_start(dump.dump_id)][-1:]
+        gaps = [dump for dump in dumps if dump.dump_id.startswith(GAP_DUMP)]
+        counted = [*starts, *(gap for gap in gaps if not starts or gap.number > starts[0].number)]
+        tables = ", ".join(lacking(counted))
+        if tables:
+            initial, dump = f"the initial dump lacks {tables}", counted[-1].dump_id
+            raise IncompleteDumpError(
+                initial if dump == INITIAL_DUMP else f"dump {dump} lacks {tables}"
+            )
+        return True
+
+
+def _of_a_start(dump_id: str) -> bool:
+    return dump_id == INITIAL_DUMP or dump_id.startswith(START_DUMP)

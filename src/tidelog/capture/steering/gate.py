@@ -1,0 +1,65 @@
+"""Why dumps wait though nobody paused them: capture itself holds them, and lets them go on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Holds(StrEnum):
+    """What holds dumps."""
+
+    LOG_PAUSED = "log_paused"
+    """Nothing is read: watermarks would stand in a log that nobody reads."""
+    LOG_IN_DANGER = "log_in_danger"
+    """Keys that the log has only in part are read again all the same: there are few of them, and
+    without them outputs lack columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """One reason. ``reason``: a sentence without cell values."""
+
+    why: Holds
+    reason: str
+    since_ms: int
+
+
+class DumpGate:
+    """Open unless somebody holds it. Thread-safe. Of one leadership: who holds it in the next one
+    says so again.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holds: dict[Holds, Hold] = {}
+
+    def hold(self, why: Holds, reason: str) -> None:
+        """No chunk of a dump is begun; those being read end. Said again it may have another
+        ``reason``.
+        """
+        with self._lock:
+            before = self._holds.get(why)
+            since_ms = int(time.time() * 1000) if before is None else before.since_ms
+            self._holds[why] = Hold(why, reason, since_ms)
+
+    def release(self, why: Holds) -> None:
+        with self._lock:
+            self._holds.pop(why, None)
+
+    @property
+    def dumps_wait(self) -> bool:
+        return bool(self._holds)
+
+    @property
+    def all_waits(self) -> bool:
+        """Also keys that are to be read again?"""
+        return Holds.LOG_PAUSED in self._holds
+
+    def summary(self) -> list[dict[str, Any]]:
+        """For status."""
+        with self._lock:
+            return [asdict(hold) for hold in self._holds.values()]

@@ -1,0 +1,96 @@
+"""What people have paused: the reading of the source's log, and pipelines.
+
+Kept in the state store until somebody resumes it: it outlives restarts and changes of leader.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tidelog.capture.steering.gate import DumpGate, Holds
+from tidelog.ports import StateStore
+
+logger = logging.getLogger(__name__)
+
+LOG_KEY = "paused-log"
+PIPELINE_KEYS = "paused-pipeline/"
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """``by``: who wants it, as the command said it; empty: nobody said."""
+
+    by: str
+    since_ms: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def sentence(self) -> str:
+        return f"paused by {self.by}" if self.by else "paused"
+
+
+def pause_of(state: StateStore, key: str) -> Pause | None:
+    """None: it is not paused."""
+    document = state.get(key)
+    return None if document is None else Pause(document.value["by"], document.value["since_ms"])
+
+
+def pause(state: StateStore, key: str, by: str) -> Pause:
+    """Pause what ``key`` stands for; who did so first is remembered."""
+    found = pause_of(state, key)
+    if found is None:
+        found = Pause(by, int(time.time() * 1000))
+        state.put(key, found.to_json(), None)
+    return found
+
+
+def resume(state: StateStore, key: str) -> bool:
+    """Resume it; False: it was not paused."""
+    found = state.get(key) is not None
+    if found:
+        state.delete(key)
+    return found
+
+
+class LogSwitch:
+    """Is the source's log read? Commands turn it, the engine and the dumps go by it. Thread-safe.
+
+    Args:
+        state: where it is kept.
+        gate: of the dumps, which wait while the log is paused.
+    """
+
+    def __init__(self, state: StateStore, gate: DumpGate) -> None:
+        self._state = state
+        self._gate = gate
+        self._pause: Pause | None = None
+        self._note(pause_of(state, LOG_KEY))
+
+    @property
+    def pause(self) -> Pause | None:
+        """None: the log is read."""
+        return self._pause
+
+    def turn_off(self, by: str) -> Pause:
+        """Read no more of it, until `turn_on`. Durable when this returns."""
+        found = pause(self._state, LOG_KEY, by)
+        self._note(found)
+        return found
+
+    def turn_on(self) -> bool:
+        """Go on where it was left; False: it was not paused."""
+        found = resume(self._state, LOG_KEY)
+        self._note(None)
+        return found
+
+    def _note(self, found: Pause | None) -> None:
+        self._pause = found
+        if found is None:
+            self._gate.release(Holds.LOG_PAUSED)
+        else:
+            logger.warning("the log is %s; the source keeps it meanwhile", found.sentence())
+            self._gate.hold(Holds.LOG_PAUSED, f"The log is {found.sentence()}.")

@@ -1,0 +1,76 @@
+"""When the writer thread writes a segment."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from tests.support.engines import until
+
+from tidelog.capture.buffer import OutputBuffer
+from tidelog.capture.writer_thread import WriterThread
+from tidelog.model.records import Kind, LogBatch, Resume
+
+FLUSH_S = 0.2
+
+
+@dataclass
+class Appended:
+    """An event log that keeps how many batches each segment has."""
+
+    segments: list[int] = field(default_factory=list)
+    first: int = 0
+    next: int = 0
+    next_offset: int = 0
+
+    def append_log(self, batches: list[LogBatch], resume: Resume) -> Appended:
+        self.segments.append(len(batches))
+        return self
+
+    append_chunk = append_control = append_position = append_log
+
+
+class Writing:
+    def __init__(self) -> None:
+        self.log = Appended()
+        self.buffer = OutputBuffer(1 << 20)
+        log: Any = self.log
+        self.thread = WriterThread(self.buffer, log, Resume(0, 0, -1), 1 << 20, FLUSH_S)
+
+    def put(self, behind_s: float) -> None:
+        batch = LogBatch.of_transaction(
+            Kind.INSERT, [(1, 0, b"row")], position=1, xid=1, commit_ts=1, resume=Resume(1, 1, 0)
+        )
+        batch.behind_s = behind_s
+        self.buffer.put(batch, threading.Event, time.monotonic())
+
+
+@pytest.fixture
+def writing() -> Iterator[Writing]:
+    found = Writing()
+    found.thread.start()
+    yield found
+    found.thread.stop()
+    found.thread.join()
+
+
+def test_what_is_new_waits_for_no_longer_than_told(writing: Writing) -> None:
+    began = time.monotonic()
+    writing.put(behind_s=0.0)
+    until(lambda: writing.log.segments == [1])
+    assert time.monotonic() - began >= FLUSH_S
+
+
+def test_segments_of_a_backlog_are_larger_until_it_is_caught_up_with(writing: Writing) -> None:
+    began = time.monotonic()
+    writing.put(behind_s=3600.0)
+    time.sleep(1.5 * FLUSH_S)
+    assert writing.log.segments == [] or time.monotonic() - began > 3 * FLUSH_S  # a busy machine
+    writing.put(behind_s=0.0)
+    until(lambda: writing.log.segments == [2])
+    writing.put(behind_s=3600.0)
+    until(lambda: writing.log.segments == [2, 1])  # nothing else comes
